@@ -2,6 +2,7 @@
 #   make demo    the cheapest ways to serve a model, offline once the packages are installed
 #   make test    every check: style, types, layers, tests
 #   make explore everything that takes longer: more cases of every law, every kill, every spoilt file
+#   make size    lines, files and classes by package
 #   make docs    the guide as a site, in site/
 #   make dist    the wheel and the source archive, in dist/
 PYTHON ?= python3
@@ -12,7 +13,7 @@ UV ?= uv
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest explore quick lint bench docs outputs code dist check-install check-litellm check-wheels licences audit lock clean
+.PHONY: help demo test pytest explore quick lint size bench docs outputs code dist check-install check-litellm check-wheels licences audit lock clean
 
 help:
 	@grep -E '^#   make' Makefile | sed 's/^#   //'
@@ -28,6 +29,11 @@ $(VENV)/run: requirements/run.lock pyproject.toml $(VENV)/made
 	@$(PIP) install --quiet --no-deps --no-index --no-build-isolation --editable .
 	@touch $@
 
+# LLVM code of the simulator, beside its sources and ignored by git; made anew when a compiled function has changed.
+$(VENV)/code: $(VENV)/run docs/ship_code.py src/tokonomics/machine_code.py src/tokonomics/lowering.py $(wildcard src/tokonomics/serving/*.py src/tokonomics/traffic/prefix_reuse.py)
+	@$(BIN)/python docs/ship_code.py
+	@touch $@
+
 $(VENV)/dev: requirements/dev.lock $(VENV)/run
 	@echo "Installing the checks into $(VENV) …"
 	@$(INSTALL) -r requirements/dev.lock
@@ -38,7 +44,7 @@ $(VENV)/docs: requirements/docs.lock $(VENV)/made
 	@$(INSTALL) -r requirements/docs.lock
 	@touch $@
 
-demo: $(VENV)/run
+demo: $(VENV)/code
 	@$(BIN)/tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5
 
 # Bytecode is kept, whatever the surroundings say: each worker would compile all tests anew, and each of the hundreds of
@@ -53,18 +59,21 @@ lint: $(VENV)/dev
 	@$(TYPES)
 
 # Types and layers are checked beside the tests, which now and then leave a core to them.
-test: $(VENV)/dev
+test: $(VENV)/dev $(VENV)/code
 	@$(STYLE)
 	@{ $(TYPES); } & checking=$$!; $(PYTEST); tested=$$?; wait $$checking && exit $$tested
 
-pytest: $(VENV)/dev
+size:
+	@$(PYTHON) docs/size.py
+
+pytest: $(VENV)/dev $(VENV)/code
 	@$(PYTEST)
 
 # What is marked so, and new cases for every law, twenty times as many: for quiet hours, and every week in CI.
-explore: $(VENV)/dev
+explore: $(VENV)/dev $(VENV)/code
 	@EXPLORE=20 $(PYTEST)
 
-quick: $(VENV)/dev
+quick: $(VENV)/dev $(VENV)/code
 	@$(PYTEST) -m 'not slow'
 
 bench: $(VENV)/run
@@ -78,12 +87,11 @@ docs: $(VENV)/docs
 outputs: code
 	@$(BIN)/python docs/generate.py
 
-# What users need not compile: to be made anew when a compiled function has changed.
-code: $(VENV)/dev
-	@$(BIN)/python docs/ship_code.py
+# What users of the wheel need not compile. Not in git: nobody could review it, and another Python makes other bytes.
+code: $(VENV)/code
 
 # Built with the locked hatchling, so that nothing is downloaded for it.
-dist: $(VENV)/run
+dist: $(VENV)/code
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build --directory dist
 

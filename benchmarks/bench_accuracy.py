@@ -20,7 +20,8 @@ from typing import Any
 
 from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
-from tokonomics.measure.validate import TAUGHT, ErrorSummary, ScoredPrediction, steps_of, summary, validate
+from tokonomics.measure.stated_setup import steps_of
+from tokonomics.measure.validate import TAUGHT, ErrorSummary, ScoredPrediction, summary, validate
 from tokonomics.physics.intervals import KNOWN, weakest_badge
 from tokonomics.report.validate_view import figures
 

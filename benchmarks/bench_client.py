@@ -28,11 +28,10 @@ from time import perf_counter, process_time
 from typing import Any
 
 from tokonomics.measure.addresses import target
-from tokonomics.measure.bench.client import Client
-from tokonomics.measure.bench.client_lags import LoopTurns, run_in_turns
+from tokonomics.measure.bench.client import Client, LoopTurns, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
-from tokonomics.measure.bench.prompts import BenchPrompts
 from tokonomics.measure.bench.run import BenchSettings, run_bench
+from tokonomics.measure.bench.sessions import BenchPrompts
 
 RESULTS = Path(__file__).parent / "results" / "client.json"
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the server of tests/measure

@@ -16,7 +16,7 @@ import numpy as np
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import deploy

@@ -16,8 +16,7 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from tokonomics.catalog.offer_files import load_offers, write_offers
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, load_offers, write_offers
 
 DEMO = "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --top 5"
 OFFERS, RUNS = 10_000, 3

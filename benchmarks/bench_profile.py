@@ -24,7 +24,7 @@ from tokonomics.measure.calibrate import GroupResult, calibrate, errors, held_ou
 from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
-from tokonomics.measure.priced_run import MeasuredMachine, Said, measurements_of
+from tokonomics.measure.priced_run import GivenMachine, MeasuredMachine, measurements_of
 from tokonomics.measure.validate import predict
 from tokonomics.physics.calibration import Profile, read_profile, using
 
@@ -92,7 +92,7 @@ def scores(kinds: dict[str, list[float]]) -> dict[str, object]:
 
 def loop(paths: Sequence[Path]) -> dict[str, object]:
     """Predict, calibrate on every second load, predict the others."""
-    evidence = read_evidence(paths, Said(gpu="H200", engine="vllm"), "bench")
+    evidence = read_evidence(paths, GivenMachine(gpu="H200", engine="vllm"), "bench")
     try:
         group = calibrate(evidence, made=today(), command="bench", name="bench").groups[0]
     except TokonomicsError as error:

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 
 from tokonomics.planner.levers.semantic_cache import false_hits, semantic_hits
-from tokonomics.traffic.embeddings import HASHED, embed
-from tokonomics.traffic.prompts import Prompts, read_pairs
+from tokonomics.traffic.prompts import HASHED, Prompts, embed, read_pairs
 
 RESULT = Path(__file__).parent / "results" / "semantic.json"
 REPLAYED = 4000

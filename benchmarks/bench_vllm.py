@@ -28,7 +28,8 @@ from tokonomics.measure.calibrate import calibrate, errors, held_out_loads, load
 from tokonomics.measure.evidence import Evidence, taught_by
 from tokonomics.measure.measurements import Measurement, Metric, Statistic
 from tokonomics.measure.priced_run import MeasuredMachine
-from tokonomics.measure.validate import steps_of, value_of
+from tokonomics.measure.stated_setup import steps_of
+from tokonomics.measure.validate import value_of
 
 HERE = Path(__file__).parent
 LEARNED = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")

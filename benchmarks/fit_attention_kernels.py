@@ -29,8 +29,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.precision import Precision
-from tokonomics.measure.probe.fit_law import ATTENTION_SHARPNESS, DECODE, PREFILL, PULL, least_log_squares
+from tokonomics.catalog.layers import Precision
+from tokonomics.measure.probe.fit_profile import ATTENTION_SHARPNESS, DECODE, PREFILL, PULL, least_log_squares
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
 from tokonomics.physics.curves import Array
 

@@ -28,7 +28,8 @@ from scipy.optimize import least_squares
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
-from tokonomics.measure.validate import deployment_of, stated_deployment, value_of
+from tokonomics.measure.stated_setup import deployment_of, stated_deployment
+from tokonomics.measure.validate import value_of
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Badge

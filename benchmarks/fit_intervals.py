@@ -27,11 +27,12 @@ import numpy as np
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
-from tokonomics.measure.validate import deployment_of, kind_of, steps_of, value_of
+from tokonomics.measure.stated_setup import deployment_of, steps_of
+from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, error_class, weakest_badge
 from tokonomics.physics.overhead import Overhead

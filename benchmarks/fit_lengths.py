@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
+from tokonomics.traffic.formats import SAMPLES, sample_lengths
 from tokonomics.traffic.lengths import ANSWERS, PROMPTS, LengthSpread
-from tokonomics.traffic.samples import SAMPLES, sample_lengths
 
 CHOSEN = "azure-conv"
 CARRIED = {"prompt": PROMPTS, "answer": ANSWERS}

@@ -39,8 +39,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.precision import Precision
-from tokonomics.measure.probe.fit_law import GEMM, GEMM_SHARPNESS, HEAT_S, LINK, Bounds, least_log_squares
+from tokonomics.catalog.layers import Precision
+from tokonomics.measure.probe.fit_profile import GEMM, GEMM_SHARPNESS, HEAT_S, LINK, Bounds, least_log_squares
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,
     ExpertCurve,

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tokonomics.catalog.config_recurrent import delta_scan_flops
+from tokonomics.catalog.config_layers import delta_scan_flops
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import Recurrence
-from tokonomics.catalog.precision import Precision
-from tokonomics.measure.probe.fit_law import least_log_squares
+from tokonomics.catalog.layers import Precision, Recurrence
+from tokonomics.measure.probe.fit_profile import least_log_squares
 from tokonomics.physics import layer_kernels as laws
 from tokonomics.physics.attention_kernels import mla_decode_s, seen_pairs
 from tokonomics.physics.curves import Array
@@ -141,7 +140,7 @@ def _state_bytes(row: dict[str, Any]) -> float:
 
 
 def _scan_flops(kind: Recurrence, heads: int) -> float:
-    """As the catalogue counts them (config_recurrent.py), with the timed chunk."""
+    """As the catalogue counts them (config_layers.py), with the timed chunk."""
     if kind == "mamba2":
         return heads * (2.0 * MAMBA_CHUNK * (MAMBA_STATE + MAMBA_DIM) + 4.0 * MAMBA_STATE * MAMBA_DIM)
     return delta_scan_flops(heads, DELTA_DIM, DELTA_DIM)

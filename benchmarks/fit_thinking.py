@@ -4,7 +4,7 @@
 
 ServeGen (alibaba/ServeGen, Apache-2.0; arXiv:2505.09999) describes 73 clients over a day: requests a second in windows
 of ten minutes, and in windows of six hours how long their outputs are and what share of each is reasoning. A client
-counts by the tokens it gets: requests × mean output. ``traffic/thinking.py`` carries the share.
+counts by the tokens it gets: requests × mean output. ``traffic/workload.py`` carries the share.
 """
 
 import sys

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tokonomics.catalog.offer_files import BETWEEN_REGIONS
+from tokonomics.catalog.offers import BETWEEN_REGIONS
 from tokonomics.catalog.skypilot import known_gpu
 
 COLUMNS = {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import TokonomicsError
-from tokonomics.measure.validate import engine_named, model_named
+from tokonomics.measure.stated_setup import engine_named, model_named
 
 FIRST = Path(__file__).parent / "data" / "published.csv.gz"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tokonomics.traffic.formats import FOLDER, sample_lengths, sample_path
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.samples import FOLDER, sample_lengths, sample_path
 
 SOURCES = {
     "azure-code": "azure_llm_2023_code.csv.gz",

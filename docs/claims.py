@@ -17,10 +17,10 @@ from document_right_sizing import SMALL as SINGLE
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_offers
-from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.catalog.spot import SCARCE, find_band
 from tokonomics.clock import today
 from tokonomics.money.breakeven import SelfHosted, bill_at

@@ -1,9 +1,8 @@
 """A published table of hosting against an API, recomputed: whole replicas, and the engineers that it leaves out."""
 
-from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.apis import find_api
+from tokonomics.catalog.api_hosts import find_api, hosts_of
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.api_bill import ApiBill, api_bill, host_bills
+from tokonomics.money.api_bill import ApiCost, api_bill, host_bills
 from tokonomics.money.breakeven import FleetKind, SelfHosted, bill_at, break_even, engineers, kind_of_equation
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import count, usd
@@ -22,7 +21,7 @@ OPEN_HOST = host_bills(hosts_of(find_model("llama-3.3-70b"), "llama-3.3-70b"), H
 """The cheapest host of the very model that would be hosted."""
 
 
-def half_and_half(name: str) -> ApiBill:
+def half_and_half(name: str) -> ApiCost:
     """An API's price for that mix."""
     return api_bill(find_api(name), HALF)
 

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_files import read_offers
-from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import Offer, read_offers
 from tokonomics.clock import today
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate

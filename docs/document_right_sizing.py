@@ -16,10 +16,10 @@ from document_plan import OFFERS
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices
-from tokonomics.catalog.offer_files import SNAPSHOT, load_offers, read_offers
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import SNAPSHOT, load_offers, read_offers
 from tokonomics.errors import TokonomicsError
 from tokonomics.money.cost import cost
 from tokonomics.physics.deployment import Deployment, deploy

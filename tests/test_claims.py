@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokonomics.catalog.apis import find_api, price_request
+from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.apis import price_request
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import (
     cost,
     load_cost,

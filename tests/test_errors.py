@@ -22,9 +22,8 @@ ALLOWED = {
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
-    "measure/installation.py": {"--profile", "--ray", "--semantic", "--source"},
 }  # fmt: skip
-"""Flags of our own that are left below the doors: in files that are to be read in a shell, and in checks of one."""
+"""Flags of our own that are left below the doors: in files that are to be read in a shell."""
 
 
 @pytest.mark.parametrize(

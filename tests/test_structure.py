@@ -17,7 +17,7 @@ MOST_LINES, MOST_PARAMETERS = 80, 12
 COMPUTING = {"deploy", "measure", "money", "physics", "planner", "serving", "sizing", "traffic"}
 """Layers of which views take nouns and constants, and no function."""
 IN_WORDS = {
-    "tokonomics.catalog.offer_choice.usual_host_gib", "tokonomics.catalog.recovery.recovery_text",
+    "tokonomics.catalog.offer_choice.usual_host_gib", "tokonomics.catalog.checkpoints.recovery_text",
     "tokonomics.questions.command.command_line", "tokonomics.questions.command.command_words",
     "tokonomics.questions.request.parameters_of", "tokonomics.questions.results.layout_text",
     "tokonomics.questions.results.replicas_text", "tokonomics.questions.results.split_text",

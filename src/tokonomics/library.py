@@ -82,7 +82,7 @@ class Function:
             from tokonomics.questions.traffic import traffic_of
 
             return traffic_of(request, Notes())  # type: ignore[arg-type]
-        from tokonomics.report.answers import describe
+        from tokonomics.report.answer import describe
 
         result = self.verb.answer(request, Notes())
         described = partial(describe, self.verb, result, request)

@@ -1,9 +1,9 @@
 """Machine code of functions that are compiled together: made from LLVM code once on a machine, and kept on disk.
 
 What takes a compiler most of its time is to turn Python into LLVM code (``lowering``, by Numba). That code is the same
-on every machine of 64 bits, so it is shipped beside its sources, and a new user's first run only has to turn it into
-instructions of the processor at hand. Where it is not that of today's sources, or a newer LLVM than the one at hand
-wrote it, it is made anew: LLVM reads what older ones wrote, and may fail in any way on what newer ones did.
+on every machine of 64 bits, so the wheel has it beside its sources (``make code``), and a new user's first run only has
+to turn it into instructions of the processor at hand. Where it is not that of today's sources, or a newer LLVM than the
+one at hand wrote it, it is made anew: LLVM reads what older ones wrote, and may fail in any way on what newer ones did.
 
 Instructions are kept in a folder named by the sources and by the version of LLVM: a changed line anywhere means a
 fresh start, copies of the same sources share their code, and a read-only installation can keep its code too. A file
@@ -210,6 +210,12 @@ class Unit:
     def must_compile(self) -> bool:
         """Nothing whole has been compiled from today's sources for this processor: the first run takes a while."""
         return self.folder is None or read_code(self.folder / _file_name()) is None
+
+    @property
+    def must_translate(self) -> bool:
+        """Neither was LLVM code shipped that the LLVM at hand reads: the first run takes much longer."""
+        shipped = read_code(self.shipped)
+        return shipped is None or shipped.llvm > _llvm()
 
     def load(self, name: str) -> _Loaded:
         """A function of the machine code, as Python calls it."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.api_hosts import hosts_of, names_of, words_of
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import hosts_of, list_apis, names_of, words_of
 from tokonomics.catalog.load_models import all_models, find_model
 
 pytestmark = pytest.mark.usefixtures("a_fixed_day_and_no_user_file")

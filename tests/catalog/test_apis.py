@@ -11,8 +11,8 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.catalog.apis import ApiPrice, ApiTier, find_api, list_apis, price_request
-from tokonomics.catalog.litellm_file import read_litellm
+from tokonomics.catalog.api_hosts import find_api, list_apis
+from tokonomics.catalog.apis import ApiPrice, ApiTier, price_request, read_litellm
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 
 pytestmark = pytest.mark.usefixtures("a_fixed_day_and_no_user_file")

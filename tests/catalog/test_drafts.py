@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog import drafts
+from tokonomics.catalog import checkpoints
+from tokonomics.catalog.checkpoints import drafts_of, eagle_head, load_drafts, longer_draft, mtp_module, nearest_draft
 from tokonomics.catalog.config_json import read_config
-from tokonomics.catalog.drafts import drafts_of, eagle_head, load_drafts, longer_draft, mtp_module, nearest_draft
 from tokonomics.catalog.layers import LatentAttention, MoeMlp, RecurrentMixer
 from tokonomics.catalog.load_models import all_models, find_model
 
@@ -109,7 +109,7 @@ def test_the_nearest_published_round_is_taken() -> None:
 def test_the_order_of_the_table_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = find_model("deepseek-v3"), load_drafts()
     before = [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)]
-    monkeypatch.setattr(drafts, "load_drafts", lambda: rows[::-1])
+    monkeypatch.setattr(checkpoints, "load_drafts", lambda: rows[::-1])
     assert [row.tokens for row in drafts_of(model, "mtp")] == [1, 3, 7]
     assert [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)] == before
 

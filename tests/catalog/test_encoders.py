@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from tests.catalog.read_configs import read
 
-from tokonomics.catalog.layers import GroupedAttention
+from tokonomics.catalog.layers import GroupedAttention, Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 
 H, M, L, V, P = 64, 256, 3, 1000, 34

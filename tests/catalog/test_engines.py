@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokonomics.catalog.engines import Engine, MemoryRule, all_engines, find_engine
+from tokonomics.catalog.entries import spellings
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.names import spellings
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision
+from tokonomics.catalog.layers import KV_PRECISIONS, Precision
 from tokonomics.errors import UnknownName
 
 GIB = 2**30

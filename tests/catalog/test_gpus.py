@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokonomics.catalog import gpus
+from tokonomics.catalog.entries import spellings, user_path
 from tokonomics.catalog.gpus import ADD_A_GPU, Gpu, all_gpus, find_gpu
-from tokonomics.catalog.names import spellings
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.user_file import user_path
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, UnknownName
 
 NAMES = {

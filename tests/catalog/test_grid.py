@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from tokonomics.catalog.grid import _DATA, WORLD, grid_named, grid_of
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.places import country_of
+from tokonomics.catalog.entries import DATA
+from tokonomics.catalog.offers import load_offers
+from tokonomics.catalog.places import WORLD, country_of, grid_named, grid_of
 from tokonomics.errors import BadInput
 
 
@@ -26,14 +26,14 @@ def test_every_country_in_which_machines_are_sold_has_a_grid() -> None:
 def test_a_grid_may_be_given_in_grams_or_as_a_country() -> None:
     assert grid_named("45").g_per_kwh == 45
     assert grid_named("fr") == grid_of("aws", "eu-west-3")
-    assert "as given" in grid_named("0").said
+    assert "as given" in grid_named("0").text
     for wrong in ("-1", "nan", "atlantis", "1e9"):
         with pytest.raises(BadInput, match="neither a country nor"):
             grid_named(wrong)
 
 
 def test_every_row_is_a_mean_of_a_year_within_what_grids_emit() -> None:
-    with _DATA.open(encoding="utf-8", newline="") as file:
+    with (DATA / "grid.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(0 < float(row["g_per_kwh"]) < 1000 and 2022 <= int(row["year"]) <= 2025 for row in rows)
     assert len({(row["country"], row["provider"], row["region"]) for row in rows}) == len(rows)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_towers import read_tower
-from tokonomics.catalog.images import ByPixels, ByTiles, VisionTower, prompt_images
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ByPixels, ByTiles, VisionTower, prompt_images
 from tokonomics.errors import BadInput
 
 QWEN2_5 = {

@@ -4,11 +4,9 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.engines import find_engine, start_times
+from tokonomics.catalog.gpus import MigProfile, find_gpu, fit_together, mig_profiles, slice_of
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.mig import MigProfile, fit_together, mig_profiles, slice_of
-from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.intervals import known_speed
 from tokonomics.types import Speed

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.layers import GroupedAttention, LatentAttention, RecurrentMixer, weights_of
+from tokonomics.catalog.entries import spellings
+from tokonomics.catalog.layers import GroupedAttention, LatentAttention, Precision, RecurrentMixer, weights_of
 from tokonomics.catalog.load_models import all_models, find_model, find_models
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.names import spellings
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 
 BF16 = Precision.bf16

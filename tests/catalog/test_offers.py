@@ -22,11 +22,10 @@ from tokonomics.catalog.offer_choice import (
     parse_discounts,
     select_offers,
 )
-from tokonomics.catalog.offer_files import SNAPSHOT, cache_file, load_offers, read_offers, write_offers
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import SNAPSHOT, Offer, Terms, cache_file, load_offers, read_offers, write_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.meter.prices import Prices
+from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.requests.run import MeterWatchRequest
 
@@ -198,7 +197,7 @@ def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.
     for path in (tmp_path, tmp_path / "none.csv", binary):
         with pytest.raises(BadInput):
             load_offers(path)
-    monkeypatch.setattr("tokonomics.catalog.offer_files.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("tokonomics.catalog.offers.MAX_FILE_BYTES", 10)
     large = tmp_path / "large.csv"
     large.write_bytes(SNAPSHOT.read_bytes())
     with pytest.raises(BadInput, match="not read"):

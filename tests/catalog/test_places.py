@@ -5,8 +5,7 @@ from collections import defaultdict
 import pytest
 
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, market_offers, prices_that_count, select_offers
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import Offer, Terms, load_offers
 from tokonomics.catalog.places import Seller, country_of, seller_of
 from tokonomics.errors import BadInput
 

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tokonomics.catalog.checkpoints import DATA, checkpoint_for, how_to_make, load_checkpoints
-from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import (
+from tokonomics.catalog.checkpoints import (
     OwnRecovery,
     RecoveryScore,
     allowed_by_recovery,
+    checkpoint_for,
+    how_to_make,
+    load_checkpoints,
     load_scores,
     recovery_of,
     recovery_text,
     save_recovery,
 )
-from tokonomics.catalog.user_file import user_tables
+from tokonomics.catalog.entries import DATA, user_tables
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.errors import BadInput
 
 KEYS = {model.key for model in all_models()}

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.catalog import refresh as refresh_module
-from tokonomics.catalog.offer_files import cache_file, load_offers
-from tokonomics.catalog.offers import Terms, gpu_key
+from tokonomics.catalog.offers import Terms, cache_file, gpu_key, load_offers
 from tokonomics.catalog.refresh import Refresh, reduce_quotes, refresh
 from tokonomics.catalog.skypilot import Quote, read_vms
 from tokonomics.errors import BadInput, TokonomicsError

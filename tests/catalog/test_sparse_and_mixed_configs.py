@@ -11,10 +11,10 @@ from tokonomics.catalog.layers import (
     GroupedAttention,
     LatentAttention,
     MoeMlp,
+    Precision,
     RecurrentMixer,
 )
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 
 BF16 = Precision.bf16

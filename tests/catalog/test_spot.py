@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.catalog.spot import (
     BANDS,
     SCARCE,

@@ -10,16 +10,16 @@ import pytest
 import typer.main
 from tests.cli.test_startup import HEAVY
 
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.cli import completion
 from tokonomics.cli.main import application
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import VERBS, scenario_verbs
-from tokonomics.traffic.samples import SAMPLES, TRACES
+from tokonomics.traffic.formats import SAMPLES, TRACES
 
 VARIABLE = "_TOKONOMICS_COMPLETE"
 ASK = """

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tokonomics.catalog.offer_files import SNAPSHOT
-from tokonomics.measure import installation
+from tokonomics.catalog.offers import SNAPSHOT
+from tokonomics.questions import doctor
 
 Run = Callable[..., CompletedProcess[str]]
 TODAY = dt.date(2026, 11, 15)
@@ -103,7 +103,7 @@ def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Run) -> None:
 
 
 def test_a_package_that_does_not_import_is_broken(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "NEEDED", ("numpy", "a_package_that_nobody_wrote"))
+    monkeypatch.setattr(doctor, "NEEDED", ("numpy", "a_package_that_nobody_wrote"))
     checks = seen(tokonomics, code=1)
     assert checks["a_package_that_nobody_wrote"]["state"] == "broken"
     assert "numpy" in checks["packages"]["facts"]
@@ -121,8 +121,8 @@ def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatc
 
 def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a container its own, not the machine's; and a limit that was stated, right or wrong."""
-    monkeypatch.setattr(installation, "given_bytes", lambda: 8e9)
-    monkeypatch.setattr(installation, "available_bytes", lambda: 3e9)
+    monkeypatch.setattr(doctor, "given_bytes", lambda: 8e9)
+    monkeypatch.setattr(doctor, "available_bytes", lambda: 3e9)
     assert "8 GB of memory, 3 GB free" in seen(tokonomics)["machine"]["seen"]
     monkeypatch.setenv("TOKONOMICS_MEMORY", "2G")
     assert seen(tokonomics)["machine"]["facts"]["allowed_bytes"] == 2_000_000_000
@@ -133,9 +133,9 @@ def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.Monke
 
 def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [SimpleNamespace(name="NVIDIA H100 80GB HBM3"), SimpleNamespace(name="NVIDIA Abacus")]
-    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[:1])
+    monkeypatch.setattr("tokonomics.measure.meter.readings.read_nvml", lambda at: cards[:1])
     assert seen(tokonomics)["GPU here"]["seen"].startswith("NVIDIA H100 80GB HBM3: H100")
-    monkeypatch.setattr("tokonomics.measure.meter.gpu.read_nvml", lambda at: cards[1:])
+    monkeypatch.setattr("tokonomics.measure.meter.readings.read_nvml", lambda at: cards[1:])
     assert seen(tokonomics)["GPU here"]["state"] == "note"
 
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import tokonomics as package
 from tokonomics.__main__ import app
-from tokonomics.catalog.offer_files import SNAPSHOT
+from tokonomics.catalog.offers import SNAPSHOT
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -85,8 +85,8 @@ def test_a_question_is_answered_before_anything_else_and_says_what_would_change_
 def test_the_step_worked_out_by_hand_is_the_one_that_is_predicted() -> None:
     from tokonomics.catalog.engines import find_engine
     from tokonomics.catalog.gpus import find_gpu
+    from tokonomics.catalog.layers import Precision
     from tokonomics.catalog.load_models import find_model
-    from tokonomics.catalog.precision import Precision
     from tokonomics.physics.deployment import deploy
     from tokonomics.physics.steptime import decode_step
 

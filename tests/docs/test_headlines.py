@@ -11,12 +11,11 @@ import pytest
 import tokonomics as tk
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import STALE_AFTER_DAYS
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, load_offers
 from tokonomics.catalog.places import Seller, seller_of
-from tokonomics.catalog.precision import Precision
 from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan_answer import Candidate

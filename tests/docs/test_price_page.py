@@ -4,8 +4,7 @@ import re
 from datetime import date
 from pathlib import Path
 
-from tokonomics.catalog.offer_files import parse_offers
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, parse_offers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "prices.md").read_text(encoding="utf-8")
 

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 def read_config(path: Path) -> object:
     from tokonomics.catalog.config_json import read_config
-    from tokonomics.catalog.precision import Precision
+    from tokonomics.catalog.layers import Precision
 
     model = read_config(path)
     assert 0 < model.active_parameters <= model.parameters < 1e18
@@ -42,7 +42,7 @@ def configs() -> list[bytes]:
 
 
 def read_catalogue(path: Path) -> object:
-    from tokonomics.catalog.apis import list_apis
+    from tokonomics.catalog.api_hosts import list_apis
     from tokonomics.catalog.gpus import all_gpus
     from tokonomics.catalog.load_models import all_models
 
@@ -157,8 +157,7 @@ router = "round-robin"
 
 
 def read_offers(path: Path) -> object:
-    from tokonomics.catalog.offer_files import read_offers
-    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS
+    from tokonomics.catalog.offers import MAX_GPUS, PRICE_FIELDS, read_offers
 
     offers = read_offers(path)
     for offer in offers:
@@ -196,7 +195,7 @@ a2-highgpu-1g,,,12.0,85.0,0.7,0.2,us-central1,us-central1-a,
 
 
 def read_litellm(path: Path) -> object:
-    from tokonomics.catalog.litellm_file import read_litellm
+    from tokonomics.catalog.apis import read_litellm
 
     return read_litellm(path)
 
@@ -393,9 +392,9 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offer_choice import parse_discounts
-    from tokonomics.measure.meter.prices import find_offer, parse_prices
     from tokonomics.measure.meter.prometheus_source import selector_of
     from tokonomics.measure.meter.scrape import address_of
+    from tokonomics.measure.meter.spending import find_offer, parse_prices
     from tokonomics.money.cost import parse_load
     from tokonomics.money.demand import parse_demand
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from

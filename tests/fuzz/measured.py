@@ -112,7 +112,7 @@ def probe_timings() -> list[bytes]:
 
 
 def read_plan(path: Path) -> object:
-    from tokonomics.measure.meter.against_plan import read_plan
+    from tokonomics.measure.meter.price_factors import read_plan
 
     planned = read_plan(path)
     assert planned.usd_per_mtok > 0
@@ -161,7 +161,7 @@ def pages() -> list[bytes]:
 
 
 def read_dcgm(path: Path) -> object:
-    from tokonomics.measure.meter.gpu import read_dcgm_page
+    from tokonomics.measure.meter.readings import read_dcgm_page
 
     return read_dcgm_page(path.read_bytes().decode("utf-8", "replace"), 1.7e9)
 
@@ -199,8 +199,7 @@ class _Answers:
 
 
 def read_prometheus(path: Path) -> object:
-    from tokonomics.measure.meter.prometheus_source import PrometheusSource
-    from tokonomics.measure.meter.targets import target_of
+    from tokonomics.measure.meter.prometheus_source import PrometheusSource, target_of
 
     session: Any = _Answers(path.read_bytes())
     source = PrometheusSource("http://here:9090", clock=lambda: 1.7e9)
@@ -262,13 +261,13 @@ STREAM = b"".join(
 
 def read_refusal(path: Path) -> object:
     """The body of an error: whatever it is, one short line of it is told."""
-    from tokonomics.measure.bench.client import BadAnswer, said
+    from tokonomics.measure.bench.client import BadAnswer, error_text
 
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise BadAnswer("not JSON: its text is told as it is") from None
-    told = said(document)
+    told = error_text(document)
     assert len(told) <= 160
     assert "\n" not in told
     return told
@@ -285,7 +284,7 @@ def read_ledger(path: Path) -> object:
 
 
 def read_ledger_loads(path: Path) -> object:
-    from tokonomics.measure.meter.loads import is_ledger, runs_of
+    from tokonomics.measure.evidence import is_ledger, runs_of
 
     is_ledger(path)
     return runs_of(path)

@@ -17,10 +17,10 @@ from tests.traffic import exported_logs
 from tests.traffic.exported_logs import REQUESTS
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic.attribution import Attribution
+from tokonomics.traffic.attribution import Attribution, Unfolding
 from tokonomics.traffic.cleaning import clean, reason
 from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows
-from tokonomics.traffic.exports import EXPORTS, Export, Unfolding, export_of, opened
+from tokonomics.traffic.exports import EXPORTS, Export, export_of, opened
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import objects_frame
 

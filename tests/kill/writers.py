@@ -52,7 +52,7 @@ _meters: dict[Path, Any] = {}
 def tick(folder: Path, turn: int) -> None:
     """The meter reads a server that has worked since the last tick, and books it."""
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.meter import Meter
+    from tokonomics.measure.meter.live_meter import Meter
 
     if folder not in _meters:
         clock = HandClock()
@@ -99,19 +99,19 @@ def booked(folder: Path) -> int:
 
 @cache
 def some_offers() -> tuple[Any, ...]:
-    from tokonomics.catalog.offer_files import SNAPSHOT, read_offers
+    from tokonomics.catalog.offers import SNAPSHOT, read_offers
 
     return read_offers(SNAPSHOT)[:150]
 
 
 def write_prices(folder: Path, turn: int) -> None:
-    from tokonomics.catalog.offer_files import write_offers
+    from tokonomics.catalog.offers import write_offers
 
     write_offers(folder / "prices" / "offers.csv", [each.model_copy(update={"vcpus": turn}) for each in some_offers()])
 
 
 def prices(folder: Path) -> int:
-    from tokonomics.catalog.offer_files import read_offers
+    from tokonomics.catalog.offers import read_offers
 
     def read(path: Path) -> int:
         offers = read_offers(path)
@@ -135,7 +135,7 @@ def refresh_prices(folder: Path, turn: int) -> None:
 
 
 def refreshed(folder: Path) -> int:
-    from tokonomics.catalog.offer_files import read_offers
+    from tokonomics.catalog.offers import read_offers
 
     def read(path: Path) -> int:
         fresh = [each for each in read_offers(path) if each.provider == "lambda"]
@@ -275,11 +275,11 @@ def probed(folder: Path) -> int:
 
 
 def write_bill(folder: Path, turn: int) -> None:
-    from tokonomics.measure.meter.bill import Bill, BillLine, bill_csv
-    from tokonomics.measure.meter.state import MeterTally
+    from tokonomics.measure.meter.bill import bill_csv
+    from tokonomics.measure.meter.state import MeterTally, Statement, StatementLine
 
-    line = BillLine(group=("m",), sums=MeterTally(output=float(turn)))
-    made = Bill(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())
+    line = StatementLine(group=("m",), sums=MeterTally(output=float(turn)))
+    made = Statement(since=0.0, until=1.0, by=("model",), lines=(line,) * 1_000, total=MeterTally())
     bill_csv(made, folder / "bill.csv")
 
 

@@ -23,9 +23,8 @@ from tokonomics.serving.loop import Watcher
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.stretch import LoadStretch, ramp_up_s, stretch_of
-from tokonomics.traffic.trace import Trace, make_trace, save_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Trace, Turns, make_trace, save_trace
+from tokonomics.traffic.workload import LoadStretch, ramp_up_s, stretch_of
 
 ON_H100 = {"model": "llama-3.1-8b", "gpu": "H100", "weights": "bf16", "usd_per_hour": 2.0}
 SHORT = {"input": "const:800", "output": "const:300"}

@@ -19,7 +19,7 @@ import aiohttp
 from tests.measure.metered import BEGIN, HandClock
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import WatchedSpan
 from tokonomics.measure.meter.state import MeterState

@@ -8,13 +8,12 @@ import pytest
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput
-from tokonomics.measure.api_latency import api_latency
 from tokonomics.measure.bench.client import Reply
 from tokonomics.measure.bench.loads import LoadWindow
-from tokonomics.measure.benchmark_run import BenchmarkRun
+from tokonomics.measure.benchmark_run import BenchmarkRun, api_latency
 from tokonomics.measure.priced_run import Price, price_run
-from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.inputs import MeasuredApis
+from tokonomics.questions.plan_measured import latencies_of
 
 GROQ = "groq:llama-3.3-70b-versatile"
 

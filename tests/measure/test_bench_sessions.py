@@ -12,8 +12,7 @@ from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.traffic.generate import Sessions
-from tokonomics.traffic.trace import Trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Trace, Turns
 
 
 @pytest.fixture

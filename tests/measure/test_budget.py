@@ -10,9 +10,9 @@ import pytest
 from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.budget import BudgetBook, MonthlyBudget, forecast, parse_budgets
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
+from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, forecast, parse_budgets
 from tokonomics.measure.meter.state import BudgetState
 from tokonomics.questions.meter import meter_report
 from tokonomics.questions.requests.run import MeterReportRequest

@@ -13,16 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
-from tokonomics.measure.priced_run import Said
-from tokonomics.measure.validate import kind_of, steps_of, value_of
+from tokonomics.measure.priced_run import GivenMachine
+from tokonomics.measure.stated_setup import steps_of
+from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.calibration import Correction, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
-from tokonomics.physics.sharding import step_weight_bytes
+from tokonomics.physics.memory import step_weight_bytes
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
@@ -351,14 +352,14 @@ def test_a_load_that_was_not_warm_is_named() -> None:
 @pytest.mark.explore
 def test_loads_that_a_real_engine_met_cold_are_named() -> None:
     paths = [RUN, DATA / "h200_transformers_cold.json"]
-    evidence = read_evidence(paths, Said(gpu="H200", engine="vllm"), "test")
+    evidence = read_evidence(paths, GivenMachine(gpu="H200", engine="vllm"), "test")
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
     assert [said.split(":")[0] for said in result.doubts] == ["4 users", "16 users"]
 
 
 @pytest.mark.explore
 def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
-    evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
+    evidence = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test")
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
     by_name = {each.figure: each for each in result.held_out}
     assert by_name["tpot"].after < 0.1
@@ -375,7 +376,7 @@ def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
 
 
 def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law() -> None:
-    evidence = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test")
+    evidence = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test")
     points = {load["concurrency"]: load for load in json.loads(RUN.read_text())["points"]}
     found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
     assert points[32]["output_tokens_per_s"] < 0.7 * found.value
@@ -391,14 +392,14 @@ def test_a_run_without_a_warm_up_is_counted_as_it_was(tmp_path: Path) -> None:
         point["outside"] = {"requests": point["concurrency"] - 1}
     path = tmp_path / "run.json"
     path.write_text(json.dumps(whole))
-    evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "test")
+    evidence = read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test")
     counted = [each.value for each in evidence.rows if each.metric is Metric.output_tok_s]
     assert counted == [point["output_tokens_per_s"] for point in whole["points"]]
     assert not evidence.notes
 
 
 def test_the_99th_percentile_of_a_few_requests_teaches_nothing() -> None:
-    rows = read_evidence([RUN], Said(gpu="H200", engine="vllm"), "test").rows
+    rows = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test").rows
     points = json.loads(RUN.read_text())["points"]
     enough = {point["concurrency"] for point in points if point["completed"] >= 40}
     assert {each.batch for each in rows if each.statistic is Statistic.p99} == enough
@@ -412,7 +413,7 @@ def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path)
     point = {**rates, **lengths, "concurrency": 100, "e2e_s": {"mean": 1e-6}}
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}))
-    evidence = read_evidence([path], Said(gpu="H200", engine="vllm"), "test")
+    evidence = read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test")
     assert [row.value for row in evidence.rows] == [100]
     assert not evidence.notes
 
@@ -423,13 +424,13 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     path = tmp_path / "run.json"
     path.write_text(json.dumps(whole))
     with pytest.raises(BadInput, match="with engine which"):
-        read_evidence([path], Said(gpu="H200"), "test")
-    assert read_evidence([path], Said(gpu="H200", engine="vllm"), "test").rows
+        read_evidence([path], GivenMachine(gpu="H200"), "test")
+    assert read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test").rows
     whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
     path.write_text(json.dumps(whole))
-    assert read_evidence([path], Said(gpu="H200"), "test").rows
+    assert read_evidence([path], GivenMachine(gpu="H200"), "test").rows
     with pytest.raises(BadInput, match="Give gpu"):
-        read_evidence([RUN], Said(), "test")
+        read_evidence([RUN], GivenMachine(), "test")
 
 
 def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -> None:

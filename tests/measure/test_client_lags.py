@@ -11,11 +11,10 @@ import pytest
 from tests.measure.timed_server import TimedSender, stamps, timed_server
 
 from tokonomics.measure.addresses import target
-from tokonomics.measure.bench import client, client_lags
-from tokonomics.measure.bench.client import Client, Reply
-from tokonomics.measure.bench.client_lags import LoopTurns, own_delay, run_in_turns
+from tokonomics.measure.bench import client
+from tokonomics.measure.bench.client import Client, LoopTurns, Reply, own_delay, run_in_turns
 from tokonomics.measure.bench.loads import LoadWindow, point_of
-from tokonomics.measure.bench.prompts import BenchPrompts
+from tokonomics.measure.bench.sessions import BenchPrompts
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_what_is_found_at_once_had_come_since_the_look_before(
 ) -> None:
     """Looked for at 10.00 and 10.08, handed on at 10.10 after another look: it came at 10.04, give or take 40 ms."""
     now_s = 10.0
-    monkeypatch.setattr(client_lags, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(client, "perf_counter", lambda: now_s)
     reading, writing = pipe
     with LoopTurns() as turns:
         assert turns.waited_s(11.0) == 0, "nobody has looked"
@@ -48,7 +47,7 @@ def test_what_the_client_had_to_wait_for_has_just_come(
     pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 10.0
-    monkeypatch.setattr(client_lags, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(client, "perf_counter", lambda: now_s)
     reading, writing = pipe
 
     def send() -> None:

@@ -21,7 +21,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import (
     FAMILIES,
     NAMES,
-    Told,
+    ExposedSettings,
     cost_per_mtok,
     listen_address,
     page,
@@ -32,15 +32,17 @@ from tokonomics.measure.meter.exposition import (
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 DOC = Path(__file__).parents[2] / "docs" / "meter-fleet.md"
-TOLD = Told(gpus_per_target=2, price_date=date(2026, 11, 1), usd_per_kwh=0.15)
+TOLD = ExposedSettings(gpus_per_target=2, price_date=date(2026, 11, 1), usd_per_kwh=0.15)
 ALL = state(group(), group(model="qwen", target="http://gpu2:8000", engine="sglang"))
 
 
-def text(shown: MeterState = ALL, told: Told = TOLD) -> str:
+def text(shown: MeterState = ALL, told: ExposedSettings = TOLD) -> str:
     return page(shown, told)[0].decode()
 
 
-def samples(shown: MeterState = ALL, told: Told = TOLD) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def samples(
+    shown: MeterState = ALL, told: ExposedSettings = TOLD
+) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for family in text_string_to_metric_families(text(shown, told)):
         for sample in family.samples:
@@ -50,7 +52,7 @@ def samples(shown: MeterState = ALL, told: Told = TOLD) -> dict[tuple[str, froze
     return found
 
 
-def value(name: str, shown: MeterState = ALL, told: Told = TOLD, **labels: str) -> float:
+def value(name: str, shown: MeterState = ALL, told: ExposedSettings = TOLD, **labels: str) -> float:
     wanted = set(labels.items())
     (only,) = [sample for (its_name, its), sample in samples(shown, told).items() if its_name == name and wanted <= its]
     return only
@@ -104,7 +106,7 @@ def test_a_server_with_two_models_has_its_price_once() -> None:
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
     quiet = state(group(now=MeterTally(), running=None, waiting=None, kv_share=None, busy=None), planned=None, gpus=())
-    names = {name for name, _ in samples(quiet, Told())}
+    names = {name for name, _ in samples(quiet, ExposedSettings())}
     assert names.isdisjoint(
         {"llm_cost_per_million_tokens", "llm_requests_running", "llm_kv_cache_usage_ratio", "llm_target_busy",
          "llm_planned_cost_per_million_tokens", "llm_gpu_hourly_cost", "llm_price_timestamp_seconds",

@@ -11,7 +11,7 @@ from tests.measure import engine_runs
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.engine_log import EngineLog, read_engine_log
-from tokonomics.measure.fit_steps import fit_steps, fitted_table, steps_of
+from tokonomics.measure.replay import fit_steps, fitted_table, steps_of
 from tokonomics.serving.step_table import step_s
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"

@@ -9,7 +9,7 @@ import pytest
 from tests.measure.metered import HandClock
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import Counted, Missed, Reading, Source
 from tokonomics.measure.meter.state import MeterState
 

@@ -8,7 +8,8 @@ import pytest
 from tests.measure.faulty import Fault, faulty_page
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.measure.meter.gpu import (
+from tokonomics.measure.meter.readings import (
+    GpuReading,
     NoGpuSeen,
     dcgm_gpus,
     electricity_usd,
@@ -17,7 +18,6 @@ from tokonomics.measure.meter.gpu import (
     read_dcgm_page,
     read_nvml,
 )
-from tokonomics.measure.meter.readings import GpuReading
 
 NOT_SUPPORTED, DRIVER_NOT_LOADED, NO_PERMISSION, LOST = 3, 9, 4, 15
 

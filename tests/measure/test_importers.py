@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.aiperf import read_records
+from tokonomics.measure.importers.load_generators import read_aiperf_requests
 from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
 from tokonomics.measure.measurements import RunFacts
 from tokonomics.measure.priced_run import MeasuredMachine, measurements_of, price_run
@@ -438,7 +438,7 @@ def test_one_request_is_spoken_of_as_one(tmp_path: Path) -> None:
 def test_requests_of_aiperf_of_which_none_ended_are_refused() -> None:
     sizes = {"input_sequence_length": {"value": 10}, "output_sequence_length": {"value": 5}}
     with pytest.raises(BadInput, match="when it ended"):
-        read_records([{"metadata": {"request_start_ns": 1e18}, "metrics": sizes}], "profile_export.jsonl")
+        read_aiperf_requests([{"metadata": {"request_start_ns": 1e18}, "metrics": sizes}], "profile_export.jsonl")
 
 
 UNKNOWN = {
@@ -533,5 +533,5 @@ def test_a_request_of_aiperf_that_does_not_say_when_it_ended_holds_no_place() ->
         }
         for start, end in ((1000, 1002), (1001, 1003), (1004, None))
     ]
-    (point,) = read_records(lines, "records.jsonl").points
+    (point,) = read_aiperf_requests(lines, "records.jsonl").points
     assert point.concurrency == 2

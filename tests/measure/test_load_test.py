@@ -19,8 +19,7 @@ from tests.measure.loopback import Loopback, chunk, loopback
 from tokonomics.errors import BadInput
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench import client, loads
-from tokonomics.measure.bench.client import AnswerStream, BadAnswer
-from tokonomics.measure.bench.client_lags import LoopTurns
+from tokonomics.measure.bench.client import AnswerStream, BadAnswer, LoopTurns
 from tokonomics.measure.bench.loads import (
     Budget,
     LoadWindow,

@@ -13,7 +13,7 @@ from tests.measure.metrics_server import MetricsServer, metrics_server
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.report.charts.meter import bill_over_time
+from tokonomics.report.charts.measured import bill_over_time
 
 Call = Callable[..., CompletedProcess[str]]
 WEEK = Path(__file__).parent / "pages" / "week.db"

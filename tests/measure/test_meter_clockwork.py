@@ -14,7 +14,7 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import LATE_S, Meter
+from tokonomics.measure.meter.live_meter import LATE_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState, Planned

@@ -9,7 +9,7 @@ import pytest
 from tests.measure.metered import HandClock, PageSource, Process
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.state import MeterState
 

@@ -14,7 +14,7 @@ from tests.measure.metered import HandClock, Process
 
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.state import MeterState, MeterTally
 

@@ -16,15 +16,14 @@ import pytest
 from tests.measure.metered import BEGIN, HandClock
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.prices import PriceOf, Prices
-from tokonomics.measure.meter.prometheus_api import QueryAnswer, Series
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.prometheus_source import PrometheusSource
-from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.readings import GpuReading, NoGpuSeen
+from tokonomics.measure.meter.scrape import QueryAnswer, Series
 from tokonomics.measure.meter.session import MeterSettings, _fleet, _past_from, _refuse
 from tokonomics.measure.meter.spans import WatchedSpan
+from tokonomics.measure.meter.spending import PriceOf, Prices
 from tokonomics.measure.meter.state import MeterState
 
 HOUR, STEP = 3600.0, 15.0

@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter import ledger as ledger_module
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.evidence import read_evidence
+from tokonomics.measure.evidence import is_ledger, read_evidence, runs_of
 from tokonomics.measure.measurements import Metric
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.loads import is_ledger, runs_of
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
-from tokonomics.measure.priced_run import Said
+from tokonomics.measure.priced_run import GivenMachine
 
 
 def span(start: float, running: float, output: float, **other: object) -> PaidTime:
@@ -60,7 +59,7 @@ def test_calibrate_reads_a_ledger_like_any_other_result(tmp_path: Path) -> None:
         tmp_path / "meter.db", [span(600.0 * place, batch, 300.0 * batch) for place, batch in enumerate((2, 8, 32))]
     )
     assert is_ledger(path)
-    found = read_evidence([path], Said(gpu="H100"), "")
+    found = read_evidence([path], GivenMachine(gpu="H100"), "")
     assert {(row.batch, row.metric) for row in found.rows} >= {(2, Metric.output_tok_s), (32, Metric.ttft_s)}
     rates = {row.batch: row.value for row in found.rows if row.metric is Metric.output_tok_s}
     assert rates[8] == pytest.approx(8.0)

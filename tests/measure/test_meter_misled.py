@@ -11,10 +11,10 @@ from tests.measure.test_meter_clockwork import bench as bench
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark
-from tokonomics.measure.meter.meter import LATE_S, LUMPY_NOW_S, Meter
-from tokonomics.measure.meter.prices import PriceOf, Prices
+from tokonomics.measure.meter.live_meter import LATE_S, LUMPY_NOW_S, Meter
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.session import MeterSettings, meter_servers
+from tokonomics.measure.meter.spending import PriceOf, Prices
 from tokonomics.measure.meter.watch import LONG_S, Watch
 
 

@@ -8,7 +8,7 @@ from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 from tests.measure.meter_states import budget, group, state
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.exposition import Told, metrics
+from tokonomics.measure.meter.exposition import ExposedSettings, metrics
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.meter import meter_report
@@ -132,7 +132,7 @@ def test_the_live_screen_warns_of_a_budget_that_will_be_missed() -> None:
 
 
 def test_the_metrics_page_has_the_budget() -> None:
-    found = {family.name: family.samples for family in metrics(state(group()), Told())}
+    found = {family.name: family.samples for family in metrics(state(group()), ExposedSettings())}
     assert [sample.value for sample in found["llm_budget_usd"]] == [1000.0]
     bounds = {sample.labels["bound"]: sample.value for sample in found["llm_budget_forecast_usd"]}
     assert bounds == {"low": 700.0, "mid": 800.0, "high": 900.0}
@@ -140,10 +140,10 @@ def test_the_metrics_page_has_the_budget() -> None:
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
     """Read from its own ledger, once an hour."""
-    from tokonomics.measure.meter.budget import MonthlyBudget
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.meter import Meter
+    from tokonomics.measure.meter.live_meter import Meter
     from tokonomics.measure.meter.readings import SystemClock
+    from tokonomics.measure.meter.spending import MonthlyBudget
 
     now = at(date(2026, 11, 15))
 

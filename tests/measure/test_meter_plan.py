@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.against_plan import compare, read_plan
+from tokonomics.measure.meter.price_factors import compare, read_plan
 from tokonomics.measure.meter.state import MeterTally, Planned
 
 some = st.floats(0.01, 1e4)

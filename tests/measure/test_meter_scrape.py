@@ -14,9 +14,8 @@ from tokonomics.measure.addresses import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.prometheus_api import PrometheusApi
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
-from tokonomics.measure.meter.scrape import EngineSource, address_of, authorization
+from tokonomics.measure.meter.scrape import EngineSource, PrometheusApi, address_of, authorization
 from tokonomics.measure.meter.session import MeterSettings, meter_servers
 from tokonomics.measure.meter.state import MeterState
 

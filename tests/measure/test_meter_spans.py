@@ -14,7 +14,7 @@ from tests.measure.test_meter_engines import recorded
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import joined_row
-from tokonomics.measure.meter.meter import _Sums
+from tokonomics.measure.meter.live_meter import _Sums
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import (
     PaidTime,

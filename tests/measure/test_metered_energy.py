@@ -8,13 +8,12 @@ import pytest
 from tests.measure.ledgers import HOUR_S, at, hour
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 
-from tokonomics.catalog.grid import grid_named
-from tokonomics.measure.meter.bill import Bill, bill
-from tokonomics.measure.meter.energy import metered_energy
+from tokonomics.catalog.places import grid_named
+from tokonomics.measure.meter.bill import MeteredGpu, bill, metered_energy
 from tokonomics.measure.meter.ledger import Drawn, Ledger
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.token_price import MeteredGpu
+from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Badge, Speed
 
 MONDAY = date(2026, 11, 9)
@@ -22,7 +21,7 @@ GRID = grid_named("100")
 H200 = MeteredGpu(gpu="H200", gpus=2)
 
 
-def day() -> Bill:
+def day() -> Statement:
     """Twelve busy hours and twelve idle ones of a server; 1.2 M tokens an hour while it is busy."""
     idle = {"busy_s": 0.0, "input_total": 0.0, "input_cached": 0.0, "output": 0.0, "answered": 0.0}
     quiet = idle | {"running_s": 0.0, "running_seen_s": 0.0}

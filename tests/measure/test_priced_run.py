@@ -17,16 +17,16 @@ from tokonomics.measure.benchmark_run import (
     Outside,
     RequestRecord,
     Stated,
+    judge,
     point_from_records,
 )
+from tokonomics.measure.importers.load_generators import read_inferencex
 from tokonomics.measure.importers.recognise import read_run
-from tokonomics.measure.importers.reports import read_inferencex
-from tokonomics.measure.load_curve import judge
 from tokonomics.measure.measurements import Metric, RunFacts
 from tokonomics.measure.priced_run import (
+    GivenMachine,
     MeasuredMachine,
     Price,
-    Said,
     as_model,
     machine_of,
     measurements_of,
@@ -163,7 +163,7 @@ def test_two_replicas_are_predicted_as_half_the_load_each() -> None:
 def test_a_published_run_is_predicted_where_the_engine_was_not_full() -> None:
     """InferenceMAX, GPT-OSS-120B on four H100: 4 to 16 and 64 users (see the samples' README for the others)."""
     made = read_run(RESULTS / "inferencex.json")
-    machine = machine_of(made.stated, Said())
+    machine = machine_of(made.stated, GivenMachine())
     priced = price_run(made, machine, None)
     tpots = [next(each for each in priced.points[at].scored if each.metric is Metric.tpot_s) for at in (0, 1, 2, 4)]
     assert all(abs(tpot.off) < 0.25 for tpot in tpots)
@@ -180,19 +180,21 @@ def test_what_cannot_be_predicted_says_why() -> None:
 
 def test_the_user_knows_better_than_the_file() -> None:
     stated = Stated(gpu="h200", gpus=8, tp=8, engine="sglang", weights="fp8")
-    assert machine_of(stated, Said()) == MeasuredMachine(gpu="H200", gpus=8, tp=8, engine="sglang", weights="fp8")
-    machine = machine_of(stated, Said(gpu="H100", gpus=4, tp=2, engine="vllm"))
+    assert machine_of(stated, GivenMachine()) == MeasuredMachine(
+        gpu="H200", gpus=8, tp=8, engine="sglang", weights="fp8"
+    )
+    machine = machine_of(stated, GivenMachine(gpu="H100", gpus=4, tp=2, engine="vllm"))
     assert machine == MeasuredMachine(gpu="H100-SXM", gpus=4, tp=2, engine="vllm", weights="fp8")
     assert machine is not None
     assert machine.replicas == 2
-    assert machine_of(Stated(), Said(gpus=2)) is None
+    assert machine_of(Stated(), GivenMachine(gpus=2)) is None
 
 
 def test_groups_of_the_attention_are_one_replica_with_one_bill() -> None:
-    machine = machine_of(Stated(gpu="H200", gpus=16, tp=1, ep=8, dp=8), Said())
+    machine = machine_of(Stated(gpu="H200", gpus=16, tp=1, ep=8, dp=8), GivenMachine())
     assert machine is not None
     assert (machine.replicas, machine.dp) == (2, 8)
-    said = machine_of(Stated(), Said(gpu="H200", tp=2, dp=4, ep=8))
+    said = machine_of(Stated(), GivenMachine(gpu="H200", tp=2, dp=4, ep=8))
     assert said == MeasuredMachine(gpu="H200", gpus=8, tp=2, dp=4, ep=8)
     one, eight = offer("H200", 1, 4.0), offer("H200", 8, 40.0)
     # The groups share experts: eight machines of one GPU are no place for them, though cheaper.
@@ -214,7 +216,7 @@ def test_inferencex_says_that_its_gpus_attend_for_themselves() -> None:
 
 def test_gpus_that_hold_no_whole_replica_are_refused() -> None:
     with pytest.raises(BadInput, match="3 GPUs cannot hold whole replicas of 2"):
-        machine_of(Stated(), Said(gpu="H100", gpus=3, tp=2))
+        machine_of(Stated(), GivenMachine(gpu="H100", gpus=3, tp=2))
 
 
 def test_the_knee_is_the_smallest_load_near_the_top_and_the_best_meets_the_slo() -> None:
@@ -329,4 +331,4 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
 @pytest.mark.parametrize(("gpus", "pp", "named"), [(10**6, None, "gpus"), (2000, 2000, "pp")])
 def test_a_machine_that_nobody_has_is_refused(gpus: int, pp: int | None, named: str) -> None:
     with pytest.raises(BadInput, match=f"the machine: field '{named}'"):
-        machine_of(Stated(), Said(gpu="H100", gpus=gpus, pp=pp))
+        machine_of(Stated(), GivenMachine(gpu="H100", gpus=gpus, pp=pp))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, flag
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes

@@ -15,12 +15,11 @@ from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
 
 from tokonomics.errors import BadInput, TokonomicsError
-from tokonomics.measure.meter.gpu import NoGpuSeen
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.meter import Meter
-from tokonomics.measure.meter.prometheus_api import PrometheusApi, Series
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, prometheus_gpus, scrapes_of
-from tokonomics.measure.meter.readings import Counted, Missed, Reading
+from tokonomics.measure.meter.readings import Counted, Missed, NoGpuSeen, Reading
+from tokonomics.measure.meter.scrape import PrometheusApi, Series
 from tokonomics.measure.meter.spans import increases
 from tokonomics.measure.meter.state import MeterState, MeterTally
 

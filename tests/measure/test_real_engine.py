@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tokonomics.measure.accuracy_points import KINDS, drawn_errors, served_points, unseen_errors
-from tokonomics.report.accuracy_view import accuracy
+from tokonomics.report.validate_view import accuracy
 from tokonomics.web.accuracy import _recorded
 
 LOADS = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "vllm.json").read_text("utf-8"))["loads"]

@@ -13,8 +13,8 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import Mode
-from tokonomics.measure.priced_run import Said
-from tokonomics.measure.validate import stated_deployment
+from tokonomics.measure.priced_run import GivenMachine
+from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
@@ -54,7 +54,7 @@ def log(steps: StepModel, **more: Any) -> dict[str, Any]:
 def taught(folder: Path, document: object) -> Calibrated:
     path = folder / "steps.json"
     path.write_text(json.dumps(document))
-    return calibrate(read_evidence([path], Said(), "a test"), made=today(), command="a test", name="")
+    return calibrate(read_evidence([path], GivenMachine(), "a test"), made=today(), command="a test", name="")
 
 
 @pytest.mark.parametrize("numbers", [{"decode": 1.25}, {"launch": 1.6}, {"decode": 1.25, "launch": 1.6}])
@@ -89,7 +89,7 @@ def test_only_steps_that_say_one_thing_are_taken(tmp_path: Path) -> None:
     rows += [at(6.0 + place, 0.02, **prompt | {"context": 640}) for place in range(3)]  # most of it was cached
     rows += [at(9.0 + place, 0.03, **prompt | {"prefill_tokens": 127, "context": 127}) for place in range(3)]  # unequal
     (tmp_path / "steps.json").write_text(json.dumps(log(server()) | {"steps": rows}))
-    found = read_evidence([tmp_path / "steps.json"], Said(), "a test").rows
+    found = read_evidence([tmp_path / "steps.json"], GivenMachine(), "a test").rows
     kinds = [(row.mode, row.batch, row.input_tokens) for row in found]
     assert kinds == [(Mode.decode_step, 4, 106), (Mode.prefill_step, 2, 64)]
     assert [row.value for row in found] == pytest.approx([0.012, 0.04])
@@ -97,7 +97,7 @@ def test_only_steps_that_say_one_thing_are_taken(tmp_path: Path) -> None:
 
 def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "steps.json").write_text(json.dumps(log(server(), gpu=None, model=None)))
-    said = Said(gpu="H100-SXM", model="qwen3-8b", weights="fp8", tp=2)
+    said = GivenMachine(gpu="H100-SXM", model="qwen3-8b", weights="fp8", tp=2)
     rows = read_evidence([tmp_path / "steps.json"], said, "a test").rows
     assert {(row.gpu, row.model, row.weights, row.tp) for row in rows} == {("H100-SXM", "qwen3-8b", "fp8", 2)}
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokonomics.measure.meter.bill import Bill, BillLine
-from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.token_price import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
+from tokonomics.measure.meter.bill import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
+from tokonomics.measure.meter.state import MeterTally, Statement, StatementLine
 
 H100 = MeteredGpu(gpu="h100-sxm")
 
@@ -76,9 +75,9 @@ def test_prompts_that_were_all_cached_have_one_price_and_say_why() -> None:
 def test_a_model_is_charged_as_on_the_engine_that_cost_most_in_all() -> None:
     """vLLM's one line of $3 against SGLang's two of $2."""
     lines = (("mon", "m", "vllm", 3.0), ("mon", "m", "sglang", 2.0), ("tue", "m", "sglang", 2.0))
-    of = Bill(
+    of = Statement(
         since=0.0, until=1.0, by=("day", "model", "engine"), total=sums(usd=7.0),
-        lines=tuple(BillLine(group=group, sums=sums(usd=usd)) for *group, usd in lines),
+        lines=tuple(StatementLine(group=group, sums=sums(usd=usd)) for *group, usd in lines),
     )  # fmt: skip
     assert [cost.engine for cost in token_costs(of)] == ["sglang"]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.measure.ledgers import HOUR_S, day_of
 
 from tokonomics.measure.meter.bill import bill
+from tokonomics.measure.meter.price_factors import UnusualDay, factors_between, unusual_days
 from tokonomics.measure.meter.spans import PaidTime
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.unusual import UnusualDay, factors_between, unusual_days
 
 MONDAY = date(2026, 11, 2)
 FAILING = {"failed": 1000.0, "failed_s": HOUR_S / 2, "input_total": 5e5, "input_cached": 2e5, "output": 1e5}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import (
     Measurement,
     Metric,
@@ -25,9 +25,8 @@ from tokonomics.measure.measurements import (
     Unread,
     read_measurements,
 )
-from tokonomics.measure.recipes import Recipe, recipe
-from tokonomics.measure.simulated_run import simulated
-from tokonomics.measure.validate import ScoredPrediction, predict, spearman, steps_of, summary, validate, value_of
+from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
+from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
 from tokonomics.questions.measured_results import ValidateResult
 from tokonomics.questions.requests.run import ValidateRequest
@@ -668,7 +667,7 @@ def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monke
         first = row.model_copy(update={"batch": users})
         step_s, polled_s = value(first.model_copy(update={"metric": Metric.tpot_s})), value(first)
         with monkeypatch.context() as never:
-            never.setattr("tokonomics.measure.recipes.Recipe.wait_steps", lambda *_: 0.0)
+            never.setattr("tokonomics.measure.stated_setup.Recipe.wait_steps", lambda *_: 0.0)
             assert polled_s == pytest.approx(value(first) + steps * step_s)
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
 
-from tokonomics.catalog.apis import ApiPrice, ApiTier, find_api
+from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.apis import ApiPrice, ApiTier
 from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import api_bill, api_bills
 from tokonomics.money.breakeven import (

@@ -4,12 +4,11 @@ import datetime as dt
 
 import pytest
 
-from tokonomics.catalog.grid import Grid
-from tokonomics.catalog.places import Seller
+from tokonomics.catalog.places import Grid, Seller
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.money.energy import Energy, energy, fleet_watts, pue_of
 from tokonomics.money.upkeep import upkeep
-from tokonomics.physics.power import PowerCurve
+from tokonomics.physics.curves import PowerCurve
 from tokonomics.types import Badge
 
 CURVE = PowerCurve(idle_w=100, decode_w={1: 300, 64: 600}, prefill_w=700, source="paper", date=dt.date(2026, 1, 1))

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_files import read_offers, write_offers
+from tokonomics.catalog.offers import read_offers, write_offers
 from tokonomics.money.own_hardware import Purchase, annuity, own_hardware, own_hour, own_offer
 
 H100 = find_gpu("H100")

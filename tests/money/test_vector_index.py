@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokonomics.catalog.offer_files import SNAPSHOT, load_offers
+from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.vector_index import LINK_BYTES, VCPU_USD_PER_HOUR, VectorIndex
 

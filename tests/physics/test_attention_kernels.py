@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
+from tokonomics.catalog.layers import KV_PRECISIONS, Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
     Op,
     curve_origin,

@@ -14,9 +14,8 @@ from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import GroupedAttention, LatentAttention, MoeMlp
+from tokonomics.catalog.layers import GroupedAttention, LatentAttention, MoeMlp, Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.physics.calibration import (
     VARIABLE,
@@ -34,8 +33,8 @@ from tokonomics.physics.calibration import (
 )
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.intervals import interval, speed_badge
+from tokonomics.physics.memory import dense_products, step_weight_bytes
 from tokonomics.physics.overhead import overhead
-from tokonomics.physics.sharding import dense_products, step_weight_bytes
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import ReplicaCurve
 

@@ -5,13 +5,12 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import GEMM_SHARE, seen_pairs
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.intervals import speed_badge
-from tokonomics.physics.memory import fit, sequence_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import fit, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.types import Badge
 

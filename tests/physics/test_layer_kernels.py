@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.layers import LatentAttention, Recurrence
+from tokonomics.catalog.layers import KV_PRECISIONS, LatentAttention, Precision, Recurrence, kv_bytes_per_element
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision, kv_bytes_per_element
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.intervals import speed_badge, speed_from
@@ -123,7 +122,7 @@ def _states() -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _scans() -> list[tuple[Any, dict[str, Any]]]:
-    """FLOPs of a token and head: chunks of 64 and of 128, as the papers count them (catalog/config_recurrent.py)."""
+    """FLOPs of a token and head: chunks of 64 and of 128, as the papers count them (catalog/config_layers.py)."""
     delta, mamba = 2 * 64 * 5 * 128 + 6 * 128 * 128, 2 * 128 * (128 + 64) + 4 * 128 * 64
     found = []
     for row in TIMINGS["delta_prompt"] + TIMINGS["mamba_prompt"]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.curves import Array
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,

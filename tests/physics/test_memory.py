@@ -8,13 +8,20 @@ from hypothesis import strategies as st
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, DoesNotFit
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
-from tokonomics.physics.memory import fit, kv_budget_bytes, max_sequences, require_fit, sequence_bytes
-from tokonomics.physics.sharding import dense_products, shard
+from tokonomics.physics.memory import (
+    dense_products,
+    fit,
+    kv_budget_bytes,
+    max_sequences,
+    require_fit,
+    sequence_bytes,
+    shard,
+)
 
 MODELS = all_models()
 

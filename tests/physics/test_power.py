@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.physics.power import PowerCurve, power_of
+from tokonomics.physics.curves import PowerCurve, power_of
 from tokonomics.types import Speed
 
 ROWS = json.loads((Path(__file__).parents[2] / "benchmarks" / "data" / "h200_power.json").read_text())["rows"]

@@ -5,14 +5,12 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import MoeMlp
+from tokonomics.catalog.layers import MoeMlp, Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, in_python
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.matrix_kernels import all_to_all_s
-from tokonomics.physics.memory import fit, max_sequences
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import fit, max_sequences, shard
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.step_table import compile_steps, gpu_s

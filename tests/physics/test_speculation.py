@@ -9,10 +9,9 @@ from tests.physics.hosts import hostless
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment, Speculation, acceptance_for, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
 from tokonomics.physics.overhead import Overhead
-from tokonomics.physics.speculation import Speculation, acceptance_for
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
 from tokonomics.types import Badge

@@ -11,19 +11,18 @@ from tests.physics.hosts import hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
-from tokonomics.physics.deployment import Deployment, deploy, valid_tp
+from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
 from tokonomics.physics.matrix_kernels import all_reduce_s, distinct_experts
+from tokonomics.physics.memory import shard
 from tokonomics.physics.overhead import overhead
-from tokonomics.physics.sharding import shard
-from tokonomics.physics.speculation import Speculation
 from tokonomics.physics.steptime import StepModel, decode_step, step_model
 
 MODELS = all_models()

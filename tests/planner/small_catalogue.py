@@ -3,9 +3,9 @@
 from datetime import date
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.sizing.load import Load, load_of_shape

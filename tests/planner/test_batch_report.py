@@ -18,9 +18,9 @@ from tokonomics.planner.batch_report import BatchReport, batch_report
 from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.planner.fleet_offers import Machines
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.questions.batch_api import batch_api
-from tokonomics.report.batch_view import batch_blocks
+from tokonomics.questions.fleet import batch_api
 from tokonomics.report.blocks import Line
+from tokonomics.report.fleet_view import batch_blocks
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import HOURS_PER_MONTH

@@ -6,11 +6,11 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.money.own_hardware import Power, Purchase
+from tokonomics.physics.curves import power_of
 from tokonomics.physics.deployment import deploy
-from tokonomics.physics.power import power_of
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos

@@ -19,9 +19,8 @@ from tokonomics.serving.class_outcome import class_outcomes
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.sizing.load import Load, load_of_shape
-from tokonomics.traffic.classes import classed, strictest, without_classes
-from tokonomics.traffic.service_class import parse_classes
-from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.slo import Slo, parse_classes
+from tokonomics.traffic.tenants import classed, strictest, without_classes
 
 PROMPTS = parse_classes(
     ["gold,share=20%,slo=ttft_p99=3,priority=0", "free,slo=ttft_p90=30,priority=1,max_wait=60,shed=5%"]

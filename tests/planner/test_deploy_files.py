@@ -28,10 +28,9 @@ from hypothesis import strategies as st
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms, load_offers
 from tokonomics.deploy.job import DeployFile, DeployJob, Target
 from tokonomics.deploy.manifest import comment, yaml_text
 from tokonomics.deploy.pods import machine_names
@@ -42,7 +41,7 @@ from tokonomics.physics.deployment import Deployment, deploy, why_not_run
 from tokonomics.planner.plan import Question, plan
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.engine_flags import catalogue_repository
-from tokonomics.sizing.hosts import room_for
+from tokonomics.sizing.hosts import host_gib
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.spare import Spare, machines_for, replicas_on
 
@@ -50,6 +49,10 @@ HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
 SCHEMA = json.loads((HERE / "kubernetes_schema.json").read_text(encoding="utf-8"))
 TODAY = date(2026, 11, 15)
+
+
+def has_room(deployment: Deployment, offer: Offer) -> bool:
+    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
 
 
 def machine(gpu: str = "H100-SXM", gpus: int = 8, provider: str = "aws", instance: str = "p5.48xlarge") -> Offer:
@@ -573,7 +576,7 @@ def test_on_every_shipped_machine_pods_ask_for_no_more_than_the_cluster_can_give
         deployment = Deployment(
             model=find_model(model), gpu=gpu, engine=vllm, tp=tp, weights=Precision.bf16, kv=Precision.bf16
         )
-        if not room_for(deployment)(offer):
+        if not has_room(deployment, offer):
             continue
         made = job(deployment, offer=offer)
         (container,) = unwritten(made)["Deployment"]["spec"]["template"]["spec"]["containers"]

@@ -24,9 +24,8 @@ from tests.planner.test_deploy_files import ACCEPTED, SCHEMA, job, machine, serv
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.offers import Terms, load_offers
 from tokonomics.deploy.job import DeployJob, Target
 from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput, flag

@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 from tests.planner.small_catalogue import OFFERS, RECENT, SLOS, asked, offer
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, TokonomicsError, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame

@@ -15,20 +15,23 @@ from tests.planner.small_catalogue import OFFERS, asked, offer
 from tests.planner.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
 from tokonomics.deploy.job import Target
 from tokonomics.errors import BadInput
-from tokonomics.planner.disaggregation import Pair, cheapest_split, disaggregated, kv_transfer_s, pair_of, splits_of
+from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, splits_of
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
 from tokonomics.planner.what_if import bill_range, headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load, load_of_shape
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.sizing.spare import Spare, machines_for_both
 from tokonomics.traffic.slo import parse_slos
@@ -54,7 +57,8 @@ def pair_on(sought: Sought, gpus: tuple[int, int], asked_for: Question) -> Pair:
     """Layouts of so many GPUs for prompts and for answers."""
     hosts = prospects(asked_for, sought.load)
     prefill, decode = (next(one for one in hosts if one.deployment.gpus == count) for count in gpus)
-    pair = pair_of(sought, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
+    both = replace(decode, prefill=PrefillPool(prefill.deployment, 1))
+    pair = pair_of(sought.setup(both), both)
     assert isinstance(pair, Pair)
     return pair
 
@@ -134,16 +138,14 @@ def test_the_ratio_is_that_of_trying_every_split(gpus: tuple[int, int], slos: st
         for second in range(1, most[1] + 1)
         if sought.on(pair.split(first, second), first + second).holds
     }
-    placed = cheapest_split(sought, pair, math.inf)
+    sized = cheapest_split(pair, sought.attempts)
     if not ways:
-        assert placed is None
+        assert isinstance(sized, NotServed)
         return
-    assert placed is not None
-    assert placed.usd_per_hour == min(ways.values())
-    assert placed.trial is not None
-    assert placed.trial.holds
-    assert (placed.trial.prefill_replicas, placed.replicas - placed.trial.prefill_replicas) in ways
-    assert cheapest_split(sought, pair, min(ways.values())) is None, "nothing is cheaper"
+    assert isinstance(sized, Sized)
+    assert sized.holds
+    assert ways[sized.prefill_replicas, sized.replicas - sized.prefill_replicas] == min(ways.values())
+    assert isinstance(cheapest_split(pair, sought.attempts, min(ways.values())), NotServed), "nothing is cheaper"
 
 
 @pytest.mark.slow
@@ -162,12 +164,14 @@ def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
     sought = Sought(few, STRICT)
     hosts = prospects(question(), few)
     best = disaggregated(sought, hosts, math.inf)[-1]
-    pairs = (
-        pair_of(sought, replace(decode, prefill=PrefillPool(prefill.deployment, 1)))
-        for prefill, decode in product(hosts, hosts)
-    )
-    sized = [cheapest_split(sought, pair, math.inf) for pair in pairs if isinstance(pair, Pair)]
-    assert best.usd_per_hour == min(placed.usd_per_hour for placed in sized if placed)
+    both = [replace(decode, prefill=PrefillPool(prefill.deployment, 1)) for prefill, decode in product(hosts, hosts)]
+    pairs = [pair for one in both if isinstance(pair := pair_of(sought.setup(one), one), Pair)]
+    bills = [
+        pair.usd_per_hour(sized.prefill_replicas, sized.replicas - sized.prefill_replicas)
+        for pair in pairs
+        if isinstance(sized := cheapest_split(pair, sought.attempts), Sized)
+    ]
+    assert best.usd_per_hour == min(bills)
 
 
 # --- in a plan ------------------------------------------------------------------------------------------------------
@@ -296,11 +300,10 @@ def test_a_slice_of_the_traffic_is_served_by_a_slice_of_each_side() -> None:
     whole = load_of_shape(40, "const:2000", "const:100")
     sought = Sought(whole, STRICT)
     pair = pair_on(sought, (1, 1), question())
-    placed = cheapest_split(sought, pair, math.inf)
-    assert placed is not None
-    assert placed.trial is not None
-    first = 4 * placed.trial.prefill_replicas
-    second = 4 * placed.replicas - first
+    sized = cheapest_split(pair, sought.attempts)
+    assert isinstance(sized, Sized)
+    first = 4 * sized.prefill_replicas
+    second = 4 * sized.replicas - first
     rng = np.random.default_rng(0)
     some = whole.trace.take(np.sort(rng.permutation(len(whole.trace))[: len(whole.trace) // 4]))
     slice_of = replace(whole.at(160), trace=some.faster(40 / some.rate), share=0.25, is_stationary=False)

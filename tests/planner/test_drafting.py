@@ -9,7 +9,7 @@ from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
 
-from tokonomics.catalog.drafts import load_drafts
+from tokonomics.catalog.checkpoints import load_drafts
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import all_models, find_model
@@ -17,9 +17,8 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.deploy.job import DeployJob
 from tokonomics.deploy.scripts import shell_line
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation, deploy
 from tokonomics.physics.memory import draft_bytes
-from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.drafting import draft_named, published_draft
 from tokonomics.planner.plan_answer import Catch

@@ -8,9 +8,9 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits

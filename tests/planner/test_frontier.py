@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from tests.planner.small_catalogue import BUSY, CHAT, OFFERS, SLOS, asked, offer
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.planner.frontier import Frontier, FrontierPoint, frontier_of
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Limits

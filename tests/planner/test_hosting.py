@@ -146,7 +146,7 @@ def test_an_own_offer_is_planned_with(tmp_path: Path) -> None:
     from datetime import date
 
     from tokonomics.catalog.gpus import find_gpu
-    from tokonomics.catalog.offer_files import load_offers, write_offers
+    from tokonomics.catalog.offers import load_offers, write_offers
     from tokonomics.money.own_hardware import Purchase, own_offer
 
     bought = Purchase(gpus=8, purchase_usd=250_000, years=4, usd_per_kwh=0.12, host_watts=4600)

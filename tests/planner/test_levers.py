@@ -17,8 +17,8 @@ from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, offer
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy

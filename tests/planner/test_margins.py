@@ -166,8 +166,8 @@ def test_shortened_prompts_share_no_more_than_they_hold() -> None:
     shorter = stretched(load_of_log(trace), inputs=0.5, outputs=0.5).trace
     assert shorter.input_tokens.tolist() == [6, 4]
     assert shorter.prefix is not None
-    assert shorter.prefix.of(0).tolist() == [0, 1]
-    assert shorter.prefix.of(1).tolist() == [0, 1]
+    assert shorter.prefix.blocks_of(0).tolist() == [0, 1]
+    assert shorter.prefix.blocks_of(1).tolist() == [0, 1]
     longer = stretched(load_of_log(trace), inputs=3.0).trace
     assert longer.prefix is not None
     assert longer.prefix.ids.tolist() == names.ids.tolist()

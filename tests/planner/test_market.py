@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokonomics as tk
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
-from tokonomics.catalog.offer_files import read_offers, write_offers
-from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.offers import Offer, read_offers, write_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.planner.infeasible import left_out

@@ -3,8 +3,8 @@
 import pytest
 from tests.planner.small_catalogue import asked, offer
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import PROCESS_GIB
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects

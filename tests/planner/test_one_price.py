@@ -6,10 +6,9 @@ from datetime import date
 import pytest
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, load_offers
 from tokonomics.catalog.places import Seller
-from tokonomics.measure.meter.prices import Prices
+from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.cost import cost, own_hardware
 from tokonomics.questions.fleet import fleet
 from tokonomics.questions.levers import setup_of

@@ -13,9 +13,9 @@ from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model

@@ -4,9 +4,9 @@ import pytest
 from tests.planner.small_catalogue import SLOS, asked, offer
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import grid_named
+from tokonomics.catalog.places import grid_named
 from tokonomics.money.energy import Energy
-from tokonomics.physics.power import power_of
+from tokonomics.physics.curves import power_of
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.outcome import outcome

@@ -8,8 +8,8 @@ from tests.planner.small_catalogue import offer, planned
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.calibration import Correction, Coverage, Profile, using
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.can_run import OwnMachine, can_run

@@ -28,7 +28,7 @@ from tokonomics.planner.scaling import (
 )
 from tokonomics.planner.scaling_day import days_of
 from tokonomics.report.blocks import Line
-from tokonomics.report.scaling_view import scaling_blocks
+from tokonomics.report.fleet_view import scaling_blocks
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos

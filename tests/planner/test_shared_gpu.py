@@ -9,12 +9,11 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
-from tokonomics.physics.memory import kv_budget_bytes, workspace_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import kv_budget_bytes, shard, workspace_bytes
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.shared_answer import SHARED_WAYS, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_crossing import crossing

@@ -4,8 +4,8 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.money.cost import split_by_gpu_time, with_cached
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model

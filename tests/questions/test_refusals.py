@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput, UnknownName, option
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model

@@ -20,17 +20,16 @@ from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest,
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.questions.targets import check_pauses
-from tokonomics.report.session_view import log_pace_note, short_run
+from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.attempt import Attempts
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.session_summary import log_pace
+from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import make_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Turns, make_trace
 from tokonomics.units import seconds
 
 SERVED = {"model": "llama-3.1-8b", "gpu": "H100", "usd_per_hour": 2.0, "requests": 400, "rate": "4"}

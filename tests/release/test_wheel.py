@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tokonomics import __version__
+from tokonomics.serving.compiled import SIMULATOR
+from tokonomics.traffic.prefix_reuse import REUSE
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tokonomics"
@@ -52,6 +54,8 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
         "tokonomics/py.typed",
         "tokonomics/web/page/index.html",
         "tokonomics/catalog/data/offers.csv",
+        f"tokonomics/serving/{SIMULATOR.shipped.name}",
+        f"tokonomics/traffic/{REUSE.shipped.name}",
     } <= ours.keys()
     assert {f"tokonomics-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= about
 

@@ -7,8 +7,8 @@ import pytest
 
 from tokonomics.measure.bench.loads import Progress
 from tokonomics.measure.importers.recognise import read_run
-from tokonomics.measure.priced_run import Price, PricedRun, Said, machine_of, price_run
-from tokonomics.report.charts.bench import bench_chart
+from tokonomics.measure.priced_run import GivenMachine, Price, PricedRun, machine_of, price_run
+from tokonomics.report.charts.measured import bench_chart
 from tokonomics.report.rich_text import progress_line
 from tokonomics.traffic.slo import parse_slos
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[1] / "measure" / "results"
 def priced(price: bool = True) -> PricedRun:
     run = read_run(RESULTS / "inferencex.json")
     cost = Price(usd_per_hour=10, price_from="as given") if price else None
-    return price_run(run, machine_of(run.stated, Said()), cost, parse_slos("ttft_p50=0.5"))
+    return price_run(run, machine_of(run.stated, GivenMachine()), cost, parse_slos("ttft_p50=0.5"))
 
 
 def panels(result: PricedRun) -> list[tuple[str, list[dict[str, Any]]]]:

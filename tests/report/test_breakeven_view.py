@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
 from tokonomics.planner.breakeven import HostedKind
 from tokonomics.planner.plan_answer import Candidate

@@ -14,7 +14,7 @@ from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest
 from tokonomics.questions.simulate import capacity
 from tokonomics.report.blocks import sections
 from tokonomics.report.levers_view import levers as described_levers
-from tokonomics.report.page_views import ledger
+from tokonomics.report.meter_view import ledger
 from tokonomics.report.plan_view import _interval
 from tokonomics.report.rich_text import as_text
 from tokonomics.report.simulate_view import capacity as described_capacity

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tests.planner.small_catalogue import SLOS, asked
 
-from tokonomics.catalog.apis import find_api
+from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
-from tokonomics.measure.priced_run import Said, as_model, machine_of, price_run, rental_of
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.what_if import bill_range
@@ -53,8 +53,8 @@ def around(found: Study) -> tuple[Study, Frontier]:
     return found, made
 
 
-def api(name: str, usd_per_mtok: float) -> ApiBill:
-    return ApiBill(
+def api(name: str, usd_per_mtok: float) -> ApiCost:
+    return ApiCost(
         name=name,
         usd_per_request=usd_per_mtok * 1300 / 1e6,
         usd_per_mtok=usd_per_mtok,
@@ -132,7 +132,7 @@ def test_apis_are_level_lines_at_their_prices_and_far_ones_are_left_out() -> Non
 
 def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
     run = as_model(read_runs([RESULTS / "vllm.json"]), "llama-3.1-8b")
-    machine = machine_of(run.stated, Said(gpu="H100"))
+    machine = machine_of(run.stated, GivenMachine(gpu="H100"))
     assert machine is not None
     (row,) = measured_rows(price_run(run, machine, rental_of(machine, "llama-3.1-8b")))
     said = json.loads((RESULTS / "vllm.json").read_text())
@@ -145,7 +145,7 @@ def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
 
 def test_measured_loads_stand_beside_a_plan_in_words_and_say_what_best_leaves_out() -> None:
     run = as_model(read_runs([RESULTS / "vllm.json"]), "llama-3.1-8b")
-    priced = price_run(run, machine_of(run.stated, Said(gpu="H100")), None)
+    priced = price_run(run, machine_of(run.stated, GivenMachine(gpu="H100")), None)
     text = as_text(blocks.sections(measured_sections([priced])))
     (first, *_) = priced.points[0].scored
     assert text.startswith("Measured by vLLM bench serve on 1×H100-SXM")

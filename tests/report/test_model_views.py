@@ -8,7 +8,7 @@ import pytest
 import tokonomics
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
-from tokonomics.report.answers import describe
+from tokonomics.report.answer import describe
 from tokonomics.report.rich_text import COLUMNS
 
 ENCODER: Mapping[str, Any] = {"rate": 200, "input": 400, "slo": "ttft_p99=0.2", "quick": True, "gpu": ["L4", "A10G"]}

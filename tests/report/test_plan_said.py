@@ -10,14 +10,13 @@ import tokonomics
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.what_if import Headroom
-from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, tiers_text
+from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, split_legend, tiers_text
 from tokonomics.report.plan_view import _room, ranking
-from tokonomics.report.plan_why_view import split_legend
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
 from tokonomics.serving.first_answer import in_the_mean
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.traffic.thinking import USUAL_SHARE, parse_thinking
+from tokonomics.traffic.workload import USUAL_SHARE, parse_thinking
 from tokonomics.units import seconds, seconds_apart
 
 LOAD = load_of_shape(40, "const:1000", "const:300")

@@ -17,7 +17,7 @@ from tests.report.test_plan_charts import layers
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.fleet import FleetComparison
 from tokonomics.physics.deployment import deploy
@@ -30,7 +30,7 @@ from tokonomics.questions.results import FleetResult
 from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
-from tokonomics.report.charts.breakeven import breakeven_chart, swings_chart
+from tokonomics.report.charts.bills import breakeven_chart, swings_chart
 from tokonomics.report.charts.levers import _lines, levers_chart, stack_chart
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
@@ -152,7 +152,7 @@ def test_break_evens_close_to_each_other_are_dots_of_which_few_have_a_label() ->
     bills: list[dict[str, Any]] = [{"name": name, "usd_per_mtok": usd} for name, usd in prices.items()]
     parts: dict[str, Any] = {
         "model": "a model", "input_tokens": 10.0, "output_tokens": 10.0, "hosted": hosted, "own_tokens_per_month": None,
-        "apis": tuple(ApiBill.model_construct(**bill) for bill in bills),
+        "apis": tuple(ApiCost.model_construct(**bill) for bill in bills),
         "found": tuple(break_even(hosted, name, usd) for name, usd in prices.items()),
     }  # fmt: skip
     drawn = layers(breakeven_chart(BreakEvenReport.model_construct(**parts)).to_dict())

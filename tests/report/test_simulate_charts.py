@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tokonomics.report.charts import save_chart
-from tokonomics.report.charts.simulate import capacity_chart, simulate_chart
+from tokonomics.report.charts.traffic import capacity_chart, simulate_chart
 from tokonomics.serving.outcome import Moment, Outcome, SloOutcome
 from tokonomics.serving.spread import Spread
 

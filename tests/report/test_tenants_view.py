@@ -7,13 +7,13 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.cost import LeverBill
+from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult
-from tokonomics.report.charts.tenants import tenants_chart
+from tokonomics.report.charts.levers import tenants_chart
 from tokonomics.report.tenants_view import tenants
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
@@ -54,7 +54,7 @@ def text_of(pooling: Pooling, noisy: NoisyNeighbour, price_from: str = "as given
 
 def dearer_together(pooling: Pooling) -> Pooling:
     """The same with the two bills exchanged, as if the shared fleet were the larger one."""
-    bill = LeverBill(before=pooling.bill.after, after=pooling.bill.before)
+    bill = BeforeAfter(before=pooling.bill.after, after=pooling.bill.before)
     more = pooling.together.model_copy(update={"replicas": 3, "usd_per_hour": 6.0})
     said = "ttft_p99 of tenant-2 is 600 ms; the SLO is 500 ms"
     return pooling.model_copy(update={"bill": bill, "together": more, "one_fewer": said})

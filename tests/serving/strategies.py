@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.sends import with_attempts
 from tokonomics.serving.state import Requests, Rules
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Turns
 
 STEP_S = 0.008
 """About how long a step takes in the worlds these are tried on; other times are some fraction or multiple of it."""

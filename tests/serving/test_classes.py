@@ -18,8 +18,8 @@ from tokonomics.serving.outcome import outcome, records
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, SHED, Requests, Rules, Served
 from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
-from tokonomics.traffic.classes import classed
-from tokonomics.traffic.service_class import parse_classes
+from tokonomics.traffic.slo import parse_classes
+from tokonomics.traffic.tenants import classed
 from tokonomics.traffic.trace import Trace, make_trace
 
 STEP = 10.0

@@ -7,8 +7,8 @@ import pytest
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.served import served_cost_apart
 from tokonomics.physics.deployment import Deployment, deploy
@@ -19,7 +19,7 @@ from tokonomics.serving.links import LINK_NAMES, link_speed, network_of
 from tokonomics.serving.outcome import outcome, sides
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
-from tokonomics.serving.steady import ReplicaCurve, prompts_alone
+from tokonomics.serving.steady import ReplicaCurve, prefill_only_rate
 from tokonomics.traffic.trace import Trace, make_trace
 
 KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
@@ -234,14 +234,14 @@ def test_a_side_that_is_never_idle_finishes_what_the_closed_form_says() -> None:
     burst = make_trace(np.zeros(3000), [2000] * 3000, [1] * 3000)
     prompts = simulate(on(), burst, FleetSettings(prefill_replicas=1))
     rate = 3000 / float(prompts.served.finish_s.max())
-    assert rate == pytest.approx(prompts_alone(step_model(on()), 2000), rel=0.05)
+    assert rate == pytest.approx(prefill_only_rate(step_model(on()), 2000), rel=0.05)
     batch = 100
     answers = make_trace(np.zeros(3000), [2000] * 3000, [150] * 3000)
     fleet = FleetSettings(prefill_replicas=200, link_bytes_per_s=1e15)
     made = simulate(on(engine="sglang"), answers, fleet, max_sequences=batch)
     curve = ReplicaCurve(on(engine="sglang"), 2000, 150, most_sequences=batch)
     rate = 3000 / float(made.served.finish_s.max())
-    assert rate == pytest.approx(curve.answers_alone().rate, rel=0.07)
+    assert rate == pytest.approx(curve.decode_only_capacity().rate, rel=0.07)
 
 
 def test_the_bill_is_the_hours_of_each_side_at_its_own_price() -> None:

@@ -12,8 +12,8 @@ from tokonomics.serving.first_answer import in_the_mean, simulated
 from tokonomics.serving.outcome import outcome, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import ReplicaCurve
-from tokonomics.traffic.thinking import Thinking
 from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.workload import Thinking
 
 
 def on(model: str, images: str | None = None) -> Deployment:

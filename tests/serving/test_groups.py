@@ -9,8 +9,8 @@ from tests.serving.reference_replica import EngineTimes
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
@@ -18,7 +18,7 @@ from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import full_batches
 from tokonomics.serving.simulator import requests_for, rules_for, simulate
 from tokonomics.serving.state import DONE, REFUSED
-from tokonomics.serving.steady import ReplicaCurve, alone_s, prompt_chunks, prompts_alone, whole_prompts
+from tokonomics.serving.steady import ReplicaCurve, alone_s, prefill_only_rate, prompt_chunks, whole_prompts
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.screen import curve_for
 from tokonomics.traffic.trace import Trace, make_trace
@@ -73,8 +73,10 @@ def test_the_closed_form_of_a_lone_prompt_has_the_same_chunks() -> None:
 
 
 def test_a_replica_for_prompts_only_keeps_every_group_busy() -> None:
-    assert prompts_alone(step_model(r1()), 32_768) == pytest.approx(GROUPS / chunks_s(32_768, GROUPS))
-    assert prompts_alone(step_model(r1()), 2048) == pytest.approx(32 / float(bare().prefill(GROUPS * BUDGET, 0, 32)))
+    assert prefill_only_rate(step_model(r1()), 32_768) == pytest.approx(GROUPS / chunks_s(32_768, GROUPS))
+    assert prefill_only_rate(step_model(r1()), 2048) == pytest.approx(
+        32 / float(bare().prefill(GROUPS * BUDGET, 0, 32))
+    )
     assert [whole_prompts(r1(), tokens) for tokens in (1000, 8192, 20_000)] == [64, 8, 8]
 
 

@@ -231,8 +231,8 @@ def test_who_failed_is_told_why() -> None:
 
 
 def test_tenants_and_classes_are_named_and_classes_have_their_own_slo() -> None:
-    from tokonomics.traffic.classes import classed
-    from tokonomics.traffic.service_class import ServiceClass
+    from tokonomics.traffic.slo import ServiceClass
+    from tokonomics.traffic.tenants import classed
 
     trace = replace(some_traffic(), tenant=(np.arange(900) % 2).astype(np.int32), tenants=("acme", "beta"))
     strict = ServiceClass(name="gold", tenants=("acme",), priority=0, slos=parse_slos("ttft_p99=1ms"))

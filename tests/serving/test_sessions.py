@@ -25,8 +25,7 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import Trace, make_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Trace, Turns, make_trace
 
 
 @cache

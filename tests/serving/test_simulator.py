@@ -298,7 +298,7 @@ def replayed(trace: Trace, kv_blocks: int) -> list[int]:
     evictable: OrderedDict[object, None] = OrderedDict()
     free = kv_blocks
     for request, tokens in enumerate(trace.input_tokens.tolist()):
-        ids = trace.prefix.of(request).tolist()
+        ids = trace.prefix.blocks_of(request).tolist()
         hits = next((place for place, unit in enumerate(ids) if unit not in evictable), len(ids))
         # At least one token is computed, and a block is cached whole or not at all.
         cached.append(min(hits * 512, (tokens - 1) // 512 * 512))

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tokonomics.catalog.drafts import mtp_module
+from tokonomics.catalog.checkpoints import mtp_module
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
+from tokonomics.physics.deployment import DraftMethod, Speculation, deploy
 from tokonomics.physics.overhead import overhead
-from tokonomics.physics.speculation import DraftMethod, Speculation
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import StepTable, compile_steps, context_points, run_s, step_s, steps_until
 

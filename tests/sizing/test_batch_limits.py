@@ -10,8 +10,8 @@ from tests.planner.small_catalogue import OFFERS, TODAY, planned
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router

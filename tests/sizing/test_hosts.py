@@ -8,25 +8,29 @@ from tests.planner.small_catalogue import SLOS, TODAY, offer
 from tokonomics.catalog import offer_choice
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer, cheapest_offer
-from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
-from tokonomics.physics.deployment import deploy
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.questions.cost import cost
 from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.requests.known import OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.verbs import find_verb
-from tokonomics.report.answers import describe
+from tokonomics.report.answer import describe
 from tokonomics.report.catalog_view import offers
 from tokonomics.sizing.bill import Bill, Bills
-from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, room_for, usable
+from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, usable
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
 
 SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
+
+
+def has_room(deployment: Deployment, offer: Offer) -> bool:
+    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
 
 
 def test_a_host_holds_the_checkpoint_and_a_process_for_each_gpu() -> None:
@@ -56,7 +60,7 @@ def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatc
     for process_gib in (0.0, PROCESS_GIB):
         monkeypatch.setattr(offer_choice, "PROCESS_GIB", process_gib)
         below, above = offer("H100-SXM", 4, 20.0, memory_gb=0.9 * weights), offer("H100-SXM", 4, 20.0, memory_gb=128)
-        assert [room_for(LARGE)(each) for each in (below, above)] == [False, True]
+        assert [has_room(LARGE, each) for each in (below, above)] == [False, True]
 
 
 def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
@@ -74,7 +78,7 @@ def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell
     hosts, refused = hosts_of(LARGE, sold, TODAY)
     assert [machine.offer.usd_per_hour for machine in hosts.machines] == [22.0]
     assert "the host has 64 GB" in refused[0][1].reason
-    assert [room_for(LARGE)(each.offer) for each in sold] == [False, True]
+    assert [has_room(LARGE, each.offer) for each in sold] == [False, True]
 
 
 def test_the_price_of_replicas_is_of_the_cheapest_machines_that_hold_them() -> None:

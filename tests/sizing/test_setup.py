@@ -24,11 +24,14 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
+from tokonomics.sizing.attempt import Sized, attempt
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.spare import Spare
+from tokonomics.traffic.generate import parse_sessions
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
@@ -250,3 +253,67 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     of_one = sum(memory.usd_per_gb_hour * memory.tier.size_bytes / 1e9 for memory in asked_for.memories()) * 730
     by_hand = of_one * made.replicas  # spare ones included
     assert paid_for_memory == pytest.approx(by_hand)
+
+
+# --- what a strict reader found ---------------------------------------------------------------------------------------
+
+
+def test_a_spare_zone_is_bought_only_where_zones_fail_apart() -> None:
+    cheap, zoned = offer("A100-80GB", 1, 1.0), offer("A100-80GB", 1, 3.0, provider="aws")
+    made = billed(offers=(cheap, zoned), spare=Spare(zone=True))
+    assert " aws " in made.bought
+    refused = Bills().of(setup(offers=(cheap,), spare=Spare(zone=True)))
+    assert isinstance(refused, NotServed)
+    assert "zones" in refused.reason
+
+
+@pytest.mark.parametrize("rate", [100, 400])
+def test_a_curve_of_which_a_slice_is_simulated_takes_no_more_than_its_peak_all_day(rate: int) -> None:
+    """A daily curve's peak is at most twice its mean; a slice of it is a part of the requests, not a floor."""
+    curve = load_of_shape(None, "const:50", "const:2", arrivals=f"diurnal:{rate}")
+    assert curve.share < 1
+    slow = parse_slos("ttft_p99=2")
+    found, at_peak = (
+        size(setup(load=load, slos=slow)) for load in (curve, load_of_shape(2 * rate, "const:50", "const:2"))
+    )
+    assert isinstance(found, Sized)
+    assert isinstance(at_peak, Sized)
+    assert found.replicas <= at_peak.replicas
+
+
+def test_requests_fare_as_at_the_load_itself_where_replicas_have_work_in_hand() -> None:
+    """Without a SLO on the wait, 3 % more must be finished; what is told is of the load as it is."""
+    found = size(setup(slos=()))
+    assert isinstance(found, Sized)
+    fleet = FleetSettings(replicas=found.replicas, router=found.router)
+    assert found.outcome.ttft_s == outcome(simulate(A100, LOAD.trace, fleet)).ttft_s
+
+
+@pytest.mark.parametrize("way", ["disaggregated", "autoscale"])
+def test_a_batch_limit_that_is_given_is_kept_however_replicas_are_run(way: str) -> None:
+    found = size(setup(load=load_of_shape(5, "const:500", "const:100"), max_sequences=32, **{way: True}))  # type: ignore[arg-type]
+    assert isinstance(found, Sized)
+    assert found.max_sequences == 32
+
+
+def test_spare_machines_of_an_autoscaled_fleet_come_and_go_with_it() -> None:
+    load = load_of_shape(None, "const:1000", "const:300", arrivals="diurnal:6")
+    made = billed(load=load, slos=parse_slos("ttft_p99=60"), autoscale=True, spare=Spare(machines=1))
+    assert made.bill.usd == pytest.approx(made.usd_per_month)
+    assert made.mean_replicas <= made.gpus_paid / A100.gpus + 1e-9
+
+
+def test_late_answers_are_those_of_the_time_that_counts() -> None:
+    """Sessions ramp up on empty replicas: with those that nobody judges, answers that miss their SLO by little seem to
+    be late seldom enough, no lower limit is tried, and a second replica is bought."""
+    load = load_of_shape(4.336, "200", "50", sessions=parse_sessions("8,think=18,limit=30k"))
+    p99 = attempt(setup(load=load, slos=()), 1, None, 1.0).outcome.e2e_s.p99
+    assert p99 is not None
+    missed = attempt(setup(load=load, slos=parse_slos(f"e2e_p99={0.999 * p99:.6f}")), 1)
+    assert missed.breaks is not None
+    assert missed.whole_late > 1
+
+
+def test_requests_that_come_all_at_once_do_not_fall_behind() -> None:
+    burst = simulate(A100, make_trace([0.0] * 60, [100] * 60, [10] * 60), FleetSettings(replicas=64))
+    assert what_breaks(burst, outcome(burst, parse_slos("ttft_p99=5"))) is None

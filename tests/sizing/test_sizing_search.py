@@ -1,5 +1,6 @@
 """What sizing refuses no fleet serves, and what it says of it is of the traffic that it names."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
 from tokonomics.sizing.attempt import Attempts, Sized, serve
-from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.sizing.load import Load, load_of_log, load_of_shape
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import fewest, size
 from tokonomics.sizing.setup import Setup
@@ -58,28 +59,90 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     attempts = Attempts()
 
     def found(router: Router) -> int:
-        def tried(count: int) -> Sized:
+        def tried(setup: Setup, count: int) -> Sized:
             breaks = None if 60 <= count <= 64 or count > 120 else "late"
             return Sized(replicas=count, router=router, breaks=breaks, outcome=summed)
 
-        return fewest(NOW, attempts, on=tried).replicas
+        monkeypatch.setattr(attempts, "on", tried)
+        return fewest(NOW, attempts).replicas
 
     assert [found(router) for router in (Router.prefix_aware, Router.round_robin)] == [60, 121]
 
 
-def test_apart_too_fewer_sequences_at_a_time_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet that holds only with the closed form's limit: apart, both the engine's limit and that one are tried."""
-    limits: list[int | None] = []
-    asked = Attempts.once
-
-    def seen(attempts: Attempts, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
-        limits.append(max_sequences)
-        trial = asked(attempts, setup, replicas, max_sequences)
-        return trial if max_sequences else replace(trial, breaks="late")
-
-    together = replace(attempt.attempt(NOW, 1), max_sequences=16)
-    monkeypatch.setattr(Attempts, "once", seen)
-    made = search._disaggregated(NOW, together, Attempts())
+def test_apart_too_fewer_sequences_at_a_time_are_tried() -> None:
+    """With the engine's own limit, tokens are late on as many replicas of each side."""
+    load = load_of_shape(60, "lognormal:mean=300,p99=1500", "lognormal:mean=200,p99=800")
+    slow = replace(NOW, load=load, slos=parse_slos("tpot_p99=10ms"))
+    made = size(replace(slow, disaggregated=True))
     assert isinstance(made, Sized)
-    assert made.max_sequences == 16
-    assert {None, 16} == set(limits)
+    assert made.prefill_replicas
+    assert made.max_sequences is not None
+    apart = replace(slow, prefill_replicas=made.prefill_replicas, link_bytes_per_s=450e9)  # H100 SXM: NVLink, one way
+    unlimited, limited = (attempt.attempt(apart, made.replicas, most) for most in (None, made.max_sequences))
+    assert limited.holds
+    assert not unlimited.holds
+
+
+def at_a_constant_rate(seconds: int) -> Load:
+    return load_of_log(make_trace(np.arange(0.0, seconds, 0.5), np.full(2 * seconds, 100), np.full(2 * seconds, 20)))
+
+
+@pytest.mark.parametrize("seconds", [600, 3600, 4000, 5400, 9000, 90_000])
+def test_a_constant_load_is_even_however_long_it_lasts(seconds: int) -> None:
+    assert search.changes_over_time(at_a_constant_rate(seconds)) == pytest.approx(1, abs=0.01)
+
+
+def test_the_busiest_hour_is_told_by_the_mean_one() -> None:
+    """Three hours, of which the second has twice the requests of the others: 8 of 3 × 16/3."""
+    steps = np.concatenate([np.full(7200, 0.5), np.full(14400, 0.25), np.full(7200, 0.5)])
+    load = load_of_log(make_trace(np.cumsum(steps), np.full(len(steps), 100), np.full(len(steps), 20)))
+    assert search.changes_over_time(load) == pytest.approx(1.5, abs=0.01)
+
+
+def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
+    """The first minutes, in which replicas start cold and work off what waited, are nobody's steady state."""
+    rng = np.random.default_rng(3)
+    arrivals = np.sort(rng.uniform(0, 7200, 7200 * 6))
+    load = load_of_log(make_trace(arrivals, np.full(len(arrivals), 4000), np.full(len(arrivals), 300)))
+    made = size(replace(NOW, load=load, slos=parse_slos("ttft_p90=30"), autoscale=True))
+    assert isinstance(made, Sized)
+    assert made.by_time is not None
+    assert made.by_time[0, 0] == 0
+    assert made.span_s < 7200 - 100
+    assert made.mean_replicas == pytest.approx(made.outcome.mean_replicas, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("late", "needs", "tried_up_to"),
+    [
+        # As route found agents' sessions on small memories: a lone cold prompt takes 47 s, however few share a replica.
+        (lambda count: (8 + 10 / count**2, 4.7 + 44 / count), None, 32),
+        # A wait that is shared out goes on falling: 40 replicas hold, and are found.
+        (lambda count: (400 / count, 40 / count), 40, 4096),
+        # As late as ever, but ever fewer are: nobody else is late in the end.
+        (lambda count: (40 / count, 5.0), 40, 4096),
+        # Close to the SLO, little is to be gained.
+        (lambda count: (1 + 0.5 / count - 1 / 80, 1 + 0.5 / count - 1 / 80), 40, 4096),
+    ],
+)
+def test_a_climb_ends_where_more_replicas_no_longer_help(
+    monkeypatch: pytest.MonkeyPatch,
+    late: Callable[[int], tuple[float, float]],
+    needs: int | None,
+    tried_up_to: int,
+) -> None:
+    summed = outcome(serve(NOW, 1)[0], NOW.slos)
+    attempts = Attempts()
+
+    def tried(setup: Setup, count: int) -> Sized:
+        breaks = None if needs and count >= needs else "late"
+        lateness = np.array(late(count))
+        sized = Sized(replicas=count, router=Router.round_robin, breaks=breaks, outcome=summed, late=lateness)
+        return attempts.made.setdefault((setup.as_fixed_fleet, count), sized)
+
+    monkeypatch.setattr(attempts, "on", tried)
+    found = fewest(NOW, attempts)
+    assert found.holds == (needs is not None)
+    assert max(attempts.tried(NOW)) <= tried_up_to
+    if needs:
+        assert found.replicas == needs

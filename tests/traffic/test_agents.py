@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.traffic.agents import agent_named
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.generate import Sessions, SystemPrompts, generate, parse_sessions
+from tokonomics.traffic.generate import Sessions, SystemPrompts, agent_named, generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import Trace
@@ -63,8 +62,8 @@ def test_a_turn_waits_for_the_one_before_and_its_branch() -> None:
         # All that was said, the branch's answer of 40 and 100 new tokens.
         assert trace.input_tokens[request] == trace.input_tokens[first] + 40 + 40 + 100
         shared = math.floor((trace.input_tokens[first] - 100) / 64)
-        np.testing.assert_array_equal(trace.prefix.of(first)[:shared], trace.prefix.of(other)[:shared])
-        assert not set(trace.prefix.of(first)[shared:]) & set(trace.prefix.of(other)[shared:])
+        np.testing.assert_array_equal(trace.prefix.blocks_of(first)[:shared], trace.prefix.blocks_of(other)[:shared])
+        assert not set(trace.prefix.blocks_of(first)[shared:]) & set(trace.prefix.blocks_of(other)[shared:])
     assert (counts == 2).sum() / (counts > 0).sum() == pytest.approx(0.4 / 1.4, abs=0.08)
     assert turns.pause_s[counts > 0].mean() == pytest.approx(5, rel=0.1)
 

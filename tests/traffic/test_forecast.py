@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tokonomics.traffic.forecast import RECENT, by_period, by_trend, error_of, rates_by_moment
+from tokonomics.traffic.arrivals import RECENT, by_period, by_trend, error_of, rates_by_moment
 
 
 def test_what_repeats_is_forecast_without_error() -> None:

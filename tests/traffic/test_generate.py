@@ -25,8 +25,7 @@ from tokonomics.traffic.generate import (
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.trace import PrefixBlocks, Trace, save_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import PrefixBlocks, Trace, Turns, save_trace
 
 
 def made(
@@ -76,7 +75,7 @@ def conversations(trace: Trace) -> list[list[int]]:
     assert trace.prefix is not None
     groups = defaultdict(list)
     for request in range(len(trace)):
-        groups[int(trace.prefix.of(request)[15])].append(request)
+        groups[int(trace.prefix.blocks_of(request)[15])].append(request)
     return list(groups.values())
 
 
@@ -88,9 +87,9 @@ def test_every_turn_begins_with_all_of_the_turn_before() -> None:
     for talk in talks:
         for before, after in pairwise(talk):
             said_before = trace.input_tokens[before] + trace.output_tokens[before]
-            assert len(trace.prefix.of(before)) == said_before // 64
+            assert len(trace.prefix.blocks_of(before)) == said_before // 64
             np.testing.assert_array_equal(
-                trace.prefix.of(after)[: len(trace.prefix.of(before))], trace.prefix.of(before)
+                trace.prefix.blocks_of(after)[: len(trace.prefix.blocks_of(before))], trace.prefix.blocks_of(before)
             )
             assert 80 <= trace.input_tokens[after] - said_before <= 300
             assert trace.arrival_s[after] >= trace.arrival_s[before]
@@ -99,7 +98,7 @@ def test_every_turn_begins_with_all_of_the_turn_before() -> None:
 def test_different_conversations_share_only_their_system_prompt() -> None:
     trace = made(1000, inputs="uniform:80-300", **EVERYTHING)
     assert trace.prefix is not None
-    longest = [trace.prefix.of(talk[-1]) for talk in conversations(trace)]
+    longest = [trace.prefix.blocks_of(talk[-1]) for talk in conversations(trace)]
     heads = {tuple(ids[:15].tolist()) for ids in longest}
     assert len(heads) == 5  # 1,000 tokens are 15 whole blocks of 64
     own = np.concatenate([ids[15:] for ids in longest])
@@ -169,7 +168,7 @@ def test_requests_on_their_own_list_the_system_prompt_only() -> None:
     assert trace.prefix is not None
     assert set(np.diff(trace.prefix.starts)) == {2}
     assert trace.prefix.distinct == 6
-    assert {tuple(trace.prefix.of(each)) for each in range(len(trace))} == {(0, 1), (2, 3), (4, 5)}
+    assert {tuple(trace.prefix.blocks_of(each)) for each in range(len(trace))} == {(0, 1), (2, 3), (4, 5)}
     assert made().prefix is None
 
 

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tokonomics.errors import TokonomicsError
+from tokonomics.traffic.formats import sample_lengths
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
-from tokonomics.traffic.samples import sample_lengths
 
 MANY = 400_000
 

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from tokonomics.traffic.normal import normal_quantiles
+from tokonomics.traffic.lengths import normal_quantiles
 
 
 def test_quantiles_are_those_of_the_standard_library() -> None:

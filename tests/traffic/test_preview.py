@@ -7,8 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.recognise import MOST_COLUMNS, preview
+from tokonomics.traffic.readers import MOST_COLUMNS, open_trace, preview
 
 CSV = "when,n_in,n_out\n" + "".join(f"{n},{10 * n},5\n" for n in range(9))
 GUESSED = {"arrival": "when", "input": "n_in", "output": "n_out"}

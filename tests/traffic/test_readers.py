@@ -101,7 +101,7 @@ def test_mooncake_counts_milliseconds_and_blocks_of_512(tmp_path: Path) -> None:
     assert trace.prefix is not None
     assert trace.prefix.block_tokens == file.block_tokens == 512
     assert trace.prefix.distinct == 4
-    assert [trace.prefix.of(request).tolist() for request in range(3)] == [[0, 1], [0, 2], [0, 1, 3]]
+    assert [trace.prefix.blocks_of(request).tolist() for request in range(3)] == [[0, 1], [0, 2], [0, 1, 3]]
 
 
 def test_a_batch_has_the_ids_of_the_log(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_bailian_counts_seconds_and_blocks_of_16(tmp_path: Path) -> None:
     assert trace.tenants == ("search", "text")
     assert trace.prefix is not None
     assert trace.prefix.block_tokens == 16
-    assert [trace.prefix.of(request).tolist() for request in range(2)] == [[0, 1, 2], [0, 1]]
+    assert [trace.prefix.blocks_of(request).tolist() for request in range(2)] == [[0, 1, 2], [0, 1]]
 
 
 def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
     prefix = open_trace(written(tmp_path, huge)).read().prefix
     assert prefix is not None
     assert prefix.distinct == 4
-    first, second, third = (prefix.of(request).tolist() for request in range(3))
+    first, second, third = (prefix.blocks_of(request).tolist() for request in range(3))
     assert first[0] == second[0]
     assert len({*first, *second, *third}) == 4
 

@@ -140,7 +140,7 @@ def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Pa
     prefix = file.read().prefix
     assert prefix is not None
     assert prefix.block_tokens == file.block_tokens == 16
-    shared = [prefix.of(request).tolist() for request in range(7)]
+    shared = [prefix.blocks_of(request).tolist() for request in range(7)]
     # 50 tokens are 3 whole blocks of 16, 33 are 2; a key that occurs once shares nothing.
     assert [len(blocks) for blocks in shared] == [3, 3, 2, 3, 2, 0, 0]
     assert shared[0] == shared[1] == shared[3]
@@ -155,7 +155,7 @@ def test_long_shared_prompts_are_cut_into_larger_blocks(tmp_path: Path) -> None:
     prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key").read().prefix
     assert prefix is not None
     assert prefix.block_tokens == 1024
-    assert len(prefix.of(3)) == 20000 // 1024
+    assert len(prefix.blocks_of(3)) == 20000 // 1024
 
 
 @pytest.mark.parametrize("block_tokens", [16, 512])
@@ -167,7 +167,7 @@ def test_the_size_of_listed_blocks_is_found_from_their_number(tmp_path: Path, bl
     prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix
     assert prefix is not None
     assert prefix.block_tokens == block_tokens
-    assert prefix.of(0).tolist() == lists[0]
+    assert prefix.blocks_of(0).tolist() == lists[0]
 
 
 def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
     prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix
     assert prefix is not None
     assert (prefix.block_tokens, prefix.distinct) == (128, 2)
-    assert prefix.of(0)[0] == prefix.of(1)[0]
+    assert prefix.blocks_of(0)[0] == prefix.blocks_of(1)[0]
 
 
 @pytest.mark.parametrize(

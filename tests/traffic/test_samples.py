@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import UnknownName
+from tokonomics.traffic.formats import FOLDER, SAMPLES, TRACES, sample_lengths
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.samples import FOLDER, SAMPLES, TRACES, sample_lengths
 
 # Requests, and mean tokens of prompt and answer, counted from the published files with gzip and awk.
 PUBLISHED = {

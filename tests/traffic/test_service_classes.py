@@ -5,9 +5,8 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.requests.traffic import SimulateRequest
-from tokonomics.traffic.classes import classed, hurried, most_shed, strictest, without_classes
-from tokonomics.traffic.service_class import parse_classes
-from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.slo import parse_classes, parse_slos
+from tokonomics.traffic.tenants import classed, hurried, most_shed, strictest, without_classes
 from tokonomics.traffic.trace import Trace, make_trace
 
 GOLD = "gold,tenants=acme/b*,slo=ttft_p99=0.5+tpot_p99=40ms,priority=-1"

@@ -10,9 +10,8 @@ import pytest
 from tokonomics.errors import BadInput
 from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
-from tokonomics.traffic.session_summary import summarize_sessions
-from tokonomics.traffic.trace import Trace, save_trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.sessions import summarize_sessions
+from tokonomics.traffic.trace import Trace, Turns, save_trace
 
 
 def waits(trace: Trace) -> list[list[int]]:
@@ -82,8 +81,8 @@ def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
     prefix = trace.prefix
     assert prefix is not None
     assert prefix.block_tokens == 16
-    np.testing.assert_array_equal(prefix.of(1)[:11], prefix.of(0))  # 176 tokens were said before it
-    assert not set(prefix.of(2)) & set(prefix.of(1))  # shorter than what was said: written anew
+    np.testing.assert_array_equal(prefix.blocks_of(1)[:11], prefix.blocks_of(0))  # 176 tokens were said before it
+    assert not set(prefix.blocks_of(2)) & set(prefix.blocks_of(1))  # shorter than what was said: written anew
 
 
 def test_turns_are_saved_and_read_back(tmp_path: Path) -> None:

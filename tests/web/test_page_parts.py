@@ -8,8 +8,7 @@ from starlette.testclient import TestClient
 from tokonomics.guarded import worker
 from tokonomics.guarded.worker import KEPT, WHOLE, answer
 from tokonomics.questions.verbs import Verb
-from tokonomics.report.answer import Answer
-from tokonomics.report.answers import describe
+from tokonomics.report.answer import Answer, describe
 
 CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
 PLAN = {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True, "gpu": ["L40S", "L4"]}

@@ -1,4 +1,4 @@
-"""Which hosts sell tokens of a model: the rows of the API catalogue that name the very model, not one like it.
+"""Which APIs sell tokens: by name (``host:model``), by host, and every host that sells the very model, not one like it.
 
 Hosts spell a model in their own ways (``meta.llama3-3-70b-instruct-v1:0``, ``Meta-Llama-3_3-70B-Instruct-Turbo``,
 ``llama-v3p1-8b-instruct``). Two names are of one model when the same letters and numbers are left in the same order
@@ -7,11 +7,15 @@ stay: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other words.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from tokonomics.catalog.apis import ApiPrice, list_apis
+from tokonomics.catalog.apis import ApiPrice, shipped_api, shipped_apis, user_api
+from tokonomics.catalog.entries import user_tables
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.clock import today
+from tokonomics.errors import UnknownName
 
 Words = tuple[str, ...]
 
@@ -76,3 +80,43 @@ def hosts_of(model: ModelSpec, asked: str) -> list[ApiPrice]:
     names = names_of(model, asked)
     sold = (api for api in list_apis() if not api.deprecated and (api.input_usd_per_mtok or api.output_usd_per_mtok))
     return [api for api in sold if words_of(api.model) in names]
+
+
+def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
+    """The price of ``host:model``: your catalogue file's, or that in ``extra``, or the shipped one."""
+    wanted = name.strip().casefold()
+    tables = {key.casefold(): (key, table) for key, table in user_tables("apis").items()}
+    shipped = next((api for api in extra if api.key.casefold() == wanted), None) or shipped_api(wanted)
+    if wanted in tables:
+        return user_api(*tables[wanted], shipped)
+    if shipped is None:
+        raise _unknown_api(name, [*(key for key, _ in tables.values()), *(api.key for api in extra)])
+    key = shipped.key.casefold()
+    return user_api(*tables[key], shipped) if key in tables else shipped
+
+
+def list_apis(host: str | None = None, match: str | None = None, extra: Sequence[ApiPrice] = ()) -> list[ApiPrice]:
+    """Every API with token prices, your own included, in order of name."""
+    found = {api.key.casefold(): api for api in (*shipped_apis(today()), *extra)}
+    for key, table in user_tables("apis").items():
+        found[key.casefold()] = user_api(key, table, found.get(key.casefold()))
+    hosts = {api.host for api in found.values()}
+    if host is not None and host.casefold() not in {name.casefold() for name in hosts}:
+        raise UnknownName("API host", host, hosts, fix=f"Known: {', '.join(sorted(hosts))}")
+    chosen = [api for api in found.values() if host is None or api.host.casefold() == host.casefold()]
+    chosen = [api for api in chosen if match is None or match.casefold() in api.key.casefold()]
+    return sorted(chosen, key=lambda api: api.key)
+
+
+def _unknown_api(name: str, own: Iterable[str]) -> UnknownName:
+    host, colon, model = name.strip().partition(":")
+    known = [*own, *(api.key for api in shipped_apis(today()))]
+    hosts = {key.partition(":")[0] for key in known}
+    fix = 'Or put it into your catalogue file: [apis."host:model"] input = 2.5, output = 10, date = 2026-08-22'
+    if colon and host.casefold() not in {other.casefold() for other in hosts}:
+        return UnknownName("API host", host, hosts, fix=fix, listing="tokonomics apis")
+    if not colon:
+        offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
+        return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
+    same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
+    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing="tokonomics apis")

@@ -1,24 +1,29 @@
 """What an API charges for tokens: quoted prices per million tokens, and what one request costs under them.
 
+A request is charged at the tier its whole input falls in. A price nobody quotes (batch, cached input) is unknown:
+asking for it is an error, never the full price in its place. Where no price is quoted for writing into the host's
+cache, writing costs no more than the input.
+
 Prices come from the package genai-prices (offline snapshot), from the user's own catalogue file, or from a file in
-litellm's format. A request is charged at the tier its whole input falls in. A price nobody quotes (batch, cached input)
-is unknown: asking for it is an error, never the full price in its place. Where no price is quoted for writing into the
-host's cache, writing costs no more than the input.
+litellm's format (``model_prices_and_context_window.json``): USD per token, by model. Its ``…_batches`` fields are batch
+prices; ``…_above_128k_tokens`` fields are the tier of longer requests. The format has no dates, so these prices have
+none either.
 """
 
 import datetime as dt
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from tokonomics.catalog.user_file import user_tables
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
+from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
@@ -148,52 +153,11 @@ def _quoted(api: ApiPrice, usd_per_mtok: float | None, name: str) -> float:
     return usd_per_mtok
 
 
-# --- finding --------------------------------------------------------------------------------------------------------
-
-
-def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
-    """The price of ``host:model``: your catalogue file's, or that in ``extra``, or the shipped one."""
-    wanted = name.strip().casefold()
-    tables = {key.casefold(): (key, table) for key, table in user_tables("apis").items()}
-    shipped = next((api for api in extra if api.key.casefold() == wanted), None) or _shipped(wanted)
-    if wanted in tables:
-        return _user_price(*tables[wanted], shipped)
-    if shipped is None:
-        raise _unknown(name, [*(key for key, _ in tables.values()), *(api.key for api in extra)])
-    key = shipped.key.casefold()
-    return _user_price(*tables[key], shipped) if key in tables else shipped
-
-
-def list_apis(host: str | None = None, match: str | None = None, extra: Sequence[ApiPrice] = ()) -> list[ApiPrice]:
-    """Every API with token prices, your own included, in order of name."""
-    found = {api.key.casefold(): api for api in (*_all_shipped(today()), *extra)}
-    for key, table in user_tables("apis").items():
-        found[key.casefold()] = _user_price(key, table, found.get(key.casefold()))
-    hosts = {api.host for api in found.values()}
-    if host is not None and host.casefold() not in {name.casefold() for name in hosts}:
-        raise UnknownName("API host", host, hosts, fix=f"Known: {', '.join(sorted(hosts))}")
-    chosen = [api for api in found.values() if host is None or api.host.casefold() == host.casefold()]
-    chosen = [api for api in chosen if match is None or match.casefold() in api.key.casefold()]
-    return sorted(chosen, key=lambda api: api.key)
-
-
-def _unknown(name: str, own: Iterable[str]) -> UnknownName:
-    host, colon, model = name.strip().partition(":")
-    known = [*own, *(api.key for api in _all_shipped(today()))]
-    hosts = {key.partition(":")[0] for key in known}
-    fix = 'Or put it into your catalogue file: [apis."host:model"] input = 2.5, output = 10, date = 2026-08-22'
-    if colon and host.casefold() not in {other.casefold() for other in hosts}:
-        return UnknownName("API host", host, hosts, fix=fix, listing="tokonomics apis")
-    if not colon:
-        offering = [key for key in known if key.partition(":")[2].casefold() == name.strip().casefold()]
-        return UnknownName("API", name, offering or known, fix=fix, listing="tokonomics apis")
-    same_host = [key for key in known if key.casefold().startswith(host.casefold() + ":")]
-    return UnknownName("API", f"{host}:{model}", same_host, fix=fix, listing="tokonomics apis")
-
-
 # --- genai-prices ---------------------------------------------------------------------------------------------------
 
 _BATCH = {"processing": "batch"}
+_RATES = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
+"""What they call a rate, and what we do."""
 _CHECKED = re.compile(r"(?:verified|checked|confirmed|as of)\b[^.;]{0,60}?(\d{4}-\d{2}-\d{2})")
 
 
@@ -212,7 +176,7 @@ def _noon(day: dt.date) -> dt.datetime:
     return dt.datetime.combine(day, dt.time(12), dt.UTC)
 
 
-def _shipped(name: str) -> ApiPrice | None:
+def shipped_api(name: str) -> ApiPrice | None:
     """By host:model; genai-prices also knows other spellings of both."""
     from genai_prices.data_snapshot import find_provider_by_id
 
@@ -227,7 +191,7 @@ def _shipped(name: str) -> ApiPrice | None:
 
 
 @cache
-def _all_shipped(day: dt.date) -> tuple[ApiPrice, ...]:
+def shipped_apis(day: dt.date) -> tuple[ApiPrice, ...]:
     every = (_api_price(host, info, host, day) for host in _providers() for info in host.models)
     return tuple(api for api in every if api is not None)
 
@@ -253,13 +217,13 @@ def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.d
     # A host that resells another's model has its standard price only as an estimate, and its batch price not at all.
     batch = _batch_price(info, day) if host is owner else None
     release = _release()
+    prices = (getattr(standard, f"{theirs}_mtok") for theirs in _RATES)
+    starts = sorted({tier.start for price in prices for tier in getattr(price, "tiers", ())})
     return ApiPrice(
         host=host.id,
         model=info.id,
         **_rates(standard, batch, 0),
-        tiers=tuple(
-            ApiTier(above_input_tokens=start, **_rates(standard, batch, start + 1)) for start in _tier_starts(standard)
-        ),
+        tiers=tuple(ApiTier(above_input_tokens=start, **_rates(standard, batch, start + 1)) for start in starts),
         usd_per_request=float(_at(standard.requests_kcount, 0) or 0) / 1000,
         date=_snapshot_date(),
         checked=_day_checked(info.price_comments),
@@ -280,12 +244,11 @@ def _batch_price(info: "ModelInfo", day: dt.date) -> "ModelPrice | None":
 
 def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int) -> dict[str, Any]:
     """Only what is quoted: genai-prices itself would charge cached or batch tokens in full where a price is missing."""
-    ours = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
     return {
         f"{kind}{name}_usd_per_mtok": _at(getattr(price, f"{theirs}_mtok"), input_tokens)
         for kind, price in (("", standard), ("batch_", batch))
         if price is not None
-        for theirs, name in ours.items()
+        for theirs, name in _RATES.items()
     }
 
 
@@ -297,11 +260,6 @@ def _at(price: Any, input_tokens: int) -> float | None:
         if input_tokens > tier.start:
             return float(tier.price)
     return float(getattr(price, "base", price))
-
-
-def _tier_starts(standard: "ModelPrice") -> list[int]:
-    prices = (standard.input_mtok, standard.output_mtok, standard.cache_read_mtok, standard.cache_write_mtok)
-    return sorted({tier.start for price in prices for tier in getattr(price, "tiers", ())})
 
 
 def _note(info: "ModelInfo", standard: "ModelPrice", host: "Provider", owner: "Provider") -> str | None:
@@ -349,7 +307,7 @@ class _UserApiTier(_UserTier):
     above_input_tokens: int = Field(ge=0)
 
 
-def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None) -> ApiPrice:
+def user_api(key: str, table: Mapping[str, object], shipped: ApiPrice | None) -> ApiPrice:
     """A table with input and output prices stands alone; one without them amends the shipped price."""
     where = f'your catalogue file, [apis."{shorten(key)}"]'
     host, colon, model = key.partition(":")
@@ -382,3 +340,85 @@ def _user_price(key: str, table: Mapping[str, object], shipped: ApiPrice | None)
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
+
+
+MAX_FILE_BYTES = 50_000_000  # litellm's own price file has about 1.5 MB
+
+_LITELLM = {
+    "input_cost_per_token": "input_usd_per_mtok",
+    "output_cost_per_token": "output_usd_per_mtok",
+    "cache_read_input_token_cost": "cached_input_usd_per_mtok",
+    "cache_creation_input_token_cost": "cache_write_usd_per_mtok",
+}
+_LITELLM_BATCH = {
+    "input_cost_per_token_batches": "batch_input_usd_per_mtok",
+    "output_cost_per_token_batches": "batch_output_usd_per_mtok",
+    "cache_read_input_token_cost_batches": "batch_cached_input_usd_per_mtok",
+}
+_LITELLM_TIER = re.compile(rf"({'|'.join(_LITELLM)})_above_(\d{{1,6}})k_tokens")
+
+
+def read_litellm(path: Path) -> list[ApiPrice]:
+    """Every model sold by input and output token in a file like litellm's model_prices_and_context_window.json."""
+    shown = shorten(str(path), 200)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise BadInput(f"larger than {MAX_FILE_BYTES // 1_000_000} MB; not read", where=shown)
+        models = json.loads(content)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=shown) from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not JSON: {shorten(str(error), 120)}", where=shown) from None
+    if not isinstance(models, dict):
+        raise BadInput("not a price file in litellm's format: an object of models was expected", where=shown)
+    return [api for name, entry in models.items() for api in _litellm_prices(name, entry, path)]
+
+
+def _litellm_prices(name: str, entry: object, path: Path) -> Iterator[ApiPrice]:
+    """None or one: what is not sold by both kinds of token is left out, as is the file's sample entry."""
+    sold = isinstance(entry, dict) and {"input_cost_per_token", "output_cost_per_token"} <= entry.keys()
+    if not isinstance(entry, dict) or not sold or name == "sample_spec":
+        return
+    where = f"{shorten(str(path), 200)}, model '{shorten(name)}'"
+    host = str(entry.get("litellm_provider") or name.partition("/")[0])
+    rates = {**_litellm_rates(entry, _LITELLM, where), **_litellm_rates(entry, _LITELLM_BATCH, where)}
+    base = {field: usd for field, usd in rates.items() if not field.startswith("batch_")}
+    tiers: dict[int, dict[str, float | int]] = {}
+    for field in sorted(field for field in entry if isinstance(field, str)):
+        if (found := _LITELLM_TIER.fullmatch(field)) and entry[field] is not None:
+            start = int(found.group(2)) * 1000
+            tier = tiers.setdefault(start, {**base, "above_input_tokens": start})
+            tier[_LITELLM[found.group(1)]] = _litellm_usd(entry[field], field, where)
+    try:
+        yield ApiPrice.model_validate(
+            {
+                **rates,
+                "host": host,
+                "model": name.removeprefix(f"{host}/"),
+                "tiers": [tiers[start] for start in sorted(tiers)],
+                "date": None,
+                "source": path.name,
+            }
+        )
+    except ValidationError as error:
+        raise from_validation(error, where) from None
+
+
+def _litellm_rates(entry: Mapping[str, object], fields: Mapping[str, str], where: str) -> dict[str, float]:
+    return {
+        ours: _litellm_usd(entry[theirs], theirs, where)
+        for theirs, ours in fields.items()
+        if entry.get(theirs) is not None
+    }
+
+
+def _litellm_usd(per_token: object, field: str, where: str) -> float:
+    try:
+        usd = float(per_token) * TOKENS_PER_MTOK  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise BadInput(f"field '{field}': {shorten(repr(per_token))} is not a number", where=where) from None
+    if not 0 <= usd <= MAX_USD_PER_MTOK:
+        raise BadInput(f"field '{field}': {shorten(repr(per_token))} USD per token is not a price", where=where)
+    return round(usd, 12)  # 2.5e-06 × 1e6 is 2.5, not 2.4999999999999996.

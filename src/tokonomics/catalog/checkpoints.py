@@ -1,20 +1,42 @@
-"""Which quantised checkpoints of a model exist, and with what one is made where none is known.
+"""What others published for a model: quantised checkpoints, how much quality is left at fewer bits, and drafts.
 
 ``data/checkpoints.csv`` names repositories on Hugging Face, each with where it was seen and when; of several for a
 model and precision the first is taken. A checkpoint that is not listed may exist all the same: the list is what was
 read, and says nothing of what was not.
+
+Recovery is the score of the quantised model over that of the published one on the same benchmark. A checkpoint that
+was scored on several benchmarks recovers their mean. ``data/recovery.csv`` has one row for each score, with its source
+and date; a user's own stand in the section ``recovery`` of their catalogue and count first. Where a model has none,
+that of a model of its family is taken, and named: of the same kind of layers and no larger, as smaller models lose more
+(Kurtic et al., arXiv 2411.02355: 8B against 70B and 405B).
+
+``data/drafts.csv`` holds accepted lengths as they were published: the mean tokens that a round of so many drafted ones
+yields, the check's own included. They are a property of the texts, the temperature and the pair; each says its own. A
+module of multi-token prediction is one layer like the model's last, behind a projection of the last token's embedding
+and the hidden state to one width; embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2). An
+EAGLE-3 head is one dense layer behind a projection of three hidden states to one; queries, keys and values take
+the embedding beside it, and its own head covers the commonest tokens alone (arXiv:2503.01840, section 3).
 """
 
-import csv
 import datetime as dt
+import math
+import re
+from collections.abc import Sequence
 from functools import cache
+from itertools import groupby, product
 from pathlib import Path
+from statistics import fmean
+from typing import Literal
 
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from tokonomics.catalog.entries import save_entry, shipped_rows, user_path, user_tables
+from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, Precision, RecurrentMixer, weights_of
+from tokonomics.catalog.load_models import find_model, models_of_family
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
+from tokonomics.errors import from_validation, shorten
 from tokonomics.types import Noun
-
-DATA = Path(__file__).parent / "data"
+from tokonomics.units import fine_percent
 
 _MADE_WITH = {
     Precision.fp8: "llm-compressor makes one without data (FP8_DYNAMIC)",
@@ -45,8 +67,7 @@ class Checkpoint(Noun):
 @cache
 def load_checkpoints() -> tuple[Checkpoint, ...]:
     """Every quantised checkpoint that was seen, the preferred one of a model and precision first."""
-    with (DATA / "checkpoints.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(Checkpoint.model_validate(row) for row in csv.DictReader(file))
+    return tuple(map(Checkpoint.model_validate, shipped_rows("checkpoints.csv")))
 
 
 def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
@@ -64,3 +85,299 @@ def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
     if weights is Precision.fp8 and engine == "vllm":
         ways.append(_AT_LOAD.format(published=model.served))
     return "; ".join(ways) or "one must be made"
+
+
+SECTION = "recovery"
+
+_AS_LARGE = 1.05
+"""Times the parameters: releases of one size differ by their vocabularies."""
+QuantisedPart = Literal["weights", "kv"]
+"""What is held at fewer bits."""
+
+
+class RecoveryScore(Noun):
+    """A quantised model on one benchmark, as it was published."""
+
+    model: str
+    part: QuantisedPart
+    precision: Precision
+    benchmark: str
+    baseline: PositiveFloat | None = None
+    """Of the model as published; None where only the share is stated."""
+    quantised: PositiveFloat | None = None
+    recovery_percent: PositiveFloat
+    method: str
+    checkpoint: str | None = None
+    source: str
+    address: str
+    date: dt.date | None = None
+    """Of publication, where the source says."""
+    read: dt.date
+
+
+class Recovery(Noun):
+    """The share of a model's quality that is left at fewer bits, and by whose word."""
+
+    model: str
+    """Of which it was measured: the one that was asked for, or one of its family."""
+    part: QuantisedPart = "weights"
+    precision: Precision
+    recovery: PositiveFloat
+    """The mean over the benchmarks; 1: nothing is lost."""
+    benchmarks: tuple[str, ...]
+    checkpoint: str | None = None
+    source: str
+    date: dt.date
+    """Of publication; where the source does not say, the day it was read."""
+    published: bool = True
+    """The date is that of publication."""
+    own: bool = False
+    """The user's own measurement."""
+
+
+class OwnRecovery(Noun):
+    """An entry of the user's catalogue."""
+
+    model: str
+    part: QuantisedPart = "weights"
+    precision: Precision
+    recovery: PositiveFloat
+    tasks: tuple[str, ...]
+    source: str = "your own measurement"
+    date: dt.date
+
+
+@cache
+def load_scores() -> tuple[RecoveryScore, ...]:
+    """Every published score that is shipped."""
+    return tuple(map(RecoveryScore.model_validate, shipped_rows("recovery.csv")))
+
+
+def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:
+    """What is left of a model at a precision: one's own score, a published one, or its family's; None without any."""
+    every = (*map(_own, user_tables(SECTION).items()), *_published())
+    known = [found for found in every if found.precision is precision and found.part == part]
+    of_it = [found for found in known if found.model == model.key]
+    if not of_it:
+        of_it = _nearest_relatives(model, known)
+    listed = checkpoint_for(model, precision) if part == "weights" else None
+
+    def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
+        """One's own, of the checkpoint that a plan names, of any checkpoint, and then the worst: methods differ."""
+        of_that = listed is not None and found.checkpoint == listed.repository
+        return found.own, of_that, found.checkpoint is not None, -found.recovery
+
+    return max(of_it, key=preference, default=None)
+
+
+def allowed_by_recovery(
+    model: ModelSpec, precisions: Sequence[Precision], floor: float, part: QuantisedPart = "weights"
+) -> tuple[tuple[Precision, ...], dict[Precision, str]]:
+    """The precisions whose recovery reaches the floor, and why the others are left out.
+
+    What the model was published in, or more bits, needs no score.
+    """
+    published = model.served if part == "weights" else Precision.bf16
+    kept, left_out = [], {}
+    for precision in precisions:
+        found = recovery_of(model, precision, part) if precision.is_below(published) else None
+        if not precision.is_below(published) or (found and round(found.recovery, 4) >= floor):
+            kept.append(precision)
+        elif found is None:
+            left_out[precision] = f"no published score for {model.name} or its family"
+        else:
+            left_out[precision] = f"recovers less than {floor * 100:g} %: {recovery_text(found, model)}"
+    return tuple(kept), left_out
+
+
+def lossy_pairs(
+    model: ModelSpec, weights: Sequence[Precision], kv: Sequence[Precision], floor: float
+) -> dict[tuple[Precision, Precision], str]:
+    """Weights and KV caches that together lose too much, and why: taken to be the product of what each keeps."""
+    found = {}
+    for pair in product(weights, kv):
+        of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
+        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(Precision.bf16) else None
+        if of_weights and of_kv and round(of_weights.recovery * of_kv.recovery, 4) < floor:
+            both = f"{fine_percent(of_weights.recovery)} and {fine_percent(of_kv.recovery)}"
+            found[pair] = f"together less than {floor * 100:g} %: {both} of the published model"
+    return found
+
+
+def recovery_text(found: Recovery, model: ModelSpec) -> str:
+    """``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; another model of the family is named."""
+    published = model.served if found.part == "weights" else Precision.bf16
+    whose = "" if found.model == model.key else f", scored on {find_model(found.model).name}"
+    kept = f"{fine_percent(found.recovery)} of {published.upper()}"
+    when = f"{'' if found.published else 'read on '}{found.date}"
+    return f"{kept} on {_listed(found.benchmarks)}{whose} ({found.source}, {when})"
+
+
+def save_recovery(found: OwnRecovery) -> Path:
+    """Keep a score in the user's catalogue, in place of an earlier one of the model and precision; where it lies."""
+    fields = found.model_dump(exclude={"part"} if found.part == "weights" else set())
+    kv = "" if found.part == "weights" else " kv"
+    return save_entry(SECTION, f"{found.model} {found.precision}{kv}", fields)
+
+
+def _listed(benchmarks: Sequence[str]) -> str:
+    return benchmarks[0] if len(benchmarks) == 1 else f"the mean of {', '.join(benchmarks)}"
+
+
+@cache
+def _published() -> tuple[Recovery, ...]:
+    """The mean over the benchmarks of each checkpoint, or of each method where a source names no checkpoint."""
+
+    def subject(score: RecoveryScore) -> tuple[str, ...]:
+        return score.model, score.part, score.precision, score.checkpoint or "", score.source, score.method
+
+    found = []
+    for _, group in groupby(sorted(load_scores(), key=subject), key=subject):
+        scores = list(group)
+        found.append(
+            Recovery(
+                model=scores[0].model,
+                part=scores[0].part,
+                precision=scores[0].precision,
+                recovery=fmean(score.recovery_percent for score in scores) / 100,
+                benchmarks=tuple(score.benchmark for score in scores),
+                checkpoint=scores[0].checkpoint,
+                source=scores[0].source if scores[0].checkpoint else f"{scores[0].method}; {scores[0].source}",
+                date=scores[0].date or scores[0].read,
+                published=scores[0].date is not None,
+            )
+        )
+    return tuple(found)
+
+
+def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
+    key, table = entry
+    try:
+        read = OwnRecovery.model_validate(table)
+    except ValidationError as error:
+        where = f"{user_path()} [{SECTION}.{shorten(key)}]"
+        raise from_validation(error, where, OwnRecovery.model_fields) from None
+    return Recovery(**read.model_dump(exclude={"tasks"}), benchmarks=read.tasks, own=True)
+
+
+def _generation(family: str) -> str:
+    """``Llama 3.3`` → ``Llama 3``."""
+    return re.sub(r"\.\d+$", "", family)
+
+
+def _layers(model: ModelSpec) -> frozenset[tuple[type, type]]:
+    """The kinds of its layers: dense, of experts, with which attention."""
+    return frozenset((type(group.mixer), type(group.mlp)) for group in model.groups)
+
+
+def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
+    """The scores of the largest model that is no larger: of the same family, or else of its generation (Llama 3.1 for
+    3.3)."""
+    scored = {found.model for found in known}
+    relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
+    if not relatives:
+        mine = _generation(model.family)
+        relatives = [spec for spec in map(find_model, sorted(scored)) if _generation(spec.family) == mine]
+    alike = [relative for relative in relatives if _layers(relative) == _layers(model)]
+    sizes = {
+        relative.key: relative.parameters for relative in alike if relative.parameters <= _AS_LARGE * model.parameters
+    }
+    # Of two as large, the later: llama-3.1-70b before llama-3-70b.
+    nearest = max(sorted(sizes, reverse=True), key=lambda key: round(math.log(sizes[key]), 2), default=None)
+    return [found for found in known if found.model == nearest]
+
+
+EAGLE_VOCAB = 32_000
+"""``draft_vocab_size`` of every head in the table (SpecForge ``configs/*-eagle3.json``; RedHatAI's speculators)."""
+
+
+class PublishedDraft(Noun):
+    """An accepted length, of whom and on what."""
+
+    model: str
+    method: Literal["mtp", "eagle3"]
+    checkpoint: str | None = None  # of a head; None: in the model's own
+    intermediate: PositiveInt | None = None  # feed-forward width of a head
+    tokens: int = Field(ge=1, le=16)  # drafted in a round
+    accepted_length: float = Field(ge=1)
+    conditions: str
+    source: str
+    address: str
+    read: dt.date
+
+
+@cache
+def load_drafts() -> tuple[PublishedDraft, ...]:
+    """Every accepted length that was seen."""
+    return tuple(map(PublishedDraft.model_validate, shipped_rows("drafts.csv")))
+
+
+def drafts_of(model: ModelSpec, method: str) -> tuple[PublishedDraft, ...]:
+    """What is published of a model's drafts by one method, the fewest tokens first."""
+    rows = (row for row in load_drafts() if (row.model, row.method) == (model.key, method))
+    return tuple(sorted(rows, key=lambda row: row.tokens))
+
+
+def nearest_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
+    """The published round whose number of tokens is nearest."""
+    return min(drafts_of(model, method), key=lambda row: abs(row.tokens - tokens), default=None)
+
+
+def longer_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
+    """The shortest published round of so many tokens at least; the longest where none is.
+
+    Later tokens of a round are accepted less often, so a longer round tells too little of a shorter one, not too much.
+    """
+    rows = drafts_of(model, method)
+    return next((row for row in rows if row.tokens >= tokens), rows[-1] if rows else None)
+
+
+def mtp_module(model: ModelSpec) -> ModelSpec | None:
+    """The module of the checkpoint that drafts, with the model's embedding and head; None where it has none."""
+    attention = [group for group in model.groups if group.mixer and not isinstance(group.mixer, RecurrentMixer)]
+    if not model.mtp_layers or not attention:
+        return None
+    last = attention[-1]
+    layers = [last.model_copy(update={"count": 1})]
+    if last.mlp is None:  # attention and feed-forward are layers of their own (Nemotron)
+        layers += [group.model_copy(update={"count": 1}) for group in model.groups if group.mlp][-1:]
+    return _one_layer(model, "MTP", layers, 2 * model.hidden**2, norms=2)
+
+
+def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
+    """An EAGLE-3 head for a model; None where the model's attention is of a kind that no such head is known of."""
+    attention = [group.mixer for group in model.groups if isinstance(group.mixer, GroupedAttention)]
+    if not attention:
+        return None
+    like = attention[-1]
+    mixer = GroupedAttention(heads=like.heads, kv_heads=like.kv_heads, head_dim=like.head_dim)
+    layer = LayerGroup(count=1, mixer=mixer, mlp=DenseMlp(intermediate=intermediate), norm_elements=2 * model.hidden)
+    attended = weights_of(mixer.products(model.hidden)[:1])
+    head = _one_layer(model, "EAGLE-3", [layer], 3 * model.hidden**2 + attended, norms=1)
+    own = {"vocab": EAGLE_VOCAB, "embedding_parameters": EAGLE_VOCAB * model.hidden, "checkpoint": Precision.bf16}
+    return head.model_copy(update=own | {"mixer_checkpoint": None, "dense_checkpoint": None})
+
+
+def _one_layer(model: ModelSpec, name: str, layers: list[LayerGroup], weights: int, norms: int) -> ModelSpec:
+    """A draft of these layers, with so many weights before them.
+
+    The projections before a layer are written as two of half their size, up and down: as many weights and FLOPs.
+    """
+    width = math.ceil(weights / (2 * model.hidden))
+    before = LayerGroup(
+        count=1, mixer=None, mlp=DenseMlp(intermediate=width, gated=False), norm_elements=norms * model.hidden
+    )
+    return model.model_copy(
+        update={
+            "key": f"{model.key}-{name.lower()}",
+            "name": f"{name} of {model.name}",
+            "groups": (before, *layers),
+            "tied_embeddings": True,
+            "embedding_parameters": model.vocab * model.hidden,
+            "position_parameters": 0,
+            "extra_parameters": 0,
+            "mtp_layers": 0,
+            "published": None,
+            "aliases": (),
+        }
+    )

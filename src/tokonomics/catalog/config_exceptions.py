@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from tokonomics.catalog.config_families import Family
-from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_families import Family, Fields
 from tokonomics.catalog.config_layers import (
     MOST_HEADS,
     MOST_LAYERS,
+    RECURRENT,
     Frame,
     HeadShape,
     MixerLayer,
@@ -29,7 +29,6 @@ from tokonomics.catalog.config_layers import (
     marked,
     same_length,
 )
-from tokonomics.catalog.config_recurrent import RECURRENT
 from tokonomics.catalog.layers import CompressedAttention, DenseMlp, GroupedAttention, Indexer, LatentAttention
 
 Mixers = Callable[[Fields, Frame, Family], list[MixerLayer]]

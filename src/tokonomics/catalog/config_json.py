@@ -15,8 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tokonomics.catalog.config_exceptions import layers_of, nemotron_kinds
-from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family
-from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family, Fields
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower

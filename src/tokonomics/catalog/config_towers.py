@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from tokonomics.catalog.config_families import TOWER_HARMLESS, TOWERS, Size, Tower
-from tokonomics.catalog.config_fields import Fields
+from tokonomics.catalog.config_families import TOWER_HARMLESS, TOWERS, Fields, Size, Tower
 from tokonomics.catalog.config_layers import field_names, is_on, size_of
-from tokonomics.catalog.images import VisionTower
+from tokonomics.catalog.models import VisionTower
 from tokonomics.errors import BadInput
 
 

@@ -1,21 +1,27 @@
-"""Which serving engines exist, and what each does by default: batch limits, memory it takes, precisions it runs.
+"""Which serving engines exist, what each does by default (batch limits, memory, precisions), and how soon it serves.
 
 Defaults are read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
 device memory an engine leaves for the KV cache follows one of three rules, which differ by what the share covers.
+
+An engine is started from an order, from a disk, or from the host's memory:
+
+    cold start = machine + image + engine + weights ÷ the disk's bytes a second
+    wake       = a fixed time + weights ÷ what vLLM reaches of PCIe; asleep, the weights lie in the host's memory
+
+One row each in ``data/start_times.toml``, with source and date: the one place that fleets, autoscaling and models that
+share a GPU read them from.
 """
 
 import datetime
-import tomllib
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from tokonomics.catalog.entries import resolve, shipped_tables
 from tokonomics.catalog.gpus import Architecture, Gpu
-from tokonomics.catalog.names import resolve
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.types import Noun
 from tokonomics.units import GIB
 
@@ -121,16 +127,58 @@ class Engine(Noun):
                 return free * share if free > 0 else free
 
 
-_SHIPPED = Path(__file__).parent / "data" / "engines.toml"
-
-
 @cache
 def all_engines() -> tuple[Engine, ...]:
     """Every engine of the catalogue."""
-    rows = tomllib.loads(_SHIPPED.read_text(encoding="utf-8"))["engines"]
+    rows = shipped_tables("engines.toml")["engines"]
     return tuple(Engine.model_validate({"key": key, **row}) for key, row in rows.items())
 
 
 def find_engine(name: str) -> Engine:
     """The engine of that name."""
     return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(engine.key for engine in all_engines())}.")
+
+
+class StartTime(Noun):
+    """One figure and where it is from."""
+
+    value: PositiveFloat
+    source: str
+    date: datetime.date
+
+
+class StartTimes(Noun):
+    """The figures of the file, by name."""
+
+    machine_s: StartTime
+    image_s: StartTime
+    engine_s: StartTime
+    network_disk_bytes_per_s: StartTime
+    sleep_fixed_s: StartTime
+    sleep_share_of_pcie: StartTime
+    wake_fixed_s: StartTime
+    wake_share_of_pcie: StartTime
+    asleep_bytes: StartTime
+
+    @property
+    def ready_s(self) -> float:
+        """From the order to an engine that loads weights."""
+        return self.machine_s.value + self.image_s.value + self.engine_s.value
+
+    def cold_s(self, weight_bytes: float) -> float:
+        """From the order to the first answer, from a network disk: the disks of a machine just ordered are empty."""
+        return self.ready_s + weight_bytes / self.network_disk_bytes_per_s.value
+
+    def wake_s(self, weight_bytes: float, gpu: Gpu) -> float:
+        """Until an engine whose weights lie in the host's memory serves."""
+        return self.wake_fixed_s.value + weight_bytes / (self.wake_share_of_pcie.value * gpu.pcie_bytes_per_s)
+
+    def sleep_s(self, weight_bytes: float, gpu: Gpu) -> float:
+        """Until its weights are in the host's memory, from the second time on."""
+        return self.sleep_fixed_s.value + weight_bytes / (self.sleep_share_of_pcie.value * gpu.pcie_bytes_per_s)
+
+
+@cache
+def start_times() -> StartTimes:
+    """The shipped figures."""
+    return StartTimes.model_validate(shipped_tables("start_times.toml"))

@@ -1,22 +1,24 @@
-"""Which GPUs exist, and what each can do at most: bytes, bytes per second, FLOP/s.
+"""Which GPUs exist, what each can do at most (bytes, bytes per second, FLOP/s), and the slices it can be cut into.
 
 Figures are the vendors' datasheets', dense and one-directional, kept in ``data/gpus.toml`` with source and date; the
 user's own catalogue adds GPUs or replaces figures of ours. A datasheet rate is a ceiling that no kernel exceeds:
 how much of it is reached is ``physics``' business.
+
+For NVIDIA's Multi-Instance GPU, a GPU has seven compute slices and eight memory slices. A profile takes some of each,
+and may begin only at certain memory slices; a set of profiles fits when they can be laid out without overlap. A slice
+is a GPU of its own: its share of the multiprocessors, and of memory, cache and bandwidth by its memory slices.
+``data/mig.toml`` has them with source.
 """
 
 import datetime
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from tokonomics.catalog.names import resolve, spelling, spellings
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.user_file import user_path, user_tables
+from tokonomics.catalog.entries import DATA, resolve, shipped_tables, spelling, spellings, user_path, user_tables
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, UnknownName, from_validation, shorten
 from tokonomics.types import Noun
 from tokonomics.units import GIB
@@ -150,14 +152,12 @@ class Gpu(Noun):
 
 _MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}
 
-_SHIPPED = Path(__file__).parent / "data" / "gpus.toml"
-
 
 @cache
 def shipped_gpus() -> tuple[Gpu, ...]:
     """The GPUs of our catalogue, as they are without a user's."""
-    rows = tomllib.loads(_SHIPPED.read_text(encoding="utf-8"))["gpus"]
-    return tuple(_gpu(key, row, f"{_SHIPPED} [gpus.{key}]") for key, row in rows.items())
+    rows = shipped_tables("gpus.toml")["gpus"]
+    return tuple(_gpu(key, row, f"{DATA / 'gpus.toml'} [gpus.{key}]") for key, row in rows.items())
 
 
 def all_gpus() -> tuple[Gpu, ...]:
@@ -208,3 +208,91 @@ def _gpu(key: str, row: Mapping[str, object], where: str) -> Gpu:
         return Gpu.model_validate({"name": key, "source": "your catalogue", **row, "key": key})
     except ValidationError as error:
         raise from_validation(error, where, Gpu.model_fields) from None
+
+
+COMPUTE_SLICES, MEMORY_SLICES = 7, 8
+
+
+class MigProfile(Noun):
+    """A slice that a GPU can be cut into."""
+
+    name: str
+    """Such as ``3g.40gb``."""
+    compute: PositiveInt
+    memory: PositiveInt
+    starts: tuple[int, ...]
+    compute_share: float
+    """Of the GPU's multiprocessors."""
+
+    @property
+    def memory_share(self) -> float:
+        """Of its memory, its cache and its bandwidth."""
+        return self.memory / MEMORY_SLICES
+
+
+class _Row(Noun):
+    gigabytes: tuple[int, ...]
+    multiprocessors: tuple[int, ...] | None = None
+    of: int | None = None
+    source: str
+    date: datetime.date
+
+
+@cache
+def _shipped() -> dict[str, tuple[MigProfile, ...]]:
+    content = shipped_tables("mig.toml")
+    return {key: _profiles(content["profiles"], _Row.model_validate(row)) for key, row in content["gpus"].items()}
+
+
+def _profiles(geometry: Sequence[dict[str, object]], row: _Row) -> tuple[MigProfile, ...]:
+    counts = row.multiprocessors or (None,) * len(geometry)
+    return tuple(
+        MigProfile.model_validate(
+            {
+                "name": f"{place['compute']}g.{gigabytes}gb",
+                "compute_share": count / row.of if count and row.of else int(str(place["compute"])) / COMPUTE_SLICES,
+                **place,
+            }
+        )
+        for place, gigabytes, count in zip(geometry, row.gigabytes, counts, strict=True)
+    )
+
+
+def mig_profiles(gpu: Gpu) -> tuple[MigProfile, ...]:
+    """What a GPU can be cut into, the smallest first; nothing where it cannot be cut."""
+    return _shipped().get(gpu.key, ())
+
+
+def fit_together(profiles: Sequence[MigProfile]) -> bool:
+    """Whether one GPU can be cut into all of these at once."""
+    return sum(profile.compute for profile in profiles) <= COMPUTE_SLICES and _laid_out(
+        sorted(profiles, key=lambda profile: (-profile.memory, len(profile.starts))), 0
+    )
+
+
+def _laid_out(profiles: Sequence[MigProfile], taken: int) -> bool:
+    """Whether these have room beside the memory slices that are taken (one bit each)."""
+    if not profiles:
+        return True
+    first, *rest = profiles
+    wide = (1 << first.memory) - 1
+    return any(not taken & wide << start and _laid_out(rest, taken | wide << start) for start in first.starts)
+
+
+def slice_of(gpu: Gpu, profile: MigProfile) -> Gpu:
+    """A slice as a GPU: its rates are the datasheet's by its shares, so its speed is scaled from the whole one's."""
+    compute, memory = profile.compute_share, profile.memory_share
+    return gpu.model_copy(
+        update={
+            "key": f"{gpu.key} {profile.name}",
+            "name": f"{gpu.name}, MIG {profile.name}",
+            "memory_gb": gpu.memory_gb * memory,
+            "memory_bytes": int(gpu.memory_bytes * memory),
+            "visible_bytes": int(gpu.usable_bytes * memory),
+            "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s * memory,
+            "flops": {dtype: rate * compute for dtype, rate in gpu.flops.items()},
+            "fast_link_bytes_per_s": None,
+            "fast_link_gpus": 1,
+            "aliases": (),
+        }
+    )

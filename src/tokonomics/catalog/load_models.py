@@ -3,22 +3,19 @@
 A name is looked up among the rows' spellings first, and only the row that was asked for becomes a ``ModelSpec``.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from tokonomics.catalog.config_json import from_config, read_config
+from tokonomics.catalog.entries import resolve, shipped_tables, spelling, spellings, user_path, user_tables
 from tokonomics.catalog.models import ModelSpec, Published
-from tokonomics.catalog.names import resolve, spelling, spellings
-from tokonomics.catalog.user_file import user_path, user_tables
 from tokonomics.errors import BadInput, UnknownName, from_validation, nearest, option, shorten
 from tokonomics.units import gigabytes
 
@@ -192,10 +189,9 @@ def model_rows() -> tuple[ModelRow, ...]:
 
 @lru_cache(maxsize=1)
 def _our_rows() -> tuple[ModelRow, ...]:
-    text = (resources.files("tokonomics.catalog") / "data" / "models.toml").read_text("utf-8")
     return tuple(
         ModelRow(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
-        for key, table in tomllib.loads(text).items()
+        for key, table in shipped_tables("models.toml").items()
     )
 
 

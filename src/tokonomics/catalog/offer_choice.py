@@ -10,11 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from tokonomics.catalog.entries import user_market
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_files import load_offers
-from tokonomics.catalog.offers import MAX_AGE_DAYS, NUMBER, PRICE_FIELDS, STALE_AFTER_DAYS, Offer, Terms, gpu_key
+from tokonomics.catalog.offers import (
+    MAX_AGE_DAYS,
+    NUMBER,
+    PRICE_FIELDS,
+    STALE_AFTER_DAYS,
+    Offer,
+    Terms,
+    gpu_key,
+    load_offers,
+)
 from tokonomics.catalog.places import Seller, place_filter
-from tokonomics.catalog.user_file import user_market
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.units import GIB

@@ -1,19 +1,27 @@
-"""Where machines stand and who sells them: the country of a provider's region, and what kind of seller it is.
+"""Where machines stand, who sells them, and what a kilowatt-hour emits there.
 
 ``data/places.csv`` and ``data/sellers.csv`` are of the same catalogue as the shipped prices, ``data/countries.csv`` has
 the ISO 3166 codes, the continents and the members of the European Union (2026).
+
+Emissions are grams of CO₂e, location-based, as the GHG Protocol calls it: the mean of the grid that a machine hangs on
+over a year, whatever power its owner has bought on paper. ``data/grid.csv`` has Ember's yearly means by country and,
+for regions of the United States and Canada, whose grids differ more than those of countries do, the means that Google
+publishes for the grids of its own regions; other providers' regions in the same place hang on the same grid. Ember
+counts the life cycle of power plants, Google what they burn, which is somewhat less.
 """
 
-import csv
+import math
 import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 
+from pydantic import Field
+
+from tokonomics.catalog.entries import shipped_rows
 from tokonomics.errors import BadInput, nearest, shorten
+from tokonomics.types import Noun
 
-_DATA = Path(__file__).parent / "data"
 _ALIASES = {"uk": {"GB"}, "usa": {"US"}}
 _TOLD = re.compile(r"(?:^|, )([A-Z]{2})(?:, [A-Z]{2})?$")
 """Regions that name their country: RunPod's ``CZ``, Vast's ``Oregon, US, NA``."""
@@ -108,29 +116,86 @@ def _spelled(name: str) -> str:
 
 @cache
 def _sellers() -> dict[str, Seller]:
-    return {row["provider"]: Seller(row["seller"]) for row in _rows("sellers.csv")}
+    return {row["provider"]: Seller(row["seller"]) for row in shipped_rows("sellers.csv")}
 
 
 @cache
 def _countries_of_regions() -> dict[tuple[str, str], str]:
-    return {(row["provider"], row["region"].casefold()): row["country"] for row in _rows("places.csv")}
+    return {(row["provider"], row["region"].casefold()): row["country"] for row in shipped_rows("places.csv")}
 
 
 @cache
 def _members() -> frozenset[str]:
-    return frozenset(row["code"] for row in _rows("countries.csv"))
+    return frozenset(row["code"] for row in shipped_rows("countries.csv"))
 
 
 @cache
 def _areas() -> dict[str, frozenset[str]]:
     """Countries by every name an area has: ``de``, ``germany``, ``europe``, ``eu``."""
     found: dict[str, set[str]] = {}
-    for row in _rows("countries.csv"):
-        for name in (row["code"], row["name"], row["continent"], *(["eu"] if row["eu"] else [])):
+    for row in shipped_rows("countries.csv"):
+        for name in (row["code"], row["name"], row["continent"], *(["eu"] if "eu" in row else [])):
             found.setdefault(_spelled(name), set()).add(row["code"])
     return {name: frozenset(codes) for name, codes in (found | _ALIASES).items()}
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    with (_DATA / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+WORLD = "world"
+_SOURCES = {"ember": "Ember", "google": "Google"}
+_MOST = 5000.0
+"""Grams: the dirtiest grid of Ember's data has 1,306."""
+
+
+class Grid(Noun):
+    """What a kilowatt-hour emits, and by whose word."""
+
+    g_per_kwh: float = Field(ge=0, le=_MOST)
+    place: str
+    """A country's ISO code, a region's town, ``world`` where it is not known, or ``as given``."""
+    year: int | None
+    """Of the mean; None where it was given."""
+    source: str
+
+    @property
+    def text(self) -> str:
+        """``44.2 g/kWh (FR, mean of 2024: Ember)``."""
+        if self.year is None:
+            return f"{self.g_per_kwh:.3g} g/kWh, {self.source}"
+        place = "world, as its place is not known" if self.place == WORLD else self.place
+        return f"{self.g_per_kwh:.3g} g/kWh ({place}, mean of {self.year}: {self.source})"
+
+
+def grid_of(provider: str, region: str) -> Grid:
+    """The grid of a provider's region: its own, its country's, or the world's mean."""
+    known = _grids()
+    if own := known.get((provider, region.casefold())):
+        return own
+    return known.get(("", country_of(provider, region) or WORLD), known["", WORLD])
+
+
+def grid_named(text: str) -> Grid:
+    """``45`` grams, or a country: ``FR``, or ``world``."""
+    known = {place.casefold(): grid for (provider, place), grid in _grids().items() if not provider}
+    if found := known.get(text.strip().casefold()):
+        return found
+    try:
+        grams = float(text)
+    except ValueError:
+        grams = math.nan
+    if not 0 <= grams <= _MOST:
+        fix = "Write grams of CO₂e a kilowatt-hour, such as 45, or a country, such as FR."
+        raise BadInput(f"'{shorten(text)}' is neither a country nor 0 to {_MOST:g} grams", field="grid", fix=fix)
+    return Grid(g_per_kwh=grams, place="as given", year=None, source="as given")
+
+
+@cache
+def _grids() -> dict[tuple[str, str], Grid]:
+    """By provider and region; those of countries without a provider."""
+    return {
+        (row.get("provider", ""), row.get("region", "").casefold() or row["country"]): Grid(
+            g_per_kwh=float(row["g_per_kwh"]),
+            place=f"{row['place']}, {row['country']}" if "place" in row else row["country"],
+            year=int(row["year"]),
+            source=_SOURCES[row["source"]],
+        )
+        for row in shipped_rows("grid.csv")
+    }

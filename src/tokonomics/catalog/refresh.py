@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
-from tokonomics.catalog.offer_files import SNAPSHOT, cache_file, read_offers, write_offers
-from tokonomics.catalog.offers import MAX_GPUS, Offer, Terms
+from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
@@ -108,25 +107,22 @@ def refresh(
 
     ``url`` is a folder of ``<provider>/vms.csv`` files instead of the public ones.
     """
-    fetch: Callable[[str], Fetched]
     if url is not None and not url.startswith(("https://", "http://")):
         raise BadInput(f"'{shorten(url)}' is not a web address", field="url", fix="It starts with https:// or http://.")
+    if source not in ("skypilot", "gpuhunt"):
+        raise BadInput(f"unknown price source '{shorten(source)}'", fix="It is skypilot or gpuhunt.")
     known = PROVIDERS if source == "skypilot" else tuple(GPUHUNT_PROVIDERS.values())
     for name in providers or ():
         if name not in known:
             raise UnknownName("provider", name, known, fix=f"Known: {', '.join(sorted(known))}")
     if source == "skypilot":
-        names = tuple(providers or PROVIDERS)
         fetch = partial(_from_skypilot, url=url, timeout_s=timeout_s)
-    elif source == "gpuhunt":
-        names = tuple(providers or GPUHUNT_PROVIDERS.values())
-        fetch = partial(_from_gpuhunt, gpuhunt=_gpuhunt())
     else:
-        raise BadInput(f"unknown price source '{shorten(source)}'", fix="It is skypilot or gpuhunt.")
+        fetch = partial(_from_gpuhunt, gpuhunt=_gpuhunt())
     target = path or cache_file()
     before = _by_provider(_last_good(target))
     with ThreadPoolExecutor(max_workers=6) as pool:
-        attempts = [pool.submit(_attempt, fetch, name, source, before.get(name, ())) for name in names]
+        attempts = [pool.submit(_attempt, fetch, name, source, before.get(name, ())) for name in providers or known]
     results = [attempt.result() for attempt in attempts]
     outcome = tuple(done for done, _ in results)
     if all(done.error for done in outcome):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from tokonomics.catalog.names import spelling
+from tokonomics.catalog.entries import spelling
 from tokonomics.catalog.offers import MAX_GPUS, MAX_USD_PER_HOUR, MIN_USD_PER_HOUR, gpu_key
 from tokonomics.errors import BadInput, TokonomicsError
 

@@ -6,19 +6,16 @@ far the zones of a region move together. A band is a range of a probability over
 is −ln(1 − p) ÷ 730. The advisor counts machines that run: how hard it is to get one is another matter (``SCARCE``).
 """
 
-import csv
 import datetime as dt
 import math
 from functools import cache
-from pathlib import Path
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.entries import shipped_rows
 from tokonomics.errors import BadInput, UnknownName
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
-
-DATA = Path(__file__).parent / "data"
 
 BANDS = ((0.0, 0.05), (0.05, 0.10), (0.10, 0.15), (0.15, 0.20), (0.20, 0.50))
 """AWS Spot Advisor: share of machines taken back in a month. The last band reads ">20 %": its upper end is assumed."""
@@ -114,14 +111,16 @@ def hourly_rate(monthly_probability: float) -> float:
 @cache
 def load_bands() -> dict[tuple[str, str], Band]:
     """By instance and region."""
-    return {(band.instance, band.region): band for band in map(Band.model_validate, _rows("spot_interruption.csv"))}
+    return {
+        (band.instance, band.region): band for band in map(Band.model_validate, shipped_rows("spot_interruption.csv"))
+    }
 
 
 @cache
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
     """By instance, cheapest zone first; of two that cost the same, the steadier."""
     zones: dict[str, list[ZonePrice]] = {}
-    for zone in map(ZonePrice.model_validate, _rows("spot_zones.csv")):
+    for zone in map(ZonePrice.model_validate, shipped_rows("spot_zones.csv")):
         zones.setdefault(zone.instance, []).append(zone)
     for prices in zones.values():
         prices.sort(key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median))
@@ -131,7 +130,7 @@ def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
 @cache
 def load_spot_history() -> dict[str, SpotHistory]:
     """By instance."""
-    return {prices.instance: prices for prices in map(SpotHistory.model_validate, _rows("spot_prices.csv"))}
+    return {prices.instance: prices for prices in map(SpotHistory.model_validate, shipped_rows("spot_prices.csv"))}
 
 
 def find_band(instance: str, region: str) -> Band:
@@ -151,8 +150,3 @@ def find_zones(instance: str, region: str | None = None) -> tuple[ZonePrice, ...
     if instance not in zones:
         raise UnknownName("spot instance", instance, zones, fix="Give its spot price yourself.")
     return tuple(zone for zone in zones[instance] if region in (None, zone.region))
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (DATA / name).open(newline="", encoding="utf-8") as file:
-        return [{field: cell for field, cell in row.items() if cell} for row in csv.DictReader(file)]

@@ -50,7 +50,7 @@ def help_of(summary: str, request: type[Request]) -> str:
 
 def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     """Ask the question and give the answer; returns the exit code."""
-    from tokonomics.report.answers import describe
+    from tokonomics.report.answer import describe
 
     request = verb.request.of(values_of(verb.parameters, given))
     shown = Shown.of({name: given.get(name) for name in Shown.model_fields})

@@ -12,13 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tokonomics.catalog.entries import spelling, spellings, stamp, user_path
 from tokonomics.catalog.load_models import all_models
-from tokonomics.catalog.names import spelling, spellings
-from tokonomics.catalog.user_file import stamp, user_path
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.model_text import model_in
 from tokonomics.questions.request import Kind, Parameter, Parameters, texts
-from tokonomics.traffic.samples import TRACES
+from tokonomics.traffic.formats import TRACES
 
 UPLOAD = "upload:"
 FindUpload = Callable[[str], Path]

@@ -25,8 +25,7 @@ from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.memory_budget import SHARE
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.verbs import find_verb
-from tokonomics.report.answer import Answer
-from tokonomics.report.answers import describe
+from tokonomics.report.answer import Answer, describe
 from tokonomics.units import GIB
 from tokonomics.workers import Pool, WorkerProcess
 
@@ -255,7 +254,7 @@ def table(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 
 def _table(path: Path) -> dict[str, Any] | None:
     from tokonomics.traffic.formats import LOG_FIELDS, REQUIRED
-    from tokonomics.traffic.recognise import preview
+    from tokonomics.traffic.readers import preview
 
     found = preview(path)
     if found is None:

@@ -1,10 +1,17 @@
-"""The result of a load test in one shape, whichever tool ran it.
+"""The result of a load test in one shape, whichever tool ran it, and which of its loads to run a server at.
 
 A run has load points (a number of users at once, or of requests a second); a point may keep its requests. Where it
 does, every total is the sum over them. Rates are totals over the duration, never a median of moments. TPOT is (last −
 first token) ÷ (output tokens − 1) of a request; ITL is one gap between two arrivals of text; all times are seconds.
+
+The knee of the load curve is the smallest measured load that gives 90 % of the highest output throughput: beyond it
+users wait longer for little more. The best load has the lowest price per token (or, without a price, the highest
+throughput) among those that meet every SLO with at most 1 % of requests failed. Nothing is interpolated. Knee and best
+are named among loads of equal lengths: other lengths are other work. Of an API, the lightest load says how fast it
+answers.
 """
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -15,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from tokonomics.errors import option, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, write_text
-from tokonomics.traffic.session_summary import turn_groups
-from tokonomics.traffic.slo import PERCENTILES
+from tokonomics.traffic.sessions import turn_groups
+from tokonomics.traffic.slo import PERCENTILES, Slo
 from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second
 
@@ -281,3 +288,133 @@ def from_totals(duration_s: float, completed: int, input_tokens: float, output_t
         "input_tokens": round(input_tokens),
         "output_tokens": round(output_tokens),
     }
+
+
+KNEE_SHARE = 0.9
+MOST_ERRORS = 0.01
+MOST_APART = 1.25  # between mean lengths of loads that count as equal, where it is not known what was asked for
+
+
+class MeasuredSlo(Noun):
+    slo: str = Field(alias="promise")
+    objective_s: float = Field(alias="promised_s")
+    measured_s: float | None  # None where the source does not have this statistic: not met
+
+    @property
+    def met(self) -> bool:
+        return self.measured_s is not None and self.measured_s <= self.objective_s
+
+
+class EqualLengths(Noun):
+    """Loads of equal lengths, by their place in the run, and which of them matter."""
+
+    points: tuple[int, ...]
+    knee: int | None  # None of fewer than three loads
+    best: int | None  # None where no load meets the SLOs
+
+
+class LoadVerdict(Noun):
+    """Which of the measured loads matter, by their place in the run."""
+
+    knee: int | None
+    best: int | None  # as in ``groups``, where there is one; None where lengths differ
+    groups: tuple[EqualLengths, ...]
+    slos: tuple[tuple[MeasuredSlo, ...], ...] = Field((), alias="promises")  # of each load
+
+
+def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
+    measured = [getattr(getattr(point, f"{slo.latency}_s"), slo.statistic, None) for slo in slos]
+    stated = zip(slos, measured, strict=True)
+    return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=value) for slo, value in stated)
+
+
+def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
+    return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
+
+
+def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:
+    """The knee and the best of the measured loads, among those of equal lengths."""
+
+    def cost(place: int) -> float:
+        price = usd_per_mtok[place]
+        return price if price is not None else -points[place].output_tokens_per_s
+
+    groups = []
+    for places in _equal_lengths(points):
+        top = max(points[place].output_tokens_per_s for place in places)
+        order = sorted(places, key=lambda place: points[place].size)
+        knee = next(place for place in order if points[place].output_tokens_per_s >= KNEE_SHARE * top)
+        held = [place for place in order if holds(points[place], slos)]
+        best = min(held, key=cost) if held else None
+        groups.append(EqualLengths(points=tuple(places), knee=knee if len(places) > 2 else None, best=best))
+    alone = groups[0] if len(groups) == 1 else None
+    return LoadVerdict(
+        knee=alone.knee if alone else None,
+        best=alone.best if alone else None,
+        groups=tuple(groups),
+        slos=tuple(slos_at(point, slos) for point in points) if slos else (),
+    )
+
+
+def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
+    """Places of loads whose mean lengths are about those of the first of them."""
+    groups: list[list[int]] = []
+    for place, point in enumerate(points):
+        alike = next((group for group in groups if _have_equal_lengths(points[group[0]], point)), None)
+        if alike is None:
+            groups.append([place])
+        else:
+            alike.append(place)
+    return groups
+
+
+def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
+    """Asked for alike, or about alike in the mean: means of a few varying lengths are far apart by chance."""
+    if one.lengths and one.lengths == other.lengths:
+        return True
+    pairs = (one.mean_input_tokens, other.mean_input_tokens), (one.mean_output_tokens, other.mean_output_tokens)
+    return all(max(pair) <= MOST_APART * min(pair) for pair in pairs)
+
+
+class ApiLatency(Noun):
+    """Of the lightest load that was measured: what a caller sees who is nearly alone."""
+
+    api: str
+    """``host:model``."""
+    load: str
+    requests: NonNegativeInt | None
+    mean_input_tokens: PositiveFloat
+    mean_output_tokens: PositiveFloat
+    ttft_p50_s: NonNegativeFloat | None
+    ttft_p99_s: NonNegativeFloat | None
+    tpot_p50_s: NonNegativeFloat | None
+    tokens_per_s: PositiveFloat | None
+    """Of one answer, after its first token."""
+    measured_on: dt.date | None
+    measured_by: str
+
+
+def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
+    """What a run says of the API that it names."""
+    if run.api is None:
+        fix = f"Measure it as `tokonomics bench URL` with {option('api', 'host:model')}, and save that."
+        raise BadInput("does not say which API was measured", where=where, fix=fix)
+    point = min(run.points, key=lambda point: point.size)
+    tpot = _median(point.tpot_s)
+    return ApiLatency(
+        api=run.api,
+        load=point.load,
+        requests=point.completed,
+        mean_input_tokens=point.mean_input_tokens,
+        mean_output_tokens=point.mean_output_tokens,
+        ttft_p50_s=_median(point.ttft_s),
+        ttft_p99_s=point.ttft_s.p99 if point.ttft_s else None,
+        tpot_p50_s=tpot,
+        tokens_per_s=1 / tpot if tpot else None,
+        measured_on=run.when.date() if run.when else None,
+        measured_by=run.tool,
+    )
+
+
+def _median(spread: Latencies | None) -> float | None:
+    return None if spread is None else spread.mean if spread.p50 is None else spread.p50

@@ -31,7 +31,8 @@ from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
-from tokonomics.measure.validate import kind_of, steps_of, value_of
+from tokonomics.measure.stated_setup import steps_of
+from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.calibration import (
     FEW,
     MANY,

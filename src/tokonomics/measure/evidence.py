@@ -1,34 +1,103 @@
 """What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
 
 A file is recognised by its content: a profile, the probe's timings, a table of results or a JSON of step times
-(``measurements``), a log of an engine's steps (``step_log``), a meter's ledger, or any result of a load generator
+(``measurements``), a log of an engine's steps (``engine_log``), a meter's ledger, or any result of a load generator
 (``importers``).
 
 Users of a closed loop never pause: by Little's law their number is requests a second × seconds an answer. A window
 inside such a run that ends in the middle of a round counts fewer, so that its throughput is too low; there the
 throughput is taken from the answers' own times, with a note. A run counted from its first request to its last answer
 has no such window: it is simulated as it was, with its beginning and its end.
+
+Of a meter's ledger, stretches in which a server was seen and busy throughout are put together by how many requests ran
+at once, in steps of a factor of √2. Of each such load: tokens a second, the mean lengths of its requests (prompt tokens
+that came from a cache were not computed, and are left out), and the mean time to the first token where the engine tells
+it. A batch is a gauge read every interval, and requests come and go: such a load is rougher than one of
+``tokonomics bench``.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, Stated
+from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
+from tokonomics.measure.engine_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.importers.vllm import VLLM
 from tokonomics.measure.measurements import Measurement, Statistic, Unread, json_object, read_measurements, steps_from
-from tokonomics.measure.meter.loads import is_ledger, runs_of
-from tokonomics.measure.priced_run import MeasuredMachine, Said, as_model, machine_of, measurements_of
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
+from tokonomics.measure.priced_run import GivenMachine, MeasuredMachine, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
-from tokonomics.measure.step_log import is_step_log, stated_by, steps_logged
-from tokonomics.measure.validate import engine_named
+from tokonomics.measure.stated_setup import engine_named
 from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
 from tokonomics.units import plural
+
+BUSY = 0.99  # share of a stretch from which it is busy throughout: an idle part would pass for a slow server
+LEAST_ANSWERED = 20  # requests of a load: the mean of fewer lengths says little
+_MAGIC = b"SQLite format 3\x00"
+
+
+def is_ledger(path: Path) -> bool:
+    """Whether a file is a SQLite database, by its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def runs_of(path: Path) -> list[BenchmarkRun]:
+    """One run for each model and engine in the book."""
+    by_load: dict[tuple[str, str], dict[int, list[PaidTime]]] = defaultdict(lambda: defaultdict(list))
+    with Ledger(path, read_only=True) as book:
+        for span in book.spans():
+            if _tells(span):
+                size = round(2 * math.log2(max(1.0, span.running_s / span.running_seen_s)))
+                by_load[span.model, span.engine][size].append(span)
+    runs = []
+    for (model, engine), loads in sorted(by_load.items()):
+        points = [point for _, spans in sorted(loads.items()) if (point := _point(spans)) is not None]
+        if points:
+            when = datetime.fromtimestamp(max(span.end for spans in loads.values() for span in spans), UTC)
+            what = {"tool": "tokonomics meter", "model": model or None, "stated": Stated(engine=engine)}
+            runs.append(BenchmarkRun(**what, when=when, points=tuple(points)))
+    if not runs:
+        said = f"no load in it was busy throughout for {plural(LEAST_ANSWERED, 'answered request')}"
+        fix = "Meter a busier server, or load it with tokonomics bench --save."
+        raise BadInput(said, where=shorten(str(path), 200), fix=fix)
+    return runs
+
+
+def _tells(span: PaidTime) -> bool:
+    # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
+    busy = span.watched is WatchedSpan.seen and span.busy_s >= BUSY * span.seconds > 0
+    return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
+
+
+def _point(spans: list[PaidTime]) -> LoadPoint | None:
+    def total(name: str) -> float:
+        return float(sum(getattr(span, name) for span in spans))
+
+    busy_s, answered, output, told = (total(name) for name in ("busy_s", "answered", "output", "ttft_count"))
+    computed = sum(span.input_total - span.input_cached for span in spans)
+    if answered < LEAST_ANSWERED or computed < 1:
+        return None
+    return LoadPoint(
+        concurrency=max(1, round(total("running_s") / total("running_seen_s"))),
+        requests_per_s=answered / busy_s, input_tokens_per_s=computed / busy_s, output_tokens_per_s=output / busy_s,
+        mean_input_tokens=computed / answered, mean_output_tokens=output / answered, duration_s=busy_s,
+        completed=round(answered),
+        ttft_s=Latencies(mean=total("ttft_s") / told) if told > 0 else None,
+    )  # fmt: skip
+
 
 ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
 CONTRADICTED = 0.1  # of fewer users, no cut round explains it, and nobody knows which figure is wrong
@@ -45,37 +114,37 @@ class Evidence:
     notes: list[str] = field(default_factory=list)
 
 
-def read_evidence(paths: Sequence[Path], said: Said, command: str) -> Evidence:
+def read_evidence(paths: Sequence[Path], given: GivenMachine, command: str) -> Evidence:
     found = Evidence()
     for path in paths:
         where = shorten(str(path), 200)
         if is_ledger(path):
             for run in runs_of(path):
-                _add_run(found, run, said, where)
+                _add_run(found, run, given, where)
             continue
         document = json_object(path)
         if document and is_profile(document):
             _add_profile(found, read_profile(path), where)
         elif document and is_timings(document):
-            _add_timings(found, document, said, command, where)
+            _add_timings(found, document, given, command, where)
         elif document and is_step_log(document):
-            _add_steps(found, document, said, where)
+            _add_steps(found, document, given, where)
         elif path.name.lower().endswith((".csv", ".csv.gz")) or (document and {"rows", "gpu"} <= document.keys()):
-            _add_rows(found, read_measurements(path), said)
+            _add_rows(found, read_measurements(path), given)
         else:
-            _add_run(found, read_run(path), said, where)
+            _add_run(found, read_run(path), given, where)
     return found
 
 
-def _add_timings(found: Evidence, timings: Mapping[str, Any], said: Said, command: str, where: str) -> None:
+def _add_timings(found: Evidence, timings: Mapping[str, Any], given: GivenMachine, command: str, where: str) -> None:
     """Curves from the kernels; whole models that were timed for validation are steps like any other."""
     check_timings(timings, where)
     steps = timings.get("validate") or ()
     if timings.get("gemm") or not steps:
-        _add_profile(found, profile_from(timings, command, where, said.gpu), where)
+        _add_profile(found, profile_from(timings, command, where, given.gpu), where)
     machine = timings.get("machine")
     device = str(machine.get("device")) if isinstance(machine, Mapping) else "unnamed"
-    _add_rows(found, steps_from(steps, said.gpu or device, {}), said)
+    _add_rows(found, steps_from(steps, given.gpu or device, {}), given)
 
 
 def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
@@ -88,34 +157,34 @@ def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
     found.corrections += profile.corrections
 
 
-def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], said: Said) -> None:
+def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], given: GivenMachine) -> None:
     """Rows of a table; of the GPU asked for, where one is."""
-    wanted = find_gpu(said.gpu).key if said.gpu else None
+    wanted = find_gpu(given.gpu).key if given.gpu else None
     for row in rows:
         if isinstance(row, Unread):
             found.unread.append(row)
         elif wanted is None or _gpu_key(row.gpu) == wanted:
-            named = said.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
-            changes = {"model": said.model, "weights": said.weights, "engine": said.engine if named else None}
+            named = given.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
+            changes = {"model": given.model, "weights": given.weights, "engine": given.engine if named else None}
             found.rows.append(row.model_copy(update={name: value for name, value in changes.items() if value}))
 
 
-def _add_steps(found: Evidence, document: Mapping[str, Any], said: Said, where: str) -> None:
+def _add_steps(found: Evidence, document: Mapping[str, Any], given: GivenMachine, where: str) -> None:
     """An engine's steps; and the loads under which it logged them, where they are in the file."""
-    stated, model = stated_by(document, where), said.model or document.get("model")
+    stated, model = stated_by(document, where), given.model or document.get("model")
     if not isinstance(model, str) or not model:
         raise _names_no_model(where)
-    found.rows += steps_logged(document, model, _machine(stated, said, where), where)
+    found.rows += steps_logged(document, model, _machine(stated, given, where), where)
     loads = document.get("loads")
     results = [load for load in loads if VLLM.matches(load)] if isinstance(loads, list) else []
     if results:
-        _add_run(found, VLLM.read(results, where).model_copy(update={"stated": stated, "model": model}), said, where)
+        _add_run(found, VLLM.read(results, where).model_copy(update={"stated": stated, "model": model}), given, where)
 
 
-def _add_run(found: Evidence, run: BenchmarkRun, said: Said, where: str) -> None:
-    machine = _machine(run.stated, said, where)
-    if said.model:
-        run = as_model(run, said.model)
+def _add_run(found: Evidence, run: BenchmarkRun, given: GivenMachine, where: str) -> None:
+    machine = _machine(run.stated, given, where)
+    if given.model:
+        run = as_model(run, given.model)
     if run.model is None:
         raise _names_no_model(where)
     points = tuple(_whole_rounds(point) for point in run.points)
@@ -131,11 +200,11 @@ def _names_no_model(where: str) -> BadInput:
     return BadInput("names no model", where=where, fix=f"Give {option('model')}.")
 
 
-def _machine(stated: Stated, said: Said, where: str) -> MeasuredMachine:
-    if said.engine is None and stated.engine and not _known_engine(stated.engine):
+def _machine(stated: Stated, given: GivenMachine, where: str) -> MeasuredMachine:
+    if given.engine is None and stated.engine and not _known_engine(stated.engine):
         fix = f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted."
         raise BadInput(f"the engine '{shorten(stated.engine)}' is none of ours", where=where, fix=fix)
-    machine = machine_of(stated, said)
+    machine = machine_of(stated, given)
     if machine is None:
         raise BadInput("does not say which GPU it ran on", where=where, fix=f"Give {option('gpu')}.")
     return machine

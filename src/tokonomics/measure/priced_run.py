@@ -22,10 +22,19 @@ from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hou
 from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
-from tokonomics.measure import validate
-from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, MostGpus, MostStages, Stated
-from tokonomics.measure.load_curve import LoadVerdict, judge
+from tokonomics.measure.benchmark_run import (
+    BenchmarkRun,
+    Latencies,
+    LoadPoint,
+    LoadVerdict,
+    MostGpus,
+    MostStages,
+    Stated,
+    judge,
+)
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic
+from tokonomics.measure.stated_setup import assumed_weights, stated_deployment, stated_weights, steps_of
+from tokonomics.measure.validate import most_sequences, predict, replica_curve, steady_of
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.sizing.hosts import cheapest_host
@@ -35,7 +44,7 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 
 @dataclass(frozen=True)
-class Said:
+class GivenMachine:
     """What the user says of the machine, in place of what files say."""
 
     gpu: str | None = None
@@ -115,14 +124,14 @@ class PricedRun(Noun):
     assumed_weights: str | None = None  # the checkpoint's own precision, where nobody stated one
 
 
-def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
+def machine_of(stated: Stated, given: GivenMachine) -> MeasuredMachine | None:
     """What the user says, completed by what the file says; None where neither names a GPU."""
-    name, gpus, tp = said.gpu or stated.gpu, said.gpus, said.tp
+    name, gpus, tp = given.gpu or stated.gpu, given.gpus, given.tp
     if name is None:
         return None
     with suppress(UnknownName):  # a file may name a GPU that only its author knows
         name = find_gpu(name).key
-    stages, groups = said.pp or stated.pp or 1, said.dp or stated.dp or 1
+    stages, groups = given.pp or stated.pp or 1, given.dp or stated.dp or 1
     many = gpus or stated.gpus or (tp or stated.tp or 1) * stages * groups
     # GPUs given without a split are taken to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // (stages * groups))
@@ -132,9 +141,9 @@ def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
         raise BadInput(f"{plural(many, 'GPU')} cannot hold whole replicas of {replica}", field="gpus", fix=fix)
     try:
         return MeasuredMachine(
-            gpu=name, gpus=many, tp=split, pp=stages, ep=said.ep or stated.ep or 1, dp=groups, kv=said.kv,
+            gpu=name, gpus=many, tp=split, pp=stages, ep=given.ep or stated.ep or 1, dp=groups, kv=given.kv,
             tuned=stated.tuned,
-            engine=said.engine or stated.engine or "vllm", weights=said.weights or stated.weights or "unstated",
+            engine=given.engine or stated.engine or "vllm", weights=given.weights or stated.weights or "unstated",
         )  # fmt: skip
     except ValidationError as error:
         raise from_validation(error, "the machine") from None
@@ -142,7 +151,7 @@ def machine_of(stated: Stated, said: Said) -> MeasuredMachine | None:
 
 def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
     """The run, of the model that the user says; what its own name says of the precision still holds."""
-    named = validate.stated_weights(run.stated.weights or "unstated", run.model or "")
+    named = stated_weights(run.stated.weights or "unstated", run.model or "")
     stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
     return run.model_copy(update={"model": model, "stated": stated})
 
@@ -154,7 +163,7 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
         if model is not None:
             split = (machine.tp, machine.pp, machine.ep, machine.dp)
             served = (machine.weights, machine.kv, machine.engine)
-            deployment = validate.stated_deployment(model, machine.gpu, *split, *served)
+            deployment = stated_deployment(model, machine.gpu, *split, *served)
     try:
         if deployment is not None:
             offer, usd_per_hour = cheapest_host(deployment, machine.replicas, offers)
@@ -176,7 +185,7 @@ def price_run(
         sizes[scored.metric.figure(scored.statistic)].append(abs(scored.off))
     assumed = None
     if run.model is not None and machine is not None and any(point.scored for point in points):
-        assumed = validate.assumed_weights(machine.weights, run.model)
+        assumed = assumed_weights(machine.weights, run.model)
     return PricedRun(
         run=run.without_records(), machine=machine, price=price, points=points,
         verdict=judge(run.points, prices, slos),
@@ -197,7 +206,7 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
     for row in rows:
         if row.statistic is Statistic.mean and row.metric in with_median:
             continue  # one typical figure is enough to show
-        said = validate.predict(row)
+        said = predict(row)
         if isinstance(said, str):
             reason = said
             continue
@@ -322,7 +331,7 @@ def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_t
     """Modelled under a load of which ``point`` counts computed tokens alone; an error says why it cannot be."""
     run = BenchmarkRun(tool="", model=model, points=(point,))
     row = _rows(run, point, machine)[0]
-    steps = validate.steps_of(row)
+    steps = steps_of(row)
     with_cache, without = (float(steps.prefill(row.input_tokens, past)) for past in (cached_tokens, 0.0))
     return PromptTime(share=_prefill_share_of(row, cached_tokens), cached_share=max(0.0, 1 - without / with_cache))
 
@@ -336,8 +345,8 @@ def _prefill_share(row: Measurement) -> float | None:
 
 
 def _prefill_share_of(row: Measurement, cached_tokens: float = 0.0) -> float:
-    steps, most = validate.steps_of(row), validate.most_sequences(row)
-    curve = validate.replica_curve(steps, row.input_tokens, row.output_tokens, most, cached_tokens)
-    steady = validate.steady_of(row, curve)
+    steps, most = steps_of(row), most_sequences(row)
+    curve = replica_curve(steps, row.input_tokens, row.output_tokens, most, cached_tokens)
+    steady = steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
     return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times

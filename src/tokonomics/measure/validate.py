@@ -3,37 +3,34 @@
 The error of a row is log(predicted ÷ measured): 0.1 is about 10 %, and too high counts like too low. A group is
 summed up by the median and the 90th percentile of its size, its median sign (bias), and the share of rows whose
 measured value lies inside the predicted interval.
+
+A measured run is done again in the simulator: as many users or the same arrivals, as many requests of those lengths.
+A run is finite and its users move in step, so its figures are not those of a steady state: all users of a closed loop
+send their first request at once, and the last answers are written by few. Times are what clients saw.
 """
 
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from typing import Any
 
-from tokonomics.catalog.engines import Engine, find_engine
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.catalog.entries import user_tables
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import MoeMlp
-from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision
-from tokonomics.catalog.user_file import user_tables
-from tokonomics.errors import TokonomicsError, UnknownName, shorten
-from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic, Unread
-from tokonomics.measure.recipes import Recipe, recipe
-from tokonomics.measure.simulated_run import LEAST_SEQUENCES, RunLoad, simulated
-from tokonomics.physics.calibration import profile_key
-from tokonomics.physics.deployment import Deployment, valid_tp
+from tokonomics.errors import TokonomicsError, shorten
+from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread
+from tokonomics.measure.stated_setup import LLAMA_CPP, Recipe, model_named, plain_engine, recipe_of, steps_of
 from tokonomics.physics.intervals import Interval, Kind, interval
-from tokonomics.physics.memory import max_sequences, require_fit
-from tokonomics.physics.overhead import REQUESTS, overhead
-from tokonomics.physics.speculation import DRAFT_TOKENS, acceptance_for
+from tokonomics.physics.memory import require_fit
 from tokonomics.physics.steptime import StepModel
-from tokonomics.planner.drafting import draft_named
+from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.simulator import simulate
+from tokonomics.serving.state import DONE, Served
 from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s
+from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.types import Noun
 
 TAUGHT = "calibrate"  # split of the published rows on which engines' overheads and the intervals were fitted
@@ -119,13 +116,6 @@ def kind_of(row: Measurement) -> Kind:
     return "prefill" if row.mode is Mode.prefill_step else KINDS[row.metric]
 
 
-def steps_of(row: Measurement) -> StepModel:
-    # An engine's own program times rows of low latency: there is no front end.
-    era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
-    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
-    return _step_model(served, era, profile_key(), row.draft, row.accepted_length)
-
-
 def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
     errors = [prediction.error for prediction in predictions]
     sizes = sorted(abs(error) for error in errors)
@@ -145,164 +135,9 @@ KINDS: dict[Metric, Kind] = {
 
 _RATES = (Metric.output_tok_s, Metric.total_tok_s)
 _ONE_TOKEN = "an answer of one token has no time per token after the first"
-TUNED_GRAPH_TOKENS = 2048
-"""``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
-ENGINES = {
-    "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
-    "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
-    "trt": "tensorrt-llm",
-}  # fmt: skip
-"""Under which of our engines others are predicted, by how their names begin.
 
-Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops over one batch as llama.cpp is, with
-weights of four bits and several GPUs split by layers.
-"""
-
-LLAMA_CPP = ("llama.cpp", "ollama")
-"""What runs its kernels and its scheduler; what else it stands for shares neither."""
 IN_FLIGHT = 4
 """Chunks of one prompt in llama.cpp's stages at once (``GGML_SCHED_MAX_COPIES``; since March 2024, its PR 6017)."""
-
-HOSTLESS = "optimum-habana"
-"""Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
-
-_PRECISIONS = (
-    (r"mxfp4", Precision.mxfp4),
-    (r"nvfp4|fp4", Precision.nvfp4),
-    (r"awq|gptq|int4|w4a|q4|4[- ]?bit", Precision.int4),
-    (r"w8a8|int8|q8", Precision.int8),
-    (r"fp8|e4m3|e5m2|f8", Precision.fp8),
-    (r"fp32|float32|f32", Precision.fp32),
-    (r"16|half", Precision.bf16),
-)
-"""How sources write down precisions, most special first."""
-
-_SUFFIX = re.compile(
-    r"[-_.](instruct|chat|it|hf|base|fp8|fp16|bf16|awq|gptq|int4|int8|w8a8|w4a16|nvfp4|mxfp4|gguf|dynamic|v\d(\.\d)?)$"
-)
-"""What sources append to a model's name without changing its shape."""
-
-
-@lru_cache(maxsize=4096)
-def _step_model(
-    stated: tuple[Any, ...],
-    era: tuple[int, str | None, bool, bool],
-    profile: str | None,
-    draft: str | None,
-    accepted_length: float | None,
-) -> StepModel:
-    deployment = stated_deployment(*stated)
-    if era[2] and stated[-2] is None and (kv := _recipe(deployment).kv):
-        stated = (*stated[:-2], kv, stated[-1])
-        deployment = stated_deployment(*stated)
-    if draft:
-        deployment = _drafting(deployment, draft, accepted_length)
-    if stated[-1] is None:  # no engine: bare steps
-        return StepModel(deployment, None)
-    year, version, tuned, served = era
-    own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
-    changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
-    if _plain(stated[-1]) not in LLAMA_CPP:
-        changes |= {"unpacks": False, "score_passes": 0.0}
-    if HOSTLESS in stated[-1].lower():
-        changes |= {"step_s": 0.0, "sequence_s": 0.0}
-    if tuned:
-        changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
-    return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and _recipe(deployment).aligns > 0)
-
-
-def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
-    """What drafted as a row states it, such as ``mtp:3``: as much accepted as it states, or as is published."""
-    name, _, stated = draft.partition(":")
-    tokens = int(stated) if stated else None
-    acceptance = None if accepted_length is None else acceptance_for(accepted_length, tokens or DRAFT_TOKENS)
-    if accepted_length is not None and acceptance is None:
-        raise TokonomicsError(f"no round of {tokens or DRAFT_TOKENS} drafted tokens yields {accepted_length:g}")
-    made = draft_named(name, deployment.model, tokens, acceptance)
-    return deployment.model_copy(update={"speculation": made})
-
-
-def _recipe(deployment: Deployment) -> Recipe:
-    """Of a row of InferenceMAX."""
-    served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
-    return recipe(*served, deployment.weights, deployment.tp)
-
-
-def stated_deployment(
-    model: str, gpu: str, tp: int, pp: int, ep: int, dp: int, weights: str, kv: str | None, engine: str | None
-) -> Deployment:
-    """What a source says that it ran, in our terms; an error says why it cannot be."""
-    if tp * dp % ep:
-        raise TokonomicsError(f"experts over {ep} GPUs, attention over {tp}: neither divides the other")
-    spec = model_named(model)
-    if ep > min((group.mlp.experts for group in spec.groups if isinstance(group.mlp, MoeMlp)), default=ep):
-        raise TokonomicsError(f"{spec.name} has fewer experts than {ep}")
-    if tp not in valid_tp(spec):
-        raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
-    if pp > spec.layers:
-        raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
-    found = engine_named(engine) if engine else find_engine("vllm")
-    # GPT-OSS is MXFP4 whatever a source states; unstated, the checkpoint's own precision holds.
-    precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
-    # What a source says ran is predicted, whether or not the engine's current release still runs it.
-    split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    made = Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
-    if max_sequences(made, 1):
-        return made
-    # It ran: with more of the memory than the engine takes by itself.
-    everything = {"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0, "reserve_bytes": 0}
-    limits = made.group_limits.model_copy(update=everything)
-    return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
-
-
-def model_named(name: str) -> ModelSpec:
-    """The model of that name, less what sources append to it."""
-    try:
-        return find_model(name)
-    except UnknownName:
-        shorter = _SUFFIX.sub("", name.lower())
-        if shorter == name.lower():
-            raise
-        return model_named(shorter)
-
-
-def _plain(name: str) -> str:
-    return re.split(r"[\s+(]", name.strip().lower())[0]
-
-
-def engine_named(name: str) -> Engine:
-    """The engine of that name, or the one that stands for it."""
-    plain = _plain(name)
-    return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
-
-
-def assumed_weights(text: str, name: str) -> Precision | None:
-    """The checkpoint's own precision, where neither the source nor the model's name states one."""
-    model = model_named(name)
-    return None if model.checkpoint is Precision.mxfp4 or stated_weights(text, name) else model.served
-
-
-def stated_weights(text: str, name: str) -> Precision | None:
-    """The precision that a source states, or its model's name (Llama-3.1-8B-Instruct-FP8); None where neither does."""
-    if text.lower() not in ("unstated", "auto", ""):
-        return _precision(text)
-    named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))
-    return next(named, None)
-
-
-def _kv(text: str | None) -> Precision:
-    if text is None or text.lower() in ("", "auto", "unstated"):
-        return Precision.bf16
-    if (stated := _precision(text)) not in KV_PRECISIONS:
-        raise TokonomicsError(f"no curve for a KV cache in {stated}")
-    return stated
-
-
-def _precision(text: str) -> Precision:
-    for pattern, precision in _PRECISIONS:
-        if re.search(pattern, text.lower()):
-            return precision
-    raise TokonomicsError(f"unknown precision '{shorten(text)}'")
 
 
 def value_of(row: Measurement, steps: StepModel) -> float:
@@ -313,7 +148,7 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         raise TokonomicsError(f"a step is measured in seconds, not by {row.metric}")
     if row.engine and "disagg" in row.engine.lower():
         return _decoding(row, steps, input_tokens, output_tokens)
-    chunked = row.engine is not None and _plain(row.engine) in LLAMA_CPP
+    chunked = row.engine is not None and plain_engine(row.engine) in LLAMA_CPP
     if chunked and row.output_tokens <= 1 and row.mode is Mode.low_latency and row.metric is not Metric.tpot_s:
         require_fit(steps.deployment, input_tokens)
         alone_s = chunked_prompt_s(steps, input_tokens)
@@ -370,7 +205,7 @@ def _is_queue(row: Measurement) -> bool:
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     facts, users = row.run, row.batch if row.rate is None else None
-    told = _recipe(steps.deployment) if row.tuned else Recipe()
+    told = recipe_of(steps.deployment) if row.tuned else Recipe()
     if facts.max_batched_tokens is None:
         facts = facts.model_copy(update={"max_batched_tokens": told.chunk})
     if _is_queue(row):
@@ -480,8 +315,98 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     return statistics.correlation(ranks(one), ranks(other))
 
 
-def deployment_of(row: Measurement) -> Deployment | None:
-    """What a row ran on, where we know all of it."""
-    with suppress(TokonomicsError):
-        return steps_of(row).deployment
-    return None
+Floats = NDArray[np.float64]
+
+PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500  # requests of a run that states none; 10 a user as InferenceMAX
+LEAST_SEQUENCES = 256  # benchmarks raise the engine's limit to the load they make; below this nobody lowers it
+_SEED = 0
+
+
+class RunLoad(Noun):
+    users: int | None = None
+    rate: float | None = None  # neither: arrivals as they were recorded
+    input_tokens: int  # in the mean, where lengths vary; of each request, where its own are not recorded
+    output_tokens: int
+    spread: float = 0.0  # lengths are uniform within this share around their mean
+    facts: RunFacts = RunFacts()
+
+
+Figures = dict[tuple[Metric, Statistic], float]
+
+
+@lru_cache(maxsize=512)
+def simulated(steps: StepModel, load: RunLoad) -> Figures:
+    """Every figure of the run; those of a time that no request has are left out."""
+    trace = _trace(load)
+    served = _serve(steps, trace, load.users, load.facts)
+    warm, opened_s = load.facts.warm_up, float(served.arrival_s.min())
+    counted = np.arange(len(trace))
+    if warm:
+        # As our own benchmark: from when every user has had an answer, in whole rounds of all users.
+        opened_s = float(served.finish_s[:warm].max())
+        later = np.sort(served.finish_s[served.finish_s > opened_s])
+        if not len(later):
+            raise TokonomicsError("all requests of the run end before its window opens")
+        rounds = math.ceil((len(trace) - 2 * warm) / warm)
+        closed_s = later[min(len(later), rounds * warm) - 1]
+        counted = np.flatnonzero((served.finish_s > opened_s) & (served.finish_s <= closed_s))
+    outputs = trace.output_tokens[counted].astype(np.float64)
+    first_s, finish_s = served.first_token_s[counted], served.finish_s[counted]
+    window_s = float(finish_s.max()) - opened_s
+    longer = outputs > 1
+    return {
+        (Metric.output_tok_s, Statistic.mean): float(outputs.sum()) / window_s,
+        (Metric.total_tok_s, Statistic.mean): float(outputs.sum() + trace.input_tokens[counted].sum()) / window_s,
+        **_spread(Metric.ttft_s, first_s - served.arrival_s[counted]),
+        **_spread(Metric.tpot_s, (finish_s - first_s)[longer] / (outputs[longer] - 1)),
+    }
+
+
+def _spread(metric: Metric, values: Floats) -> Figures:
+    if not len(values):
+        return {}
+    figures = (values.mean(), *np.percentile(values, (50, 99)))
+    return {(metric, statistic): float(value) for statistic, value in zip(Statistic, figures, strict=True)}
+
+
+def _trace(load: RunLoad) -> Trace:
+    """The run's requests; in a closed loop, in the order in which they are sent."""
+    facts, around, chance = load.facts, load.facts.warm_up, np.random.default_rng(_SEED)
+    count = facts.requests or (min(MOST, max(FEWEST, PER_USER * load.users)) if load.users is not None else AT_A_RATE)
+
+    def lengths(mean: int, told: tuple[int, ...]) -> NDArray[np.int64]:
+        """As recorded, or else drawn; those of requests before and after the window are never recorded."""
+        least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
+        before = chance.integers(least, most + 1, around)
+        inside = told or chance.integers(least, most + 1, count)
+        return np.concatenate([before, inside, chance.integers(least, most + 1, around)])
+
+    inputs = lengths(load.input_tokens, facts.input_tokens)
+    outputs = lengths(load.output_tokens, facts.output_tokens)
+    if load.users is not None:
+        arrival = np.zeros(len(inputs))
+    elif facts.arrival_s:
+        arrival = np.array(facts.arrival_s)
+    else:
+        arrival = np.cumsum(chance.exponential(1 / (load.rate or 1.0), len(inputs)))
+    return make_trace(arrival, inputs, outputs)
+
+
+def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -> Served:
+    deployment = steps.deployment
+    longest = int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max())
+    require_fit(deployment, longest)
+    most = deployment.limits.max_sequences if users is None else max(users, LEAST_SEQUENCES)
+    # What a source says ran is predicted, whatever the model was made for.
+    reach = {"max_context": max(deployment.model.max_context, longest)}
+    served = simulate(
+        deployment.model_copy(update={"model": deployment.model.model_copy(update=reach)}),
+        trace,
+        FleetSettings(users=users),
+        max_sequences=facts.max_sequences or most,
+        max_batched_tokens=facts.max_batched_tokens,
+        steps=steps,
+    ).served
+    if not (served.status == DONE).all():
+        raise TokonomicsError(f"a request of {longest:,} tokens does not fit {deployment}")
+    return served

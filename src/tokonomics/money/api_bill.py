@@ -23,7 +23,7 @@ HOST_TTL_S = 300.0
 caching guide; an hour is sold as well, written at twice the input's price and not modelled). Others say minutes too."""
 
 
-class ApiBill(Noun):
+class ApiCost(Noun):
     """One way to buy the tokens."""
 
     name: str  # ``host:model``, with `` (batch)`` where batch prices are meant
@@ -41,7 +41,7 @@ class ApiBill(Noun):
 
 def api_bill(
     api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False, write_rest: bool = False
-) -> ApiBill:
+) -> ApiCost:
     """The mean request of the trace at the API's prices; ``cached_share`` of every prompt is read from its cache.
 
     ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
@@ -62,7 +62,7 @@ def api_bill(
         dollars += int(chosen.sum()) * mean_usd
     rates, kind = api.rates(float(inputs.mean())), "batch_" if batch else ""
     per_request = dollars / len(trace)
-    return ApiBill(
+    return ApiCost(
         name=f"{api.key} (batch)" if batch else api.key,
         usd_per_request=per_request,
         usd_per_mtok=per_request / float((inputs + outputs).mean()) * TOKENS_PER_MTOK,
@@ -91,13 +91,13 @@ class ApiLeftOut(Noun):
 
 def api_bills(
     apis: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
-) -> tuple[tuple[ApiBill, ...], tuple[ApiLeftOut, ...]]:
+) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
     """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out.
 
     Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price,
     and one whose cache would cost more than it saves is used without.
     """
-    bills: list[ApiBill] = []
+    bills: list[ApiCost] = []
     missing: list[tuple[ApiLeftOut, BadInput]] = []
     for api in apis:
         for at_batch in (False, True) if batch else (False,):
@@ -114,10 +114,10 @@ def api_bills(
 
 def host_bills(
     hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
-) -> tuple[ApiBill, ...]:
+) -> tuple[ApiCost, ...]:
     """The cheapest price of each host, standard and, where asked for and quoted, batch; the cheapest host first."""
     _check_share(cached_share)
-    cheapest: dict[tuple[str, bool], ApiBill] = {}
+    cheapest: dict[tuple[str, bool], ApiCost] = {}
     directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
     for api, at_batch in product(directly_first, (False, True) if batch else (False,)):
         bill = _host_bill(api, trace, cached_share, at_batch, replayed)
@@ -127,7 +127,7 @@ def host_bills(
     return tuple(sorted(cheapest.values(), key=lambda bill: (bill.usd_per_mtok, bill.name)))
 
 
-def _host_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiBill | None:
+def _host_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiCost | None:
     """Its bill; without a price of cached tokens, at the list price, above which no host charges; None: no quote."""
     price = _with_or_without_cache if replayed and cached_share else api_bill
     with suppress(BadInput):
@@ -139,7 +139,7 @@ def _host_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, re
     return None
 
 
-def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiBill:
+def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiCost:
     """The cheaper way to send a log whose prompts repeat; a host that quotes no price for its cache is used without."""
     plain = api_bill(api, trace, 0.0, batch)
     try:

@@ -46,7 +46,7 @@ class TierPrice(Noun):
     price_date: date | None  # when the price was quoted; None: not known, or the user's own
     price_stale: bool  # older than a price may be without a mark, or of no known date
 
-    def line(self, replicas: int) -> CostLine:
+    def line(self, replicas: float) -> CostLine:
         times = 1 if self.tier.shared else replicas
         gigabytes = self.tier.size_bytes / BYTES_PER_GB * times
         return CostLine(name=self.tier.name, quantity=gigabytes, unit="GB-hour", usd_per_unit=self.usd_per_gb_hour)

@@ -13,8 +13,7 @@ from tokonomics.money.attribution import Floats, gpu_seconds, unused_shares
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.classes import by_class
-from tokonomics.traffic.tenants import load_by_time
+from tokonomics.traffic.tenants import by_class, load_by_time
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
@@ -23,7 +22,7 @@ FULLEST = 0.9
 """Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
 
 
-class ClassBill(Noun):
+class ClassCost(Noun):
     """One class's part of a bill; the parts sum to it."""
 
     name: str
@@ -36,7 +35,7 @@ class ClassBill(Noun):
     """Of what was delivered; None where nothing was."""
 
 
-def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassBill, ...]:
+def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:
     """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
@@ -51,7 +50,7 @@ def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> 
         delivered = trace.input_tokens[answered].sum(dtype="i8") + trace.output_tokens[answered].sum(dtype="i8")
         tokens = round(float(delivered) * times)
         found.append(
-            ClassBill(
+            ClassCost(
                 name=trace.classes[place].name,
                 tokens=tokens,
                 used_usd=own,

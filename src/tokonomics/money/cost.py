@@ -66,7 +66,7 @@ def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: C
     return CostTree(name=name, lines=(line, *more))
 
 
-class LeverBill(Noun):
+class BeforeAfter(Noun):
     """Dollars an hour before and after a change."""
 
     before: CostTree

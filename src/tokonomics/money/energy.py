@@ -9,10 +9,9 @@ Every paid GPU is on all the time, so idle ones count, as in the bill. Emissions
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.grid import Grid
-from tokonomics.catalog.places import Seller
+from tokonomics.catalog.places import Grid, Seller
 from tokonomics.money.own_hardware import MEAN_PUE
-from tokonomics.physics.power import PowerCurve
+from tokonomics.physics.curves import PowerCurve
 from tokonomics.types import Badge, Noun, Speed
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 

@@ -23,6 +23,7 @@ from tokonomics.catalog.spot import (
     load_spot_history,
 )
 from tokonomics.money.cost import CostLine, CostTree, saving
+from tokonomics.money.demand import Demand
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -200,6 +201,18 @@ def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
     held = {name: share for name, share in mix.items() if name in offer.requests_per_s and share > 0}
     load = math.fsum(share / offer.requests_per_s[name] for name, share in held.items())
     return math.fsum(held.values()) / load if load else 0.0
+
+
+def one_kind_usd(offer: FleetOffer, demand: Demand, spot_share: float) -> float:
+    """USD of the horizon if only this were bought, whole: firm as needed or for the peak, its share on spot."""
+    carried = mixed_capacity(offer, demand.mix)
+    needed = [math.ceil(rate / carried - 1e-9) for rate in demand.total]
+    firm = [max(needed) * len(needed) * price for price in offer.reserved.values()]
+    firm += [sum(needed) * offer.usd_per_hour] if offer.usd_per_hour is not None else []
+    spot = [sum(needed) * market.usd_per_hour for market in offer.spot]
+    if not firm:
+        return min(spot) if spot_share == 1 and spot else math.inf
+    return (1 - spot_share) * min(firm) + spot_share * min(firm + spot)
 
 
 def mixed_by_hour(offer: FleetOffer, mix: dict[str, float], rates: Mapping[str, ArrayLike]) -> Floats:

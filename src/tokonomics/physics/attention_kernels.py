@@ -21,18 +21,17 @@ weights pass through L2 between two reads of its cache, so such rows are left ou
 The timings have no prefill after cached tokens: the effect of ``past`` is what the form says, not measured.
 """
 
-import json
 import math
+from collections.abc import Callable
 from functools import cache, reduce
-from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
-from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, raised, root
+from tokonomics.catalog.layers import Precision, kv_bytes_per_element
+from tokonomics.physics.curves import Array, Basis, as_array, basis, carried_over, donors, raised, root, shipped
 
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
 Curves = list[tuple[Any, float]]
@@ -101,10 +100,10 @@ def decode_attention_s(
     By one's ``own`` curve, if given: that of a bf16 kernel.
     """
     mode: Mode = "window" if window else "grouped" if heads > kv_heads else "plain"
-    seen = np.minimum(_array(context), window) if window else _array(context)
+    seen = np.minimum(as_array(context), window) if window else as_array(context)
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
     curves = _curves(gpu, "decode", kv, backend, head_dim, mode, own)
-    return _fastest_decode(gpu, curves, batch, seen, work)
+    return _fastest(decode_time, gpu, curves, as_array(batch), seen, work)
 
 
 def prefill_attention_s(
@@ -129,7 +128,8 @@ def prefill_attention_s(
     """
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
     curves = _curves(gpu, "prefill", kv, backend, head_dim, "window" if window else "grouped", own)
-    return _fastest_prefill(gpu, curves, tokens, past, work, window, sequences, causal)
+    chunk = as_array(tokens), as_array(past), work, window, as_array(sequences), causal
+    return _fastest(prefill_time, gpu, curves, *chunk)
 
 
 def mla_decode_s(
@@ -146,7 +146,7 @@ def mla_decode_s(
     """Seconds of one layer's latent attention over the compressed cache, projections (absorbed ones too) left out."""
     work = Work(1.0, heads, (kv_rank + rope_dim) * kv_bytes_per_element(kv), 2.0 * (2 * kv_rank + rope_dim))
     curves = _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
-    return _fastest_decode(gpu, curves, batch, context, work)
+    return _fastest(decode_time, gpu, curves, as_array(batch), as_array(context), work)
 
 
 def mla_prefill_s(
@@ -170,8 +170,9 @@ def mla_prefill_s(
     width = 2.0 * (nope_dim + rope_dim + value_dim)
     unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
     curves = _curves(gpu, "mla_prefill", kv, backend, kv_rank, "grouped")
-    core = _fastest_prefill(gpu, curves, tokens, past, Work(heads, 1.0, width, width), None, sequences)
-    return core + _array(sequences) * unpack * _array(past)
+    many, before, work = as_array(sequences), as_array(past), Work(heads, 1.0, width, width)
+    core = _fastest(prefill_time, gpu, curves, as_array(tokens), before, work, None, many)
+    return core + many * unpack * before
 
 
 def curve_origin(gpu: Gpu, op: Op, backend: str = "vllm") -> tuple[Basis, str]:
@@ -232,28 +233,9 @@ def seen_pairs(tokens: Array, past: Array, window: float | Array | None, causal:
     return inside * (past + 0.5 * (inside + 1.0)) + (tokens - inside) * window
 
 
-def _array(values: ArrayLike) -> Array:
-    return np.asarray(values, dtype=np.float64)
-
-
-def _fastest_decode(gpu: Gpu, curves: Curves, batch: ArrayLike, seen: ArrayLike, work: Work) -> Array:
-    sizes, bandwidth = (_array(batch), _array(seen)), gpu.bandwidth_bytes_per_s
-    return np.asarray(reduce(np.minimum, (decode_time(curve, bandwidth, peak, *sizes, work) for curve, peak in curves)))
-
-
-def _fastest_prefill(
-    gpu: Gpu,
-    curves: Curves,
-    tokens: ArrayLike,
-    past: ArrayLike,
-    work: Work,
-    window: int | None,
-    sequences: ArrayLike,
-    causal: bool = True,
-) -> Array:
-    new, before, many = _array(tokens), _array(past), _array(sequences)
-    bandwidth = gpu.bandwidth_bytes_per_s
-    times = (prefill_time(curve, bandwidth, peak, new, before, work, window, many, causal) for curve, peak in curves)
+def _fastest(law: Callable[..., Array], gpu: Gpu, curves: Curves, *sizes: Any) -> Array:
+    """The quickest of the kernels at each point."""
+    times = (law(curve, gpu.bandwidth_bytes_per_s, peak, *sizes) for curve, peak in curves)
     return np.asarray(reduce(np.minimum, times))
 
 
@@ -306,6 +288,5 @@ def _pick(op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mo
 @cache
 def _tables() -> dict[Op, dict[str, dict[str, Any]]]:
     """Curves by operation, GPU, backend, cache format, mode and head width; ``math``: their precision."""
-    text = files("tokonomics.physics").joinpath("data/attention_kernels.json").read_text(encoding="utf-8")
-    tables: dict[Op, dict[str, dict[str, Any]]] = json.loads(text)["curves"]
+    tables: dict[Op, dict[str, dict[str, Any]]] = shipped("attention_kernels.json")["curves"]
     return tables

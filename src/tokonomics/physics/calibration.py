@@ -44,7 +44,7 @@ from pydantic import (
 )
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.files import write_text
 from tokonomics.physics import attention_kernels, matrix_kernels

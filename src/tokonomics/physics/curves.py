@@ -1,4 +1,4 @@
-"""What the curves of all kernels share: how terms that overlap combine, and whose timings stand for a GPU.
+"""What curves share: how terms that overlap combine, whose timings stand for a GPU, and how many watts it draws.
 
 Terms combine as (a^p + b^p)^(1/p): their sum at p = 1, near the longer at p = 8. Kernels are fitted with p a power of
 two wherever that fits: squares and roots do then, and general powers would take most of a step time's computation.
@@ -6,22 +6,29 @@ two wherever that fits: squares and roots do then, and general powers would take
 Curves hold shares of the datasheet, so that one carries over to a GPU without timings of its own: its family's, else
 another architecture's, with no share above the best that is published for the borrower. ``data/efficiency.toml`` has
 the shares of each family, made by ``benchmarks/fit_families.py`` from measured kernels and published microbenchmarks.
+
+``data/power.toml`` has curves of watts that were measured, ours or published ones, each with its source. Between two
+batches watts are interpolated over the logarithm of the batch; beyond the ends they stay. A GPU without a curve is
+taken to draw the same shares of its datasheet's watts as the reference: ``scaled`` within the reference's architecture,
+``assumed`` elsewhere. A batch is that of a replica: tensor parallelism splits a layer, not the batch.
 """
 
+import datetime as dt
+import json
 import math
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
-from importlib.resources import files
-from typing import Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.gpus import Gpu, shipped_gpus
+from tokonomics.catalog.gpus import Gpu, find_gpu, shipped_gpus
 from tokonomics.errors import BadInput
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, Speed
 
 Array = NDArray[np.float64]
 Value = TypeVar("Value", float, float | Array, Array)
@@ -31,6 +38,16 @@ Basis = Literal["measured", "scaled", "assumed"]
 
 LENDERS = ("A100-80GB", "L40S")
 """Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
+
+
+def shipped(name: str) -> Any:
+    """The content of a data file of ours, TOML or JSON."""
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+
+
+def as_array(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)
 
 
 def raised(value: Value, p: float) -> Value:
@@ -64,8 +81,7 @@ class Efficiency(Noun):
 
 @cache
 def efficiencies() -> dict[str, Efficiency]:
-    text = files("tokonomics.physics").joinpath("data/efficiency.toml").read_text(encoding="utf-8")
-    return {family: Efficiency.model_validate(row) for family, row in tomllib.loads(text)["families"].items()}
+    return {family: Efficiency.model_validate(row) for family, row in shipped("efficiency.toml")["families"].items()}
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
@@ -107,3 +123,56 @@ def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
         return curve
     shares = [share for share in ("memory", "compute") if share in curve._fields]
     return curve._replace(**{share: min(getattr(curve, share), getattr(efficiency(gpu), share)) for share in shares})
+
+
+class PowerCurve(Noun):
+    """What one GPU draws, by what it does."""
+
+    idle_w: PositiveFloat
+    """With a model loaded."""
+    decode_w: dict[PositiveInt, PositiveFloat]
+    """By the sequences in a step."""
+    prefill_w: PositiveFloat
+    source: str
+    date: dt.date
+    known: Speed = Speed.timed
+    """Measured on this GPU, on another of its architecture, or neither."""
+
+    def decoding(self, batch: float) -> float:
+        """Watts while a step has so many sequences."""
+        batches = sorted(self.decode_w)
+        logs = np.log2(np.array(batches, dtype=np.float64))
+        watts = np.array([self.decode_w[size] for size in batches])
+        return float(np.interp(math.log2(max(batch, 1.0)), logs, watts))
+
+    def scaled(self, times: float, source: str, known: Speed) -> "PowerCurve":
+        """So many times the watts."""
+        return PowerCurve(
+            idle_w=self.idle_w * times,
+            decode_w={batch: watts * times for batch, watts in self.decode_w.items()},
+            prefill_w=self.prefill_w * times,
+            source=source,
+            date=self.date,
+            known=known,
+        )
+
+
+def power_of(gpu: Gpu) -> PowerCurve | None:
+    """What a GPU draws; None where neither a measurement nor its datasheet's watts are known."""
+    curves, reference = _curves()
+    if own := curves.get(gpu.key):
+        return own
+    measured_on = find_gpu(reference)
+    if gpu.watts is None or measured_on.watts is None:
+        return None
+    known = Speed.scaled if gpu.architecture == measured_on.architecture else Speed.assumed
+    source = f"{reference}'s shares of the datasheet's watts, here {gpu.watts:g}"
+    return curves[reference].scaled(gpu.watts / measured_on.watts, source, known)
+
+
+@cache
+def _curves() -> tuple[Mapping[str, PowerCurve], str]:
+    """By GPU, and which of them stands for the others."""
+    read = shipped("power.toml")
+    curves = {key: PowerCurve.model_validate(row) for key, row in read["gpus"].items()}
+    return curves, read["reference"]

@@ -9,21 +9,19 @@ Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profi
 """
 
 import math
-import tomllib
 from collections.abc import Set
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, RecurrentMixer
+from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, Precision, RecurrentMixer
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import Coverage, Kernels, active, profiled, using
+from tokonomics.physics.curves import shipped
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
@@ -47,8 +45,8 @@ class Interval(Noun):
 @cache
 def _learned() -> dict[str, Any]:
     """By class, the ends of log(measured ÷ predicted); what another GPU's curves add to bare steps."""
-    text = files("tokonomics.physics").joinpath("data/intervals.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    learned: dict[str, Any] = shipped("intervals.toml")
+    return learned
 
 
 def error_class(kind: Kind, deployment: Deployment, badge: Badge) -> str:

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.layers import Recurrence
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
-from tokonomics.physics.curves import Array, Basis, Curve, basis, carried_over
+from tokonomics.catalog.layers import Precision, Recurrence, kv_bytes_per_element
+from tokonomics.physics.curves import Array, Basis, Curve, as_array, basis, carried_over
 
 TIMED_ON = "H200"
 PICKED = 2048.0  # keys that the timed indexer picks (DeepSeek-V3.2)
@@ -94,7 +93,7 @@ def sparse_decode_s(
 ) -> Array:
     """Seconds of one layer's latent attention to ``rows`` chosen of each of ``batch`` sequences."""
     curve = ROWS["fp8" if kv.is_below(Precision.bf16) else "bf16"]
-    pairs = _array(batch) * _array(rows)
+    pairs = as_array(batch) * as_array(rows)
     return rows_time(_on(gpu, curve), gpu, kv, pairs, pairs, heads, kv_rank, rope_dim)
 
 
@@ -103,8 +102,10 @@ def absorbed_prompt_s(
 ) -> Array:
     """The same for a prompt's tokens, in ``pairs`` of a token and a row chosen for it, among ``keys`` cached rows."""
     small = kv.is_below(Precision.bf16) and heads < FP8_PROMPT_HEADS
-    read = np.minimum(_array(keys), _array(pairs))
-    return rows_time(_on(gpu, ROWS["fp8" if small else "bf16"]), gpu, kv, _array(pairs), read, heads, kv_rank, rope_dim)
+    read = np.minimum(as_array(keys), as_array(pairs))
+    return rows_time(
+        _on(gpu, ROWS["fp8" if small else "bf16"]), gpu, kv, as_array(pairs), read, heads, kv_rank, rope_dim
+    )
 
 
 def rows_time(
@@ -132,8 +133,8 @@ def index_s(
 
     Scores are written and read again.
     """
-    curve, asked, scored = _on(gpu, INDEX), _array(queries), _array(pairs)
-    score_s = index_scores_time(curve, gpu, scored, _array(keys), pair_flops, key_bytes)
+    curve, asked, scored = _on(gpu, INDEX), as_array(queries), as_array(pairs)
+    score_s = index_scores_time(curve, gpu, scored, as_array(keys), pair_flops, key_bytes)
     return score_s + index_pick_time(curve, gpu, asked, scored)
 
 
@@ -159,7 +160,7 @@ def state_s(gpu: Gpu, batch: ArrayLike, *, state_bytes: float, memory: float | N
     ``memory`` is the share of the bandwidth that one's own GPU reaches, if that was timed.
     """
     curve = STATE._replace(memory=memory) if memory else _on(gpu, STATE)
-    return state_time(curve, gpu, _array(batch) * state_bytes)
+    return state_time(curve, gpu, as_array(batch) * state_bytes)
 
 
 def state_time(curve: StateCurve, gpu: Gpu, states: Array) -> Array:
@@ -169,7 +170,7 @@ def state_time(curve: StateCurve, gpu: Gpu, states: Array) -> Array:
 
 def scan_s(gpu: Gpu, kind: Recurrence, sequences: ArrayLike, tokens: ArrayLike, *, token_flops: float) -> Array:
     """Seconds in which one recurrent layer scans ``sequences`` prompts of ``tokens`` each."""
-    return scan_time(_on(gpu, SCANS[kind]), gpu, _array(sequences), _array(tokens), token_flops)
+    return scan_time(_on(gpu, SCANS[kind]), gpu, as_array(sequences), as_array(tokens), token_flops)
 
 
 def scan_time(curve: ScanCurve, gpu: Gpu, sequences: Array, tokens: Array, token_flops: float | Array) -> Array:
@@ -181,10 +182,6 @@ def scan_time(curve: ScanCurve, gpu: Gpu, sequences: Array, tokens: Array, token
 def layer_origin(gpu: Gpu) -> tuple[Basis, str]:
     """How far these timings speak for a GPU, and the GPU they are of."""
     return basis(gpu, TIMED_ON), TIMED_ON
-
-
-def _array(values: ArrayLike) -> Array:
-    return np.asarray(values, dtype=np.float64)
 
 
 def _on(gpu: Gpu, curve: Curve) -> Curve:

@@ -13,19 +13,27 @@ Weights count as read from DRAM in every call. A model's next step finds none of
 beat the DRAM (matrices smaller than the L2 cache of an L40S or RTX PRO 6000, timed hot) are left out of the fit.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.precision import Precision
-from tokonomics.physics.curves import Array, Basis, basis, carried_over, donors, smooth_maximum, timed_gpu
+from tokonomics.catalog.layers import Precision
+from tokonomics.physics.curves import (
+    Array,
+    Basis,
+    as_array,
+    basis,
+    carried_over,
+    donors,
+    shipped,
+    smooth_maximum,
+    timed_gpu,
+)
 
 Op = Literal["gemm", "experts", "all_reduce"]
 
@@ -112,7 +120,7 @@ def gemm_s(
     Gaming cards run 16-bit products with sums in FP32 at half of what their chip could: what keeps a professional card
     from its peak keeps them from theirs only where it is the longer of the two.
     """
-    rows, width = np.asarray(m, np.float64), weights.bytes_per_weight
+    rows, width = as_array(m), weights.bytes_per_weight
     peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
     if own:
         return gemm_seconds(own, rows, n, k, peak, bandwidth, width)
@@ -137,7 +145,7 @@ def unpacked_gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: flo
 
     Sums are kept in FP16, too. What goes in and comes out is converted from and to 32 bits, by kernels of their own.
     """
-    rows, bandwidth = np.asarray(m, np.float64), gpu.bandwidth_bytes_per_s
+    rows, bandwidth = as_array(m), gpu.bandwidth_bytes_per_s
     peak = fp16_sums_flops(gpu)
     wide = Precision.bf16.bytes_per_weight
     converted = rows * (n + k) * (wide + Precision.fp32.bytes_per_weight)
@@ -169,7 +177,7 @@ def experts_s(
     got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows. Where tokens are
     ``sent`` to their experts' GPUs, each passes over the activations of its own alone, else over those of all.
     """
-    arrived = np.asarray(tokens, np.float64)
+    arrived = as_array(tokens)
     origin, curve = _expert_curve(gpu, weights, backend)
     curve = curve._replace(launch_s=curve.launch_s * launch)
     busiest = busiest_share(curve.skew, experts, ep)
@@ -189,7 +197,7 @@ def experts_s(
 
 def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve | None = None) -> Array:
     """Seconds until each of ``gpus`` GPUs of one machine has the sum of all their messages."""
-    message = np.asarray(message_bytes, np.float64)
+    message = as_array(message_bytes)
     if gpus == 1:
         return np.zeros_like(message)
     return all_reduce_seconds(own or _link_curve(gpu, gpus)[1], gpus, message, gpu.link_among(gpus))
@@ -201,7 +209,7 @@ def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, exp
     Of few tokens a copy goes to each expert; of many, one to each GPU that has any of theirs, and over the network one
     to each machine. Experts are taken to be spread evenly.
     """
-    own = np.asarray(tokens, np.float64)
+    own = as_array(tokens)
     domain = min(gpus, gpu.fast_link_gpus if gpu.fast_link_bytes_per_s else gpu.gpus_per_node)
 
     def copied_bytes(places: float, beyond: float) -> Array:
@@ -240,10 +248,10 @@ def gemm_seconds(
     ``heat`` is 1 on a GPU that has been computing for milliseconds, as one that serves has; a kernel timed alone may
     run cooler.
     """
-    n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
+    n, k = as_array(n), as_array(k)
     memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
     cool = 2 * (m + curve.rows) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
-    compute = cool + curve.throttle * np.asarray(heat, np.float64) * 2 * m * n * k / peak
+    compute = cool + curve.throttle * as_array(heat) * 2 * m * n * k / peak
     latency = curve.launch_s + curve.depth_s * k / (k + curve.depth_half)
     return np.asarray(latency + smooth_maximum(memory, compute, curve.sharpness))
 
@@ -270,7 +278,7 @@ def expert_seconds(
 
     Weights and products overlap; the passes over activations between the matrices are kernels of their own.
     """
-    hidden, intermediate = np.asarray(hidden, np.float64), np.asarray(intermediate, np.float64)
+    hidden, intermediate = as_array(hidden), as_array(intermediate)
     weights = matrices * hidden * intermediate
     activations = pairs * (2 * hidden + matrices * intermediate) * ACTIVATION_BYTES * curve.traffic / bandwidth
     memory = visited * weights * width / (bandwidth * curve.memory)
@@ -288,27 +296,26 @@ def all_reduce_seconds(curve: LinkCurve, gpus: int, message_bytes: Array, rate: 
 
 def busiest_share(skew: float, experts: ArrayLike, ep: ArrayLike) -> Array:
     """Load of the busiest of ``ep`` ranks relative to their mean: more experts per rank even out."""
-    ep = np.asarray(ep, np.float64)
+    ep = as_array(ep)
     return np.asarray(np.minimum(ep, 1 + skew * np.sqrt((ep - 1) / np.asarray(experts))))
 
 
 def visited_on_busiest(distinct: ArrayLike, experts: ArrayLike, ep: ArrayLike, share: ArrayLike) -> Array:
     """Experts that the busiest rank reads, of ``distinct`` ones on all ranks: at least one, at most those it holds."""
-    distinct, ep = np.asarray(distinct, np.float64), np.asarray(ep, np.float64)
+    distinct, ep = as_array(distinct), as_array(ep)
     visited = np.maximum(distinct / ep * np.asarray(share), np.minimum(distinct, 1.0))
     return np.asarray(np.minimum(np.asarray(experts) / ep, visited))
 
 
 def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
     """Expected number of different experts that tokens visit, each choosing ``active`` evenly."""
-    return np.asarray(experts * (1 - (1 - active / experts) ** np.asarray(tokens, np.float64)))
+    return np.asarray(experts * (1 - (1 - active / experts) ** as_array(tokens)))
 
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, list[float]]]:
     """Numbers by operation and "GPU/backend/precision" (all-reduce: "GPU/number of GPUs")."""
-    text = files("tokonomics.physics").joinpath("data/matrix_kernels.json").read_text(encoding="utf-8")
-    tables: Mapping[str, Mapping[str, list[float]]] = json.loads(text)["curves"]
+    tables: Mapping[str, Mapping[str, list[float]]] = shipped("matrix_kernels.json")["curves"]
     return tables
 
 

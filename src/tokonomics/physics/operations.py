@@ -18,9 +18,10 @@ from tokonomics.catalog.layers import (
     LayerGroup,
     Mixer,
     MoeMlp,
+    Precision,
     RecurrentMixer,
+    kv_bytes_per_element,
 )
-from tokonomics.catalog.precision import Precision, kv_bytes_per_element
 from tokonomics.physics.attention_kernels import (
     GEMM_SHARE,
     decode_attention_s,
@@ -42,8 +43,8 @@ from tokonomics.physics.matrix_kernels import (
     gemm_s,
     unpacked_gemm_s,
 )
+from tokonomics.physics.memory import adapter_bytes, dense_products
 from tokonomics.physics.overhead import Layers, Overhead
-from tokonomics.physics.sharding import adapter_bytes, dense_products
 from tokonomics.types import copied
 
 Numbers = Array | np.float64

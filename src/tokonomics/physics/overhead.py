@@ -17,15 +17,14 @@ such a log on published results; what stands in for what is not measured says so
 """
 
 import re
-import tomllib
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.physics.curves import shipped
 from tokonomics.types import Badge, Noun
 
 NEWEST = 2026
@@ -101,8 +100,7 @@ class _Fitted(Noun):
 
 @cache
 def _fitted() -> _Fitted:
-    text = files("tokonomics.physics").joinpath("data/overhead.toml").read_text(encoding="utf-8")
-    return _Fitted.model_validate(tomllib.loads(text))
+    return _Fitted.model_validate(shipped("overhead.toml"))
 
 
 def layers() -> Layers:

@@ -19,12 +19,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokonomics.catalog.layers import MoeMlp
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import MoeMlp, Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.matrix_kernels import FUSED
+from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import (
     BARE_KERNELS,
     QUANTISES,
@@ -34,8 +34,6 @@ from tokonomics.physics.operations import (
     layer_share,
 )
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
-from tokonomics.physics.sharding import step_weight_bytes
-from tokonomics.physics.speculation import Speculation
 from tokonomics.types import Noun
 
 _TOKENS = np.unique(

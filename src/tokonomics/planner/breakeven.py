@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import HOST_TTL_S, ApiBill, ApiLeftOut
+from tokonomics.money.api_bill import HOST_TTL_S, ApiCost, ApiLeftOut
 from tokonomics.money.breakeven import (
     FILLED,
     BillAt,
@@ -292,7 +292,7 @@ class BreakEvenReport(Noun):
     hosted: SelfHosted
     hardware: tuple[HostedKind, ...]
     """Empty where speed and price were given."""
-    apis: tuple[ApiBill, ...]
+    apis: tuple[ApiCost, ...]
     left_out: tuple[ApiLeftOut, ...]
     found: tuple[BreakEven, ...]
     """One for each API."""
@@ -326,7 +326,7 @@ def report(
     trace: Trace,
     hosted: SelfHosted,
     hardware: Sequence[HostedKind],
-    apis: tuple[ApiBill, ...],
+    apis: tuple[ApiCost, ...],
     left_out: tuple[ApiLeftOut, ...] = (),
     *,
     cached_share: float = 0.0,

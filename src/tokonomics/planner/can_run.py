@@ -21,16 +21,16 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_GPUS
-from tokonomics.catalog.precision import KV_PRECISIONS, Precision
 from tokonomics.errors import BadInput
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.calibration import Coverage, profiled
+from tokonomics.physics.curves import power_of
 from tokonomics.physics.deployment import Deployment, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
-from tokonomics.physics.power import power_of
 from tokonomics.planner.layout_speed import AtOnce, at_once
 from tokonomics.planner.predict import predict
 from tokonomics.sizing.engine_flags import ServerPlan, copies_in_one_server, engine_command
@@ -265,7 +265,7 @@ def _longest(layout: Deployment) -> int:
 def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: float) -> LoadPrices | None:
     """At each share of full use: GPUs draw what answers take for that share of the time and else idle, the host always.
 
-    As ``physics.power`` has it; in shares of the datasheet's watts, which ``money.own_hardware`` counts by.
+    As ``physics.curves`` has it; in shares of the datasheet's watts, which ``money.own_hardware`` counts by.
     """
     if machine.power is None:
         return None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.money.class_bill import ClassBill, class_bills
+from tokonomics.money.class_bill import ClassCost, class_bills
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
@@ -19,9 +19,10 @@ from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import screen
+from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.classes import strictest, without_classes
-from tokonomics.traffic.service_class import ServiceClass
+from tokonomics.traffic.slo import ServiceClass
+from tokonomics.traffic.tenants import strictest, without_classes
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
@@ -77,7 +78,7 @@ class ClassReport(Noun):
     """What classes of service get, pay and save."""
 
     classes: tuple[ClassOutcome, ...]
-    bill: tuple[ClassBill, ...]
+    bill: tuple[ClassCost, ...]
     """Of ``bill_for``; none where no price is known."""
     bill_for: str
     """``a month``, ``an hour``, ``this run``."""
@@ -88,7 +89,7 @@ class ClassReport(Noun):
 
 
 def class_report(
-    serve: ServeLoad, made: Simulation, bill: Sequence[ClassBill], bill_for: str, one_slo: OneSlo | None = None
+    serve: ServeLoad, made: Simulation, bill: Sequence[ClassCost], bill_for: str, one_slo: OneSlo | None = None
 ) -> ClassReport:
     """The report for a fleet: ``serve`` gives it other loads, ``made`` is what it did with the one asked about."""
     seen: dict[float, tuple[ClassOutcome, ...]] = {1.0: class_outcomes(made)}
@@ -132,9 +133,7 @@ def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> B
     if high is None:
         return BreaksAt(name=name, load=None, breaks=None)
     low = max((load for load in LOADS if load < high), default=high)
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if at(middle)[place].breaks else (middle, high)
+    _, high = highest_between(lambda load: not at(load)[place].breaks, low, high, _CLOSE_ENOUGH)
     return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
 
 
@@ -143,7 +142,7 @@ def slo_texts(classes: Sequence[ServiceClass]) -> tuple[str, ...]:
     return tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in strictest(classes))
 
 
-def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassBill, ...]:
+def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassCost, ...]:
     """What the classes pay of a simulation's paid time; nothing where no price is known."""
     if usd_per_replica_hour is None:
         return ()
@@ -186,7 +185,7 @@ def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
     found = screen(placed.deployment, hosts, alike, targets)
     if isinstance(found, NotServed):
         return OneSlo(slos=texts, why_not=found.reason)
-    sized = Sought(alike, targets, question.router).smallest(found, least=alike.least_replicas)
+    sized = Sought(alike, targets, question.router).smallest(found)
     if not sized.holds:
         return OneSlo(slos=texts, why_not=sized.breaks)
     times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)

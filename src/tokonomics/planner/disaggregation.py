@@ -1,96 +1,35 @@
-"""Disaggregated prefill/decode in a plan: which two layouts, and how many replicas of each.
+"""Disaggregated prefill/decode in a plan: which two layouts, and what other ratios of them would hold.
 
-Both sides are layouts of one GPU with the same precisions and engine. Closed form: a replica that computes prompts
-alone finishes so many a second, one that answers alone so many (``serving.steady``); the load divided by either is the
-fewest of each side, and their machines a bill that the pair cannot go below. In the order of these bounds, pairs that
-could cost less than what is known are simulated. More replicas of a side never hurt, so the fewest of each side beside
-the most of the other bound the search from below; from there splits are tried by their bill. So the ratio is whatever
-costs least: what trying every split would give.
+Pairs of layouts whose closed form could cost less than what is known are sized, in the order of their bounds
+(``sizing.disaggregation``).
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt
 
-from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.search import Placed, Sought
-from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.disaggregated import sent_bytes
 from tokonomics.serving.links import link_speed
-from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prompts_alone
+from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.disaggregation import ENGINES, Pair, answers_per_s, cheapest_split, pair_of, prompts_per_s
 from tokonomics.sizing.hosts import Hosts, PrefillPool
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
-from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, floors, least_by_arithmetic, screen, tpot_limit
-from tokonomics.sizing.search import halved
+from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.screen import Screened, least_by_arithmetic, screen
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.slo import Latency
 from tokonomics.types import Noun
 
-ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
-"""Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
-"Disaggregated Serving")."""
 _LAYOUTS = 3
 """Of each side on one GPU at one precision: those that take the least GPU time. Others could win by rounding alone."""
 _PAIRS = 6
 """That are simulated, cheapest bound first: a plan must not take much longer for them."""
-_FURTHEST = 2
-"""Times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks."""
-_MORE = 4
 RATIOS = 9
 """Points of a curve over the ratio."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two layouts that serve together, with what one replica of each does at best."""
-
-    prefill: Hosts
-    decode: Hosts
-    curve: ReplicaCurve
-    """Of the decode side."""
-    prompts: float
-    """A second, of one replica that computes nothing else."""
-    answers: Capacity
-    """Of one replica that computes no prompts."""
-    least: tuple[int, int]
-    """Replicas of each side that the load takes at the very least."""
-
-    def hosts(self, prompts: int) -> Hosts:
-        """With so many replicas for prompts."""
-        return replace(self.decode, prefill=PrefillPool(self.prefill.deployment, prompts), tiers=None)
-
-    def usd_per_hour(self, prompts: int, answers: int) -> float:
-        """On the cheapest machines."""
-        pool = PrefillPool(self.prefill.deployment, prompts)
-        return replace(self._cheapest, prefill=pool).usd_per_hour(prompts + answers)
-
-    @cached_property
-    def _cheapest(self) -> Hosts:
-        """With the cheapest machine of each size alone: a bill is asked for hundreds of times."""
-        return replace(self.decode, machines=self.decode.cheapest_of_each_size)
-
-    @cached_property
-    def bound(self) -> float:
-        """Dollars an hour that it cannot go below."""
-        return self.usd_per_hour(*self.least)
-
-    def split(self, prompts: int, answers: int) -> Screened:
-        """A candidate with so many replicas of each side; its capacity is that of the side that is full first."""
-        rate = min(prompts * self.prompts, answers * self.answers.rate) / (prompts + answers)
-        full = "prefill side" if prompts * self.prompts < answers * self.answers.rate else self.answers.limited_by
-        share = self._gpu_s_of_a_prompt / (self._gpu_s_of_a_prompt + self.decode.deployment.gpus / self.answers.rate)
-        capacity = self.answers.model_copy(update={"rate": rate, "prefill_share": share, "limited_by": full})
-        return Screened(self.decode.deployment, self.hosts(prompts), self.curve, capacity, sum(self.least))
-
-    @property
-    def _gpu_s_of_a_prompt(self) -> float:
-        return self.prefill.deployment.gpus / self.prompts
 
 
 def disaggregated(
@@ -107,10 +46,20 @@ def disaggregated(
         if pair.bound >= below:
             break
         progress(f"prefill apart: {pair.decode.deployment}")
-        if placed := cheapest_split(sought, pair, below):
+        placed = _placed(sought, pair, below)
+        if isinstance(placed, Placed):
             found.append(placed)
             below = placed.usd_per_hour
     return found
+
+
+def _placed(sought: Sought, pair: Pair, below: float = math.inf) -> Placed | NotServed:
+    """A pair as it is split for the smallest bill."""
+    sized = cheapest_split(pair, sought.attempts, below)
+    if not isinstance(sized, Sized):
+        return sized
+    split = pair.split(sized.prefill_replicas, sized.replicas - sized.prefill_replicas)
+    return Placed(split, sized.replicas, sized)
 
 
 def nearest_pair(sought: Sought, hosts: Iterable[Hosts], max_utilization: float | None = None) -> Pair | None:
@@ -120,17 +69,8 @@ def nearest_pair(sought: Sought, hosts: Iterable[Hosts], max_utilization: float 
 
 def resize_apart(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Placed | NotServed:
     """The cheapest split of one pair for the load and SLOs of these sought, whatever it costs."""
-    pair = pair_of(sought, hosts, max_utilization)
-    if isinstance(pair, NotServed):
-        return pair
-    return cheapest_split(sought, pair, math.inf) or NotServed(Reason.too_slow, "misses the SLO however it is split")
-
-
-def pair_of(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Pair | NotServed:
-    """The two layouts of a disaggregated candidate, for the load and SLOs of these sought."""
-    assert hosts.prefill is not None
-    decode = replace(hosts, prefill=None)
-    return _pair(sought, replace(decode, deployment=hosts.prefill.deployment), decode, max_utilization)
+    pair = pair_of(sought.setup(hosts), hosts, max_utilization)
+    return _placed(sought, pair) if isinstance(pair, Pair) else pair
 
 
 def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization: float | None) -> Iterator[Pair]:
@@ -142,11 +82,12 @@ def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization
             alike = deployment.weights, deployment.kv, deployment.speculation
             groups[deployment.gpu.key, deployment.engine.key, alike].append(one)
     for group in groups.values():
-        computing = _least_gpu_time(group, lambda one: _prompts(sought, one.deployment))
-        answering = _least_gpu_time(group, lambda one: _answers(sought, one.deployment))
+        computing = _least_gpu_time(group, lambda one: prompts_per_s(one.deployment, sought.load, sought.slos))
+        answering = _least_gpu_time(group, lambda one: answers_per_s(one.deployment, sought.load, sought.slos))
         for prefill in computing:
             for decode in answering:
-                pair = _pair(sought, prefill, decode, max_utilization)
+                both = replace(decode, prefill=PrefillPool(prefill.deployment, 1), tiers=None)
+                pair = pair_of(sought.setup(both), both, max_utilization)
                 if isinstance(pair, Pair) and math.isfinite(pair.bound):
                     yield pair
 
@@ -164,85 +105,6 @@ def _may_pay(hosts: Hosts, load: Load, below: float) -> bool:
 def _least_gpu_time(group: Sequence[Hosts], rate_of: Callable[[Hosts], float | None]) -> list[Hosts]:
     rated = [(one.deployment.gpus / rate, place) for place, one in enumerate(group) if (rate := rate_of(one))]
     return [group[place] for _, place in sorted(rated)[:_LAYOUTS]]
-
-
-def _pair(sought: Sought, prefill: Hosts, decode: Hosts, max_utilization: float | None) -> Pair | NotServed:
-    """Two layouts with the fewest replicas of each; refused where a lone request misses an SLO."""
-    prompts, answers = _prompts(sought, prefill.deployment), _answers(sought, decode.deployment)
-    if not prompts or not answers:
-        return NotServed(Reason.too_slow, "misses the SLO even for a lone request")
-    curve = curve_for(decode.deployment, sought.load)
-    capacity = curve.answers_alone(tpot_limit(sought.slos))
-
-    def least(rate: float) -> int:
-        most = rate * min(LEEWAY, max_utilization or LEEWAY)
-        needed = math.ceil(sought.load.workload.rate / most - 1e-9)
-        return max(1, needed, sought.load.least_replicas)
-
-    return Pair(prefill, decode, curve, prompts, capacity, (least(prompts), least(answers)))
-
-
-def _prompts(sought: Sought, deployment: Deployment) -> float | None:
-    """Prompts a second of one replica; None where a lone one misses an SLO on the first token."""
-    curve = curve_for(deployment, sought.load)
-    waits = [slo for slo in sought.slos if slo.latency is Latency.ttft]
-    late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, sought.load, waits).items())
-    return None if late else prompts_alone(curve.steps, curve.input_tokens)
-
-
-def _answers(sought: Sought, deployment: Deployment) -> float | None:
-    """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
-    try:
-        return curve_for(deployment, sought.load).answers_alone(tpot_limit(sought.slos)).rate
-    except MissesSlo:
-        return None
-
-
-# --- the ratio ------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Splits:
-    """Splits of one pair that were tried."""
-
-    sought: Sought
-    pair: Pair
-    failed: list[tuple[int, int]] = field(default_factory=list)
-
-    def holds(self, prompts: int, answers: int) -> bool:
-        if any(prompts <= fewer[0] and answers <= fewer[1] for fewer in self.failed):
-            return False
-        held = self.sought.on(self.pair.split(prompts, answers), prompts + answers).holds
-        if not held:
-            self.failed.append((prompts, answers))
-        return held
-
-
-def cheapest_split(sought: Sought, pair: Pair, below: float) -> Placed | None:
-    """The split that costs least, below so many dollars an hour, and meets the SLOs; None where none does."""
-    least, splits = pair.least, _Splits(sought, pair)
-    most_prompts = _most(least[0], lambda count: pair.usd_per_hour(count, least[1]) < below)
-    most_answers = _most(least[1], lambda count: pair.usd_per_hour(least[0], count) < below)
-    if not most_prompts or not most_answers or not splits.holds(most_prompts, most_answers):
-        return None
-    prompts = halved(lambda count: splits.holds(count, most_answers), least[0] - 1, most_prompts)
-    answers = halved(lambda count: splits.holds(most_prompts, count), least[1] - 1, most_answers)
-    ways = (
-        (pair.usd_per_hour(first, second), first + second, first, second)
-        for first in range(prompts, most_prompts + 1)
-        for second in range(answers, most_answers + 1)
-    )
-    for _, _, first, second in sorted(way for way in ways if way[0] < below):
-        if splits.holds(first, second):
-            candidate = pair.split(first, second)
-            return Placed(candidate, first + second, sought.on(candidate, first + second))
-    return None
-
-
-def _most(least: int, affordable: Callable[[int], bool]) -> int:
-    """The most replicas that are affordable and not far beyond the fewest; 0 where the fewest are not."""
-    counts = range(least, min(_FURTHEST * least + _MORE, MOST_REPLICAS) + 1)
-    return max((count for count in counts if affordable(count)), default=0)
 
 
 def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> str | None:

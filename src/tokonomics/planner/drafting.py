@@ -6,12 +6,11 @@ answered, since a draft that fails costs more than none.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tokonomics.catalog.drafts import eagle_head, longer_draft, mtp_module, nearest_draft
+from tokonomics.catalog.checkpoints import eagle_head, longer_draft, mtp_module, nearest_draft
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.speculation import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
+from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, DraftMethod, Speculation, acceptance_for
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.refusal import NotServed
 

@@ -9,10 +9,9 @@ import math
 import numpy as np
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import WORLD, Grid, grid_named, grid_of
-from tokonomics.catalog.places import LISTED_EVERYWHERE
+from tokonomics.catalog.places import LISTED_EVERYWHERE, WORLD, Grid, grid_named, grid_of
 from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts, pue_of
-from tokonomics.physics.power import power_of
+from tokonomics.physics.curves import power_of
 from tokonomics.planner.plan import Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed

@@ -2,7 +2,8 @@
 
 Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
 busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
-machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again.
+machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again; not where it
+is what was sized, one layout under a demand that never changes: another draw of that would only tell of chance.
 """
 
 import math
@@ -24,6 +25,7 @@ from tokonomics.money.fleet import (
     fixed_rule,
     is_bought_again,
     mixed_capacity,
+    one_kind_usd,
     zone_correlation,
 )
 from tokonomics.money.fleet_availability import Availability, availability, hold_availability
@@ -164,7 +166,7 @@ def plan_fleet(
         if with_replay and plan.purchases:
             say("the fleet in the simulator")
             replays = replayed(plan, counted, traffic, slos, limits, seed)
-        if not slos or all(case.met for case in replays[:1]):
+        if not slos or all(case.met for case in replays[:1]) or _is_as_sized(plan, counted, demand):
             break
     by_name = {offer.name: offer for offer in counted.offers}
     spot = [by_name[purchase.offer] for purchase in plan.purchases if purchase.terms is Terms.spot]
@@ -193,6 +195,12 @@ def plan_fleet(
         refused=machines.refused,
         rule=fixed_rule(),
     )
+
+
+def _is_as_sized(plan: FleetPlan, machines: Machines, demand: Demand) -> bool:
+    """Whether it is what a plan would take: as many replicas of one layout at all times, as they were simulated."""
+    bought = {machines.layouts[purchase.offer].name for purchase in plan.purchases}
+    return len(bought) == 1 and len(set(demand.total)) == 1
 
 
 def _places(machines: Machines) -> set[str]:
@@ -313,7 +321,7 @@ def _in_one_place(
     Those are the cheapest for machines that could be divided, which says how terms mix, and the cheapest for one kind
     alone in whole machines, which says more of a small fleet.
     """
-    demand, mix = traffic.demand, traffic.demand.mix
+    demand = traffic.demand
     places: dict[str, list[FleetOffer]] = {}
     for offer in machines.offers:
         kind = machines.kinds[offer.name]
@@ -334,7 +342,7 @@ def _in_one_place(
     few = _few_hours(demand)
 
     def alone(place: str) -> float:
-        return min(_alone_usd(offer, demand, mix, asked[place].max_spot_share) for offer in held[place])
+        return min(one_kind_usd(offer, demand, asked[place].max_spot_share) for offer in held[place])
 
     def divided(place: str) -> float:
         return divided_usd(held[place], few, asked[place]) or math.inf
@@ -367,17 +375,6 @@ def _few_hours(demand: Demand) -> Demand:
     places = [round((place + 0.5) / number * demand.hours - 0.5) for place in range(number - 1)]
     chosen = [in_order[place] for place in (*places, -1)]
     return Demand(rates={name: tuple(rates[hour] for hour in chosen) for name, rates in demand.rates.items()})
-
-
-def _alone_usd(offer: FleetOffer, demand: Demand, mix: dict[str, float], spot_share: float) -> float:
-    """USD of the horizon if only this were bought, whole: firm as needed or for the peak, its share on spot."""
-    needed = [math.ceil(rate / mixed_capacity(offer, mix) - 1e-9) for rate in demand.total]
-    firm = [max(needed) * len(needed) * price for price in offer.reserved.values()]
-    firm += [sum(needed) * offer.usd_per_hour] if offer.usd_per_hour is not None else []
-    spot = [sum(needed) * market.usd_per_hour for market in offer.spot]
-    if not firm:
-        return min(spot) if spot_share == 1 and spot else math.inf
-    return (1 - spot_share) * min(firm) + spot_share * min(firm + spot)
 
 
 def replayed(

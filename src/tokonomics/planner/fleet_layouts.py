@@ -28,6 +28,7 @@ from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, floors, least_for, screen
+from tokonomics.sizing.search import CLOSE_ENOUGH, highest_between
 from tokonomics.sizing.setup import Say
 from tokonomics.traffic.slo import Slo
 from tokonomics.units import plural
@@ -40,8 +41,6 @@ _MOST_SIZED = 64
 taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
 _LIKELY = 0.85
 """Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""
-_CLOSE_ENOUGH = 1.01
-"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 MARGIN = 0.97
 """Of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S and
 H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at worst),
@@ -174,7 +173,7 @@ def _levels(
         return Sought(load.at(replicas * rate), slos).holds_on(screened, sized, replicas)
 
     # One fewer does not hold the peak: what each of one fewer would have to carry is too much.
-    too_much = peak / (number - 1) if number > 1 else max(peak * _CLOSE_ENOUGH, screened.capacity.rate * LEEWAY)
+    too_much = peak / (number - 1) if number > 1 else max(peak * CLOSE_ENOUGH, screened.capacity.rate * LEEWAY)
     known = peak / number if holds(number, peak / number) else None
     if (highest := _most(partial(holds, number), too_much, known)) is None:
         return ()
@@ -199,10 +198,7 @@ def _most(holds: Callable[[float], bool], too_much: float, known: float | None =
         low, high = low / 2, low
         if low < too_much * _LEAST:
             return None
-    while high / low > _CLOSE_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return highest_between(holds, low, high)[0]
 
 
 def _missed(sized: Sized) -> Refused:

@@ -15,9 +15,9 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
 from tokonomics.money.fleet import FleetOffer, SpotMarket

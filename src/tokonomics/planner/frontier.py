@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval
 from tokonomics.planner.plan import Study

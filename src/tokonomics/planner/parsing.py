@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from pydantic import ValidationError
 
+from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import parse_discounts, select_offers
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
-from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.fleet import Router

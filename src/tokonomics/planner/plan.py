@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.physics.speculation import Speculation
+from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.plan_answer import (
     Candidate,
@@ -388,5 +388,5 @@ def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bo
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region
-    served = row.prefill is not None, row.is_alone, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
+    served = row.prefill is not None, row.lacks_redundancy, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.precision import Precision
 from tokonomics.planner.search import Kind
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.refusal import Reason
@@ -84,7 +84,7 @@ class Candidate(Bill):
         return self.gpu, self.gpus_per_replica, self.weights, self.prefill.gpus_per_replica if self.prefill else 0
 
     @property
-    def is_alone(self) -> bool:
+    def lacks_redundancy(self) -> bool:
         """One machine, or one replica of a kind over several, and nothing beside it."""
         return self.instances == 1 or self.replicas == 1 or (self.prefill is not None and self.prefill.replicas == 1)
 

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.images import PromptImages
+from tokonomics.catalog.models import PromptImages
 from tokonomics.money.cost import cost
 from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.calibration import profile_key
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.intervals import known_speed
-from tokonomics.physics.speculation import Speculation
 from tokonomics.planner.drafting import with_drafts
 from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.plan import Study
 from tokonomics.planner.prospects import layout

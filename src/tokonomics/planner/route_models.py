@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
-from tokonomics.money.api_bill import ApiBill, api_bills
+from tokonomics.money.api_bill import ApiCost, api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.plan import Question, searched
@@ -181,7 +181,7 @@ class CalledModel:
         """Price lists do not say: taken to hold what the longest of one's own does."""
         return math.inf
 
-    def bill(self, load: Load) -> ApiBill:
+    def bill(self, load: Load) -> ApiCost:
         return api_bills([self.price], load.trace, self.cached_share, replayed=True)[0][0]
 
     def usd_per_month(self, load: Load, key: Hashable = None) -> float:

@@ -32,7 +32,7 @@ from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_late
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.forecast import ForecastError, error_of
+from tokonomics.traffic.arrivals import ForecastError, error_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace, make_trace
 from tokonomics.types import Noun

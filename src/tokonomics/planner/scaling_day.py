@@ -13,8 +13,7 @@ import numpy as np
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, HOURS_PER_WEEK, Demand
 from tokonomics.planner.fleet_traffic import FleetTraffic
-from tokonomics.traffic.arrivals import Arrivals, draw_arrivals
-from tokonomics.traffic.forecast import RECENT, by_period, by_trend, rates_by_moment
+from tokonomics.traffic.arrivals import RECENT, Arrivals, by_period, by_trend, draw_arrivals, rates_by_moment
 from tokonomics.traffic.trace import Floats, Trace, make_trace
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 

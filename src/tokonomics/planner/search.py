@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.links import link_speed
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
+from tokonomics.sizing.disaggregation import served_on
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
@@ -50,33 +50,28 @@ class Sought:
     router: Router | None = None
     attempts: Attempts = field(default_factory=Attempts)
 
-    def setup(self, candidate: Screened, replicas: int = 1) -> Setup:
-        """A candidate as it is served; the link between the sides of a disaggregated one depends on its replicas."""
-        hosts = candidate.hosts
+    def setup(self, hosts: Hosts, replicas: int = 1) -> Setup:
+        """A candidate as it is served on so many replicas."""
         tiers = hosts.tiers if self.load.trace.prefix is not None else None
-        setup = Setup(candidate.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
-        if hosts.prefill is None:
-            return setup
-        link = link_speed(hosts.link(replicas), candidate.deployment.gpu)
-        first = hosts.prefill
-        return replace(setup, prefill=first.deployment, prefill_replicas=first.replicas, link_bytes_per_s=link)
+        setup = Setup(hosts.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
+        return served_on(setup, hosts, replicas)
 
     def on(self, candidate: Screened, replicas: int) -> Sized:
         """The candidate on so many replicas: it holds, or what breaks."""
-        return self.attempts.on(self.setup(candidate, replicas), replicas)
+        return self.attempts.on(self.setup(candidate.hosts, replicas), replicas)
 
     def smallest(self, candidate: Screened, most: int = MOST_REPLICAS, least: int = 1) -> Sized:
         """The candidate on the fewest replicas that hold, or what breaks."""
-        return fewest(self.setup(candidate), self.attempts, least=least, most=most)
+        return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
     def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
         """What was sized, its router and limit as they are, on all of this load, or so many times of it, to the end."""
-        setup = replace(self.setup(candidate, sized.replicas), router=sized.router)
+        setup = replace(self.setup(candidate.hosts, sized.replicas), router=sized.router)
         return attempt(setup, sized.replicas, sized.max_sequences, times)
 
     def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
         """Whether so many replicas hold this load, behind that router and with that limit on sequences."""
-        setup = replace(self.setup(candidate, replicas), router=sized.router)
+        setup = replace(self.setup(candidate.hosts, replicas), router=sized.router)
         return self.attempts.once(setup, replicas, sized.max_sequences).holds
 
 
@@ -188,11 +183,8 @@ class Search:
     def _fewest_allowed(self, held: float) -> int:
         """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
         share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
-        if share is None:
-            return self.sought.load.least_replicas
         # The last digit of a division must not cost a replica.
-        needed = math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9)
-        return max(needed, self.sought.load.least_replicas)
+        return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """A table would show it, whatever it costs, within reason."""
@@ -257,7 +249,7 @@ class Search:
                 return
         trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
         if not trial.holds:
-            number = "a lone request" if trial.replicas <= 1 else plural(trial.replicas, "replica")
+            number = "a lone request" if trial.is_lone else plural(trial.replicas, "replica")
             self._refuse(deployment, Reason.too_slow, f"misses the SLO even with {number}: {trial.breaks}")
         elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
             reason = f"takes {trial.replicas * deployment.gpus} GPUs; at most {candidate.hosts.max_gpus} allowed"

@@ -3,7 +3,7 @@
 from datetime import date
 from enum import StrEnum
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.types import Noun, Speed
 
 

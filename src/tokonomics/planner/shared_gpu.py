@@ -14,12 +14,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import shard
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.shared_answer import SHARED_WAYS, ModelHere, SharedPlan, Way, WayRow
 from tokonomics.planner.shared_ways import (

@@ -14,14 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.catalog.engines import Engine
-from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.mig import MigProfile, fit_together, mig_profiles, slice_of
+from tokonomics.catalog.engines import Engine, start_times
+from tokonomics.catalog.gpus import Gpu, MigProfile, find_gpu, fit_together, mig_profiles, slice_of
 from tokonomics.catalog.offer_choice import loading_gib
-from tokonomics.catalog.start_times import start_times
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, workspace_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, shard, workspace_bytes
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.capacity import what_breaks

@@ -18,27 +18,27 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.physics.intervals import interval
-from tokonomics.planner.disaggregation import Pair, RatioPoint, kv_transfer_s, pair_of, resize_apart, splits_of
+from tokonomics.planner.disaggregation import RatioPoint, kv_transfer_s, resize_apart, splits_of
 from tokonomics.planner.plan import Question, Study, searched
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Placed, Sought, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
+from tokonomics.sizing.search import CLOSE_ENOUGH
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.classes import hurried
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.tenants import hurried
 from tokonomics.traffic.trace import Counts
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-CLOSE_ENOUGH = 1.01
-"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_DOUBLINGS = 10
 _CHANGE = 0.25
 _SHOWN = 1.04
@@ -354,7 +354,8 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
         return ()
     question, placed = study.question, study.apart.sized
     hosts, load = placed.screened.hosts, question.load
-    pair = pair_of(Sought(load, question.slos, question.router), hosts, question.limits.max_utilization)
+    sought = Sought(load, question.slos, question.router)
+    pair = pair_of(sought.setup(hosts), hosts, question.limits.max_utilization)
     assert isinstance(pair, Pair)
     together = screen(pair.decode.deployment, pair.decode, load, question.slos)
     fleets: list[tuple[int, int, Screened]] = []

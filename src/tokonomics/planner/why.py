@@ -183,10 +183,10 @@ def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
 
 def _at_least(sought: Sought, candidate: Screened) -> tuple[int, str | None]:
     """The fewest replicas not ruled out, and what one fewer breaks where it was simulated."""
-    tried = sought.attempts.tried(sought.setup(candidate))
+    tried = sought.attempts.tried(sought.setup(candidate.hosts))
     failed = {count: trial for count, trial in tried.items() if trial.breaks}
     most = max(failed, default=0)
-    least = max(candidate.fewest, sought.load.least_replicas)
+    least = candidate.fewest
     return (most + 1, failed[most].breaks) if most >= least else (least, None)
 
 

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tokonomics.catalog.apis import ApiPrice, find_api, price_request
+from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.addresses import target
@@ -17,7 +18,15 @@ from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun, Stated, save_run
 from tokonomics.measure.importers.recognise import read_runs
-from tokonomics.measure.priced_run import MeasuredMachine, Price, Said, as_model, machine_of, price_run, rental_of
+from tokonomics.measure.priced_run import (
+    GivenMachine,
+    MeasuredMachine,
+    Price,
+    as_model,
+    machine_of,
+    price_run,
+    rental_of,
+)
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
@@ -38,7 +47,7 @@ def priced(run: BenchmarkRun, request: Rented) -> PricedRunResult:
     return PricedRunResult(**dict(price_run(run, machine, price, targets_of(request))))
 
 
-def said_of(ran: Ran, model: str | None = None) -> Said:
+def said_of(ran: Ran, model: str | None = None) -> GivenMachine:
     """What was typed, which must be known; what a file states may be anything."""
     if model is not None:
         find_model(model)
@@ -50,7 +59,7 @@ def said_of(ran: Ran, model: str | None = None) -> Said:
         parse_precision(ran.weights, WEIGHT_PRECISIONS, "weights")
     if ran.kv is not None:
         parse_precision(ran.kv, KV_PRECISIONS, "kv")
-    return Said(ran.gpu, ran.gpus, ran.tp, ran.pp, ran.ep, ran.dp, ran.engine, ran.weights, ran.kv, model)
+    return GivenMachine(ran.gpu, ran.gpus, ran.tp, ran.pp, ran.ep, ran.dp, ran.engine, ran.weights, ran.kv, model)
 
 
 def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rented) -> Price | None:

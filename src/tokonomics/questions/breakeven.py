@@ -1,11 +1,11 @@
 """From which volume on is hosting a model oneself cheaper than an API?"""
 
-from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.apis import ApiPrice, find_api
+from tokonomics.catalog.api_hosts import find_api, hosts_of
+from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.api_bill import ApiBill, ApiLeftOut, api_bills, host_bills
+from tokonomics.money.api_bill import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.planner.breakeven import (
     TRICKLE,
@@ -18,17 +18,16 @@ from tokonomics.planner.breakeven import (
     tokens_per_request,
 )
 from tokonomics.planner.parsing import amount, listed
-from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
-from tokonomics.questions.offers import every_offer
+from tokonomics.questions.offers import every_offer, extras_of
+from tokonomics.questions.plan_measured import latencies_of
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import say_if_compiling
 from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import read_rate
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_MONTH, percent, plural, usd
@@ -142,7 +141,7 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
 
 def _bills(
     request: BreakevenRequest, trace: Trace, cached_share: float
-) -> tuple[tuple[ApiBill, ...], tuple[ApiLeftOut, ...]]:
+) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
     """What the APIs charge: those asked for, in their order; or every host of the model, the cheapest first."""
     replayed = request.cached_share is None
     if request.api:

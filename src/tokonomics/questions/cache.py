@@ -22,8 +22,7 @@ from tokonomics.questions.serving import prices_of, say_if_compiling, within_con
 from tokonomics.questions.targets import check_jobs, check_pauses, targets_of
 from tokonomics.questions.traffic import read_time, traffic_of
 from tokonomics.questions.traffic_results import CacheResult
-from tokonomics.traffic.embeddings import embed
-from tokonomics.traffic.prompts import Prompts, read_pairs, read_prompts
+from tokonomics.traffic.prompts import Prompts, embed, read_pairs, read_prompts
 
 
 def cache(request: CacheRequest, listener: Listener = SILENT) -> CacheResult:

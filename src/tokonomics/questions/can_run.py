@@ -7,12 +7,12 @@ import numpy as np
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offers import MAX_GPUS
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
-from tokonomics.physics.power import power_of
+from tokonomics.physics.curves import power_of
 from tokonomics.planner.can_run import OwnMachine
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, gpu_filter, listed

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tokonomics.catalog.apis import list_apis, price_request
+from tokonomics.catalog.api_hosts import list_apis
+from tokonomics.catalog.apis import price_request, read_litellm
 from tokonomics.catalog.gpus import find_gpus
-from tokonomics.catalog.litellm_file import read_litellm
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import select_offers
 from tokonomics.catalog.places import LISTED

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_usd_per_hour, market_offers
-from tokonomics.catalog.offer_files import write_offers
-from tokonomics.catalog.offers import OLDER, Offer
+from tokonomics.catalog.offers import OLDER, Offer, write_offers
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money

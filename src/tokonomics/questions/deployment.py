@@ -2,9 +2,9 @@
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.questions.inputs import Layout

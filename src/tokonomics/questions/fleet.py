@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
+from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money.api_bill import host_bills
 from tokonomics.money.batch_work import BatchWork, parse_batch_work
 from tokonomics.money.demand import is_curve, parse_demand
 from tokonomics.money.fleet import FleetLimits
@@ -18,7 +21,6 @@ from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machine
 from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.planner.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
-from tokonomics.questions.batch_api import batch_api
 from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
@@ -30,7 +32,8 @@ from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
-from tokonomics.units import percent, whole_number
+from tokonomics.traffic.trace import Trace
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, whole_number
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
@@ -214,3 +217,22 @@ def _interruptions(text: str | None) -> Interruptions | None:
             fix="Write such as 0.2: taken back within a month with a chance of 20 %; or scarce.",
         )
     return Interruptions(per_hour=hourly_rate(chance))
+
+
+def batch_api(model: ModelSpec, name: str, sample: Trace, work: BatchWork) -> BatchWay | None:
+    """The cheapest of its hosts, at the batch price where one is quoted and else at the list's; None where nobody
+    hosts it.
+
+    Batch prices are for answers within a day: for a nearer deadline list prices count alone.
+    """
+    hosts = hosts_of(model, name)
+    if not hosts:
+        return None
+    within_a_day = work.deadline_hours * SECONDS_PER_HOUR >= DAY_S
+    best = min(host_bills(hosts, sample, batch=within_a_day), key=lambda bill: bill.usd_per_mtok)
+    quoted = best.name.endswith("(batch)")
+    why = "it quotes no batch price" if within_a_day else "batch prices are for answers within a day"
+    said = "its batch price" if quoted else f"its list price: {why}"
+    usd = best.usd_per_mtok * work.tokens_per_day * HOURS_PER_MONTH / 24 / TOKENS_PER_MTOK
+    kind = "batch API" if quoted else "API"
+    return batch_way(f"{best.name.removesuffix(' (batch)')}, {kind}", usd, work, said)

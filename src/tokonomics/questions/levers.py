@@ -1,14 +1,13 @@
 """What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
+from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.catalog.precision import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.money.upkeep import upkeep
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.speculation import DRAFT_TOKENS
+from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
 from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
 from tokonomics.planner.levers.stack import order_from
@@ -18,12 +17,11 @@ from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of
-from tokonomics.questions.offers import offers_of
+from tokonomics.questions.offers import extras_of, offers_of
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.targets import check_pauses, targets_of
 from tokonomics.questions.traffic_results import LeversResult, StackResult
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.refusal import NotServed

@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
+from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.catalog.engines import all_engines, find_engine
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
-from tokonomics.physics.speculation import Speculation
+from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.drafting import NO_DRAFT, draft_named, published_draft
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.parsing import (
@@ -54,10 +54,10 @@ from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, re
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.layouts import weight_choices
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.traffic.classes import classed
 from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.slo import Latency
+from tokonomics.traffic.tenants import classed
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}

@@ -1,6 +1,6 @@
 """The user's own market: whom one buys from, where and at what discount, saved once in the catalogue."""
 
-from tokonomics.catalog.user_file import user_market, user_path
+from tokonomics.catalog.entries import user_market, user_path
 from tokonomics.questions.inputs import Market
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Request

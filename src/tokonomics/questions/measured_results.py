@@ -3,15 +3,13 @@
 import math
 from typing import Any
 
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import QuantisedPart
+from tokonomics.catalog.checkpoints import QuantisedPart
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.importers.lm_eval import KeptQuality
-from tokonomics.measure.meter.bill import Bill
-from tokonomics.measure.meter.bill_sale import BillSale
-from tokonomics.measure.meter.energy import MeteredEnergy
-from tokonomics.measure.meter.state import BudgetState
-from tokonomics.measure.meter.unusual import UnusualDay
+from tokonomics.measure.meter.bill import MeteredEnergy, StatementSale
+from tokonomics.measure.meter.price_factors import UnusualDay
+from tokonomics.measure.meter.state import BudgetState, Statement
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation
@@ -107,14 +105,14 @@ class ReplayResult(Result, Replay):
         return f"{self.model} on {self.gpu}: {plural(len(self.runs), 'run')} replayed"
 
 
-class MeterReportResult(Result, Bill):
+class MeterReportResult(Result, Statement):
     """What metered tokens have cost."""
 
     ROWS = "lines"
 
     unusual: tuple[UnusualDay, ...] = ()
     """Days whose price leaves its band, and why."""
-    sale: BillSale | None = None
+    sale: StatementSale | None = None
     """What was earned, where a price or a margin is given."""
     budgets: tuple[BudgetState, ...] = ()
     energy: MeteredEnergy | None = None

@@ -7,41 +7,43 @@ from functools import partial
 from pathlib import Path
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.grid import WORLD, grid_named
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
+from tokonomics.catalog.places import WORLD, grid_named
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.measure.meter.against_plan import read_plan
-from tokonomics.measure.meter.bill import bill, bill_csv, duration, instant
-from tokonomics.measure.meter.bill_sale import bill_sale
-from tokonomics.measure.meter.budget import BudgetBook, parse_budgets
-from tokonomics.measure.meter.energy import metered_energy
+from tokonomics.measure.meter.bill import (
+    MeteredGpu,
+    bill,
+    bill_csv,
+    bill_sale,
+    duration,
+    instant,
+    metered_energy,
+    token_costs,
+)
 from tokonomics.measure.meter.export import (
     Exported,
     ExportFormat,
     cached_needs,
     estimated,
     exported,
-    read_planned_month,
 )
 from tokonomics.measure.meter.exposition import listen_address
-from tokonomics.measure.meter.gpu import dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
-from tokonomics.measure.meter.prices import Prices, find_offer, parse_prices
-from tokonomics.measure.meter.prometheus_api import PrometheusApi
+from tokonomics.measure.meter.price_factors import read_plan, unusual_days
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus
-from tokonomics.measure.meter.readings import GpuSource, SystemClock
-from tokonomics.measure.meter.scrape import address_of
+from tokonomics.measure.meter.readings import GpuSource, SystemClock, dcgm_gpus, nvml_gpus
+from tokonomics.measure.meter.scrape import PrometheusApi, address_of
 from tokonomics.measure.meter.session import MeterSettings
+from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
 from tokonomics.measure.meter.state import Planned
-from tokonomics.measure.meter.token_price import MeteredGpu, token_costs
-from tokonomics.measure.meter.unusual import unusual_days
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S
 from tokonomics.money.cost import require_positive
 from tokonomics.money.sale import sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import MeterReportResult
+from tokonomics.questions.offers import extras_of
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
     AgainstPlan,
@@ -51,7 +53,6 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
 
@@ -219,7 +220,7 @@ def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
 def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Exported:
     """Charges and prices of a stretch of the ledger, or of a plan."""
     if request.plan is not None:
-        return estimated(read_planned_month(Path(request.plan)), today())
+        return estimated(Path(request.plan), today())
     _asked_for(request, time.time())
     on = gpu_behind(request)
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():

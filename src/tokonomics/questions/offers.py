@@ -1,13 +1,14 @@
-"""Which offers may be bought, from what was asked: filters, discounts, marketplaces, the age of prices."""
+"""What one pays, from what was asked: which offers may be bought, and people and overheads beside the machines."""
 
 from functools import lru_cache
 
 from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.clock import today
-from tokonomics.errors import BadInput, option
-from tokonomics.planner.parsing import discounts_from, gpu_filter, offers_for
-from tokonomics.questions.inputs import Market, SomeGpus
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money.breakeven import Extra, engineers
+from tokonomics.planner.parsing import discounts_from, dollars, gpu_filter, offers_for
+from tokonomics.questions.inputs import Market, SomeGpus, Staffed
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.tables import prices_in
 from tokonomics.types import Same
@@ -57,3 +58,33 @@ def _left(
 @lru_cache(maxsize=16)
 def _list_prices(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
     return list_prices(offers.value)
+
+
+def extras_of(request: Staffed) -> tuple[Extra, ...]:
+    """Lines beside the machines: none unless asked for."""
+    usd_per_month = dollars(request.engineer_usd_per_month, "engineer_usd_per_month")
+    if (request.engineers is None) != (usd_per_month is None):
+        missing = "engineer_usd_per_month" if request.engineers is not None else "engineers"
+        fix = f"Such as {option('engineers', 0.5)} {option('engineer_usd_per_month', 15000)}."
+        raise BadInput("is missing", field=missing, fix=fix)
+    people: tuple[Extra, ...] = ()
+    if request.engineers is not None and usd_per_month is not None:
+        people = (engineers(request.engineers, usd_per_month),)
+    return (*people, *(_overhead(text) for text in request.overhead or ()))
+
+
+def _overhead(text: str) -> Extra:
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        amount = float(value.removesuffix("%").strip())
+    except ValueError:
+        amount = -1.0
+    if not name or not 0 <= amount < 1e12:
+        raise BadInput(
+            f"'{shorten(text)}' is not understood",
+            field="overhead",
+            fix="Write monitoring=500 for dollars a month, or network=8% of what the machines cost.",
+        )
+    if value.endswith("%"):
+        return Extra(name=name, share_of_machines=amount / 100)
+    return Extra(name=name, usd_per_month=amount)

@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
-from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make
-from tokonomics.catalog.grid import grid_named
+from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import recovery_of
+from tokonomics.catalog.places import grid_named
 from tokonomics.clock import today
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.api_latency import ApiLatency
-from tokonomics.money.api_bill import ApiBill, host_bills
+from tokonomics.measure.benchmark_run import ApiLatency
+from tokonomics.money.api_bill import ApiCost, host_bills
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.breakeven import share_of_api
@@ -34,12 +33,12 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.regret import least_regret
 from tokonomics.planner.what_if import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
-from tokonomics.questions.api_latency import latencies_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
-from tokonomics.questions.offers import every_offer
+from tokonomics.questions.offers import every_offer, extras_of
+from tokonomics.questions.plan_measured import latencies_of, measured_beside
 from tokonomics.questions.request import parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (
@@ -53,14 +52,13 @@ from tokonomics.questions.results import (
 )
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
-from tokonomics.questions.upkeep import extras_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
-from tokonomics.traffic.session_summary import log_pace
-from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.traffic.sessions import log_pace
+from tokonomics.traffic.workload import parse_thinking
 from tokonomics.types import copied
 
 
@@ -130,8 +128,6 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
     if request.measured:
-        from tokonomics.questions.plan_measured import measured_beside  # Slow to load: only where it is used.
-
         found |= {"measured": measured_beside(request, plan, listener)}
     if request.deploy:
         found |= {"deploy": tuple(files)}
@@ -185,7 +181,7 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
     }
 
 
-def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiBill, ...]:
+def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiCost, ...]:
     """What each host that sells the model charges for these requests, the cheapest first; nobody hosts an encoder.
 
     What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
@@ -375,7 +371,7 @@ def _cached_share(request: CompareRequest, load: Load) -> float:
 
 def _hosts(
     question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
-) -> tuple[ApiBill, ...]:
+) -> tuple[ApiCost, ...]:
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
     bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)

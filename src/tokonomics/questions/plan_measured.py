@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.measure.benchmark_run import BenchmarkRun
-from tokonomics.measure.importers.recognise import read_runs
-from tokonomics.measure.priced_run import PricedRun, Said, as_model, machine_of, price_run, rental_of
+from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun, api_latency
+from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.plan_answer import Plan
+from tokonomics.questions.inputs import MeasuredApis
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.buy import PlanRequest
 
@@ -19,6 +19,8 @@ def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILEN
 
     A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
     """
+    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+
     paths = [Path(name) for name in request.measured or ()]
     runs = [read_runs([path]) for path in paths]
     for path, run in zip(paths, runs, strict=True):
@@ -48,5 +50,20 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
     if gpu and not run.stated.gpu:
         listener.note(f"{where} names no GPU: taken as measured on {gpu}")
     own = as_model(run, plan.model)
-    machine = machine_of(own.stated, Said(gpu=gpu))
+    machine = machine_of(own.stated, GivenMachine(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)
+
+
+def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
+    """By ``host:model``; none unless files are given."""
+    if not request.measured:
+        return {}
+    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+
+    found: dict[str, ApiLatency] = {}
+    for name in request.measured:
+        made = api_latency(read_runs([Path(name)]), shorten(Path(name).name))
+        if made.api in found:
+            raise BadInput(f"{made.api} is measured by two files", field="measured", fix="Give one of them.")
+        found[made.api] = made
+    return found

@@ -12,7 +12,7 @@ from tokonomics.questions.predict_results import CurveResult, FitResult, Predict
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
 from tokonomics.questions.targets import targets_of
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.traffic.workload import parse_thinking
 
 
 def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:

@@ -5,21 +5,20 @@ from typing import Any
 
 from pydantic import Field
 
-from tokonomics.catalog.checkpoints import Checkpoint
+from tokonomics.catalog.checkpoints import Checkpoint, Recovery
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import Recovery
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
-from tokonomics.measure.api_latency import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.money.upkeep import Upkeep
-from tokonomics.physics.power import PowerCurve
+from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
@@ -38,7 +37,7 @@ from tokonomics.planner.what_if import BillRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer
-from tokonomics.traffic.session_summary import LogPace
+from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
@@ -136,7 +135,7 @@ class PlanResult(Result, Plan):
     """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
     frontier: Frontier | None = None
     """Price against latency: fleets that none beats, each with whether it meets the SLOs, and why not."""
-    apis: tuple[ApiBill, ...] = ()
+    apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, the cheapest first."""
     hosts: tuple[PickHost, ...] = ()
     """Every machine that the pick can stand on, the cheapest first."""
@@ -306,7 +305,7 @@ class NothingHosts(Result):
 class CompareResult(Result, Comparison):
     """Several models on several GPUs, side by side; and what APIs charge for the same requests."""
 
-    apis: dict[str, tuple[ApiBill, ...]] = Field(default_factory=dict)
+    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
     """By model: the cheapest hosts of it, and those that were measured."""
     best: Candidate | None = None
     """The cheapest pair's pick, per token; at a recent price, where that costs little more."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.catalog.apis import find_api
+from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, did_you_mean, option, shorten

@@ -62,7 +62,7 @@ class ScenarioFile:
         shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
         shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
         said = {**shared, **self.tables.get(verb, {})}
-        return {key: self._found(verb, key, _alone(verb, key, value)) for key, value in said.items()}
+        return {key: self._found(verb, key, _single_value(verb, key, value)) for key, value in said.items()}
 
     def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
         """What of the file stays beside what was typed: traffic and prices that are typed replace the file's."""
@@ -109,7 +109,7 @@ class ScenarioFile:
         return f"{before}{there}" if whole != name or (not Path(name).is_absolute() and there.exists()) else value
 
 
-def _alone(verb: str, key: str, value: object) -> object:
+def _single_value(verb: str, key: str, value: object) -> object:
     """The one value of a list of one, where the verb takes no list."""
     parameter = parameter_for(verb, key)
     is_one = parameter is not None and not parameter.is_list and isinstance(value, list) and len(value) == 1

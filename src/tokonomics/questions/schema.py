@@ -5,7 +5,7 @@ from typing import Any
 
 from tokonomics.errors import by_name
 from tokonomics.questions.request import Kind, Parameter, Parameters, Request
-from tokonomics.traffic.service_class import FIELDS
+from tokonomics.traffic.slo import FIELDS
 
 
 def inputs_schema(request: type[Request], parameters: Parameters) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tokonomics.questions.load import draft_of
 from tokonomics.questions.offers import offers_of
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
-from tokonomics.serving.compiled import must_compile
+from tokonomics.serving.compiled import must_compile, must_translate
 from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage
 from tokonomics.serving.links import link_speed
 from tokonomics.sizing.hosts import cheapest_host
@@ -84,7 +84,9 @@ def say_left_out(load: Load, context: int, listener: Listener) -> None:
 def say_if_compiling(listener: Listener) -> None:
     """The first simulation on a machine compiles its loop: say why it takes a while."""
     if must_compile():
-        listener.note("compiling the simulator, once on this machine: a few seconds …")
+        slow = "half a minute, as no code for it was shipped that the LLVM here can read"
+        takes = slow if must_translate() else "a few seconds"
+        listener.note(f"compiling the simulator, once on this machine: {takes} …")
 
 
 def fleet_of(

@@ -48,12 +48,11 @@ from tokonomics.sizing.load import Load, load_of_requests
 from tokonomics.sizing.screen import late_by_pauses
 from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed
 from tokonomics.sizing.setup import Handling, Setup
-from tokonomics.traffic.classes import classed, strictest, without_classes
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.thinking import parse_thinking
+from tokonomics.traffic.tenants import classed, strictest, without_classes
 from tokonomics.traffic.trace import Trace
-from tokonomics.traffic.workload import lengths_text
+from tokonomics.traffic.workload import lengths_text, parse_thinking
 from tokonomics.types import copied
 
 _WORTH_COUNTING = 200_000

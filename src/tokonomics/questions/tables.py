@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def prices_in(value: Any) -> "tuple[Offer, ...]":
     """The offers of a price list, by name or in memory; the shipped ones where there is none."""
-    from tokonomics.catalog.offer_files import load_offers, parse_offers
+    from tokonomics.catalog.offers import load_offers, parse_offers
 
     if value is None or isinstance(value, str):
         return load_offers(None if value is None else Path(value))

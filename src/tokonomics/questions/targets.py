@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.inputs import Classed, Objectives, PlanTraffic, TrafficShape
-from tokonomics.traffic.service_class import ServiceClass, parse_classes
-from tokonomics.traffic.slo import Latency, Slo, parse_slos
+from tokonomics.traffic.slo import Latency, ServiceClass, Slo, parse_classes, parse_slos
 from tokonomics.traffic.trace import Trace
 
 

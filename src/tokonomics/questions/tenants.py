@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.class_bill import ClassBill
+from tokonomics.money.class_bill import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
 from tokonomics.planner.class_report import ClassReport, class_report
@@ -19,11 +19,10 @@ from tokonomics.questions.requests.traffic import TenantsRequest
 from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
 from tokonomics.questions.targets import classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of
-from tokonomics.questions.traffic_results import LabelBill, LabelRow, TenantSale, TenantsResult, TenantsSale
+from tokonomics.questions.traffic_results import LabelCost, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
-from tokonomics.traffic.classes import classed
-from tokonomics.traffic.service_class import ServiceClass
-from tokonomics.traffic.tenants import joined, present
+from tokonomics.traffic.slo import ServiceClass
+from tokonomics.traffic.tenants import classed, joined, present
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
 
@@ -96,7 +95,7 @@ def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
         tokens = sum(row.tokens for row in own)
         mtok = (used + unused) * hours / tokens * TOKENS_PER_MTOK if tokens and hours else None
         parts = {"used_usd": used, "unused_usd": unused, "usd": used + unused}
-        bills.append(ClassBill(name=one.name, tokens=tokens, **parts, usd_per_mtok=mtok))
+        bills.append(ClassCost(name=one.name, tokens=tokens, **parts, usd_per_mtok=mtok))
     made = sharing.serve(trace, pooling.sized)
     return class_report(lambda times: sharing.serve(trace.faster(times), pooling.sized), made, bills, "an hour")
 
@@ -132,7 +131,7 @@ def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
     )
 
 
-def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelBill, ...]:
+def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelCost, ...]:
     """What the tenants pay by each label alone, where they are named by several: each sums to the whole bill."""
     bills = []
     for place, label in enumerate(labels if len(labels) > 1 else ()):
@@ -148,7 +147,7 @@ def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelBi
             )
             for value, own in values.items()
         ]
-        bills.append(LabelBill(label=label, values=tuple(sorted(lines, key=lambda line: -line.pays_usd_per_hour))))
+        bills.append(LabelCost(label=label, values=tuple(sorted(lines, key=lambda line: -line.pays_usd_per_hour))))
     return tuple(bills)
 
 

@@ -201,7 +201,7 @@ class LabelRow(Noun):
     pays_usd_per_hour: float
 
 
-class LabelBill(Noun):
+class LabelCost(Noun):
     """The bill of the shared fleet by one label, the largest first."""
 
     label: str
@@ -211,7 +211,7 @@ class LabelBill(Noun):
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
-    by: tuple[LabelBill, ...] = ()
+    by: tuple[LabelCost, ...] = ()
     """Where tenants are named by several labels: each label alone."""
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None

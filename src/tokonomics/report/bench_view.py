@@ -12,9 +12,8 @@ from tokonomics.questions.measured_results import PricedRunResult, RecoveryResul
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.quality_view import recovered
-from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, time_text, turn_text, usd_text
-from tokonomics.units import SECONDS_PER_HOUR, percent, plural, seconds, usd
+from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, span_text, time_text, usd_text
+from tokonomics.units import SECONDS_PER_HOUR, fine_percent, percent, plural, seconds, usd
 
 _NAMELESS = ("unknown model", "the file names no model")
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
@@ -23,13 +22,15 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 def bench(result: PricedRunResult, request: Request) -> Answer:
     """A measured run, whoever measured it."""
     title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
-    drawn = {"Load against price and latency": lambda: charts.bench.bench_chart(result)}
+    drawn = {"Load against price and latency": lambda: charts.measured.bench_chart(result)}
     return Answer(result, title, partial(_sections, result), drawn)
 
 
 def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
     """A measured run; or what a quantised model keeps of its scores."""
-    return recovered(result) if isinstance(result, RecoveryResult) else bench(result, request)
+    if isinstance(result, RecoveryResult):
+        return Answer(result, f"What {result.model} keeps at {result.precision}", partial(_recovered, result))
+    return bench(result, request)
 
 
 def _sections(result: PricedRun) -> blocks.View:
@@ -124,31 +125,26 @@ def _loads(result: PricedRun) -> blocks.Table:
 def _jobs(result: PricedRun) -> blocks.View:
     """Sessions: how long a job took at each load, what it cost, and what of each turn the server had already."""
     points = [result.run.points[place] for place in _order(result)]
-    held = [point for point in points if point.jobs is not None]
+    held = [(point, point.jobs) for point in points if point.jobs is not None]
     if not held:
         return
     per_hour = result.price.usd_per_hour if result.price else None
     per_second = per_hour / SECONDS_PER_HOUR if per_hour is not None else None
-    rows, turns = [], []
-    for point in held:
-        jobs = point.jobs
-        assert jobs is not None
+    rows = []
+    for point, jobs in held:
         cost = usd(per_second / point.requests_per_s * jobs.requests_per_job) if per_second else NO_VALUE
         times = (_time(jobs.job_s, name) for name in ("p50", "p99"))
         rows.append([point.load, f"{jobs.finished:,}", f"{jobs.requests_per_job:.3g}", *times, cost])
-        turns += [
-            [
-                point.load if not place else "",
-                turn_text(row.first, row.last),
-                f"{row.requests:,}",
-                f"{row.mean_input_tokens:,.0f}",
-                percent_text(row.cached_share),
-                _time(row.ttft_s, "p50"),
-            ]
-            for place, row in enumerate(jobs.by_turn)
-        ]
     yield blocks.table(["!load", ">jobs finished", ">requests a job", ">job p50", ">p99", ">$ a job"], rows)
-    yield blocks.table(["!load", "turn", ">requests", ">mean prompt", ">cached", ">TTFT p50"], turns)
+    yield blocks.listed(
+        [("" if place else point.load, turns) for point, jobs in held for place, turns in enumerate(jobs.by_turn)],
+        ("!load", lambda row: row[0]),
+        ("turn", lambda row: span_text(row[1].first, row[1].last)),
+        (">requests", lambda row: f"{row[1].requests:,}"),
+        (">mean prompt", lambda row: f"{row[1].mean_input_tokens:,.0f}"),
+        (">cached", lambda row: percent_text(row[1].cached_share)),
+        (">TTFT p50", lambda row: _time(row[1].ttft_s, "p50")),
+    )
 
 
 def _marked(load: str, place: int, result: PricedRun) -> str:
@@ -191,17 +187,11 @@ def _predictions(result: PricedRun) -> blocks.Table:
     rows = []
     for place in _order(result):
         for at, scored in enumerate(result.points[place].scored):
-            low, high = (_figure(scored.metric, edge) for edge in (scored.predicted.low, scored.predicted.high))
-            rows.append(
-                (
-                    "" if at else _label(result, place),
-                    _name(scored.metric, scored.statistic),
-                    _figure(scored.metric, scored.measured),
-                    _figure(scored.metric, scored.predicted.mid),
-                    f"{low} to {high}",
-                    blocks.Span(signed_text(scored.off), "" if scored.inside else "warn"),
-                )
-            )
+            load, name = "" if at else _label(result, place), _name(scored.metric, scored.statistic)
+            figures = scored.measured, scored.predicted.mid, scored.predicted.low, scored.predicted.high
+            measured, mid, low, high = (_figure(scored.metric, figure) for figure in figures)
+            off = blocks.Span(signed_text(scored.off), "" if scored.inside else "warn")
+            rows.append((load, name, measured, mid, f"{low} to {high}", off))
     return blocks.table(["!load", "!figure", ">measured", ">predicted", ">range", ">off"], rows)
 
 
@@ -292,3 +282,24 @@ def _drawn(result: PricedRun) -> str:
     lengths = "lengths were drawn around their means" if spread else "every length is the mean"
     exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
     return f"There is no list of requests: {arrivals}{lengths}.{exact}"
+
+
+# --- what a quantised model keeps of the published one's scores, task by task ----------------------------------------
+
+
+def _recovered(result: RecoveryResult) -> blocks.View:
+    part = "weights" if result.part == "weights" else "KV cache"
+    what = f" of {result.published.upper()} with {result.precision.upper()} {part}: {result.name}, "
+    yield blocks.headline(fine_percent(result.recovery), f"{what}the mean over {plural(len(result.tasks), 'task')}")
+    yield blocks.listed(
+        result.tasks,
+        ("!task", lambda task: task.task),
+        ("!metric", lambda task: task.metric),
+        (">baseline", lambda task: f"{task.baseline:.4f}"),
+        (">quantised", lambda task: f"{task.quantised:.4f}"),
+        (">recovery", lambda task: fine_percent(task.recovery)),
+    )
+    yield blocks.note(*(f"{name} left out: {why}." for name, why in result.left_out.items()))
+    if not result.kept:
+        floor = option("min_recovery", "98%")
+        yield blocks.hint(f"With {option('keep')} it counts before published scores in every plan with {floor}.")

@@ -7,7 +7,7 @@ A view makes it once. The terminal (``terminal``), the report in one file and th
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 Mood = Literal["", "strong", "soft", "good", "bad", "warn", "best", "worst", "alert", "mark"]
 """How a piece of text is shown: ``best``, ``worst`` and ``alert`` are strong and good, bad or a warning."""
@@ -148,6 +148,29 @@ def table(
     """A table; a heading starts with '>' above numbers, and with '!' above names that are never cut."""
     heads = tuple(Column(name.lstrip(">!"), name.startswith(">"), name[:1] in ">!") for name in columns)
     return Table(heads, tuple(tuple(spans(cell) for cell in row) for row in rows), title, best, shown)
+
+
+Row = TypeVar("Row")
+
+
+def listed(
+    rows: Iterable[Row],
+    *columns: tuple[str, Callable[[Row], Pieces]] | None,
+    title: str = "",
+    best: int | None = None,
+    shown: int | None = None,
+    numbered: bool = False,
+) -> Table:
+    """A table of things: each column is a heading and how to read its cell of a thing; a column of None is left out.
+
+    ``numbered`` tells their places, before the first column.
+    """
+    kept = [column for column in columns if column]
+    heads = [*([""] if numbered else []), *(heading for heading, _ in kept)]
+    cells = (
+        [*([str(place)] if numbered else []), *(read(row) for _, read in kept)] for place, row in enumerate(rows, 1)
+    )
+    return table(heads, cells, title, best=best, shown=shown)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from functools import partial
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
-from tokonomics.report.plan_view import nothing
+from tokonomics.report.plan_pick_view import nothing
+from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
@@ -26,9 +26,9 @@ _DRAWN = 6
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
     """The verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
-        drawn = {"Bills against volume": lambda: charts.breakeven.breakeven_chart(result)}
+        drawn = {"Bills against volume": lambda: charts.bills.breakeven_chart(result)}
         if result.found[0].stays_tokens_per_month is not None:
-            drawn["What moves the break-even"] = lambda: charts.breakeven.swings_chart(result)
+            drawn["What moves the break-even"] = lambda: charts.bills.swings_chart(result)
         return Answer(result, f"Host {result.model} or call an API", partial(_sections, result, not request.api), drawn)
     study = result.study
     name = study.question.model.name
@@ -37,7 +37,11 @@ def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest)
 
 
 def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
-    yield blocks.line(_asked(result, every_host), kind="asked")
+    cached = f"; {_cached(result)}" if result.cached_share else ""
+    prices = plural(len(result.apis), "API price")
+    against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
+    asked = f"requests of {result.lengths}{cached}{and_slos(result.slos)}"
+    yield blocks.line(f"{result.model}, self-hosted, against {against}: {asked}", kind="asked")
     first, *others = result.found
     yield blocks.section(
         _verdict(result, first, "headline", "the cheapest host, " if every_host else ""), _figures(result, first)
@@ -63,15 +67,6 @@ def letters_for(apis: int) -> list[str]:
     return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
 
 
-def _asked(result: BreakEvenReport, every_host: bool) -> str:
-    cached = f"; {_cached(result)}" if result.cached_share else ""
-    prices = plural(len(result.apis), "API price")
-    against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
-    return (
-        f"{result.model}, self-hosted, against {against}: requests of {result.lengths}{cached}{and_slos(result.slos)}"
-    )
-
-
 def _cached(result: BreakEvenReport) -> str:
     """Which share of the prompts each side finds in its cache."""
     theirs = sorted({percent(api.cached_share) for api in result.apis})
@@ -83,16 +78,13 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"self-hosting with {bits}, fewer bits than published, is" if bits else "self-hosting is"
-    old = _estimated(result) + _aged(result, stays) if kind == "headline" else ""
+    estimated = "" if all(kind.simulated for kind in result.hardware) else "; an estimate, not simulated"
+    old = estimated + _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
         return blocks.line(f"S{hosting[1:]} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
     volume = blocks.Span(f"{count(stays)} tokens a month", "best")
     return blocks.line("From ", volume, f" on, {hosting} cheaper than {of}{meets.api}{old}.", kind=kind)
-
-
-def _estimated(result: BreakEvenReport) -> str:
-    return "" if all(kind.simulated for kind in result.hardware) else "; an estimate, not simulated"
 
 
 def _aged(result: BreakEvenReport, stays: float | None) -> str:
@@ -141,27 +133,24 @@ def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
 
 
 def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
-    rows = []
-    for letter, api, meets in zip(letters, result.apis, result.found, strict=True):
-        listed = f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}"
-        volumes = map(_tokens, (meets.first_tokens_per_month, meets.stays_tokens_per_month))
-        old = "†" if (_days(api) or 0) > STALE_AFTER_DAYS else ""
-        latency = [api_latency_cell(result.latencies.get(api.name))] if result.latencies else []
-        rows.append((letter, api.name, listed, usd(api.usd_per_mtok), *latency, *volumes, f"{api.date or '?'}{old}"))
-    columns = [
-        "",
-        "!API",
-        ">list in / out",
-        ">$/Mtok",
-        *([API_LATENCY] if result.latencies else []),
-        ">first",
-        ">for good",
-        "!price of",
-    ]
-    return blocks.table(columns, rows, "$/Mtok of this mix; break-even in tokens a month: first, and for good")
+    def quoted(api: ApiCost) -> str:
+        return f"{api.date or '?'}{'†' if (_days(api) or 0) > STALE_AFTER_DAYS else ''}"
+
+    return blocks.listed(
+        zip(letters, result.apis, result.found, strict=True),
+        ("", lambda row: row[0]),
+        ("!API", lambda row: row[1].name),
+        (">list in / out", lambda row: list_price_cell(row[1])),
+        (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
+        (API_LATENCY, lambda row: api_latency_cell(result.latencies.get(row[1].name))) if result.latencies else None,
+        (">first", lambda row: _tokens(row[2].first_tokens_per_month)),
+        (">for good", lambda row: _tokens(row[2].stays_tokens_per_month)),
+        ("!price of", lambda row: quoted(row[1])),
+        title="$/Mtok of this mix; break-even in tokens a month: first, and for good",
+    )
 
 
-def _days(api: ApiBill) -> int | None:
+def _days(api: ApiCost) -> int | None:
     """How old its price is."""
     return None if api.date is None else max(0, (today() - api.date).days)
 
@@ -227,15 +216,16 @@ def _plain(what: str) -> str:
 def _hardware(result: BreakEvenReport) -> blocks.Table:
     old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
     speeds = {hosted.kind.name: speed_word(hosted.pick.speed, hosted.pick.speed_from) for hosted in result.hardware}
-    rows = []
-    for kind in sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase):
-        name = f"{kind.name}{'†' if kind.name in old else ''}"
-        sizes = kind.gpus_per_purchase, kind.replicas_per_purchase
-        holds, full = _holds(kind), usd(kind.usd_per_mtok_full)
-        speed = speeds.get(kind.name, "as given")
-        rows.append((name, usd(kind.usd_per_purchase), *map(str, sizes), holds, full, speed))
-    columns = ["bought as volume grows", ">$/month a machine", ">GPUs", ">replicas", ">tokens a month a replica"]
-    return blocks.table([*columns, ">$/Mtok full", "speed"], rows)
+    return blocks.listed(
+        sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase),
+        ("bought as volume grows", lambda kind: f"{kind.name}{'†' if kind.name in old else ''}"),
+        (">$/month a machine", lambda kind: usd(kind.usd_per_purchase)),
+        (">GPUs", lambda kind: str(kind.gpus_per_purchase)),
+        (">replicas", lambda kind: str(kind.replicas_per_purchase)),
+        (">tokens a month a replica", _holds),
+        (">$/Mtok full", lambda kind: usd(kind.usd_per_mtok_full)),
+        ("speed", lambda kind: speeds.get(kind.name, "as given")),
+    )
 
 
 def _holds(kind: FleetKind) -> str:

@@ -13,7 +13,7 @@ from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.session_view import short_run, turns_side_by_side
+from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -23,7 +23,7 @@ _NOTHING = 0.002
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
     """Whatever of the levers was asked for."""
-    drawn = lambda: charts.cache.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
+    drawn = lambda: charts.levers.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
 

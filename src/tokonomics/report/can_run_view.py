@@ -11,7 +11,7 @@ from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text
+from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text, time_text
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -49,8 +49,22 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     if result.every_layout:
         yield from _layouts(result)
     else:
-        title = "Output tokens/s: one user alone, and all users together"
-        yield blocks.table(_COLUMNS, map(_row, result.runs), title, shown=_SHOWN)
+        yield blocks.listed(
+            result.runs,
+            ("!model", lambda row: row.model),
+            (">parameters", lambda row: count(row.parameters)),
+            ("!weights", _weights),
+            ("!KV", lambda row: row.kv.value),
+            ("!layout", _layout),
+            (">longest", lambda row: f"{row.longest_context:,}"),
+            (">TTFT", lambda row: seconds(row.ttft_s.mid)),
+            (">alone", lambda row: f"{row.alone_tokens_per_s.mid:,.0f}"),
+            (">users", lambda row: f"{row.users:,}"),
+            (">all", _together),
+            ("!speed", lambda row: known_text(row.speed, row.profiled)),
+            title="Output tokens/s: one user alone, and all users together",
+            shown=_SHOWN,
+        )
     yield _dollars(result)
     yield blocks.section(*_besides(result))
     yield _notes(result)
@@ -64,76 +78,58 @@ def _up_to(runs: Sequence[RunnableModel]) -> str:
     return f", up to {largest.name} at {largest.weights}{as_published}"
 
 
-_COLUMNS = (
-    "!model", ">parameters", "!weights", "!KV", "!layout", ">longest", ">TTFT", ">alone", ">users", ">all", "!speed",
-)  # fmt: skip
+def _weights(row: RunnableModel) -> str:
+    return f"{row.weights}{'*' if row.below_checkpoint else ''}"
 
 
-def _row(row: RunnableModel) -> list[str]:
-    return [
-        row.model,
-        count(row.parameters),
-        f"{row.weights}{'*' if row.below_checkpoint else ''}",
-        row.kv.value,
-        _layout(row),
-        f"{row.longest_context:,}",
-        seconds(row.ttft_s.mid),
-        f"{row.alone_tokens_per_s.mid:,.0f}",
-        f"{row.users:,}",
-        f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
-        known_text(row.speed, row.profiled),
-    ]
-
-
-_LAYOUT_COLUMNS = (
-    "!model", "!weights", "!layout", ">tok/s", ">users", ">TPOT", ">TTFT", ">alone", ">KV tokens", "!limited by",
-    "!speed",
-)  # fmt: skip
+def _together(row: RunnableModel) -> str:
+    """Tokens a second of all users."""
+    return f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE
 
 
 def _layouts(result: CanRunResult) -> blocks.View:
     """Every layout, the one that writes most within the SLO first; then what of each engine's flags differs."""
-    rows = [
-        [
-            row.model,
-            f"{row.weights}{'*' if row.below_checkpoint else ''}{f', KV {row.kv}' if row.kv.bits < 16 else ''}",
-            _layout(row),
-            f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE,
-            f"{row.users:,}",
-            seconds(row.tpot_s) if row.tpot_s else NO_VALUE,
-            seconds(row.ttft_s.mid),
-            f"{row.alone_tokens_per_s.mid:,.0f}",
-            count(row.kv_tokens),
-            row.limited_by,
-            row.speed.value,
-        ]
-        for row in result.runs
-    ]
-    title = "Every layout: output tokens/s of all users within the SLO, and of one user alone"
-    yield blocks.table(_LAYOUT_COLUMNS, rows, title, best=0 if result.runs[0].users else None, shown=_SHOWN)
-    commands = [row.command for row in result.runs if row.command is not None]
-    if not commands:
-        return
-    flags = [_flags(command) for command in commands]
-    common = set.intersection(*map(set, flags))
+    yield blocks.listed(
+        result.runs,
+        ("!model", lambda row: row.model),
+        ("!weights", lambda row: f"{_weights(row)}{f', KV {row.kv}' if row.kv.bits < 16 else ''}"),
+        ("!layout", _layout),
+        (">tok/s", _together),
+        (">users", lambda row: f"{row.users:,}"),
+        (">TPOT", lambda row: time_text(row.tpot_s)),
+        (">TTFT", lambda row: seconds(row.ttft_s.mid)),
+        (">alone", lambda row: f"{row.alone_tokens_per_s.mid:,.0f}"),
+        (">KV tokens", lambda row: count(row.kv_tokens)),
+        ("!limited by", lambda row: row.limited_by),
+        ("!speed", lambda row: row.speed.value),
+        title="Every layout: output tokens/s of all users within the SLO, and of one user alone",
+        best=0 if result.runs[0].users else None,
+        shown=_SHOWN,
+    )
     started = [row for row in result.runs if row.command is not None]
-    differ = [
-        [row.model, row.weights.value, _layout(row), " ".join(flag for flag in own if flag not in common)]
-        for row, own in zip(started, flags, strict=True)
-    ]
-    title = f"Flags of {result.engine} in which they differ"
-    if len(differ) > 1:
-        yield blocks.table(["!model", "!weights", "!layout", "flags"], differ, title, shown=_SHOWN)
+    if not started:
+        return
+    common = set.intersection(*(set(_flags(row)) for row in started))
+    if len(started) > 1:
+        yield blocks.listed(
+            started,
+            ("!model", lambda row: row.model),
+            ("!weights", lambda row: row.weights.value),
+            ("!layout", _layout),
+            ("flags", lambda row: " ".join(flag for flag in _flags(row) if flag not in common)),
+            title=f"Flags of {result.engine} in which they differ",
+            shown=_SHOWN,
+        )
     several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
-    yield blocks.line(f"{'The first' if len(differ) > 1 else 'It'} starts{several} with: {commands[0]}")
+    yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
     if result.longest_request:
         longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
         yield blocks.note(f"Users and speeds are at the mean of {result.context:,} tokens; {longest}.")
 
 
-def _flags(command: str) -> list[str]:
-    """``--name value`` each, of a command."""
-    return [f"--{flag.strip()}" for flag in command.split(" --")[1:]]
+def _flags(row: RunnableModel) -> list[str]:
+    """``--name value`` each, of its command."""
+    return [f"--{flag.strip()}" for flag in (row.command or "").split(" --")[1:]]
 
 
 def _in_processes(row: RunnableModel) -> bool:

@@ -1,16 +1,17 @@
-"""Tables of what exists: models, GPUs, offers, APIs."""
+"""Tables of what exists: models, GPUs, offers, APIs; and of what is installed."""
 
 from collections.abc import Sequence
-from datetime import date
+from functools import partial
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
-from tokonomics.catalog.precision import Precision
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.clock import today
 from tokonomics.errors import option
+from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
@@ -63,23 +64,19 @@ def _outcome(row: ProviderRefresh) -> blocks.Span:
 def _models(found: Sequence[ModelSpec]) -> blocks.View:
     yield blocks.headline(plural(len(found), "model"))
     writers = not all(model.is_encoder for model in found)
-    kept = [">KV/token", ">KV const."] if writers else []
-    columns = ["!model", ">params", ">active", "!format", ">weights", *kept, ">context", "!released", "!family"]
-    rows = [
-        (
-            model.key,
-            count(model.parameters),
-            count(model.active_parameters) if model.is_moe else "",
-            model.checkpoint.value,
-            gigabytes(model.weight_bytes(model.checkpoint)),
-            *(_kept(model) if writers else ()),
-            f"{model.max_context:,}",
-            str(model.released or ""),
-            model.family,
-        )
-        for model in found
-    ]
-    yield blocks.table(columns, rows)
+    yield blocks.listed(
+        found,
+        ("!model", lambda model: model.key),
+        (">params", lambda model: count(model.parameters)),
+        (">active", lambda model: count(model.active_parameters) if model.is_moe else ""),
+        ("!format", lambda model: model.checkpoint.value),
+        (">weights", lambda model: gigabytes(model.weight_bytes(model.checkpoint))),
+        (">KV/token", lambda model: _kept(model)[0]) if writers else None,
+        (">KV const.", lambda model: _kept(model)[1]) if writers else None,
+        (">context", lambda model: f"{model.max_context:,}"),
+        ("!released", lambda model: str(model.released or "")),
+        ("!family", lambda model: model.family),
+    )
     yield blocks.note(
         "format: of the published weights.",
         "KV in bf16: what every token adds to a sequence; const.: what it holds at any length "
@@ -100,21 +97,19 @@ def _kept(model: ModelSpec) -> tuple[str, str]:
 
 def _gpus(found: Sequence[Gpu]) -> blocks.View:
     yield blocks.headline(plural(len(found), "GPU"))
-    columns = ["!GPU", ">GB", ">TB/s", ">16-bit", ">FP8", ">FP4", ">link GB/s", ">per node", ">W", "architecture"]
-    rows = [
-        (
-            gpu.key,
-            f"{gpu.memory_gb:g}",
-            f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}",
-            *map(_tflops, (gpu.peak_flops(Precision.bf16), gpu.flops.get("fp8"), gpu.flops.get("fp4"))),
-            f"{gpu.link_bytes_per_s / 1e9:.0f}{'' if gpu.fast_link_bytes_per_s else ' (PCIe)'}",
-            str(gpu.gpus_per_node),
-            f"{gpu.watts:g}" if gpu.watts else "?",
-            gpu.architecture,
-        )
-        for gpu in found
-    ]
-    yield blocks.table(columns, rows)
+    yield blocks.listed(
+        found,
+        ("!GPU", lambda gpu: gpu.key),
+        (">GB", lambda gpu: f"{gpu.memory_gb:g}"),
+        (">TB/s", lambda gpu: f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}"),
+        (">16-bit", lambda gpu: _tflops(gpu.peak_flops(Precision.bf16))),
+        (">FP8", lambda gpu: _tflops(gpu.flops.get("fp8"))),
+        (">FP4", lambda gpu: _tflops(gpu.flops.get("fp4"))),
+        (">link GB/s", lambda gpu: f"{gpu.link_bytes_per_s / 1e9:.0f}{'' if gpu.fast_link_bytes_per_s else ' (PCIe)'}"),
+        (">per node", lambda gpu: str(gpu.gpus_per_node)),
+        (">W", lambda gpu: f"{gpu.watts:g}" if gpu.watts else "?"),
+        ("architecture", lambda gpu: gpu.architecture),
+    )
     note = "Datasheet figures: dense TFLOP/s, link bandwidth in one direction."
     yield blocks.note(f"{note} Sources: {option('as_json')}.")
 
@@ -131,26 +126,21 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     more = plural(len(found), "offer") + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
     yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}{aged(first.age_days(day))}")
-    columns = ["!GPU", ">GPUs", "provider", "seller", "instance", "region", "country"]
-    columns += [">$/GPU-h", ">on demand", ">spot", ">reserved"]
-    rows = [
-        (
-            offer.gpu,
-            str(offer.gpus),
-            offer.provider,
-            offer.seller or NO_VALUE,
-            offer.instance,
-            offer.region,
-            offer.country or NO_VALUE,
-            _money(offer.usd_per_gpu_hour(terms)),
-            _money(offer.usd_per_hour),
-            _money(offer.spot_usd_per_hour),
-            _money(offer.price(Terms.reserved)),
-            f"{offer.date}{'†' if offer.is_stale(day) else ''}",
-        )
-        for offer in shown
-    ]
-    yield blocks.table([*columns, "!quoted"], rows)
+    yield blocks.listed(
+        shown,
+        ("!GPU", lambda offer: offer.gpu),
+        (">GPUs", lambda offer: str(offer.gpus)),
+        ("provider", lambda offer: offer.provider),
+        ("seller", lambda offer: offer.seller or NO_VALUE),
+        ("instance", lambda offer: offer.instance),
+        ("region", lambda offer: offer.region),
+        ("country", lambda offer: offer.country or NO_VALUE),
+        (">$/GPU-h", lambda offer: _money(offer.usd_per_gpu_hour(terms))),
+        (">on demand", lambda offer: _money(offer.usd_per_hour)),
+        (">spot", lambda offer: _money(offer.spot_usd_per_hour)),
+        (">reserved", lambda offer: _money(offer.price(Terms.reserved))),
+        ("!quoted", lambda offer: f"{offer.date}{'†' if offer.is_stale(day) else ''}"),
+    )
     too_old = sum(offer.age_days(day) > MAX_AGE_DAYS for offer in shown)
     are = f"{too_old} of those shown {'is' if too_old == 1 else 'are'} over a year old"
     yield blocks.note(
@@ -177,8 +167,10 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
     for api, request_usd in shown:
         rates = api.rates(prompt)
         prices = (rates.input_usd_per_mtok, rates.cached_input_usd_per_mtok, rates.output_usd_per_mtok)
-        batch = _pair(rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok)
-        rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), _quoted(api, today())))
+        both = rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok
+        batch = "?" if None in both else " / ".join(map(_money, both))
+        old = "†" if api.quoted and (today() - api.quoted).days > STALE_AFTER_DAYS else ""
+        rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), f"{api.quoted or '?'}{old}"))
     columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of"]
     yield blocks.table(columns, rows)
     yield blocks.note(
@@ -191,15 +183,34 @@ def _money(amount: float | None) -> str:
     return "?" if amount is None else usd(amount)
 
 
-def _pair(first: float | None, second: float | None) -> str:
-    return "?" if first is None or second is None else f"{usd(first)} / {usd(second)}"
-
-
 def _tflops(flops: float | None) -> str:
     return f"{flops / 1e12:,.0f}" if flops else NO_VALUE
 
 
-def _quoted(api: ApiPrice, day: date) -> str:
-    if api.quoted is None:
-        return "?"
-    return f"{api.quoted}{'†' if (day - api.quoted).days > STALE_AFTER_DAYS else ''}"
+# --- what is installed, and what to do about what is not -------------------------------------------------------------
+
+
+_MARKS = {"ok": blocks.Span("ok", "good"), "note": blocks.Span("note", "warn"), "broken": blocks.Span("BROKEN", "bad")}
+
+
+def doctor(result: DoctorResult, request: Request) -> Answer:
+    """What is installed, and what is broken."""
+    return Answer(result, "Doctor", partial(_checks, result))
+
+
+def _checks(result: DoctorResult) -> blocks.View:
+    broken = [check.name for check in result.checks if check.state == "broken"]
+    verdict = blocks.headline("All that is needed works", f"{_old_prices(result)}.")
+    if not result.works:
+        verdict = blocks.headline(f"{plural(len(broken), 'thing')} broken", f": {', '.join(broken)}", "worst")
+    yield verdict
+    rows = [(check.name, _MARKS[check.state], check.seen) for check in result.checks]
+    yield blocks.table(["!what", "!state", "seen"], rows)
+    yield blocks.section(*(blocks.hint(f"{check.name}: {check.fix}") for check in result.checks if check.fix))
+
+
+def _old_prices(result: DoctorResult) -> str:
+    """Behind the verdict, where no GPU price is recent."""
+    days = next((check.facts["newest_days"] for check in result.checks if "newest_days" in check.facts), None)
+    old = isinstance(days, int) and days > STALE_AFTER_DAYS
+    return f", but even the newest GPU price is {days} days old" if old else ""

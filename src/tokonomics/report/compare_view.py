@@ -11,8 +11,8 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.api_latency_view import API_LATENCY, api_latency_cell, api_latency_notes
 from tokonomics.report.plan_view import ranking
+from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
     FEWER_BITS,
     aged,
@@ -31,7 +31,7 @@ _MOST_GPUS = 8
 
 def compare(result: CompareResult, request: Request) -> Answer:
     """The cheapest pair, the grid, the pick of each model, and the front where qualities were given."""
-    drawn = {"Dollars per million tokens": lambda: charts.compare.compare_chart(result)} if result.gpus else {}
+    drawn = {"Dollars per million tokens": lambda: charts.plan.compare_chart(result)} if result.gpus else {}
     return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
 
@@ -60,8 +60,13 @@ def _sections(result: CompareResult) -> blocks.View:
     if result.apis:
         yield _apis(result)
     yield _notes(result)
-    names, opens = [cell.model_name for cell, _ in picks], [_plan_of(cell) for cell, _ in picks]
-    every = ranking([pick for _, pick in picks], None, names, opens)
+    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
+    every = ranking(
+        [pick for _, pick in picks],
+        None,
+        lambda pick: cells[pick.model, pick.gpu].model_name,
+        lambda pick: _plan_of(cells[pick.model, pick.gpu]),
+    )
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
@@ -89,14 +94,10 @@ def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Ite
 def _grid(result: Comparison) -> blocks.Table:
     shown = result.gpus[:_MOST_GPUS]
     rows: list[tuple[blocks.Pieces, ...]] = [
-        (result.cell(model, shown[0]).model_name, *(_priced(result.cell(model, gpu), result) for gpu in shown))
-        for model in result.models
+        (cells[0].model_name, *(blocks.Span(price_text(cell, result), opens=_plan_of(cell)) for cell in cells))
+        for cells in ([result.cell(model, gpu) for gpu in shown] for model in result.models)
     ]
     return blocks.table(["!model", *(f">{gpu}" for gpu in shown)], rows, "$/Mtok, the whole bill over all tokens")
-
-
-def _priced(cell: Cell, result: Comparison) -> blocks.Span:
-    return blocks.Span(price_text(cell, result), opens=_plan_of(cell))
 
 
 def _plan_of(cell: Cell) -> str:
@@ -124,16 +125,8 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
         used = pick.replicas * pick.gpus_per_replica
         gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
         prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        speed = speed_word(pick.speed, pick.speed_from)
-        row: list[blocks.Pieces] = [
-            cell.model_name,
-            blocks.Span(layout, opens=_plan_of(cell)),
-            offer,
-            gpus,
-            *prices,
-            percent(pick.load_share),
-            speed,
-        ]
+        where, speed = blocks.Span(layout, opens=_plan_of(cell)), speed_word(pick.speed, pick.speed_from)
+        row: list[blocks.Pieces] = [cell.model_name, where, offer, gpus, *prices, percent(pick.load_share), speed]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)
@@ -142,44 +135,33 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
 def _apis(result: CompareResult) -> blocks.Section:
     """What hosts of the same models charge for the same requests, and how fast they answer."""
     names = {cell.model: cell.model_name for cell in result.cells}
-    rows = [
-        (
-            names[model],
-            api.name,
-            f"{usd(api.input_usd_per_mtok)} / {usd(api.output_usd_per_mtok)}",
-            usd(api.usd_per_mtok),
-            api_latency_cell(result.latencies.get(api.name)),
-            str(api.date or "?"),
-        )
-        for model, bills in result.apis.items()
-        for api in bills
-    ]
-    columns = ["!model", "!API", ">list in / out", ">$/Mtok", API_LATENCY, "!price of"]
-    shown = [api.name for bills in result.apis.values() for api in bills]
-    cached = max(api.cached_share for bills in result.apis.values() for api in bills)
-    read = (
-        f"{percent(cached)} of the prompts read from their caches where they have one" if cached else "nothing cached"
+    rows = [(names[model], api) for model, bills in result.apis.items() for api in bills]
+    cached = max(api.cached_share for _, api in rows)
+    where = f"{percent(cached)} of the prompts read from their caches where they have one"
+    table = blocks.listed(
+        rows,
+        ("!model", lambda row: row[0]),
+        ("!API", lambda row: row[1].name),
+        (">list in / out", lambda row: list_price_cell(row[1])),
+        (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
+        (API_LATENCY, lambda row: api_latency_cell(result.latencies.get(row[1].name))),
+        ("!price of", lambda row: str(row[1].date or "?")),
+        title=f"The same requests by API, {where if cached else 'nothing cached'}: the cheapest hosts",
     )
-    return blocks.section(
-        blocks.table(columns, rows, f"The same requests by API, {read}: the cheapest hosts"),
-        blocks.note(*api_latency_notes(result.latencies.values(), shown)),
-    )
+    shown = [api.name for _, api in rows]
+    return blocks.section(table, blocks.note(*api_latency_notes(result.latencies.values(), shown)))
 
 
 def _front(result: Comparison) -> blocks.Table:
-    cells = [result.cell(*pair) for pair in result.front]
-    rows = [
-        (
-            cell.model_name,
-            cell.gpu,
-            f"{cell.quality:g}",
-            usd(cell.usd_per_mtok or 0),
-            usd(cell.usd_per_quality_mtok or 0),
-        )
-        for cell in cells
-    ]
-    title = "Front: no other pair is both better and cheaper"
-    return blocks.table(["!model", "GPU", ">quality", ">$/Mtok", ">$/Mtok ÷ quality"], rows, title)
+    return blocks.listed(
+        [result.cell(*pair) for pair in result.front],
+        ("!model", lambda cell: cell.model_name),
+        ("GPU", lambda cell: cell.gpu),
+        (">quality", lambda cell: f"{cell.quality:g}"),
+        (">$/Mtok", lambda cell: usd(cell.usd_per_mtok or 0)),
+        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok or 0)),
+        title="Front: no other pair is both better and cheaper",
+    )
 
 
 def _notes(result: Comparison) -> blocks.Line:

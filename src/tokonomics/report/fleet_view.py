@@ -1,4 +1,4 @@
-"""A fleet: what to buy first, then the bill, other ways to buy, the replay, and the word on spot."""
+"""A fleet: what to buy first, the bill, other ways to buy, the replay, scaling, batch work, and the word on spot."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,21 +6,32 @@ from functools import partial
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import option
-from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
+from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPlan, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
+from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.fleet_offers import MachineKind
 from tokonomics.planner.fleet_replay import FleetReplay
+from tokonomics.planner.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.batch_view import batch_blocks
-from tokonomics.report.scaling_view import scaling_blocks
-from tokonomics.report.wording import OLD_PRICE, aged_since, gap_text, quoted_on, slos_text, speed_word, usd_text
+from tokonomics.report.wording import (
+    OLD_PRICE,
+    aged_since,
+    delivered_text,
+    gap_text,
+    minus_text,
+    quoted_on,
+    slos_text,
+    span_text,
+    speed_word,
+    usd_text,
+)
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.terms import ASSUMED
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
 _WIDE = 0.05
 """A gap from which on more time may well find a cheaper fleet."""
@@ -28,7 +39,7 @@ _WIDE = 0.05
 
 def fleet(result: FleetResult, request: Request) -> Answer:
     """What to buy, how it compares, and how it fared in the simulator."""
-    drawn = {"What runs hour by hour": lambda: charts.fleet.fleet_chart(result, _in_order(result))}
+    drawn = {"What runs hour by hour": lambda: charts.bills.fleet_chart(result, _in_order(result))}
     return Answer(result, f"The fleet for {result.model}", partial(_sections, result), drawn)
 
 
@@ -94,13 +105,17 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     reached, available = report.availability, report.availability.share
     room = f", room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
     asked = "" if reached.target is None else f" (asked for: {reached.target:.12g}{room})"
-    short = f"of the time; short of the demand for {_minutes(1 - available)} a month{asked}"
+    # A share that rounds to all of it is not all of it.
+    nines = "> 99.999 %" if 0.99999 < available < 1 else f"{available * 100:.3f} %"
+    missing = (1 - available) * HOURS_PER_MONTH * 60
+    minutes = f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
+    short = f"of the time; short of the demand for {minutes} a month{asked}"
     yield blocks.facts(
         blocks.fact("bill", f"{usd(bill)}/month", "expected", number=bill),
         blocks.fact("bad month", f"{usd(bad)}/month", "99 of 100 stay under it", number=bad) if spot else None,
         blocks.fact("saves", percent(simple.saved_share or 0), f"against {simple.name}", number=simple.saved_share,
                     less="worse") if simple else None,
-        blocks.fact("available", _nines(available), short, number=available, less="worse"),
+        blocks.fact("available", nines, short, number=available, less="worse"),
         blocks.fact("machines", f"{max(plan.machines())}", "at once, at the most"),
         blocks.fact("committed", usd(committed), "owed in all for what is reserved, to its end") if committed else None,
     )  # fmt: skip
@@ -113,16 +128,6 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
 
 def _has_spot(report: FleetReport) -> bool:
     return any(purchase.terms is Terms.spot for purchase in report.plan.purchases)
-
-
-def _nines(share: float) -> str:
-    """A share that rounds to all of it is not all of it."""
-    return "> 99.999 %" if 0.99999 < share < 1 else f"{share * 100:.3f} %"
-
-
-def _minutes(missing_share: float) -> str:
-    missing = missing_share * HOURS_PER_MONTH * 60
-    return f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
 
 
 def _purchases(report: FleetReport) -> blocks.Table:
@@ -138,17 +143,8 @@ def _purchases(report: FleetReport) -> blocks.Table:
         runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas:,} × {kind.layout}"]
         machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
         prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
-        rows.append(
-            [
-                buy,
-                machine,
-                *runs,
-                *machines,
-                count(purchase.requests_per_s),
-                *prices,
-                speed_word(kind.speed, kind.speed_from),
-            ]
-        )
+        carried, speed = count(purchase.requests_per_s), speed_word(kind.speed, kind.speed_from)
+        rows.append([buy, machine, *runs, *machines, carried, *prices, speed])
     columns = ["!buy", "machine", "!GPUs", "!replicas", ">least", ">mean", ">most", ">req/s", ">$/h", ">$/month"]
     return blocks.table([*columns, ">of bill", "speed"], rows)
 
@@ -158,28 +154,17 @@ def _comparisons(report: FleetReport) -> blocks.Table:
     rows = [("this plan", usd(plan.usd_per_month), "", "")]
     for row in plan.comparisons:
         said = row.note if row.usd_per_month else "impossible with these offers"
-        saved = "" if row.saved_share is None else _saved(row.saved_share)
+        share = row.saved_share
+        saved = "" if share is None else "0 %" if abs(share) <= NO_SAVING else minus_text(share)
         rows.append((row.name, usd_text(row.usd_per_month), saved, said))
     return blocks.table(["!ways to buy", ">$/month", ">plan saves", "note"], rows, best=0)
 
 
-def _saved(share: float) -> str:
-    if abs(share) <= NO_SAVING:
-        return "0 %"
-    return percent(share) if share >= 0 else f"−{percent(-share)}"
-
-
 def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
-    rows: list[list[blocks.Piece]] = [
-        [
-            replay.name,
-            replay.what,
-            *(blocks.Span(_delivered(slo), "good" if slo.met else "worst") for slo in replay.slo),
-            percent(replay.answered_share) if replay.answered_share < 0.99995 else "all",
-            f"{replay.restarts:,}",
-        ]
-        for replay in replays
-    ]
+    rows: list[list[blocks.Piece]] = []
+    for replay in replays:
+        answered = percent(replay.answered_share) if replay.answered_share < 0.99995 else "all"
+        rows.append([replay.name, replay.what, *_judged(replay.slo), answered, f"{replay.restarts:,}"])
     first = replays[0]
     begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
     length = f"{first.hours:.0f} h" if first.hours >= 1 else f"{first.hours * 60:.0f} min"
@@ -188,8 +173,9 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
     return blocks.table(["!replay", "what happens", *limits, ">answered", ">begun again"], rows, title)
 
 
-def _delivered(slo: SloOutcome) -> str:
-    return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
+def _judged(slos: Iterable[SloOutcome]) -> Iterable[blocks.Span]:
+    """What was delivered of each SLO."""
+    return (blocks.Span(delivered_text(slo), "good" if slo.met else "worst") for slo in slos)
 
 
 def _proof(report: FleetReport) -> blocks.Line:
@@ -206,13 +192,9 @@ def _proof(report: FleetReport) -> blocks.Line:
     spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
     missed = f"With the loss, expected {often} times a month, it is missed for that hour"
-    nine_more = option("availability", _one_nine_more(report.availability.share))
+    nines = min(12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1)  # one more than it reaches
+    nine_more = option("availability", "0." + "9" * nines)
     return blocks.hint(f"The SLO is met undisturbed. {missed}: {spread}{nine_more} buys room for that.")
-
-
-def _one_nine_more(share: float) -> str:
-    """The next target above what the fleet reaches that asks for something."""
-    return "0." + "9" * min(12, math.floor(-math.log10(max(1 - share, 1e-12))) + 1)
 
 
 def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]:
@@ -243,7 +225,8 @@ def _notes(report: FleetResult) -> blocks.Line:
         f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
         if report.counted_share < 1
         else "",
-        f"A machine serves {_span(starts)} after it is ordered ({option('startup')}), and that is paid for as well: "
+        f"A machine serves {' to '.join(dict.fromkeys(map(seconds, (starts[0], starts[-1]))))} after it is ordered "
+        f"({option('startup')}), and that is paid for as well: "
         f"{percent(plan.startup_usd / plan.expected_usd)} of the bill."
         if starts and plan.expected_usd
         else "",
@@ -285,6 +268,146 @@ def _spot_note(report: FleetReport) -> str:
     )
 
 
-def _span(values: Sequence[float]) -> str:
-    """``3.2 min``, or ``3.2 min to 5 min``."""
-    return " to ".join(dict.fromkeys(seconds(value) for value in (values[0], values[-1])))
+# --- ways to follow a day's traffic ----------------------------------------------------------------------------------
+
+
+def scaling_blocks(scaling: ScalingReport, plan_usd: float) -> Iterable[blocks.Block]:
+    """The table of ways, which is the cheapest, how its bill relates to the plan's, and what stands behind it."""
+    yield _scaling_ways(scaling)
+    yield _cheapest_way(scaling)
+    if (best := scaling.best()) is not None:
+        yield blocks.line(_to_buy(best, scaling.best(Terms.on_demand), plan_usd))
+    yield blocks.note(*_scaling_notes(scaling))
+
+
+def _scaling_ways(scaling: ScalingReport) -> blocks.Table:
+    first, best = scaling.ways[0], scaling.best()
+    limits = [f">{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in first.slo]
+    head = ["!way to scale", ">$/day", ">$/month", ">room", ">replicas", ">starts", ">short", ">lag", *limits]
+    length = f"{scaling.hours:.0f} h" if scaling.hours >= 1.5 else f"{scaling.hours * 60:.0f} min"
+    title = (
+        f"Following the traffic with {scaling.machine}: {count(scaling.requests)} requests, {length}, {scaling.traffic}"
+    )
+    place = None if best is None else scaling.ways.index(best)
+    return blocks.table([*head, ">within SLO"], [_scaling_row(way) for way in scaling.ways], title, best=place)
+
+
+def _scaling_row(way: ScalingWay) -> list[blocks.Piece]:
+    replicas = span_text(way.least_replicas, way.most_replicas)
+    lag = "–" if way.lag_s is None else "none" if not way.most_lag_s else seconds(way.lag_s)
+    short = "none" if not way.short_minutes else f"{way.short_minutes:.3g} min"
+    within = fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all"
+    bills = usd(way.usd_per_day), usd(way.usd_per_month)
+    return [way.name, *bills, minus_text(way.room), replicas, f"{way.starts}", short, lag, *_judged(way.slo), within]
+
+
+def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
+    """Which way is cheapest, and what is left for a better forecast."""
+    best, perfect, scaled = scaling.best(), scaling.perfect, scaling.best(Terms.on_demand)
+    if best is None:
+        larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
+        return blocks.line(f"No way to scale meets the SLO on this day: {larger}.", kind="bad")
+    said = ""
+    if scaled is not None:
+        left = 1 - perfect.usd_per_month / scaled.usd_per_month
+        more = f"would save {percent(left)} more" if perfect.met and left > 0.0005 else "would save nothing more"
+        of_those = "" if scaled is best else f" On demand {scaled.name} is, {usd(scaled.usd_per_month)}."
+        said = f".{of_those} A perfect forecast {more}"
+    bill = blocks.Span(f"{best.name}, {usd(best.usd_per_month)} a month", "best")
+    return blocks.line("Cheapest that meets the SLO: ", bill, f"{said}.")
+
+
+def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
+    """Which of the two bills on the page to pay, and what the other is for."""
+    plan = f"the plan above ({usd(plan_usd)} a month)"
+    if round(best.usd_per_month, 2) < round(plan_usd, 2):
+        saved = usd(plan_usd - best.usd_per_month)
+        return (
+            f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
+            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse "
+            f"day is worth less to you than the {saved} between them."
+        )
+    follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
+    return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
+
+
+def _scaling_notes(scaling: ScalingReport) -> Iterable[str]:
+    forecast = scaling.forecast
+    yield (
+        f"Forecast: {forecast.method}, made {seconds(forecast.ahead_s)} ahead; off by {percent(forecast.error_share)} "
+        f"(weighted MAPE), bias {minus_text(forecast.bias_share)}."
+    )
+    yield (
+        f"A replica costs {usd(scaling.usd_per_hour)} an hour on demand, carries {count(scaling.requests_per_s)} "
+        f"requests/s and serves {seconds(scaling.cold_start_s)} after it is ordered ({option('startup')})."
+    )
+    yield (
+        "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
+        f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
+        f"is the least that meets it now; {percent(ROOMS[-1])} is the most that is tried. short: time with fewer "
+        "serving than a perfect forecast shows to be enough; lag: from such a need to as many serving, in the mean."
+    )
+    if scaling.replicas_per_machine > 1:
+        yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."
+    if scaling.simulated_share < 1:
+        yield (
+            f"Simulated: {percent(scaling.simulated_share)} of the requests on as much smaller a fleet, whose machines "
+            f"are coarser steps; dollars are those of all. replicas and starts are "
+            "those simulated."
+        )
+
+
+# --- batch work beside the fleet's own traffic -----------------------------------------------------------------------
+
+
+def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
+    """The ways to have it done, what the fleet for both is made of, and whether the others notice."""
+    work, best = report.work, report.ways[0]
+    when = f"from hour {work.start_hour}, done {work.deadline_hours} h later"
+    title = f"Batch work: {count(work.tokens_per_day)} tokens a day, {when}"
+    rows = []
+    for way in report.ways:
+        less = percent(1 - best.usd_per_month / way.usd_per_month) if way.usd_per_month > 0 else "0 %"
+        rows.append((way.name, usd(way.usd_per_month), usd(way.usd_per_mtok), "" if way is best else less, way.note))
+    yield blocks.table(["!ways to do it", ">$/month", ">$/Mtok", ">best saves", "note"], rows, title, best=0)
+    free = f"{percent(report.free_share)} of it fits into the hours that the fleet alone leaves idle"
+    both, without = usd(report.usd_per_month), usd(report.online_usd_per_month)
+    machines = "one fleet for both" if report.own is None else "two fleets"
+    yield blocks.line(f"{free}. On machines of one's own, {machines}: {both} a month in all, without it {without}.")
+    yield blocks.note(*_fleets(report), *_checked(report))
+
+
+def _fleets(report: BatchReport) -> Iterable[str]:
+    """What to buy for it on machines of one's own, and among which fleets that is the cheapest."""
+    if report.own is None:
+        yield f"The fleet for both: {_bought(report.plan)}."
+        yield f"No fleet that serves both together is cheaper by more than {gap_text(report.plan.gap)}."
+        return
+    where = "in idle hours of the fleet above, then on" if report.plan.batch else "on"
+    yield f"Batch work {where} a fleet of its own: {_bought(report.own)}."
+    yield (
+        f"No other fleet of its own is cheaper by more than {gap_text(report.own.gap)}; one fleet for both is dearer, "
+        "since there batch work gets no more than machines carry under the SLO."
+    )
+
+
+def _bought(plan: FleetPlan) -> str:
+    parts = []
+    for purchase in plan.purchases:
+        mean = f"{sum(purchase.by_hour) / plan.hours:.3g} in the mean"
+        parts.append(f"{_terms(purchase)} {purchase.offer}, {mean}")
+    return "; ".join(parts)
+
+
+def _checked(report: BatchReport) -> Iterable[str]:
+    check = report.check
+    if check is None:
+        return
+    delivered = ", ".join(f"{slo.slo} {delivered_text(slo)} (≤ {seconds(slo.objective_s)})" for slo in check.slo)
+    verdict = "the SLO is met" if all(slo.met for slo in check.slo) else "the SLO is missed"
+    hour = f"hour {check.start_hour:.0f}, which holds the most batch work"
+    yield f"In the simulator, {hour}, batch requests behind all others: {delivered} for the others; {verdict}."
+    yield (
+        "Batch requests have the lengths of the others. Beside them they may use what machines carry under the SLO, "
+        f"which is cautious, since nobody waits for them. Month: {HOURS_PER_MONTH} hours."
+    )

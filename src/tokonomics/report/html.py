@@ -135,7 +135,8 @@ def report_page(title: str, sections: Iterable[Section], charts: Mapping[str, An
     figures, specs = [], []
     for place, (name, spec) in enumerate(charts.items()):
         figures.append(f'<h2>{escape(name)}</h2><figure data-spec="spec{place}"></figure>')
-        specs.append(f'<script type="application/json" id="spec{place}">{_inside_script(spec)}</script>')
+        inside = json.dumps(spec).replace("<", "\\u003c")  # no ``</script>`` in it can end the element
+        specs.append(f'<script type="application/json" id="spec{place}">{inside}</script>')
     drawing = f"<script>{_library()}</script><script>{_DRAW}</script>" if charts else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -170,8 +171,3 @@ def save_report(path: Path, answer: "Answer", command: str) -> None:
     charts = {name: draw().to_dict() for name, draw in answer.charts.items()}
     page = report_page(answer.title, answer.sections(), charts, answer.plain(), command)
     write_text(path, page, option("html", shorten(path.name)))
-
-
-def _inside_script(value: Any) -> str:
-    """JSON that no ``</script>`` inside it can end."""
-    return json.dumps(value).replace("<", "\\u003c")

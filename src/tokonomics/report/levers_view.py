@@ -108,13 +108,13 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         said = f"{why}{aged_since(now.price_date)}."
         yield blocks.line(blocks.Span("No lever", "alert"), said, kind="headline")
     alone = percent(ranking.sum_of_shares) if ranking.sum_of_shares >= _SHOWN else "nothing"
-    differs = taken and alone != percent(ranking.saved_share)
+    less, more = "less, as what one saves, the next cannot save again", "more, as one makes room for another"
+    unlike = less if ranking.sum_of_shares > ranking.saved_share else more
+    added = f"is what each of them saves alone, added up: together it is {unlike}"
     yield blocks.facts(
         _bill_fact("now", now),
         _bill_fact("with them", after) if taken else None,
-        blocks.fact("their sum", alone, f"is what each of them saves alone, added up: {_unlike(ranking)}")
-        if differs
-        else None,
+        ("their sum", alone, added) if taken and alone != percent(ranking.saved_share) else None,
     )
     if taken and (beside := _left_beside(ranking)):
         yield blocks.line(beside)
@@ -122,13 +122,6 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
     if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
-
-
-def _unlike(ranking: Ranking) -> str:
-    """Why levers do not save together what they save alone."""
-    if ranking.sum_of_shares > ranking.saved_share:
-        return "together it is less, as what one saves, the next cannot save again"
-    return "together it is more, as one makes room for another"
 
 
 def _left_beside(ranking: Ranking) -> str:
@@ -195,17 +188,20 @@ def _figures(bill: Bill) -> list[str]:
 
 def _effects(changed: Sequence[tuple[str, Effects]]) -> blocks.Table:
     before = changed[0][1]
-    heads = ["!", ">weights/GPU", f">step of {before.batch:.0f}", f">{CHUNK:,} prompt tokens", ">room for sequences"]
 
-    def row(name: str, weights: float, step_s: float, prompt_s: float, sequences: float) -> list[str]:
-        return [name, gigabytes(weights), seconds(step_s), seconds(prompt_s), f"{sequences:,.0f}"]
+    def figure(row: tuple[str, Effects, str], name: str) -> float:
+        _, effects, when = row
+        return float(getattr(effects, f"{name}_{when}"))
 
-    now = before.weight_bytes_before, before.step_s_before, before.prompt_s_before, before.sequences_before
-    rows = [row("as it is", *now)]
-    for name, then in changed:
-        after = then.weight_bytes_after, then.step_s_after, then.prompt_s_after, then.sequences_after
-        rows.append(row(name, *after))
-    return blocks.table(heads, rows, "What fewer bits do: to a step, a prompt, the batch")
+    return blocks.listed(
+        [("as it is", before, "before"), *((name, effects, "after") for name, effects in changed)],
+        ("!", lambda row: row[0]),
+        (">weights/GPU", lambda row: gigabytes(figure(row, "weight_bytes"))),
+        (f">step of {before.batch:.0f}", lambda row: seconds(figure(row, "step_s"))),
+        (f">{CHUNK:,} prompt tokens", lambda row: seconds(figure(row, "prompt_s"))),
+        (">room for sequences", lambda row: f"{figure(row, 'sequences'):,.0f}"),
+        title="What fewer bits do: to a step, a prompt, the batch",
+    )
 
 
 def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:

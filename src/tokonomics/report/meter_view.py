@@ -1,23 +1,35 @@
-"""The meter: its screen that is redrawn, a line for a pipe, a run's last word, and bills of the past."""
+"""The meter: its screen that is redrawn, a line for a pipe, a run's last word, bills of the past, and its page."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.measure.meter.bill import BillLine
-from tokonomics.measure.meter.bill_sale import BillSale
+from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
-from tokonomics.measure.meter.gpu import JOULES_PER_KWH
-from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Verdict
-from tokonomics.measure.meter.unusual import UnusualDay
+from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
+from tokonomics.measure.meter.state import (
+    BudgetState,
+    GroupState,
+    MeterState,
+    MeterTally,
+    Statement,
+    StatementLine,
+    Verdict,
+)
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
-from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
+from tokonomics.report.shared_view import (
+    SALE_COLUMNS,
+    energy_facts,
+    energy_notes,
+    price_text,
+    sale_cells,
+    upkeep_facts,
+    verdict,
+)
 from tokonomics.report.wording import NO_VALUE, marked_old, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
@@ -28,7 +40,7 @@ _MUCH_IDLE = 0.5
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
     """The sum, a row for each group, where the dollars went, and against the plan."""
-    drawn = {"Dollars over time": lambda: charts.meter.bill_over_time(result.in_time, result.over)}
+    drawn = {"Dollars over time": lambda: charts.measured.bill_over_time(result.in_time, result.over)}
     return Answer(result, "What the metered tokens cost", partial(_bill, result), drawn)
 
 
@@ -95,7 +107,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
         yield blocks.section(blocks.facts(*beside), blocks.note(*energy_notes(bill.energy)) if bill.energy else None)
     yield blocks.section(*map(_budget, bill.budgets))
     if bill.unusual:
-        yield blocks.section(*map(_unusual, bill.unusual), title="Unusual days")
+        yield blocks.section(*(blocks.line(day.said) for day in bill.unusual), title="Unusual days")
     yield from _verdict(bill.against_plan)
     yield _idle(total)
     yield blocks.note(*_bill_notes(total))
@@ -125,7 +137,7 @@ def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
     yield from energy_facts(drawn)
 
 
-def _sold(bill: MeterReportResult, sale: BillSale) -> Iterable[blocks.Block]:
+def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block]:
     """The price, the verdict, every line, and the volume that pays."""
     yield verdict(sale.total, "over this stretch")
     by_price = {price_text(price.usd_per_mtok): price for price in sale.prices}
@@ -158,10 +170,6 @@ def _split(splits: Sequence[str | None]) -> str:
 
 def _budget(state: BudgetState) -> blocks.Line:
     return blocks.line(blocks.Span(state.said, "worst" if state.is_missed else ""))
-
-
-def _unusual(day: UnusualDay) -> blocks.Line:
-    return blocks.line(day.said)
 
 
 def export_line(of: Exported) -> str:
@@ -232,9 +240,17 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
     "of output": lambda sums: usd_text(sums.usd_per_mtok_output),
     "while busy": lambda sums: usd_text(sums.usd_per_mtok_usage),
 }
+_SPANS: dict[str, Callable[[MeterTally], str]] = {
+    **{name: _BILL[name] for name in ("$/Mtok", "of output", "while busy", "paid", "idle")},
+    "idle time": lambda sums: percent_text(sums.idle_share),
+    "tokens": lambda sums: count(sums.billed_tokens),
+    "tokens/s": lambda sums: number_text(sums.tokens_per_s),
+    "batch": _BILL["batch"],
+}
+"""The same over spans of time, on the page."""
 
 
-def _sums(by: Sequence[str], lines: Sequence[BillLine], total: MeterTally) -> blocks.Table:
+def _sums(by: Sequence[str], lines: Sequence[StatementLine], total: MeterTally) -> blocks.Table:
     """A row a group, and their sum; columns that would be empty are left out."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     shown = {name: cell for name, cell in _BILL.items() if not empty.get(name)}
@@ -306,16 +322,15 @@ def _verdict(verdict: Verdict | None) -> blocks.View:
 
 
 def _gpus(gpus: Sequence[GpuReading]) -> blocks.Table:
-    rows = [
-        (
-            gpu.name,
-            *map(percent_text, (gpu.utilization, gpu.dram_active, gpu.tensor_active)),
-            number_text(gpu.power_w, " W"),
-            NO_VALUE if gpu.memory_used_bytes is None else gigabytes(gpu.memory_used_bytes),
-        )
-        for gpu in gpus[:_MOST_ROWS]
-    ]
-    return blocks.table(["!GPU", ">any kernel", ">memory bandwidth", ">tensor cores", ">power", ">memory"], rows)
+    return blocks.listed(
+        gpus[:_MOST_ROWS],
+        ("!GPU", lambda gpu: gpu.name),
+        (">any kernel", lambda gpu: percent_text(gpu.utilization)),
+        (">memory bandwidth", lambda gpu: percent_text(gpu.dram_active)),
+        (">tensor cores", lambda gpu: percent_text(gpu.tensor_active)),
+        (">power", lambda gpu: number_text(gpu.power_w, " W")),
+        (">memory", lambda gpu: NO_VALUE if gpu.memory_used_bytes is None else gigabytes(gpu.memory_used_bytes)),
+    )
 
 
 def _basis(state: MeterState) -> blocks.Line:
@@ -344,3 +359,57 @@ def _clock(at: float) -> str:
 
 def _date(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+# --- the ledger as it grows, on the page -----------------------------------------------------------------------------
+
+
+def ledger(
+    spans: Mapping[str, MeterTally], servers: Statement, burning: Mapping[str, float] | None, read_from: str
+) -> blocks.View:
+    """The price of a million tokens, what burns now, and sums by span and by server; ``spans`` is shortest first."""
+    # The last five minutes are too few to speak for, unless there is nothing else.
+    shortest, *longer = spans.items()
+    over, best = next((row for row in longer if row[1].usd_per_mtok is not None), shortest)
+    price = f"{usd_text(best.usd_per_mtok)} per million tokens"
+    idle = f"; {usd_text(best.usd_per_mtok_usage)} per Mtok while busy"
+    yield blocks.section(
+        blocks.line(
+            f"{over}: ", blocks.Span(price, "best"), f", {usd(best.usd)} for {count(best.billed_tokens)} tokens{idle}",
+            kind="headline",
+        ),
+        _burning(spans["Today"], spans["This hour"], burning),
+    )  # fmt: skip
+    if (best.idle_share or 0.0) > 0.5:
+        wasted = f"Idle {percent_text(best.idle_share)} of the time"
+        yield blocks.hint(f"{wasted}: Fleet finds machines for the hours that need them.")
+    yield _over("over", spans.items(), "Dollars and tokens by span")
+    if servers.lines:
+        rows = [(" ".join(filter(None, line.group)), line.sums) for line in servers.lines]
+        yield _over("!server, model, engine", rows, "Servers today", shown=20)
+    yield blocks.note(
+        "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
+        f"while busy: busy time alone. Days and hours are UTC. {read_from}",
+    )
+
+
+def _burning(today: MeterTally, hour: MeterTally, burning: Mapping[str, float] | None) -> blocks.Facts:
+    idle = "nothing was read today" if today.idle_share is None else f"{percent(today.idle_share)} of the time"
+    mood: blocks.Mood = "bad" if (today.idle_share or 0.0) > 0.5 else ""
+    batch = hour.batch if hour.batch is not None else today.batch
+    return blocks.facts(
+        blocks.fact("idle burn today", blocks.Span(usd(today.idle_usd), mood), idle),
+        blocks.fact("burning now", f"{usd(burning['usd_per_hour'])}/h", f"{count(burning['tokens_per_s'])} tokens/s")
+        if burning
+        else blocks.fact("burning now", NO_VALUE, "nothing was read in the last five minutes"),
+        blocks.fact("batch", number_text(batch), "in the mean while busy"),
+        blocks.fact("from cache", percent_text(today.cache_share), "of prompt tokens, today"),
+        blocks.fact("failed", blocks.Span(count(today.failed), "bad"), f"requests; {usd(today.failed_usd)} of work")
+        if today.failed
+        else None,
+    )
+
+
+def _over(first: str, rows: Iterable[tuple[str, MeterTally]], title: str, shown: int | None = None) -> blocks.Table:
+    cells = ((name, *(cell(sums) for cell in _SPANS.values())) for name, sums in rows)
+    return blocks.table([first, *(f">{name}" for name in _SPANS)], cells, title, shown=shown)

@@ -1,30 +1,47 @@
-"""A plan's pick: what to rent, what it costs, how it serves; and what is cheaper with a catch."""
+"""A plan's pick: what to rent, what it costs, how it serves, why it won; and what is cheaper with a catch."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from tokonomics.catalog.checkpoints import Recovery, recovery_text
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.models import ModelSpec, PromptImages
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
+from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.flips import Flip, Flips
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.questions.results import layout_text
-from tokonomics.report import blocks
+from tokonomics.planner.why import WhyPick
+from tokonomics.questions.results import PlanResult, layout_text, split_text
+from tokonomics.report import blocks, charts
 from tokonomics.report.wording import (
     aged,
+    and_slos,
     speed_text,
     time_text,
-)  # fmt: skip
+    usd_text,
+    workload_text,
+)  # fmt: skip  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import BYTES_PER_GB, percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
 
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
     """What to rent, what it costs, how it serves."""
     prices = row.usd_per_mtok
-    whole_bill = "whole bill over all tokens" if plan.workload.writes else "whole bill over the tokens read"
+    tokens = "all tokens" if plan.workload.writes else "the tokens read"
+    whole_bill = f"whole bill over {tokens}; {usd(row.usd_per_mtok_usage)}"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
+    capacity = f"of capacity{router}{', all machines up' if plan.limits.spare else ''}"
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
@@ -33,22 +50,11 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     return [
         blocks.line(f"{label}: ", bill, what, kind="headline"),
         blocks.facts(
-            (
-                "per Mtok",
-                usd(prices.blended),
-                f"{whole_bill}; {usd(row.usd_per_mtok_usage)} at full use",
-                prices.blended,
-            ),
+            ("per Mtok", usd(prices.blended), f"{whole_bill} at full use", prices.blended),
             *(_by_kind(row) if plan.workload.writes else ()),
             *_job(row),
             *_latencies(row, plan.slos),
-            blocks.fact(
-                "load",
-                percent(row.load_share),
-                f"of capacity{router}{', all machines up' if plan.limits.spare else ''}",
-                number=row.load_share,
-                less="worse",
-            ),
+            blocks.fact("load", percent(row.load_share), capacity, number=row.load_share, less="worse"),
             *firm,
             *_drafted(row),
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
@@ -143,10 +149,6 @@ def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
         yield blocks.fact("drafts", row.draft.name, f"{yielded}; {said}")
 
 
-def _alone(row: Candidate) -> str:
-    return "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
-
-
 def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
     """Of the weights, and not because the model is published so."""
     return row.weights.is_below(FLOOR) and (best is None or row.weights.is_below(best.weights))
@@ -154,18 +156,16 @@ def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
 
 def _asked_for(aside: SetAside, best: Candidate | None) -> str:
     row = aside.candidate
-    if aside.catch is Catch.marketplace:
-        return option("sellers", "all")
-    if aside.catch is Catch.assumed_speed:
-        return option("gpu", row.gpu)
-    if aside.catch is Catch.old_price:
-        return option("max_age", row.price_age_days)
-    if aside.catch is Catch.drafting and row.draft:
-        return option("draft", row.draft.method)
-    if aside.catch is Catch.offload:
-        return option("tiers", "host")
-    if aside.catch is Catch.disaggregated:
-        return option("disaggregate")
+    asked = {
+        Catch.marketplace: option("sellers", "all"),
+        Catch.assumed_speed: option("gpu", row.gpu),
+        Catch.old_price: option("max_age", row.price_age_days),
+        Catch.drafting: option("draft", row.draft.method) if row.draft else "",
+        Catch.offload: option("tiers", "host"),
+        Catch.disaggregated: option("disaggregate"),
+    }
+    if said := asked.get(aside.catch):
+        return said
     fewer = [option("min_weights", row.weights)] if _has_fewer_bits(row, best) else []
     return " ".join([*fewer, *([option("kv", row.kv)] if row.kv.is_below(Precision.bf16) else [])])
 
@@ -181,7 +181,8 @@ def _where(row: Candidate) -> str:
 def _may_fail(row: Candidate, spare: Spare) -> str:
     """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
     if not spare:
-        return f"; {_alone(row)}: no redundancy" if row.is_alone else ""
+        alone = "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
+        return f"; {alone}: no redundancy" if row.lacks_redundancy else ""
     zones = min(ZONES, row.instances, row.replicas)
     assumed = spare.assumed(row.instance, row.region, zones)
     return f"; {spare} may fail{assumed and f', {assumed}'}"
@@ -231,3 +232,181 @@ def _price_note(row: Candidate) -> str:
     seller = f" by a {row.seller}" if row.seller else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
     return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"
+
+
+def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
+    """The question in one line."""
+    seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
+    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
+    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
+
+
+def nothing(
+    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
+) -> blocks.View:
+    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
+    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
+    kinds: Counter[Reason] = Counter()
+    for rejection in plan.rejected:
+        kinds[rejection.kind] += rejection.offers
+    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
+    yield blocks.section(
+        blocks.line("No offer meets these constraints.", kind="worst"),
+        *(
+            blocks.line(
+                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
+                f"{blame.why.marked}; {blame.nearest.marked}.",
+            )
+            for blame in blames
+        ),
+        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}.")
+        if kinds
+        else None,
+        not_tried(plan),
+    )
+
+
+# --- why it won, what would make another win, how prefill and decode are best split ----------------------------------
+
+
+_SPLITS = {
+    "TP": "every layer split over so many GPUs",
+    "PP": "layers in so many stages",
+    "EP": "experts dealt out over so many GPUs",
+    "DP": "so many groups of GPUs, each with its own sequences",
+}
+
+
+def why_line(why: WhyPick) -> blocks.Line:
+    """The nearest other kind of way, in a sentence."""
+    return blocks.line(blocks.Span("Why this one: ", "strong"), why.text)
+
+
+def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
+    """The nearest way of each other kind beside the pick: what a request takes of GPUs, by what it goes to."""
+    rows = []
+    for row in (why.pick, *why.others):
+        way, layout = "the pick" if row is why.pick else row.kind.value, f"{row.replicas:,} × {row.layout} {row.gpu}"
+        bill = f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}"
+        used = usd(row.usd_per_gpu_hour), percent(row.in_use), f"{row.gpu_s.total:.3g}"
+        parts = (f"{part:.2g}" for part in row.gpu_s.by_part.values())
+        rows.append((way, layout, bill, *used, *parts, f"{row.batch:,}", row.limited_by))
+    heads = ["way", "!layout", ">$/month", ">$/GPU-h", ">in use", ">GPU-s a request", ">prompts", ">weights", ">KV"]
+    title = "The nearest way of each other kind"
+    yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
+    yield blocks.note(
+        "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",
+        "≥: not sized by simulation, as it costs more even so." if any(row.at_least for row in why.others) else "",
+    )
+
+
+def split_legend(rows: Sequence[Candidate]) -> str:
+    """What the letters in these rows mean."""
+    shown = " ".join(splits_text(row) for row in rows)
+    said = [f"{name} = {meaning}" for name, meaning in _SPLITS.items() if f"{name}=" in shown]
+    if any(row.prefill for row in rows):
+        said.append("a + b = replicas that compute prompts and replicas that answer")
+    return f"split: {'; '.join(said)}." if said else ""
+
+
+def splits_text(row: Candidate) -> str:
+    """How replicas are split; those for prompts before, where they are split otherwise."""
+    answers = split_text(row)
+    prompts = split_text(row.prefill) if row.prefill else answers
+    return answers if prompts == answers else f"{prompts} + {answers}"
+
+
+def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
+    """The runner-up, and what would make another GPU the cheapest."""
+    if rival and found.other_gpu:
+        more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
+        how = (
+            f"{more} more expensive; wins if its price falls by {less}, or the pick's GPU becomes {more} more expensive"
+        )
+        same = found.other_gpu.pick_may_rise < 0.005
+        yield blocks.line(
+            "Runner-up, the cheapest on another GPU: ",
+            blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
+            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
+            "the same bill" if same else f"{how} everywhere",
+        )
+    yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
+    if found.steady:
+        yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
+
+
+def _flip(flip: Flip) -> str:
+    way = "from" if flip.factor > 1 else "down to"
+    rival, pick = (
+        "no way" if bill is None else usd(bill)
+        for bill in (flip.after.rival_usd_per_month, flip.after.pick_usd_per_month)
+    )
+    value = f"{count(flip.after.value)} {flip.what}"
+    return f"{way} {value} ({flip.factor:.3g}×): {flip.gpu} {flip.rival}, {rival} against {pick}"
+
+
+def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
+    """What the GPUs of the disaggregated way hold by how they are split."""
+    assert study.apart is not None
+    most = max(point.requests_per_s for point in points) or 1.0
+    yield blocks.listed(
+        points,
+        ("!prefill : decode", lambda point: charts.plan.split_name(point)),
+        (">requests/s", lambda point: f"{point.requests_per_s:,.3g}" if point.requests_per_s else "–"),
+        (">$/Mtok", lambda point: usd_text(point.usd_per_mtok)),
+        (">of the most", lambda point: percent(point.requests_per_s / most)),
+        (">KV of a prompt", lambda point: time_text(point.kv_transfer_s)),
+        ("", lambda point: blocks.Span(charts.plan.mark_of(point), "good" if point.is_planned else "strong")),
+        title=f"The same GPUs split otherwise ({layout_text(study.apart.row)})",
+    )
+    link = study.apart.row.prefill.link if study.apart.row.prefill else ""
+    yield blocks.note(
+        "Requests a second that meet every SLO, by short simulations: a few percent are chance.",
+        f"KV of a prompt: what one of mean length takes to the side that answers, over {link} for the cheapest split.",
+    )
+
+
+# --- what is left of its quality at fewer bits -----------------------------------------------------------------------
+
+
+def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
+    """What the pick's fewer bits cost in quality, and the checkpoint to load."""
+    row, facts = result.best, list[blocks.Fact]()
+    if row is None:
+        return facts
+    if row.weights.is_below(model.served):
+        facts.append(_quality("quality", model, row.weights, result.recovery))
+    if row.kv.is_below(Precision.bf16):
+        facts.append(_quality("KV quality", model, row.kv, result.kv_recovery))
+    return [*facts, _checkpoint(result, model)]
+
+
+def published_checkpoint(model: ModelSpec) -> blocks.Fact:
+    """The model's own."""
+    return blocks.fact("checkpoint", "published", model.repository or "your own")
+
+
+def not_tried(plan: Plan) -> blocks.Line | None:
+    """Precisions that were left out for their quality, each with the reason."""
+    if not plan.not_tried:
+        return None
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.not_tried.items())
+    return blocks.hint(f"Not tried, for {option('min_recovery')}: {reasons}.")
+
+
+def _quality(name: str, model: ModelSpec, precision: Precision, found: Recovery | None) -> blocks.Fact:
+    if found is None:
+        measure = f"measure it on your own task (`tokonomics import` with {option('baseline')})"
+        return blocks.fact(name, "no score", f"of {precision} is published for {model.name} or its family: {measure}")
+    value, _, rest = recovery_text(found, model).partition(" of ")
+    return blocks.fact(name, value, f"of {rest}", number=found.recovery, less="worse")
+
+
+def _checkpoint(result: PlanResult, model: ModelSpec) -> blocks.Fact:
+    found = result.checkpoint
+    if result.best and result.best.weights is model.served:
+        return published_checkpoint(model)
+    if found is None:
+        return blocks.fact("checkpoint", "none listed", result.how_to_make or "")
+    where = "" if found.source.endswith(found.repository) else f" in the {found.source}"
+    return blocks.fact("checkpoint", "exists", f"{found.repository}, seen{where} on {found.read}")

@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.catalog.images import PromptImages
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
-from tokonomics.planner.regret import Regret
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.what_if import BillRange, Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
@@ -18,36 +15,42 @@ from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, Pl
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.can_run_view import can_run
-from tokonomics.report.class_view import class_sections
-from tokonomics.report.plan_pick_view import pick_blocks, set_aside_lines
-from tokonomics.report.plan_why_view import (
+from tokonomics.report.plan_pick_view import (
+    asked_text,
     flip_lines,
+    not_tried,
+    nothing,
+    pick_blocks,
+    published_checkpoint,
+    quality_facts,
     ratio_blocks,
+    set_aside_lines,
     split_legend,
     splits_text,
     why_blocks,
     why_line,
 )
-from tokonomics.report.quality_view import not_tried, published_checkpoint, quality_facts
-from tokonomics.report.sale_view import SALE_COLUMNS, fleet_sale_facts, sale_cells
-from tokonomics.report.session_view import log_pace_note
-from tokonomics.report.together_view import together_view
-from tokonomics.report.upkeep_view import energy_facts, energy_notes, upkeep_facts
+from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
+from tokonomics.report.shared_view import (
+    class_sections,
+    energy_facts,
+    energy_notes,
+    fleet_sale_facts,
+    log_pace_note,
+    upkeep_facts,
+)
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     FEWER_BITS,
-    NO_VALUE,
     OLD_PRICE,
     PROFILED,
     TOWER_SPEED,
-    and_slos,
     known_text,
     percent_text,
     quoted_on,
     thinking_facts,
     time_text,
     usd_text,
-    workload_text,
 )  # fmt: skip
 from tokonomics.sizing.refusal import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
@@ -65,14 +68,14 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
     if isinstance(result, PlanCases):
         found, name = result.regret, studies[0].question.model.name
         drawn = {"Bills and regrets": lambda: charts.plan.regret_chart(found, name)} if found else {}
-        return Answer(result, title, lambda: _cases(result), drawn)
+        return Answer(result, title, lambda: cases_view(result), drawn)
     if isinstance(result, PlanModels):
         picks = result.models
         names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: [*_models(studies, picks), *_sold(result)], drawn)
+        return Answer(result, title, lambda: [*models_view(studies, picks), *sold_view(result)], drawn)
     if result.together:
         several, served = result.together, ", ".join(asked.name for asked in result.together.asked)
         return Answer(result, f"What serving {served} costs", lambda: together_view(several), {})
@@ -109,7 +112,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
         yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
-        firm = _firm(result.headroom, result.bill_range) + quality_facts(result, study.question.model)
+        firm = [_room(result.headroom), _interval(result.bill_range)] if result.headroom and result.bill_range else []
+        firm += quality_facts(result, study.question.model)
         firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
         firm += fleet_sale_facts(result.sale) if result.sale else []
         firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
@@ -148,38 +152,6 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
 
-def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
-    """The question in one line."""
-    seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
-    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
-    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
-
-
-def nothing(
-    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
-) -> blocks.View:
-    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
-    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
-    kinds: Counter[Reason] = Counter()
-    for rejection in plan.rejected:
-        kinds[rejection.kind] += rejection.offers
-    counts = "; ".join(f"{kind.value}: {number:,}" for kind, number in kinds.most_common())
-    yield blocks.section(
-        blocks.line("No offer meets these constraints.", kind="worst"),
-        *(
-            blocks.line(
-                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
-                f"{blame.why.marked}; {blame.nearest.marked}.",
-            )
-            for blame in blames
-        ),
-        blocks.note(f"{plural(kinds.total(), 'candidate')} rejected: {counts}. See {see or option('why')}.")
-        if kinds
-        else None,
-        not_tried(plan),
-    )
-
-
 def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
     """What of the prompts and of the speed follows from the kind of model."""
     if model.images:
@@ -193,14 +165,8 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
 
 
-def _firm(headroom: Headroom | None, bills: BillRange | None) -> list[blocks.Fact]:
-    """The room to grow, and the interval of the bill."""
-    if not headroom or not bills:
-        return []
-    return [_room(headroom), _interval(bills)]
-
-
 def _room(headroom: Headroom) -> blocks.Fact:
+    """The room to grow."""
     if headroom.at_most is None:
         never = "nothing breaks however much the traffic grows"
         return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
@@ -234,7 +200,10 @@ def _off(speed: float) -> str:
 
 
 def ranking(
-    rows: Sequence[Candidate], shown: int | None, models: Sequence[str] = (), opens: Sequence[str] = ()
+    rows: Sequence[Candidate],
+    shown: int | None,
+    model: Callable[[Candidate], str] | None = None,
+    opens: Callable[[Candidate], str] = lambda _: "",
 ) -> blocks.Table:
     """Candidates, the pick first; with the name of the model of each where there are several.
 
@@ -242,35 +211,26 @@ def ranking(
     """
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
-    named: list[tuple[str, ...]] = [(name,) for name in models] or [()] * len(rows)
     some_draft = any(row.draft for row in rows)
     writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
-    columns = ["", *(["!model"] if models else []), "!replicas × GPUs", "split", "weights"]
-    columns += [*(["KV"] if writes else []), *(["drafts"] if some_draft else []), "offer"]
-    columns += [">$/month", ">$/Mtok", ">load"]
-    return blocks.table(
-        [*columns, f">TTFT {late}", *([f">TPOT {late}"] if writes else []), "speed"],
-        [
-            (
-                str(place),
-                *name,
-                blocks.Span(replicas_text(row), opens=opened),
-                splits_text(row),
-                f"{row.weights}{'*' if row.below_checkpoint else ''}",
-                *([row.kv.value] if writes else []),
-                *([row.draft.name if row.draft else "–"] if some_draft else []),
-                f"{row.provider} {row.instance}",
-                f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}",
-                usd(row.usd_per_mtok.blended),
-                percent(row.load_share),
-                time_text(getattr(row.ttft_s, late)),
-                *([time_text(getattr(row.tpot_s, late))] if writes else []),
-                known_text(row.speed, row.profiled),
-            )
-            for place, (name, opened, row) in enumerate(zip(named, opens or [""] * len(rows), rows, strict=True), 1)
-        ],
+    return blocks.listed(
+        rows,
+        ("!model", model) if model else None,
+        ("!replicas × GPUs", lambda row: blocks.Span(replicas_text(row), opens=opens(row))),
+        ("split", splits_text),
+        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
+        ("KV", lambda row: row.kv.value) if writes else None,
+        ("drafts", lambda row: row.draft.name if row.draft else "–") if some_draft else None,
+        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        (">$/month", lambda row: f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}"),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">load", lambda row: percent(row.load_share)),
+        (f">TTFT {late}", lambda row: time_text(getattr(row.ttft_s, late))),
+        (f">TPOT {late}", lambda row: time_text(getattr(row.tpot_s, late))) if writes else None,
+        ("speed", lambda row: known_text(row.speed, row.profiled)),
         best=0,
         shown=shown,
+        numbered=True,
     )
 
 
@@ -367,104 +327,4 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
         ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
         f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
-    )
-
-
-def _models(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
-    """The pick of each model, the cheapest first."""
-    names = {study.plan.model: study.question.model.name for study in studies}
-    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
-    if not rows:
-        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
-        return
-    cheapest = rows[0].usd_per_mtok.blended
-    yield blocks.table(
-        ["", "!model", "replicas × GPUs", "offer", ">$/month", ">$/Mtok", ">costs more", ">TTFT p99", ">TPOT p99"],
-        [
-            (
-                str(place),
-                names[row.model],
-                f"{layout_text(row)}{'*' if row.below_checkpoint else ''}",
-                f"{row.provider} {row.instance}",
-                usd(row.usd_per_month),
-                usd(row.usd_per_mtok.blended),
-                "" if place == 1 else percent(row.usd_per_mtok.blended / cheapest - 1),
-                time_text(row.ttft_s.p99),
-                time_text(row.tpot_s.p99),
-            )
-            for place, row in enumerate(rows, 1)
-        ],
-        best=0,
-    )
-    without = [name for key, name in names.items() if key not in {row.model for row in rows}]
-    said = [
-        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
-        "Whether a cheaper model is good enough is for you to measure.",
-        "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
-        f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
-    ]
-    yield blocks.note(" ".join(part for part in said if part))
-
-
-def _sold(result: PlanModels) -> blocks.View:
-    """What each pick earns in a month."""
-    if result.sales:
-        rows = [
-            (
-                sale.model,
-                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
-                *sale_cells(sale.month),
-                NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
-                percent_text(sale.break_even_load),
-            )
-            for sale in result.sales
-        ]
-        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
-        yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
-
-
-def _cases(result: PlanCases) -> blocks.View:
-    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
-    name = result.studies[0].question.model.name
-    found: Regret | None = result.regret
-    if found is None:
-        lost = next(study for study in result.studies if study.plan.best is None)
-        yield from nothing(lost.plan, name, result.blame)
-        return
-    cases = list(result.cases or ())
-    yield blocks.section(
-        *(
-            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
-            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
-        )
-    )
-    least = found.least
-    if least is None:
-        yield blocks.line("No choice holds in every case.", kind="worst")
-        return
-    bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
-    yield blocks.line(
-        "Least regret: ",
-        blocks.Span(f"{least.gpu} {least.layout}", "best"),
-        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
-        f"at most {percent(least.largest_regret)} above the best of any case",
-        kind="headline",
-    )
-    yield blocks.table(
-        ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"],
-        [
-            (
-                str(place),
-                f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}",
-                f"{choice.provider} {choice.instance}",
-                *(f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases),
-                percent(choice.largest_regret),
-                ", ".join(cases[at] for at in choice.best_in) or "–",
-            )
-            for place, choice in enumerate(found.choices, 1)
-        ],
-        best=0,
-    )
-    yield blocks.note(
-        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

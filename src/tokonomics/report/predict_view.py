@@ -51,7 +51,7 @@ def predict(result: PredictResult, request: Request) -> Answer:
 
 def curve(result: CurveResult, request: CurveRequest) -> Answer:
     """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
-    drawn = {"What batching buys": lambda: charts.predict.curve_chart(result)}
+    drawn = {"What batching buys": lambda: charts.traffic.curve_chart(result)}
     return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), drawn)
 
 
@@ -165,11 +165,9 @@ def _encoded(made: Prediction) -> blocks.View:
     rates, tokens = made.requests_per_s, made.tokens_per_s
     what = f"{made.batch:,} × {made.context:,} tokens at once: {made.deployment}, {made.engine}"
     yield blocks.headline(f"{tokens.mid:,.0f} tokens/s", f" with {what}")
-    rate = (
-        blocks.fact("requests", f"{rates.mid:,.1f}/s", _range(rates, _rate), number=rates.mid, less="worse")
-        if rates
-        else None
-    )
+    rate = None
+    if rates:
+        rate = blocks.fact("requests", f"{rates.mid:,.1f}/s", _range(rates, _rate), number=rates.mid, less="worse")
     speed = blocks.fact("tokens", f"{tokens.mid:,.0f}/s", _range(tokens, _rate), number=tokens.mid, less="worse")
     alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens{_bound(made)}"
     answer = f"{_range(made.ttft_s, seconds)}; of that prompt, server idle"
@@ -213,9 +211,8 @@ def _first_answer(made: Prediction) -> blocks.Fact | None:
     found = made.first_answer_s
     if found is None:
         return None
-    return blocks.fact(
-        "first answer token", seconds(found.mid), f"{_range(found, seconds)}; behind the thinking", number=found.mid
-    )
+    late = f"{_range(found, seconds)}; behind the thinking"
+    return blocks.fact("first answer token", seconds(found.mid), late, number=found.mid)
 
 
 def _images(made: Prediction) -> blocks.Fact | None:
@@ -244,8 +241,8 @@ def _curve(curve: CurveResult, tpot_s: float | None) -> blocks.View:
     best, why = _largest(curve, tpot_s)
     alone, last = curve.points[0], curve.points[best]
     at = f" at batch {last.batch:,}, {why}: {curve.deployment}, context {curve.context:,}{marked_old(curve.price_from)}"
-    speed, price = f"{last.tokens_per_s:,.0f} output tokens/s", last.usd_per_mtok
-    yield blocks.headline(f"{usd(price)} per million output tokens" if price else speed, at)
+    rate, price = last.tokens_per_s, last.usd_per_mtok
+    yield blocks.headline(f"{usd(price)} per million output tokens" if price else f"{rate:,.0f} output tokens/s", at)
     engine = f"; the engine runs {curve.engine_sequences:,} at once unless told otherwise"
     memory = f"sequences of {curve.context:,} tokens{engine if curve.engine_sequences < curve.max_sequences else ''}"
     slower = f"{last.tpot_s / alone.tpot_s:.2g} × that of one sequence"
@@ -253,13 +250,7 @@ def _curve(curve: CurveResult, tpot_s: float | None) -> blocks.View:
     full = f"at {usd(curve.usd_per_hour)} an hour ({curve.price_from}), at full use" if curve.usd_per_hour else ""
     yield blocks.facts(
         blocks.fact("KV limit", f"{curve.max_sequences:,}", memory, number=curve.max_sequences, less="worse"),
-        blocks.fact(
-            "output",
-            f"{last.tokens_per_s:,.0f} tok/s",
-            "all sequences together",
-            number=last.tokens_per_s,
-            less="worse",
-        ),
+        blocks.fact("output", f"{rate:,.0f} tok/s", "all sequences together", number=rate, less="worse"),
         ("TPOT", seconds(last.tpot_s), slower, last.tpot_s),
         ("per Mtok of output", usd(price), full, price) if price else None,
         ("of linear", percent(last.share_of_linear), linear),

@@ -18,7 +18,7 @@ _AS_MUCH = 0.0005
 
 def route(result: RouteResult, request: Request) -> Answer:
     """The headline, the ways, the frontier, and the break-evens."""
-    drawn = {"Cost and quality by threshold": lambda: charts.route.route_chart(result)} if result.frontier else {}
+    drawn = {"Cost and quality by threshold": lambda: charts.bills.route_chart(result)} if result.frontier else {}
     return Answer(result, "Several models for one traffic", partial(_sections, result), drawn)
 
 
@@ -28,7 +28,7 @@ def _sections(result: RouteResult) -> blocks.View:
     yield _ways(result)
     yield from _thresholds(result)
     yield _labels(result)
-    yield _break_evens(result)
+    yield blocks.section(*map(_pays, result.break_even), title="From which share on it pays")
     yield _notes(result)
     yield blocks.section(_parts(result), title="What each model gets", folded=True)
 
@@ -95,18 +95,20 @@ def _simulated(way: RouteWay) -> str:
 
 
 def _ways(result: RouteResult) -> blocks.Table:
-    scored, judged = [">quality"] if result.scored else [], ["SLO"] if result.slos else []
-    columns = ["way", "machines", ">on the first", ">$/month", ">$/Mtok", *scored, ">TTFT p99", ">e2e p99", *judged]
-    rows = []
-    for way in result.ways:
-        quality = [_quality(way)] if result.scored else []
-        machines = " + ".join(part.machines for part in way.parts)
-        prices = usd(way.usd_per_month), usd(way.usd_per_mtok)
-        times = _time(way.ttft_s.p99, way), _time(way.e2e_s.p99, way)
-        slo = [_judged(way)] if result.slos else []
-        rows.append([way.name, machines, percent(way.first_share), *prices, *quality, *times, *slo])
-    best = next((place for place, way in enumerate(result.ways) if way == result.best), None)
-    return blocks.table(columns, rows, "Ways to serve it", best=best)
+    return blocks.listed(
+        result.ways,
+        ("way", lambda way: way.name),
+        ("machines", lambda way: " + ".join(part.machines for part in way.parts)),
+        (">on the first", lambda way: percent(way.first_share)),
+        (">$/month", lambda way: usd(way.usd_per_month)),
+        (">$/Mtok", lambda way: usd(way.usd_per_mtok)),
+        (">quality", _quality) if result.scored else None,
+        (">TTFT p99", _first_token),
+        (">e2e p99", lambda way: _time(way.e2e_s.p99, way)),
+        ("SLO", _judged) if result.slos else None,
+        title="Ways to serve it",
+        best=next((place for place, way in enumerate(result.ways) if way == result.best), None),
+    )
 
 
 def _quality(way: RouteWay) -> str:
@@ -115,6 +117,10 @@ def _quality(way: RouteWay) -> str:
 
 def _time(seconds: float | None, way: RouteWay) -> str:
     return time_text(seconds) + ("" if way.simulated_share >= 1 or seconds is None else "‡")
+
+
+def _first_token(way: RouteWay) -> str:
+    return _time(way.ttft_s.p99, way)
 
 
 def _judged(way: RouteWay) -> str:
@@ -147,7 +153,7 @@ def _priced(kinds: Mapping[str, RouteWay], kind: str) -> list[str]:
     way = kinds.get(kind)
     if way is None:
         return [NO_VALUE] * 3
-    return [usd(way.usd_per_month), usd(way.usd_per_mtok), _time(way.ttft_s.p99, way)]
+    return [usd(way.usd_per_month), usd(way.usd_per_mtok), _first_token(way)]
 
 
 def _labels(result: RouteResult) -> blocks.Table | None:
@@ -155,23 +161,15 @@ def _labels(result: RouteResult) -> blocks.Table | None:
     sent = [way for way in result.frontier if way.kind == "labels"]
     if not sent:
         return None
-    scored = [">quality"] if result.scored else []
-    rows = [
-        [
-            way.name,
-            *([_quality(way)] if result.scored else []),
-            usd(way.usd_per_month),
-            usd(way.usd_per_mtok),
-            _time(way.ttft_s.p99, way),
-        ]
-        for way in sent
-    ]
-    title = "Labels: no other way to send them is both better and cheaper" if result.scored else "Labels"
-    return blocks.table(["each label to", *scored, ">$/month", ">$/Mtok", ">TTFT p99"], rows, title)
-
-
-def _break_evens(result: RouteResult) -> blocks.Section | None:
-    return blocks.section(*(_pays(found) for found in result.break_even), title="From which share on it pays")
+    return blocks.listed(
+        sent,
+        ("each label to", lambda way: way.name),
+        (">quality", _quality) if result.scored else None,
+        (">$/month", lambda way: usd(way.usd_per_month)),
+        (">$/Mtok", lambda way: usd(way.usd_per_mtok)),
+        (">TTFT p99", _first_token),
+        title="Labels: no other way to send them is both better and cheaper" if result.scored else "Labels",
+    )
 
 
 def _pays(found: RouteBreakEven) -> blocks.Line:

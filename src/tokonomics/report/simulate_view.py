@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
-from tokonomics.planner.class_report import ClassReport
 from tokonomics.questions.request import Request
 from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.class_view import class_sections
 from tokonomics.report.playback_view import missed_sections, player
-from tokonomics.report.session_view import job_facts, short_run, turn_table
+from tokonomics.report.shared_view import class_sections, job_facts, short_run, turn_table
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
@@ -24,7 +22,6 @@ from tokonomics.report.wording import (
     thinking_facts,
     time_text,
 )
-from tokonomics.serving.first_answer import FirstAnswer
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread
@@ -48,12 +45,8 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
     simulation, log = result.simulation, result.log
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
     served = what_serves(simulation)
-    drawn = {
-        "What happens over time": lambda: charts.simulate.simulate_chart(result, result.timeline, served, subtitle)
-    }
-    parts = result.cost, result.usd_per_job, result.thinking, result.classes
-    made_up = getattr(request, "trace", None) is None
-    view = partial(_simulation, simulation, result, *parts, log.rate, made_up)
+    drawn = {"What happens over time": lambda: charts.traffic.simulate_chart(result, result.timeline, served, subtitle)}
+    view = partial(_simulation, result, getattr(request, "trace", None) is None)
     found = result.playback
     plays = partial(player, simulation, result, found) if found else None
     return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
@@ -70,22 +63,13 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
     """The rate that holds, what is missed beyond it, and the fleet that a log needs."""
     best, log = result.highest_rate, result.log
     points = [(trial.rate, trial.outcome) for trial in best.trials]
-    chart = lambda: charts.simulate.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
+    chart = lambda: charts.traffic.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
     title = f"What {result.deployment} holds"
     return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": chart})
 
 
-def _simulation(
-    simulation: Simulation,
-    made: SimulateResult,
-    cost: ServedCost | None,
-    usd_per_job: float | None,
-    thinking: FirstAnswer | None,
-    classes: ClassReport | None,
-    rate: float,
-    made_up: bool,
-) -> blocks.View:
-    what = what_serves(simulation)
+def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
+    simulation, cost = made.simulation, made.cost
     model = simulation.deployment.model
     value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
     if model.is_encoder:
@@ -95,20 +79,20 @@ def _simulation(
     missed = ", ".join(slo.slo for slo in made.slo if not slo.met)
     said = f"{value}, {missed} missed" if missed else value
     old = marked_old(cost.price_from) if cost else ""
-    yield blocks.headline(said, f": {what}{old}", "worst" if missed else "best")
+    yield blocks.headline(said, f": {what_serves(simulation)}{old}", "worst" if missed else "best")
     yield _latencies(made, model.is_encoder)
     yield blocks.section(*_slos(made))
-    yield from class_sections(classes)
+    yield from class_sections(made.classes)
     yield from missed_sections(made, made.playback)
     yield blocks.section(*_shares(made, cost))
-    yield _figures(simulation, made, cost, thinking)
+    yield _figures(made)
     if made.sessions:
-        yield blocks.facts(*job_facts(made.sessions, usd_per_job))
-        yield turn_table(made.sessions)
+        yield blocks.facts(*job_facts(made.sessions, made.usd_per_job))
+        yield turn_table(made.sessions.turns_alike)
     yield short_run(made, made_up)
-    yield _hint(simulation, made)
+    yield _hint(made)
     yield blocks.note(
-        f"Traffic: {simulation.trace.source}, {_offered(simulation, made, rate)}: {made.lengths}.",
+        f"Traffic: {simulation.trace.source}, {_offered(made)}: {made.lengths}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
         if model.images
@@ -118,13 +102,13 @@ def _simulation(
     )
 
 
-def _offered(simulation: Simulation, made: SimulateResult, rate: float) -> str:
+def _offered(made: SimulateResult) -> str:
     """How many requests, and the time in which they are offered: of sessions, that in which they begin."""
-    requests, whole = plural(made.requests, "request"), duration_text(simulation.trace.duration_s)
+    requests, whole = plural(made.requests, "request"), duration_text(made.simulation.trace.duration_s)
     if not made.sessions:
         return f"{requests} over {whole}"
     begin = f"{plural(made.sessions.jobs, 'session')} that begin within {duration_text(made.sessions.starts_s)}"
-    return f"{requests} of {begin} ({requests_a_second(f'{rate:.3g}')} offered), the last sent after {whole}"
+    return f"{requests} of {begin} ({requests_a_second(f'{made.log.rate:.3g}')} offered), the last sent after {whole}"
 
 
 def _price_text(cost: ServedCost, alike: bool) -> str:
@@ -187,9 +171,8 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
     yield blocks.bar(named, lambda size: percent(size) + (f" {usd(size * bill)}" if bill else ""), least=0.0005)
 
 
-def _figures(
-    simulation: Simulation, made: SimulateResult, cost: ServedCost | None, thinking: FirstAnswer | None
-) -> blocks.Facts:
+def _figures(made: SimulateResult) -> blocks.Facts:
+    simulation, cost = made.simulation, made.cost
     rules, encoder = simulation.rules, simulation.deployment.model.is_encoder
     # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
     room = "" if rules.fixed_blocks else f", of {count(rules.kv_blocks * rules.block_tokens)} tokens"
@@ -197,7 +180,7 @@ def _figures(
     lost = (
         ("preemptions", made.preemptions, "requests lost their place and were computed again"),
         ("restarts", made.restarts, "requests began again when their replica failed"),
-        ("refused", made.refused, _why_refused(simulation, made) if made.refused else ""),
+        ("refused", made.refused, _why_refused(made)),
         ("timed out", made.timed_out, "clients hung up"),
         ("never sent", unsent, "an earlier request of their session failed"),
         ("unserved", made.unserved - unsent, "no replica was up"),
@@ -213,7 +196,7 @@ def _figures(
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
         None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
         ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
-        *_pools(simulation, made),
+        *_pools(made),
         ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
         if made.cached_tokens
         else None,
@@ -221,7 +204,7 @@ def _figures(
         ("output alone", usd(cost.usd_per_mtok_output), "the whole bill per million output tokens")
         if cost and cost.usd_per_mtok_output is not None
         else None,
-        *thinking_facts(thinking),
+        *thinking_facts(made.thinking),
     )
 
 
@@ -232,11 +215,12 @@ def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
     return blocks.fact(name, f"{rate:,.0f} tok/s", said, number=rate, less="worse")
 
 
-def _pools(simulation: Simulation, made: SimulateResult) -> list[blocks.Fact]:
+def _pools(made: SimulateResult) -> list[blocks.Fact]:
     """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
-    if not simulation.fleet.prefill_replicas:
+    fleet = made.simulation.fleet
+    if not fleet.prefill_replicas:
         return []
-    link = f"; KV sent over {simulation.fleet.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU"
+    link = f"; KV sent over {fleet.link_bytes_per_s / BYTES_PER_GB:,.4g} GB/s a GPU"
     return [
         blocks.fact(
             f"{side.does} side",
@@ -248,16 +232,16 @@ def _pools(simulation: Simulation, made: SimulateResult) -> list[blocks.Fact]:
     ]
 
 
-def _why_refused(simulation: Simulation, made: SimulateResult) -> str:
+def _why_refused(made: SimulateResult) -> str:
     if not made.too_long:
         return "longer than a replica's memory holds"
-    context = f"longer than the model's context of {simulation.rules.max_context:,} tokens"
+    context = f"longer than the model's context of {made.simulation.rules.max_context:,} tokens"
     return context if made.too_long == made.refused else f"{context}, or than a replica's memory"
 
 
-def _hint(simulation: Simulation, made: SimulateResult) -> blocks.Line | None:
+def _hint(made: SimulateResult) -> blocks.Line | None:
     """What to do next, where something stands out."""
-    fleet, rules = simulation.fleet, simulation.rules
+    fleet, rules = made.simulation.fleet, made.simulation.rules
     waits = (made.queue_s.p50 or 0.0) > 1.0
     missed = made.slo_met is False
     replicas, most = option("replicas"), option("max_sequences")
@@ -316,26 +300,15 @@ def _capacity(result: CapacityResult) -> blocks.View:
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield short_run(judged, needed is None)
-    yield blocks.table(
-        [
-            ">requests/s",
-            *(f">{slo.slo}" for slo in made.slo or _tails(made)),
-            ">tok/s" if encoder else ">tok/s out",
-            "",
-        ],
-        [
-            [
-                f"{trial.rate:,.{digits}g}",
-                *(
-                    blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
-                    for slo in trial.outcome.slo or _tails(trial.outcome)
-                ),
-                f"{trial.outcome.total_tokens_per_s if encoder else trial.outcome.output_tokens_per_s:,.0f}",
-                blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad"),
-            ]
-            for trial in best.trials
-        ],
-    )
+    rows: list[list[blocks.Piece]] = []
+    for trial in best.trials:
+        then, holds = trial.outcome, blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")
+        latencies = [(slo.delivered_s, slo.met) for slo in then.slo or _tails(then)]
+        seen = (blocks.Span(time_text(delivered_s), "" if met else "bad") for delivered_s, met in latencies)
+        tokens = f"{then.total_tokens_per_s if encoder else then.output_tokens_per_s:,.0f}"
+        rows.append([f"{trial.rate:,.{digits}g}", *seen, tokens, holds])
+    named = (f">{slo.slo}" for slo in made.slo or _tails(made))
+    yield blocks.table([">requests/s", *named, ">tok/s" if encoder else ">tok/s out", ""], rows)
     yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""

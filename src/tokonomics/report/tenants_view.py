@@ -11,9 +11,8 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.class_view import class_sections
-from tokonomics.report.sale_view import SALE_COLUMNS, price_text, sale_cells, verdict
-from tokonomics.report.wording import NO_VALUE, hourly_text, marked_old, percent_text, time_text, usd_text
+from tokonomics.report.shared_view import SALE_COLUMNS, class_sections, price_text, sale_cells, verdict
+from tokonomics.report.wording import hourly_text, marked_old, percent_text, tenths_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12
@@ -27,7 +26,7 @@ _LATER = 1.05
 def tenants(result: TenantsResult, request: Request) -> Answer:
     """What sharing does, whom it hurts, who pays."""
     noisy, targets = result.noisy_neighbour, result.targets
-    drawn = {"Shared or apart": lambda: charts.tenants.tenants_chart(result, noisy, targets, _SHOWN)}
+    drawn = {"Shared or apart": lambda: charts.levers.tenants_chart(result, noisy, targets, _SHOWN)}
     return Answer(result, "One fleet for all tenants", partial(_sections, result), drawn)
 
 
@@ -47,8 +46,7 @@ def _sections(result: TenantsResult) -> blocks.View:
         table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
         yield blocks.section(table, title=f"The same bill by {bill.label}")
     noisy = result.noisy_neighbour
-    title = f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much"
-    yield blocks.section(_noisy(noisy), title=title)
+    yield blocks.section(_noisy(noisy), title=f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much")
     if result.lora:
         yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
     yield _notes(result)
@@ -114,17 +112,8 @@ def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
 def _tenants(pooling: Pooling) -> blocks.Table:
     """All of them together, then the largest bills first."""
     checked = pooling.tenants[0].shapley_usd_per_hour is not None
-    heads = [
-        "!tenant",
-        ">requests",
-        ">own replicas",
-        ">TTFT p99 alone",
-        ">shared",
-        ">within",
-        ">used $/h",
-        ">unused $/h",
-    ]
-    heads += [">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
+    heads = ["!tenant", ">requests", ">own replicas", ">TTFT p99 alone", ">shared", ">within", ">used $/h"]
+    heads += [">unused $/h", ">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
     names = ("usage_usd_per_hour", "unused_usd_per_hour", "pays_usd_per_hour")
     total = [usd(sum(getattr(row, name) for row in pooling.tenants)) for name in names]
     many, own = f"all {len(pooling.tenants)}", f"{pooling.apart.replicas}"
@@ -146,7 +135,7 @@ def _too_few(pooling: Pooling) -> blocks.Line | None:
 def _tenant(row: TenantRow, checked: bool) -> list[str]:
     dollars = [row.usage_usd_per_hour, row.unused_usd_per_hour, row.pays_usd_per_hour, row.alone_usd_per_hour]
     name = row.tenant if len(row.tenant) <= 24 else row.tenant[:23] + "…"
-    seen = [time_text(row.alone.ttft_p99_s), time_text(row.shared.ttft_p99_s), _within(row.shared.within)]
+    seen = [time_text(row.alone.ttft_p99_s), time_text(row.shared.ttft_p99_s), tenths_text(row.shared.within)]
     prices = [*map(usd, dollars), usd_text(row.usd_per_mtok)]
     shapley = [usd(row.shapley_usd_per_hour or 0.0)] if checked else []
     return [name, f"{row.requests:,}", f"{row.alone_replicas}", *seen, *prices, *shapley]
@@ -168,10 +157,6 @@ def _sold(sale: TenantsSale) -> Iterable[blocks.Block]:
         )
 
 
-def _within(share: float | None) -> str:
-    return NO_VALUE if share is None else f"{share * 100:.1f} %"
-
-
 def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
     heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
     return blocks.table([*heads, ">worst TTFT p99"], [_case(row) for row in noisy.rows])
@@ -180,7 +165,7 @@ def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
 def _case(row: NoisyRow) -> list[str]:
     cells = []
     for seen in (row.noisy, row.others):
-        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), _within(seen.within)]
+        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), tenths_text(seen.within)]
     return [row.name, f"{row.replicas}", *cells, time_text(row.worst_ttft_p99_s)]
 
 

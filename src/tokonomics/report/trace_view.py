@@ -11,10 +11,11 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.traffic_results import TraceResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, duration_text, how_long, percent_text, turn_text
-from tokonomics.traffic.session_summary import SessionSummary
+from tokonomics.report.shared_view import turn_table
+from tokonomics.report.wording import NO_VALUE, duration_text, how_long
+from tokonomics.traffic.sessions import SessionSummary
 from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
-from tokonomics.traffic.tally import BilledBy, BilledValue
+from tokonomics.traffic.tally import PaidBy, PaidValue
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -25,7 +26,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 def trace(result: TraceResult, request: Request) -> Answer:
     """The rate over time, then arrivals, lengths and what else the log tells."""
-    drawn = {"What arrives": lambda: charts.trace.traffic_chart(result)}
+    drawn = {"What arrives": lambda: charts.traffic.traffic_chart(result)}
     return Answer(result, f"Traffic: {result.source}", partial(_sections, result, request), drawn)
 
 
@@ -139,11 +140,7 @@ def _sessions(made: SessionSummary) -> blocks.View:
     if made.branch_share:
         facts.append(blocks.fact("branches", percent(made.branch_share), "of the requests run beside another"))
     yield blocks.facts(*facts)
-    rows = [
-        [turn_text(row.first, row.last), f"{row.requests:,}", f"{row.mean_input:,.0f}", percent_text(row.cached_share)]
-        for row in made.by_turn
-    ]
-    yield blocks.table(["turn", ">requests", ">mean prompt", ">in an endless cache"], rows)
+    yield turn_table(made.by_turn, ">in an endless cache")
 
 
 def _tenants(made: TraceSummary) -> blocks.Table:
@@ -154,13 +151,13 @@ def _tenants(made: TraceSummary) -> blocks.Table:
     return blocks.table(["!tenant", ">requests", ">tokens"], rows)
 
 
-def _billed(bill: BilledBy) -> blocks.Table:
+def _billed(bill: PaidBy) -> blocks.Table:
     """Requests, tokens and what the log says they cost; all of them first, which the others sum to."""
     values = bill.values
     priced = any(value.usd is not None for value in values)
     heads = [f"!{bill.label}", ">requests", ">prompt tokens", ">answer tokens", *([">logged cost"] if priced else [])]
 
-    def cells(name: str, rows: Sequence[BilledValue]) -> list[str]:
+    def cells(name: str, rows: Sequence[PaidValue]) -> list[str]:
         numbers = [sum(row.requests for row in rows), sum(row.input_tokens for row in rows)]
         numbers.append(sum(row.output_tokens for row in rows))
         cost = [usd(math.fsum(row.usd or 0.0 for row in rows))] if priced else []

@@ -6,17 +6,18 @@ from datetime import date
 from tokonomics.catalog.offers import OLDER
 from tokonomics.clock import today
 from tokonomics.errors import option
-from tokonomics.money.cost import LeverBill
+from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
 from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed
-from tokonomics.units import HOURS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
+from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
@@ -73,16 +74,11 @@ def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
     )
     facts = []
     if times.mean is not None:
-        facts.append(
-            blocks.fact("first answer token", seconds(times.mean), f"{thinks}, {origin}{tail}", number=times.mean)
-        )
-    price = found.usd_per_mtok_answer
-    if price is not None:
-        facts.append(
-            blocks.fact(
-                "per Mtok answer", usd(price), "the output's cost, charged to answer tokens alone", number=price
-            )
-        )
+        late = f"{thinks}, {origin}{tail}"
+        facts.append(blocks.fact("first answer token", seconds(times.mean), late, number=times.mean))
+    if (price := found.usd_per_mtok_answer) is not None:
+        charged = "the output's cost, charged to answer tokens alone"
+        facts.append(blocks.fact("per Mtok answer", usd(price), charged, number=price))
     return facts
 
 
@@ -131,6 +127,20 @@ def number_text(value: float | None, unit: str = "") -> str:
 def signed_text(share: float) -> str:
     """``+1.8 %``."""
     return f"{share * 100:+,.1f} %"
+
+
+def tenths_text(share: float | None) -> str:
+    return NO_VALUE if share is None else fine_percent(share)
+
+
+def minus_text(share: float) -> str:
+    """``1.8 %``, or ``−1.8 %``: a share that has a sign only below 0."""
+    return percent(share) if share >= 0 else f"−{percent(-share)}"
+
+
+def delivered_text(slo: SloOutcome) -> str:
+    """The latency that an SLO is judged by; of requests that are never answered ``never``."""
+    return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
 def duration_text(duration_s: float) -> str:
@@ -188,15 +198,15 @@ def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
     return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
 
 
-def hourly_text(bill: LeverBill) -> str:
+def hourly_text(bill: BeforeAfter) -> str:
     """``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
     before, after = bill.before.usd, bill.after.usd
     month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
     return f"{usd(before)} → {usd(after)} an hour ({month})"
 
 
-def turn_text(first: int, last: int) -> str:
-    """Which turns of a session: ``3``, or ``5–9``."""
+def span_text(first: int, last: int) -> str:
+    """Which turns of a session, or how many replicas: ``3``, or ``5–9``."""
     return f"{first}" if first == last else f"{first}–{last}"
 
 

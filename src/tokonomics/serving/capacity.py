@@ -11,8 +11,8 @@ from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, Rows
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.stretch import session_starts_s, stretch_of
 from tokonomics.traffic.trace import Counts, Trace
+from tokonomics.traffic.workload import session_starts_s, stretch_of
 from tokonomics.units import percent, seconds, seconds_apart
 
 _UNANSWERED_SHARE = 0.01  # of the requests that may be given up: as rare as above a p99

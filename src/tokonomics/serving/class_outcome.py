@@ -16,9 +16,8 @@ from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, wi
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
-from tokonomics.traffic.classes import by_class
-from tokonomics.traffic.service_class import ServiceClass
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import ServiceClass, Slo
+from tokonomics.traffic.tenants import by_class
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
@@ -88,12 +87,6 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
 def class_breaks(simulation: Simulation) -> str | None:
     """What the first class that does not get what it is owed misses, in words."""
     return next((one.breaks for one in class_outcomes(simulation) if one.breaks), None)
-
-
-def tokens_late(simulation: Simulation) -> bool:
-    """A class misses a target on the time per token."""
-    every = (slo for one in class_outcomes(simulation) for slo in one.slo)
-    return any(not slo.met and slo.slo.startswith(Latency.tpot) for slo in every)
 
 
 def within_own_slos(simulation: Simulation, slos: Sequence[Slo] = ()) -> NDArray[np.bool_]:

@@ -31,6 +31,11 @@ def must_compile() -> bool:
     return SIMULATOR.must_compile
 
 
+def must_translate() -> bool:
+    """No code was shipped that can be compiled here either."""
+    return SIMULATOR.must_translate
+
+
 def code_folder() -> Path | None:
     """Where code made from today's sources is kept; None where nothing can be written."""
     return SIMULATOR.folder

@@ -1,7 +1,7 @@
 """What of a simulation counts: the time over which its rates and its dollars are, and whether the fleet kept up.
 
 Who is sent in the first part of a run finds empty replicas, and after its last part nothing more comes; so rates,
-dollars and busy shares are those of the stretch in which the load was offered (``traffic.stretch``). All that was
+dollars and busy shares are those of the stretch in which the load was offered (``traffic.workload``). All that was
 answered is rated by the time in which so many requests are offered: what a ramp-up lacks of sessions, their drain
 brings. A run that is too short to have such a stretch, or whose fleet falls behind, counts from its start to its end:
 its backlog is work that was owed.
@@ -19,8 +19,8 @@ from tokonomics.serving.fleet import Autoscale
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.stretch import NEARLY_ALL, LoadStretch, stretch_of, times_longer
 from tokonomics.traffic.trace import Floats
+from tokonomics.traffic.workload import NEARLY_ALL, LoadStretch, stretch_of, times_longer
 
 _WARM_UP = 0.2
 _WAITING_SHARE = 0.01
@@ -134,6 +134,8 @@ def _backlog_grows(simulation: Simulation) -> bool:
     """
     trace, served = simulation.trace, simulation.served
     first, (warm, last) = float(trace.arrival_s[0]), _warm(simulation)
+    if last <= first:
+        return False  # all came at once: nobody came after them
     requests = trace.turns.sessions if simulation.closed and trace.turns is not None else len(trace)
     allowed = max(_FEW, _WAITING_SHARE * requests)
     at_last = int(np.count_nonzero((served.start_s > last) & (trace.arrival_s <= last)))

@@ -25,8 +25,7 @@ from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.state import DONE, TIMED_OUT, Requests, Rules, Served, World, too_long
 from tokonomics.serving.step_table import StepTable
-from tokonomics.traffic.trace import Floats
-from tokonomics.traffic.turns import take_lists
+from tokonomics.traffic.trace import Floats, take_lists
 
 _COMPUTES_AGAIN = frozenset(("vllm",))
 """Engines whose decode side computes the first token itself."""

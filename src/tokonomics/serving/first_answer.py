@@ -8,8 +8,8 @@ from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.slo import Latency
-from tokonomics.traffic.thinking import Thinking
 from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.workload import Thinking
 from tokonomics.types import Noun
 
 
@@ -31,7 +31,7 @@ class FirstAnswer(Noun):
 def simulated(simulation: Simulation, thinking: Thinking, usd_per_mtok_output: float | None) -> FirstAnswer:
     """Of the requests that were served: the first token, and a step for each of thinking."""
     latencies, done = request_latencies(simulation), (simulation.served.status == DONE) & simulation.counts
-    before = thinking.of(simulation.trace.output_tokens)
+    before = thinking.thinking_tokens(simulation.trace.output_tokens)
     later = np.where(before > 0, before * np.nan_to_num(latencies[Latency.tpot]), 0.0)
     return _first_answer(
         simulation.trace, thinking, spread((latencies[Latency.ttft] + later)[done]), usd_per_mtok_output
@@ -42,14 +42,14 @@ def in_the_mean(
     trace: Trace, thinking: Thinking, ttft_s: float | None, tpot_s: float | None, usd_per_mtok_output: float | None
 ) -> FirstAnswer:
     """By the means of a first token and of those after it."""
-    before = float(thinking.of(trace.output_tokens).mean())
+    before = float(thinking.thinking_tokens(trace.output_tokens).mean())
     mean = None if ttft_s is None or tpot_s is None else ttft_s + before * tpot_s
     found = Spread(p50=None, p90=None, p95=None, p99=None, mean=mean)
     return _first_answer(trace, thinking, found, usd_per_mtok_output)
 
 
 def _first_answer(trace: Trace, thinking: Thinking, times: Spread, usd_per_mtok_output: float | None) -> FirstAnswer:
-    before, outputs = thinking.of(trace.output_tokens), trace.output_tokens
+    before, outputs = thinking.thinking_tokens(trace.output_tokens), trace.output_tokens
     share = float(before.sum() / max(1, int(outputs.sum(dtype=np.int64))))
     priced = usd_per_mtok_output is not None and share < 1
     return FirstAnswer(

@@ -30,7 +30,7 @@ from tokonomics.serving.session_outcome import (
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
-from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prompts_alone
+from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prefill_only_rate
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
@@ -458,8 +458,8 @@ def _load_share(simulation: Simulation, of: CountedTime) -> float | None:
     fleet = simulation.fleet
     if fleet.prefill_replicas:
         # The side that is full first.
-        prompts = fleet.prefill_replicas * prompts_alone(step_model(simulation.prefill), full.input_tokens)
-        return done / (of.rated_s * min(prompts, fleet.replicas * full.answers_alone().rate))
+        prompts = fleet.prefill_replicas * prefill_only_rate(step_model(simulation.prefill), full.input_tokens)
+        return done / (of.rated_s * min(prompts, fleet.replicas * full.decode_only_capacity().rate))
     return done / (of.paid_s * float(full.rates.max()))
 
 

@@ -17,8 +17,8 @@ from tokonomics.serving.counted import paid_share
 from tokonomics.serving.outcome import STATUS, moments, request_latencies
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED, SHED, UNSERVED
-from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR

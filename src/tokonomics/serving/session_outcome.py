@@ -13,9 +13,8 @@ from tokonomics.serving.counted import CountedTime
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, UNSERVED
-from tokonomics.traffic.session_summary import TurnsAlike, turn_groups
-from tokonomics.traffic.trace import Counts, Floats
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.sessions import TurnsAlike, turn_groups
+from tokonomics.traffic.trace import Counts, Floats, Turns
 from tokonomics.types import Noun
 
 

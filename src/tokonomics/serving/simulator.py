@@ -38,8 +38,8 @@ from tokonomics.serving.state import (
     World,
 )
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.stretch import LoadStretch, session_starts_s, stretch_of
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
 from tokonomics.units import plural
 
 _BYTES_PER_REQUEST = 240

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokonomics.machine_code import Passed
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.step_table import StepTable
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Turns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -85,7 +85,7 @@ def _misses_slo(fastest_s: float, slo_s: float) -> MissesSlo:
     return MissesSlo(what, tpot_s=fastest_s, objective_s=slo_s)
 
 
-def prompts_alone(steps: StepModel, input_tokens: int) -> float:
+def prefill_only_rate(steps: StepModel, input_tokens: int) -> float:
     """Prompts a second, at most, of a replica that computes nothing else: every step is full of them."""
     deployment, on_gpu, groups = steps.deployment, steps.with_engine(None), steps.deployment.dp
     budget = deployment.group_limits.max_batched_tokens
@@ -113,10 +113,10 @@ def received_per_s(steps: StepModel, input_tokens: int) -> float:
 def alone_s(steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     """From a request's arrival to its first token at the client, on an empty replica."""
     outside_s = steps.engine.request_seconds(input_tokens) if steps.engine else 0.0
-    return max(_prompt_alone(steps, input_tokens, output_tokens)) + outside_s
+    return max(_computed_and_told_s(steps, input_tokens, output_tokens)) + outside_s
 
 
-def _prompt_alone(steps: StepModel, input_tokens: int, output_tokens: int) -> tuple[float, float]:
+def _computed_and_told_s(steps: StepModel, input_tokens: int, output_tokens: int) -> tuple[float, float]:
     """When a prompt on an empty replica is computed, and when its client hears of it, as ``scheduler`` has it."""
     on_gpu, engine = steps.with_engine(None), steps.engine
     chunks = prompt_chunks(steps.deployment, input_tokens)
@@ -198,7 +198,7 @@ class ReplicaCurve:
             limited_by=self._limit(best, tpot_s, self.tpot_s, self.rates) if is_fed else FRONT_END,
         )
 
-    def answers_alone(self, tpot_s: float | None = None) -> Capacity:
+    def decode_only_capacity(self, tpot_s: float | None = None) -> Capacity:
         """The same for a replica that computes no prompts: no step waits for one. The first token comes with its KV."""
         kept = np.flatnonzero(self.step_s <= tpot_s) if tpot_s else np.arange(len(self.batches))
         if not len(kept):
@@ -234,7 +234,7 @@ class ReplicaCurve:
         # Less than one request at a time, on average: the share of time in which there is one (Little's law).
         share = rate / float(self.rates[0])
         # A prompt rides in steps of others in that share of cases, and has its own otherwise.
-        ttft_s = steady.ttft_s - (1 - share) * (self._beside_others_s(batch) - self._alone_s())
+        ttft_s = steady.ttft_s - (1 - share) * (self._beside_others_s(batch) - self._on_empty_s())
         return steady.model_copy(update={"batch": batch * share, "ttft_s": ttft_s})
 
     @property
@@ -242,7 +242,7 @@ class ReplicaCurve:
         """What a request takes outside any step."""
         return self.steps.engine.request_seconds(self.input_tokens) if self.steps.engine else 0.0
 
-    def _alone_s(self) -> float:
+    def _on_empty_s(self) -> float:
         return alone_s(self.steps, self.input_tokens, self.output_tokens)
 
     def _read(self, batch: float, *curves: Array) -> list[float]:
@@ -281,10 +281,10 @@ class ReplicaCurve:
             tpot_s = step_s + held_up_s / self.output_tokens if after else step_s
         queued = max(0.0, users - batch) / rate + in_step * (batch - 1) / 2 * stall_s
         # The step that computes a prompt writes the first token; with others running, one of theirs is under way.
-        ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._alone_s())
+        ttft_s = queued + (self._beside_others_s(batch) if batch > 1 else self._on_empty_s())
         # Users over the time each takes: what the loop as a whole finishes (Little's law). The first token's step is in
         # its wait; the others' prompts hold one up whole.
-        done_s, told_s = _prompt_alone(self.steps, self.input_tokens, self.output_tokens)
+        done_s, told_s = _computed_and_told_s(self.steps, self.input_tokens, self.output_tokens)
         late_s = told_s - done_s if batch <= 1 else 0.0
         rate = min(users / (ttft_s - late_s + after * step_s + held_up_s), self.received_per_s)
         return self._steady(batch, rate, float(self.rates.max()), tpot_s, ttft_s)

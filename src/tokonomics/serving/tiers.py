@@ -21,8 +21,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes
-from tokonomics.physics.sharding import layer_kv_bytes
+from tokonomics.physics.memory import kv_budget_bytes, layer_kv_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches

@@ -8,7 +8,7 @@ when more requests were late than an SLO allows of all of them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -26,8 +26,8 @@ from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
 from tokonomics.sizing.screen import first_limit
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.classes import by_class
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats, Trace
 
 _WHOLE = (Latency.e2e, Latency.job)
@@ -46,6 +46,8 @@ class Sized:
     router: Router
     breaks: str | None = None
     """What gives way; None when it holds."""
+    is_lone: bool = False
+    """Requests never met: it tells of every number of replicas."""
     outcome: Outcome
     tokens_late: float = 0.0
     """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
@@ -53,13 +55,17 @@ class Sized:
     """The same of first tokens."""
     whole_late: float = 0.0
     """The same of whole answers and jobs."""
+    late: Floats = field(default_factory=lambda: np.full(2, np.inf))
+    """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
+    several settings the lowest. Infinite where none is missed."""
     most_running: int = 0
     """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
     simulation: Simulation | None = None
     """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
-    """Rows of time and replicas from then on; None where they are always as many."""
+    """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
     span_s: float = 0.0
+    """Of that part."""
 
     @property
     def holds(self) -> bool:
@@ -71,7 +77,7 @@ class Sized:
 
     def mean_over_time(self, counted: Callable[[int], float]) -> float:
         """The mean of what goes with each number of replicas, such as the machines they take."""
-        if self.by_time is None or len(self.by_time) == 1:
+        if self.by_time is None:
             return float(counted(self.replicas))
         lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
         counts, which = np.unique(self.by_time[:, 1], return_inverse=True)
@@ -79,10 +85,10 @@ class Sized:
         return float(np.dot(each[which], lasts) / lasts.sum())
 
 
-def prefill_share(served: Outcome, otherwise: float = 0.0) -> float:
-    """Prompts' share of the working time; ``otherwise`` where none worked."""
+def prefill_share(served: Outcome) -> float:
+    """Prompts' share of the working time; 0 where none worked."""
     working = served.shares.prefill + served.shares.decode
-    return served.shares.prefill / working if working else otherwise
+    return served.shares.prefill / working if working else 0.0
 
 
 def cached_share(served: Outcome) -> float:
@@ -151,7 +157,7 @@ def attempt(
         # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
         prompts, served_by = (max(1, int(count * load.share + 1e-9)) for count in (prompts, replicas - prompts))
         trace = load.trace
-    elif setup.max_sequences == 1 and load.is_stationary:
+    elif (max_sequences or setup.max_sequences) == 1 and load.is_stationary:
         # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
         trace, served_by = load.trace, replicas
     else:
@@ -164,6 +170,13 @@ def attempt(
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
 
+def simulated(setup: Setup, sized: Sized) -> Simulation:
+    """What happens on a fleet as it was sized, at the load itself, to the end."""
+    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
+    assert made is not None
+    return made
+
+
 def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made: Simulation, requests: int) -> Sized:
     """What a simulation says of a setup; ``requests`` are those of the whole that it may have ended before."""
     summed = outcome(made, setup.slos, with_load=False)
@@ -172,8 +185,9 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         breaks = tenant_breaks(made, setup.slos)
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
-    late = _lateness(made, setup.slos) if breaks else {}
-    whole = max((late.get(latency, 0.0) for latency in _WHOLE), default=0.0)
+    late = _lateness(made, setup.slos, {slo.slo for slo in summed.slo if not slo.met}) if breaks else {}
+    shares = {latency: share for latency, (share, _) in late.items()}
+    whole = max((shares.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
         replicas=replicas,
         prefill_replicas=setup.prefill_replicas,
@@ -181,42 +195,54 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         router=rules.routers(setup, replicas)[0],
         breaks=breaks,
         outcome=summed,
-        tokens_late=late.get(Latency.tpot, 0.0),
-        wait_late=late.get(Latency.ttft, 0.0),
+        tokens_late=shares.get(Latency.tpot, 0.0),
+        wait_late=shares.get(Latency.ttft, 0.0),
         whole_late=whole,
+        late=np.max([*late.values()] or [(np.inf, np.inf)], axis=0),
         most_running=_most_running(made) if whole else 0,
         simulation=made,
     )
 
 
-def _lateness(made: Simulation, slos: Sequence[Slo]) -> dict[Latency, float]:
-    """By latency, of the worst missed SLO, the requests that are late over those that may be; of a mean, seconds."""
+def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, tuple[float, float]]:
+    """By latency, of the worst missed SLO, the requests that are late over those that may be, and the seconds of its
+    statistic over the objective's; of a mean, these alone.
+
+    The first is above 1 for all that are ``missed``, also by a fraction of a request.
+    """
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
-    found: dict[Latency, float] = {}
+    found: dict[Latency, tuple[float, float]] = {}
     for slo, at in owed:
-        took_s = latencies[slo.latency] if at is None else latencies[slo.latency][at]
+        counts = (made.job_counts if slo.latency is Latency.job else made.counts) & ~np.isnan(latencies[slo.latency])
+        took_s = np.where(counts, latencies[slo.latency], np.nan)
+        took_s = took_s if at is None else took_s[at]
         known = took_s[~np.isnan(took_s)]
         if not len(known):
-            times = math.inf
+            share = times = math.inf
         elif slo.statistic == "mean":
-            times = float(known.mean()) / slo.seconds
+            share = times = float(known.mean()) / slo.seconds
         else:
-            times = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
-        if times > 1:
-            found[slo.latency] = max(times, found.get(slo.latency, 0.0))
+            share = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+            times = float(np.percentile(known, float(slo.statistic[1:]))) / slo.seconds
+        if at is None and str(slo) in missed:
+            share = max(share, 1 + 1e-9)
+        if share > 1:
+            found[slo.latency] = max((share, times), found.get(slo.latency, (0.0, 0.0)))
     return found
 
 
 def _most_running(made: Simulation) -> int:
     """Sequences that were under way at once on a replica, at the most."""
     served, most = made.served, 1
-    began = ~np.isnan(served.start_s) & ~np.isnan(served.finish_s)
+    began = ~np.isnan(served.start_s)
+    # What still runs where a simulation ends early runs until then.
+    finish_s = np.where(np.isnan(served.finish_s), made.end_s, served.finish_s)
     for replica in np.unique(served.replica[began]):
         at = began & (served.replica == replica)
-        starts, ends = np.sort(served.start_s[at]), np.sort(served.finish_s[at])
+        starts, ends = np.sort(served.start_s[at]), np.sort(finish_s[at])
         under_way = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
         most = max(most, int(under_way.max()))
     return most
@@ -266,7 +292,12 @@ class Attempts:
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """So many replicas with this limit behind the setup's router, and nothing else tried."""
         self.count += 1
-        return replace(attempt(setup, replicas, max_sequences, whole=False), simulation=None)
+        made = attempt(setup, replicas, max_sequences, whole=False)
+        if made.holds and rules.pace(setup) != 1:
+            # With work in hand it holds; how requests fare, and what it is billed as, is of the load itself.
+            self.count += 1
+            made = attempt(setup, replicas, max_sequences, 1.0, whole=False)
+        return replace(made, simulation=None)
 
     def lone(self, setup: Setup) -> Sized:
         """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.
@@ -282,7 +313,7 @@ class Attempts:
             few = apart_in_time(replace(trace, input_tokens=prompts, prefix=None), rules.LONE_REQUESTS)
             alone = replace(setup, tiers=None, router=Router.round_robin)
             tried = judged_attempt(alone, 1, None, serve(alone, 1, trace=few)[0], len(few))
-            self.made[key] = replace(tried, simulation=None)
+            self.made[key] = replace(tried, simulation=None, is_lone=True)
         return self.made[key]
 
     def tried(self, setup: Setup) -> dict[int, Sized]:
@@ -299,7 +330,7 @@ class Attempts:
             search = self._limits(replace(setup, router=router), replicas)
             first = next(search)
             yield first
-            if first.breaks == BEHIND:
+            if first.breaks == BEHIND and router not in rules.GATHERING:
                 # Too much work for so many replicas, whoever gets it.
                 return
             yield from islice(search, 1)
@@ -321,14 +352,13 @@ class Attempts:
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
-    """The first that holds; the first of all where none does."""
-    first = None
+    """The first that holds; where none does the first of all, as late as the least late of them."""
+    failed: list[Sized] = []
     for trial in trials:
         if trial.holds:
             return trial
-        first = first or trial
-    assert first is not None
-    return first
+        failed.append(trial)
+    return replace(failed[0], late=np.min([trial.late for trial in failed], axis=0))
 
 
 def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:

@@ -13,31 +13,30 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import is_stale
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import option
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.money.cost import CostLine, CostTree, TokenPrices, split_by_gpu_time, with_cached
 from tokonomics.physics.calibration import Coverage, profiled
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, DraftMethod
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.physics.speculation import DraftMethod
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_share
-from tokonomics.sizing.buy import Bought, buy
-from tokonomics.sizing.hosts import HOST_MEMORY, UNUSED, left_gb
+from tokonomics.sizing.buy import Bought, buy, hosts_for
+from tokonomics.sizing.disaggregation import Pair, pair_of
+from tokonomics.sizing.hosts import HOST_MEMORY, UNUSED, Hosts, left_gb
 from tokonomics.sizing.layouts import is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.sizing.spare import replicas_on
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Noun, Speed, copied
+from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
@@ -45,7 +44,7 @@ CENT = 0.005
 """Of a month: of two bills that differ by less, neither is cheaper."""
 
 
-class Drafting(Noun):
+class DraftUse(Noun):
     """How a layout drafts."""
 
     method: DraftMethod
@@ -94,7 +93,7 @@ class Bill(Noun):
     weights: Precision
     kv: Precision
     engine: str
-    draft: Drafting | None
+    draft: DraftUse | None
     """None: nothing drafts."""
     below_checkpoint: bool
     """Weights or KV cache are held at fewer bits than was published: check quality."""
@@ -170,7 +169,7 @@ def layout_fields(deployment: Deployment) -> dict[str, Any]:
         "gpus_per_replica": deployment.gpus,
         **copied(deployment, "tp", "pp", "ep", "dp", "weights", "kv"),
         "engine": deployment.engine.key,
-        "draft": Drafting(**copied(drafts, *names)) if drafts else None,
+        "draft": DraftUse(**copied(drafts, *names)) if drafts else None,
         "below_checkpoint": not is_faithful(deployment),
         "speed": known_speed(deployment),
         "speed_from": speed_from(deployment),
@@ -192,7 +191,7 @@ class TokenSplit:
 
     Prompts pay for prefill's share of the busy time, answers for the rest (``money.cost.split_by_gpu_time``). Of
     prefill's share, tokens that are found in the prefix cache pay for what attending to them adds
-    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.token_price``). Where no
+    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.bill``). Where no
     prompt of the traffic repeats another, the price is that of a token that would be found.
     """
 
@@ -303,6 +302,16 @@ def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost 
     )
 
 
+def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None, float | None]:
+    """Requests a second of mean length that a replica holds by the closed form, and of a disaggregated setup, in the
+    mean of both sides, prompts' share of the GPUs' time."""
+    pair = pair_of(setup, hosts) if setup.disaggregated else None
+    if not isinstance(pair, Pair):
+        return held_by_one(setup), None
+    capacity = pair.split(sized.prefill_replicas, sized.replicas - sized.prefill_replicas).capacity
+    return capacity.rate, capacity.prefill_share
+
+
 # --- bills of setups ------------------------------------------------------------------------------------------------
 
 
@@ -345,7 +354,9 @@ class Bills:
             self.say(str(setup.deployment))
             return size(setup, self.attempts)
 
-        sized = self.once((setup.as_fixed_fleet, setup.disaggregated, setup.autoscale), search)
+        # How prompts and answers are split depends on what the machines cost.
+        market = (Same(setup.offers), setup.spare) if setup.disaggregated else None
+        sized = self.once((setup.as_fixed_fleet, market, setup.autoscale), search)
         if isinstance(sized, NotServed):
             return sized
         bought = buy(setup, sized)
@@ -377,17 +388,24 @@ class Bills:
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> Bill:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
-        replicas = max(replicas_on(deployment, offer, sized.replicas, setup.spare) for offer in bought.offers)
+        hosts, _ = hosts_for(setup, sized)
+
+        def with_spare(replicas: int) -> int:
+            return max(sum(hosts.counts_on(offer, replicas)) for offer in bought.offers)
+
+        replicas, running = with_spare(sized.replicas), sized.mean_over_time(with_spare)
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
-            for line in (tier.line(replicas) for tier in memories)
+            for line in (tier.line(running) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
-        running, held = sized.mean_replicas + replicas - sized.replicas, held_by_one(setup)
+        held, share = _held_by_one(setup, hosts, sized)
         load_share = setup.load.workload.rate / (held * running) if held else None
         gpus = running * deployment.gpus, bought.gpus_paid
         full_share = 1 - made.shares.idle if load_share is None else load_share
-        split = token_split(setup.prefill or deployment, setup.load, prefill_share(made), made)
+        split = token_split(
+            setup.prefill or deployment, setup.load, prefill_share(made) if share is None else share, made
+        )
         return Bill(
             **layout_fields(deployment),
             **served_fields(made),

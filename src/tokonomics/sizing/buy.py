@@ -9,7 +9,7 @@ one kind of machine makes cheapest are looked at; how much may be on spot is the
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import numpy as np
@@ -17,14 +17,13 @@ import numpy as np
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
 from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer
+from tokonomics.money.fleet import FleetLimits, FleetOffer, one_kind_usd
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.sizing.attempt import Sized
-from tokonomics.sizing.hosts import Hosts, Machine, hosts_of, told_apart, usable
+from tokonomics.sizing.hosts import Hosts, Machine, told_apart
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
-from tokonomics.sizing.spare import machines_for, replicas_on
 from tokonomics.sizing.terms import lost_state, reserved_prices, spot_markets, startup_seconds
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -61,7 +60,8 @@ def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
 
 def _spot_share(setup: Setup, sized: Sized) -> float:
     """How much of it may be on spot: the verdict on this workload; nothing where nobody sells it so."""
-    markets = [market for offer in _offers(setup) for market in spot_markets(offer)] if setup.spot else []
+    offers = _offers(setup, sized) if setup.spot else []
+    markets = [market for offer in offers for market in spot_markets(offer)]
     if not markets:
         return 0.0
     return spot_verdict(
@@ -75,25 +75,26 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
     ).max_spot_share
 
 
-def _hosts(setup: Setup, terms: Sequence[Terms]) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-    """Machines sold on these terms on which the setup can stand, whose price is not too old."""
-    gpu = setup.deployment.gpu.key
-    stocks, _ = usable([offer for offer in setup.offers if offer.gpu == gpu], terms, setup.today)
-    return hosts_of(setup.deployment, stocks.get(gpu, ()), setup.today)
+def hosts_for(setup: Setup, sized: Sized, terms: Sequence[Terms] = ()) -> tuple[Hosts, list[tuple[int, NotServed]]]:
+    """Machines sold on these terms on which all of its replicas can stand."""
+    hosts, refused = setup.hosts(terms, sized.prefill_replicas)
+    stand = (machine for machine in hosts.machines if math.isfinite(hosts.machines_on(machine.offer, sized.replicas)))
+    return replace(hosts, machines=tuple(stand)), refused
 
 
 def _on_demand(setup: Setup, sized: Sized) -> Bought | NotServed:
     deployment = setup.deployment
-    hosts, refused = _hosts(setup, (Terms.on_demand,))
+    hosts, refused = hosts_for(setup, sized, (Terms.on_demand,))
     if not hosts.machines:
         reason = f"no on-demand machine is known for {deployment.gpus}×{deployment.gpu.key}"
-        if small := [refusal for _, refusal in refused if refusal.kind is Reason.host_too_small]:
-            reason = f"{reason}: {small[0].reason}"
+        telling = (Reason.host_too_small, Reason.no_zones)
+        if why := [refusal.reason for _, refusal in refused if refusal.kind in telling]:
+            reason = f"{reason}: {why[0]}"
         return NotServed(Reason.no_machine, reason)
 
     def bought(machine: Machine) -> Bought:
         offer = machine.offer
-        mean = sized.mean_over_time(lambda replicas: machines_for(deployment, offer, replicas, setup.spare))
+        mean = sized.mean_over_time(lambda replicas: hosts.machines_on(offer, replicas))
         number = f"{mean:.0f}" if math.isclose(mean, round(mean)) else f"{mean:.2f}"
         what = f"{number}× {offer.provider} {offer.instance}, {offer.region}, on demand"
         return Bought(what, machine.usd_per_month(mean), mean * offer.gpus, offer.date, (offer,))
@@ -110,7 +111,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     if len(by_hour) > MOST_HOURS:
         most = f"these terms are worked out for at most {MOST_HOURS} hours, the traffic has {len(by_hour):,}"
         return NotServed(Reason.not_simulated, most)
-    offered = _offers(setup)
+    (hosts, _), offered = hosts_for(setup, sized), _offers(setup, sized)
     sold = {
         f"{offer.provider} {offer.instance}, {offer.region}{apart}": offer
         for offer, apart in zip(offered, told_apart(offered), strict=True)
@@ -122,12 +123,12 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
     def wanted(names: Sequence[str]) -> Demand:
         """Replicas by the hour, spare ones as if all were on the machine whose loss takes most of them."""
         spread = [sold[name] for name in names]
-        rates = [max(replicas_on(setup.deployment, offer, count, setup.spare) for offer in spread) for count in by_hour]
+        rates = [max(sum(hosts.counts_on(offer, count)) for offer in spread) for count in by_hour]
         return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
 
     def alone(names: Sequence[str]) -> float:
-        mean = wanted(names).mean
-        return min(_alone_usd(_priced(setup, name, sold[name]), mean, spot_share) for name in names)
+        demand = wanted(names)
+        return min(one_kind_usd(_priced(setup, name, sold[name]), demand, spot_share) for name in names)
 
     limits = FleetLimits(max_spot_share=spot_share)
     plans = []
@@ -153,7 +154,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
 
 def _by_hour(sized: Sized) -> list[int]:
     """Replicas to have in each hour: the most that it asks for at any time."""
-    if sized.by_time is None or len(sized.by_time) == 1:
+    if sized.by_time is None:
         return [sized.replicas]
     hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
     times, counts = sized.by_time[:, 0], sized.by_time[:, 1]
@@ -166,9 +167,9 @@ def _by_hour(sized: Sized) -> list[int]:
     return made
 
 
-def _offers(setup: Setup) -> list[Offer]:
+def _offers(setup: Setup, sized: Sized) -> list[Offer]:
     """Machines with room for a whole replica: the program counts replicas of one."""
-    hosts, _ = _hosts(setup, tuple(Terms))
+    hosts, _ = hosts_for(setup, sized, tuple(Terms))
     whole = (machine.offer for machine in hosts.machines if machine.offer.gpus >= setup.deployment.gpus)
     return list({id(offer): offer for offer in whole}.values())
 
@@ -184,12 +185,3 @@ def _priced(setup: Setup, name: str, offer: Offer) -> FleetOffer:
         reserved=reserved_prices(offer) if setup.commit else {},
         spot=spot_markets(offer) if setup.spot else (),
     )
-
-
-def _alone_usd(offer: FleetOffer, replicas: float, spot_share: float) -> float:
-    """USD an hour if only this were bought, by the machine or a part of it: what ranks regions."""
-    if not offer.prices or (not offer.firm_prices and spot_share < 1):
-        return math.inf
-    machines = math.ceil(replicas / offer.replicas - 1e-9)
-    firm, cheapest = min(offer.firm_prices or offer.prices), min(offer.prices)
-    return machines * ((1 - spot_share) * firm + spot_share * cheapest)

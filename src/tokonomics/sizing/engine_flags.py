@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import Defaults, MemoryRule
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.speculation import DraftMethod, Speculation
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
 from tokonomics.units import BYTES_PER_GB, GIB
 
 FILL_IN = "FILL-IN"

@@ -20,8 +20,7 @@ from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.clock import today
 from tokonomics.physics.deployment import NETWORKED, Deployment
-from tokonomics.physics.memory import draft_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import draft_bytes, shard
 from tokonomics.serving.links import network_of
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
@@ -264,15 +263,6 @@ def _is_networked(gpu: Gpu, offer: Offer) -> bool:
 def _network_needed(gpu: Gpu) -> float:
     """Bytes a second of one GPU to other machines, about as its speed was worked out for."""
     return _NEAR * gpu.network_bytes_per_s
-
-
-def room_for(deployment: Deployment) -> Callable[[Offer], bool]:
-    """Whether a host has memory enough for a deployment, or does not tell.
-
-    What a size of machine needs is worked out once: a plan asks for thousands of offers.
-    """
-    needs = cache(partial(host_gib, deployment))
-    return lambda offer: offer.memory_gb is None or offer.memory_gb >= needs(offer.gpus)
 
 
 def cheapest_host(

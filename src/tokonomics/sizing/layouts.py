@@ -13,9 +13,8 @@ from itertools import product
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.layers import MoeMlp
+from tokonomics.catalog.layers import MoeMlp, Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
 from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.sizing.refusal import NotServed, Reason

@@ -18,7 +18,6 @@ import numpy as np
 from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.classes import by_class, most_shed
 from tokonomics.traffic.generate import (
     ENOUGH_REQUESTS,
     USUAL_TPOT_S,
@@ -30,6 +29,7 @@ from tokonomics.traffic.generate import (
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.tenants import by_class, most_shed
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload, workload_of
 
@@ -160,7 +160,10 @@ class Load:
     def on(self, replicas: int) -> tuple[Trace, int]:
         """What is simulated for so many replicas: requests, and the replicas that serve them."""
         if not self.is_stationary:
-            return self.trace, max(1, int(replicas * self.share + 1e-9))
+            # Whole replicas of the slice, under as much as each of the fleet gets.
+            served_by = max(1, int(replicas * self.share + 1e-9))
+            times = served_by / (replicas * self.share)
+            return self.trace if math.isclose(times, 1) else self.trace.faster(times), served_by
         served_by = min(replicas, _ENOUGH_REPLICAS)
         rate = self.workload.rate * served_by / replicas
         wanted = min(rate * self.lasts_s, _MOST_WRITTEN / max(1.0, self.workload.output_tokens))

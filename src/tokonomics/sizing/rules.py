@@ -14,9 +14,14 @@ behind for keeping up (``serving.capacity``), and 3 % of a month is a day."""
 PATIENCE = 3
 """Numbers of replicas that miss before lone requests are simulated: these take as long as a number that holds, and the
 closed form has refused most set-ups that are slow even for them. Our choice."""
+MANY_TIMES = 4
+"""Times as many replicas as a smaller fleet, after which it shows whether more of them help: each replica then has a
+quarter of the load, and a wait for others falls by more than that. Our choice."""
 LONE_REQUESTS = 200_000
 """Requests served one by one to tell what no fleet betters: all of nearly any log. Of more, an even part of so many:
 the share beyond a p99 is then known to 2 % of itself."""
+GATHERING = (Router.prefix_aware, Router.session_affine)
+"""Routers that send what shares its beginning to one replica, and so load replicas unevenly."""
 SMALLER_FLEETS = (0.5, 2 / 3, 0.75)
 """Of the fewest replicas found behind a router that gathers what prompts share: fewer replicas hold fewer copies of it,
 so a smaller fleet may hold where a larger one does not."""

@@ -1,15 +1,15 @@
 """The replicas that a setup takes, and the highest rate that a fleet of it holds: the only search for either.
 
 Every setup is first sized as a fixed fleet: from the fewest replicas that the closed form allows, up in steps that
-double, then halving. Of a disaggregated one, prompts get the share of the replicas that they took of the working time,
-give or take one. An autoscaled one is tried with a few rules on how many outstanding requests call for a replica, from
-greedy to careful, until one meets the SLOs, cold starts included. A rate is searched with the same attempts.
+double, then halving; a disaggregated one by its splits instead (``disaggregation``). An autoscaled one is tried with a
+few rules on how many outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold
+starts included. A rate is searched with the same attempts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -19,11 +19,13 @@ from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
 from tokonomics.physics.memory import smallest
 from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Autoscale, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing import rules
-from tokonomics.sizing.attempt import Attempts, Sized, attempt, first_that_holds, judged_attempt, prefill_share, serve
+from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, serve, simulated
+from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
@@ -31,10 +33,9 @@ from tokonomics.sizing.screen import closed_form_replicas, late_alone
 from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.terms import startup_seconds
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.stretch import stretch_of
-from tokonomics.traffic.workload import workload_of
+from tokonomics.traffic.workload import stretch_of, workload_of
 from tokonomics.types import Noun, copied
-from tokonomics.units import seconds
+from tokonomics.units import SECONDS_PER_HOUR, seconds
 
 # --- how many -------------------------------------------------------------------------------------------------------
 
@@ -48,18 +49,27 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
         return refusal
     attempts = Attempts() if attempts is None else attempts
     try:
-        found = fewest(setup, attempts, least=setup.load.least_replicas)
+        if setup.disaggregated:
+            pair = pair_of(setup, setup.hosts()[0])
+            made = cheapest_split(pair, attempts) if isinstance(pair, Pair) else pair
+            return _with_limit(setup, made)
+        found = fewest(setup, attempts)
         if not found.holds:
-            alone = "even a request that is alone on a replica: " if found.replicas <= 1 else ""
+            alone = "even a request that is alone on a replica: " if found.is_lone else ""
             number = "" if alone else f"on {found.replicas:,} replicas "
             return NotServed(Reason.too_slow, f"{alone or number}{found.breaks}")
-        if setup.disaggregated:
-            return _disaggregated(replace(setup, router=found.router), found, attempts)
         if setup.autoscale:
-            return _autoscaled(replace(setup, router=found.router), found)
+            return _with_limit(setup, _autoscaled(replace(setup, router=found.router), found))
     except TokonomicsError as error:
         return NotServed(Reason.not_simulated, error.what, error.fix)
-    return replace(found, max_sequences=found.max_sequences or setup.max_sequences)
+    return _with_limit(setup, found)
+
+
+def _with_limit(setup: Setup, made: Sized | NotServed) -> Sized | NotServed:
+    """With the batch limit that was asked for, where none was searched."""
+    if isinstance(made, NotServed):
+        return made
+    return replace(made, max_sequences=made.max_sequences or setup.max_sequences)
 
 
 def cannot_serve(setup: Setup) -> NotServed | None:
@@ -71,29 +81,24 @@ def cannot_serve(setup: Setup) -> NotServed | None:
     return refusal or late_alone(setup.deployment, setup.load, setup.slos)
 
 
-def fewest(
-    setup: Setup,
-    attempts: Attempts,
-    *,
-    least: int = 1,
-    most: int = MOST_REPLICAS,
-    on: Callable[[int], Sized] | None = None,
-) -> Sized:
+def fewest(setup: Setup, attempts: Attempts, *, least: int = 1, most: int = MOST_REPLICAS) -> Sized:
     """The fewest replicas from ``least`` to ``most`` that hold; what breaks for lone requests, or on ``most``, if none.
 
     More replicas are better, but for routers that gather what prompts share: there a few smaller fleets are tried too.
     """
-    tried = on or (lambda count: attempts.on(setup, count))
+    tried = partial(attempts.on, setup)
     # The bound is the closed form's; a simulation that does better than it is not held to it.
     start = max(closed_form_replicas(setup), least)
     most = max(most, start)
-    found = smallest_that_holds(
-        lambda count: tried(count).holds, start, least, most, lambda: not attempts.lone(setup).holds
-    )
+
+    def hopeless() -> bool:
+        return not attempts.lone(setup).holds or gains_nothing(attempts.tried(setup))
+
+    found = smallest_that_holds(lambda count: tried(count).holds, start, least, most, hopeless)
     if found is None:
         alone = attempts.lone(setup) if (setup.as_fixed_fleet, 0) in attempts.made else None
-        return alone if alone and not alone.holds else tried(most)
-    if tried(found).router in (Router.prefix_aware, Router.session_affine):
+        return alone if alone and not alone.holds else tried(max(attempts.tried(setup)))
+    if tried(found).router in rules.GATHERING:
         below = (max(least, math.ceil(found * share)) for share in rules.SMALLER_FLEETS)
         smaller = next((count for count in below if count < found and tried(count).holds), found)
         found = halved(lambda count: tried(count).holds, least - 1, smaller) if smaller < found else found
@@ -120,6 +125,20 @@ def smallest_that_holds(
             return None
         low, high, step = high, min(high + step, most), step * 2
     return halved(holds, low, high)
+
+
+def gains_nothing(tried: dict[int, Sized]) -> bool:
+    """Whether the largest fleet tried gains so little over the small ones that no larger one will meet the SLOs.
+
+    Where requests wait for each other, many times the replicas leave a small part of the wait: all more of them gain
+    less than these did. So what is still late after as much again was gained is late for another reason, such as a
+    cache too small for what is shared. Both how many are late and how late they are must say so.
+    """
+    fewer = [sized.late for count, sized in tried.items() if count * rules.MANY_TIMES <= max(tried)]
+    if not fewer or any(sized.holds for sized in tried.values()):
+        return False
+    before, now = (np.min(late, axis=0) for late in (fewer, [sized.late for sized in tried.values()]))
+    return bool(np.isfinite(before).all() and (now - (before - now) > 1).all())
 
 
 def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
@@ -152,33 +171,6 @@ def _what_fits(setup: Setup) -> str:
     return f"Give {' or '.join(filter(None, (machines, larger)))}, or fewer bits ({option('weights')})."
 
 
-# --- disaggregated prefill/decode -----------------------------------------------------------------------------------
-
-
-def _disaggregated(setup: Setup, together: Sized, attempts: Attempts) -> Sized | NotServed:
-    if setup.load.share < 1:
-        return NotServed(
-            Reason.not_simulated, "only a slice of this traffic is simulated: no prompt is sent on between slices"
-        )
-    share = prefill_share(together.outcome, otherwise=0.5)
-    # Together it may hold only with fewer sequences at a time: what answers need then, they may need apart.
-    limits = dict.fromkeys((None, together.max_sequences))
-
-    @cache
-    def best(count: int) -> Sized:
-        splits = [replace(setup, prefill_replicas=prompts) for prompts in _splits(count, share)]
-        return first_that_holds(attempts.once(split, count, limit) for limit in limits for split in splits)
-
-    found = fewest(setup, attempts, least=2, on=best)
-    return found if found.holds else NotServed(Reason.too_slow, f"on {found.replicas:,} replicas {found.breaks}")
-
-
-def _splits(replicas: int, share: float) -> Sequence[int]:
-    """How many compute prompts: what they took of the work, and one more or less."""
-    middle = round(replicas * share)
-    return sorted({min(max(1, count), replicas - 1) for count in (middle - 1, middle, middle + 1)})
-
-
 # --- replicas that come and go --------------------------------------------------------------------------------------
 
 
@@ -186,8 +178,7 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     if setup.load.share < 1:
         why = "only a slice of this traffic is simulated: an autoscaler would see the wrong number"
         return NotServed(Reason.not_simulated, why)
-    always = attempt(setup, fixed.replicas, fixed.max_sequences, 1.0).simulation
-    assert always is not None
+    always = simulated(setup, fixed)
     fullest = _outstanding(always) / always.fleet.replicas
     broken: str | None = None
     for share in rules.SCALING_TARGETS:
@@ -210,8 +201,10 @@ def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
     )
     made, _ = serve(setup, 1, fixed.max_sequences, autoscale=rule)
     tried = judged_attempt(setup, fixed.replicas, fixed.max_sequences, made, len(made.trace))
-    peak = tried.outcome.peak_replicas
-    return replace(tried, replicas=peak, simulation=None, by_time=made.history, span_s=made.end_s)
+    peak, when, times = tried.outcome.peak_replicas, counted(made), made.history[:, 0]
+    first, end = np.searchsorted(times, when.from_s, side="right") - 1, np.searchsorted(times, when.to_s)
+    by_time = np.maximum(made.history[first:end, :2] - (when.from_s, 0), 0)
+    return replace(tried, replicas=peak, simulation=None, by_time=by_time, span_s=when.to_s - when.from_s)
 
 
 def _outstanding(simulation: Simulation) -> float:
@@ -226,16 +219,14 @@ def _outstanding(simulation: Simulation) -> float:
 def changes_over_time(load: Load) -> float:
     """The busiest hour of a load over its mean hour; of a very long one, the busiest of two hundred parts."""
     trace = load.trace
-    width = max(3600.0, trace.duration_s / 200)
-    bins = max(1, math.ceil(trace.duration_s / width))
-    counts = np.bincount(np.minimum((trace.arrival_s / width).astype(np.int64), bins - 1), minlength=bins)
-    whole = counts[:-1] if bins > 2 else counts
-    return float(whole.max() / whole.mean()) if len(whole) else 1.0
+    parts = min(200, max(1, round(trace.duration_s / SECONDS_PER_HOUR)))
+    counts, _ = np.histogram(trace.arrival_s, parts)
+    return float(counts.max() / counts.mean())
 
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
-_CLOSE_ENOUGH = 1.01
+CLOSE_ENOUGH = 1.01
 """Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
 _MOST_REQUESTS = 500_000
 """Of one simulation: a few seconds of it."""
@@ -352,9 +343,11 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
     )
 
 
-def highest_between(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+def highest_between(
+    holds: Callable[[float], bool], low: float, high: float, close_enough: float = CLOSE_ENOUGH
+) -> tuple[float, float]:
     """The highest rate that holds, to a hundredth, and the next that does not; ``low`` holds and ``high`` does not."""
-    while high / low > _CLOSE_ENOUGH:
+    while high / low > close_enough:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low, high
@@ -374,9 +367,7 @@ def replicas_needed(setup: Setup) -> ReplicasNeeded:
 
 def outcome_of(setup: Setup, sized: Sized) -> Outcome:
     """How requests fare on a fleet as it was sized, at the load itself, with how full it is."""
-    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
-    assert made is not None
-    return outcome(made, setup.slos)
+    return outcome(simulated(setup, sized), setup.slos)
 
 
 def _nearest(result: Outcome) -> str | None:

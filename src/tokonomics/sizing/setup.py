@@ -5,15 +5,17 @@ bought on the terms it allows, and that is its bill (``bill``). Equal setups hav
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
+from tokonomics.sizing.hosts import Hosts, PrefillPool, hosts_of, usable
 from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 
@@ -83,6 +85,19 @@ class Setup:
         if isinstance(self.tiers, str):
             return parse_tiers(self.tiers, self.deployment, on=self.today)
         return self.tiers or ()
+
+    def hosts(
+        self, terms: Sequence[Terms] = (Terms.on_demand,), prompts: int = 1
+    ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
+        """Machines sold on these terms on which it can stand, whose price is not too old; and why not on others.
+
+        Where it is disaggregated, with so many replicas for prompts.
+        """
+        gpu = self.deployment.gpu.key
+        stocks, _ = usable([offer for offer in self.offers if offer.gpu == gpu], terms, self.today)
+        hosts, refused = hosts_of(self.deployment, stocks.get(gpu, ()), self.today, spare=self.spare)
+        pool = PrefillPool(self.prefill or self.deployment, prompts) if self.disaggregated else None
+        return replace(hosts, prefill=pool), refused
 
     def deployed(self, **changes: object) -> "Setup":
         """The setup with another deployment."""

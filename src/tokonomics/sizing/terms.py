@@ -8,9 +8,9 @@ median AWS band. The tokens that wait in a cache for their next use are known fr
 from functools import cache
 from statistics import median
 
+from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.offers import Offer
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
-from tokonomics.catalog.start_times import start_times
 from tokonomics.money.fleet import ADVISOR, SpotMarket, aws_spot
 from tokonomics.money.spot_verdict import LostState
 from tokonomics.physics.deployment import Deployment

@@ -275,8 +275,8 @@ DAY = "day"
 
 def ground() -> Ground:
     """Of this process, now."""
-    from tokonomics.catalog.offer_files import SNAPSHOT, cache_file
-    from tokonomics.catalog.user_file import user_path
+    from tokonomics.catalog.entries import user_path
+    from tokonomics.catalog.offers import SNAPSHOT, cache_file
     from tokonomics.physics.calibration import VARIABLE
 
     profile = os.environ.get(VARIABLE)

@@ -1,5 +1,6 @@
 """Whose request it is: the value of each label that somebody asks for, from the fields, metadata and tags of a log.
 
+Rows that a log is unfolded into are the same for every tool: time, prompt tokens, answer tokens, cost, tenant, session.
 A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_id``, ``_name`` or
 ``_alias`` behind it; the names that tools use for it; the same in the metadata; a tag ``team:search`` or
 ``team=search``; an attribute whose last part is the label (``app.feature``). A request has one value of each label, so
@@ -8,13 +9,14 @@ what requests cost by label sums to what all of them cost.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.traffic.formats import UNNAMED, spelling
+from tokonomics.traffic.formats import BY_SIZE, UNNAMED, LogLayout, spelling
 
 BETWEEN = " / "  # the values of several labels, as the name of one tenant
 MOST_LABELS = 4
@@ -170,3 +172,72 @@ def _text(value: Any) -> str | None:
         return None
     written = str(value).encode("utf-8", "replace").decode().strip().replace(BETWEEN, "/")
     return written[:_LONGEST] or None
+
+
+_ROW = {
+    "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost", "tenant": "tenant",
+    "session": "session", "ended": "end time",
+}  # fmt: skip
+"""What the fields of an unfolded row are called, in messages too."""
+
+
+Row = dict[str, Any]
+
+
+Item = Mapping[str, Any]
+
+
+@dataclass
+class Unfolding:
+    """What is asked of a log and what was found on the way through it."""
+
+    attribution: Attribution | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    spread: int = 0
+    parents: dict[int, int] = field(default_factory=dict)
+    """Of spans, the one above each (``_key``); filled by a pass of its own, as a child is often written first."""
+    counting: set[int] = field(default_factory=set)
+    """The spans that count tokens."""
+
+    def restart(self) -> None:
+        """Forget what was found, before another pass over the same log."""
+        self.spread = 0
+        for found in (self.left_out, self.parents, self.counting):
+            found.clear()
+
+    def notes(self, where: str) -> list[str]:
+        """What to know after a pass."""
+        left = [f"{number:,} {what}" for what, number in self.left_out.items()]
+        return left + (self.attribution.check(where) if self.attribution else [])
+
+    def tenant(self, item: Item, *usual: Any) -> Any:
+        """By the labels asked for, else the first usual value that is not empty."""
+        if self.attribution:
+            return self.attribution.tenant(item)
+        return next((value for value in usual if value not in (None, "")), None)
+
+    def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
+        """Yield what is a request, and count why the rest is none."""
+        for one in found:
+            if isinstance(one, str):
+                self.left_out[one] += 1
+            else:
+                yield one
+
+
+def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
+    """The layout of the rows that a log is unfolded into."""
+    notes = (note, None if attribution else f"tenants are {tenants}")
+    places = {field: ((label,),) for field, label in _ROW.items()}
+    return LogLayout(name, places, {"arrival": BY_SIZE}, note="; ".join(said for said in notes if said))
+
+
+def row(**fields: Any) -> Row:
+    """One request; what is missing is told where rows are checked."""
+    return {_ROW[name]: value for name, value in fields.items()}
+
+
+def tenant_in(unfolded: Row) -> str | None:
+    """Whose request it is, as text."""
+    value = unfolded[_ROW["tenant"]]
+    return value if value is None or isinstance(value, str) else str(value)

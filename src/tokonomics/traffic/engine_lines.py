@@ -1,11 +1,15 @@
-"""The request logs that engines write themselves, line by line: vLLM with ``--enable-log-requests`` and
-``--enable-log-outputs``, SGLang with ``--log-requests``.
+"""What engines and load generators write themselves: logs of requests line by line, and results of runs.
+
+Logs are those of vLLM with ``--enable-log-requests`` and ``--enable-log-outputs``, and SGLang with ``--log-requests``.
 
 vLLM (``vllm/entrypoints/logger.py``, from 0.9, commit 01ff126, to the form of late 2026) lists the ids of tokens, which
 are counted: of the prompt on the line of the request, in later versions on one of ``VLLM_LOGGING_LEVEL=DEBUG``; of the
 answer when it is done or, streamed, with every part. SGLang (``srt/utils/request_logger.py``, 0.5, commit 01bb912)
 states both counts when a request is done, as text or as JSON. A request begins when it was received, by the clock of
 the log.
+
+Results of load generators are documents: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests,
+guidellm a list of requests for each benchmark of a sweep.
 """
 
 import re
@@ -13,12 +17,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from tokonomics.errors import BadInput
 from tokonomics.traffic import sources
-from tokonomics.traffic.attribution import Attribution
-from tokonomics.traffic.exports import Row, Unfolding, layout_of_rows, row
-from tokonomics.traffic.formats import LogLayout
+from tokonomics.traffic.attribution import Attribution, Row, Unfolding, layout_of_rows, row
+from tokonomics.traffic.formats import GUIDELLM, VLLM, LogLayout, paths_in
 
 _ISO = re.compile(
     r"^\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -201,3 +205,74 @@ def _earlier(when: Any, latency_s: Any) -> Any:
         return (ended if ended.tzinfo else ended.replace(tzinfo=UTC)).timestamp() - float(latency_s)
     except (TypeError, ValueError, OverflowError, OSError):
         return when
+
+
+# --- results of load generators ---------------------------------------------------------------------------------------
+
+
+class FoundRequests(NamedTuple):
+    """The requests of a document, how to read them, and what to know about them."""
+
+    layout: LogLayout
+    requests: list[Any]
+    notes: list[str]
+
+
+def is_result(item: Any) -> bool:
+    """A result of a load generator, rather than a line of a log."""
+    return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
+
+
+def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
+    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
+    if not all(is_result(item) for item in documents):
+        return None
+    reports = ["benchmarks" in item for item in documents]
+    if all(reports):
+        return _guidellm_results(documents, where)
+    return None if any(reports) else _vllm_results(documents, where)
+
+
+def _vllm_results(runs: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    for run in runs:
+        starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
+        if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
+            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
+            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
+        if not len(starts) == len(inputs) == len(outputs):
+            said = ", ".join(str(len(values or ())) for values in lists)
+            raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)
+        # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
+        rows += [
+            {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
+            for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
+        ]
+    return FoundRequests(VLLM, rows, [])
+
+
+def _guidellm_results(reports: list[dict[str, Any]], where: str) -> FoundRequests:
+    rows: list[Any] = []
+    left_out: dict[str, int] = {}
+    benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
+    for benchmark in benchmarks:
+        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
+        if not isinstance(requests, dict):
+            raise BadInput("a guidellm benchmark without its requests", where=where)
+        rows += _list(requests.get("successful"), "requests.successful", where)
+        for kind in ("errored", "incomplete"):
+            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
+    notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
+    if len(benchmarks) > 1:
+        notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")
+    present = set().union(*(paths_in(request) for request in rows[:500] if isinstance(request, dict)))
+    narrowed = GUIDELLM.narrowed(present)
+    return FoundRequests(narrowed if narrowed.is_complete else GUIDELLM, rows, notes)
+
+
+def _list(value: Any, name: str, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadInput(f"{name} is not a list", where=where)
+    return value

@@ -12,14 +12,13 @@ What is no request to a model (a tool's span, an answer from a cache) is left ou
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokonomics.errors import BadInput, option
-from tokonomics.traffic.attribution import Attribution, as_object
-from tokonomics.traffic.formats import BY_SIZE, GUIDELLM, REQUIRED, VLLM, LogLayout, paths_in
+from tokonomics.traffic.attribution import Attribution, Item, Row, Unfolding, as_object, layout_of_rows, row
+from tokonomics.traffic.formats import REQUIRED, LogLayout
 
 SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 """The GenAI conventions that spans are read by; the names they replaced (up to 1.26.0) are understood too."""
@@ -27,52 +26,6 @@ BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_requ
 """Columns of tables that hold texts, which nothing here needs."""
 MOST_SPREAD = 2_000_000
 """Requests that totals are spread over: as many as made-up traffic has at the most, unasked."""
-_ROW = {
-    "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost", "tenant": "tenant",
-    "session": "session", "ended": "end time",
-}  # fmt: skip
-"""What the fields of an unfolded row are called, in messages too."""
-
-Row = dict[str, Any]
-Item = Mapping[str, Any]
-
-
-@dataclass
-class Unfolding:
-    """What is asked of a log and what was found on the way through it."""
-
-    attribution: Attribution | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
-    spread: int = 0
-    parents: dict[int, int] = field(default_factory=dict)
-    """Of spans, the one above each (``_key``); filled by a pass of its own, as a child is often written first."""
-    counting: set[int] = field(default_factory=set)
-    """The spans that count tokens."""
-
-    def restart(self) -> None:
-        """Forget what was found, before another pass over the same log."""
-        self.spread = 0
-        for found in (self.left_out, self.parents, self.counting):
-            found.clear()
-
-    def said(self, where: str) -> list[str]:
-        """What to know after a pass."""
-        left = [f"{number:,} {what}" for what, number in self.left_out.items()]
-        return left + (self.attribution.check(where) if self.attribution else [])
-
-    def tenant(self, item: Item, *usual: Any) -> Any:
-        """By the labels asked for, else the first usual value that is not empty."""
-        if self.attribution:
-            return self.attribution.tenant(item)
-        return next((value for value in usual if value not in (None, "")), None)
-
-    def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
-        """Yield what is a request, and count why the rest is none."""
-        for one in found:
-            if isinstance(one, str):
-                self.left_out[one] += 1
-            else:
-                yield one
 
 
 @dataclass(frozen=True)
@@ -104,13 +57,6 @@ class Export:
         return known.moved(tenant=(), **there)
 
 
-def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
-    """The layout of the rows that a log is unfolded into."""
-    notes = (note, None if attribution else f"tenants are {tenants}")
-    places = {field: ((label,),) for field, label in _ROW.items()}
-    return LogLayout(name, places, {"arrival": BY_SIZE}, note="; ".join(said for said in notes if said))
-
-
 def export_of(objects: Iterable[Any]) -> Export | None:
     """The tool that half of the objects or more come from."""
     listed = [item for item in objects if isinstance(item, dict)]
@@ -125,17 +71,6 @@ def opened(item: Any) -> list[Any]:
     if isinstance(item, dict) and isinstance(listed := item.get("data"), list):
         return listed
     return [item]
-
-
-def row(**fields: Any) -> Row:
-    """One request; what is missing is told where rows are checked."""
-    return {_ROW[name]: value for name, value in fields.items()}
-
-
-def tenant_in(unfolded: Row) -> str | None:
-    """Whose request it is, as text."""
-    value = unfolded[_ROW["tenant"]]
-    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _first(item: Item, *names: str) -> Any:
@@ -229,11 +164,6 @@ def _langfuse_prompt(details: Item) -> Any:
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
 
 
-def _is_litellm(item: Item) -> bool:
-    spent = "spend" in item or "response_cost" in item
-    return spent and "startTime" in item and "prompt_tokens" in item
-
-
 _LITELLM = {
     "arrival": ("startTime",),
     "input": ("prompt_tokens",),
@@ -266,10 +196,6 @@ _WRAPPERS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", 
 _DEEPEST = 5
 _HIGHEST = 100
 """Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
-
-
-def _is_otlp(item: Item) -> bool:
-    return "resourceSpans" in item or "resource_spans" in item
 
 
 def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
@@ -430,7 +356,7 @@ def _count(value: Any) -> int | None:
 EXPORTS = (
     Export(
         "OpenTelemetry GenAI spans",
-        _is_otlp,
+        lambda item: "resourceSpans" in item or "resource_spans" in item,
         _otlp,
         "user.id, else service.name",
         f"spans are read by the GenAI conventions {SEMCONV.rsplit('/', 1)[1]}",
@@ -447,7 +373,7 @@ EXPORTS = (
     Export("Langfuse export", _is_langfuse, _langfuse, "the users (userId)"),
     Export(
         "LiteLLM spend log",
-        _is_litellm,
+        lambda item: {"startTime", "prompt_tokens"} <= item.keys() and ("spend" in item or "response_cost" in item),
         _litellm,
         "the teams (team_id), else end_user, else user",
         columns=_LITELLM,
@@ -455,74 +381,3 @@ EXPORTS = (
         | dict.fromkeys(("cache_hit", "status", "team_id", "end_user", "user"), ()),
     ),
 )
-
-
-# --- results of load generators ---------------------------------------------------------------------------------------
-
-
-class FoundRequests(NamedTuple):
-    """The requests of a document, how to read them, and what to know about them."""
-
-    layout: LogLayout
-    requests: list[Any]
-    notes: list[str]
-
-
-def is_result(item: Any) -> bool:
-    """A result of a load generator, rather than a line of a log."""
-    return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
-
-
-def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
-    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
-    if not all(is_result(item) for item in documents):
-        return None
-    reports = ["benchmarks" in item for item in documents]
-    if all(reports):
-        return _guidellm(documents, where)
-    return None if any(reports) else _vllm(documents, where)
-
-
-def _vllm(runs: list[dict[str, Any]], where: str) -> FoundRequests:
-    rows: list[Any] = []
-    for run in runs:
-        starts, inputs, outputs = lists = [run.get(name) for name in ("start_times", "input_lens", "output_lens")]
-        if not (isinstance(starts, list) and isinstance(inputs, list) and isinstance(outputs, list)):
-            what = "a benchmark result without its requests (start_times, input_lens, output_lens)"
-            raise BadInput(what, where=where, fix="Run vllm bench serve with --save-detailed.")
-        if not len(starts) == len(inputs) == len(outputs):
-            said = ", ".join(str(len(values or ())) for values in lists)
-            raise BadInput(f"start_times, input_lens and output_lens differ in length: {said}", where=where)
-        # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
-        rows += [
-            {"start_times": start or None, "input_lens": prompt, "output_lens": answer}
-            for start, prompt, answer in zip(starts, inputs, outputs, strict=True)
-        ]
-    return FoundRequests(VLLM, rows, [])
-
-
-def _guidellm(reports: list[dict[str, Any]], where: str) -> FoundRequests:
-    rows: list[Any] = []
-    left_out: dict[str, int] = {}
-    benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
-    for benchmark in benchmarks:
-        requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
-        if not isinstance(requests, dict):
-            raise BadInput("a guidellm benchmark without its requests", where=where)
-        rows += _list(requests.get("successful"), "requests.successful", where)
-        for kind in ("errored", "incomplete"):
-            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
-    notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
-    if len(benchmarks) > 1:
-        notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")
-    present = set().union(*(paths_in(request) for request in rows[:500] if isinstance(request, dict)))
-    narrowed = GUIDELLM.narrowed(present)
-    return FoundRequests(narrowed if narrowed.is_complete else GUIDELLM, rows, notes)
-
-
-def _list(value: Any, name: str, where: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise BadInput(f"{name} is not a list", where=where)
-    return value

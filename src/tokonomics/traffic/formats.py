@@ -3,16 +3,47 @@
 A log is told by the names it uses, never by its file name. Names were read from the published files and the released
 source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage traces,
 OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
+
+Some real traffic is shipped, to try things without a log of one's own: four public traces, and two sets of lengths
+without arrival times; ``data/README.md`` says where each comes from, its licence, and how it was reduced
+(``benchmarks/reduce_traces.py``).
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokonomics.errors import BadInput, nearest, option, shorten
+from tokonomics.errors import BadInput, UnknownName, nearest, option, shorten
 
-Path = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FOLDER = Path(__file__).with_name("data")
+TRACES = ("azure-code", "azure-conv", "mooncake-conversation", "mooncake-synthetic")
+"""What ``open_trace`` takes by name."""
+SAMPLES = (*TRACES, "arxiv", "sharegpt")
+"""What ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
+
+
+def sample_path(name: str) -> Path:
+    """The file of a sample."""
+    if name not in SAMPLES:
+        raise UnknownName("sample", name, SAMPLES)
+    return FOLDER / f"{name}.parquet"
+
+
+def sample_lengths(name: str) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
+    """Tokens of the prompt and of the answer of each request, paired, in the order of the sample."""
+    import polars as pl
+
+    table = pl.read_parquet(sample_path(name), columns=["input_tokens", "output_tokens"]).cast(pl.Int64)
+    return table["input_tokens"].to_numpy(), table["output_tokens"].to_numpy()
+
+
+FieldPath = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
 
 
 class LogField(NamedTuple):
@@ -107,7 +138,7 @@ class LogLayout:
     """Where each field of a request is found; of several places the first that holds something counts."""
 
     name: str
-    places: Mapping[str, tuple[Path, ...]]
+    places: Mapping[str, tuple[FieldPath, ...]]
     units: Mapping[str, float] = field(default_factory=dict)
     """How many units make a second, for the fields that are times in another unit."""
     block_tokens: int | None = None
@@ -116,11 +147,11 @@ class LogLayout:
     """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
     unanswered: str | None = None  # what an answer of no tokens means in this log
     note: str | None = None
-    tells: tuple[Path, ...] = ()  # keys that only this log has
+    tells: tuple[FieldPath, ...] = ()  # keys that only this log has
     needs: tuple[str, ...] = REQUIRED  # fields without which it is not this log
     usual_sessions: bool = False  # fields of sessions that it does not name are looked for by their usual names
 
-    def paths(self, name: str) -> tuple[Path, ...]:
+    def paths(self, name: str) -> tuple[FieldPath, ...]:
         """Where a field may stand; nowhere where the log does not have it."""
         return self.places.get(name, ())
 
@@ -137,18 +168,18 @@ class LogLayout:
         """What a message calls the field."""
         return " or ".join(".".join(path) for path in self.paths(name)[:2])
 
-    def moved(self, **places: tuple[Path, ...]) -> "LogLayout":
+    def moved(self, **places: tuple[FieldPath, ...]) -> "LogLayout":
         """The same with some fields at other places."""
         return replace(self, places={**self.places, **places})
 
-    def narrowed(self, present: Iterable[Path], key: Callable[[Path], Path] = tuple) -> "LogLayout":
+    def narrowed(self, present: Iterable[FieldPath], key: Callable[[FieldPath], FieldPath] = tuple) -> "LogLayout":
         """Only the places that the log at hand has, as it spells them; names are the same where their keys are."""
         there = {key(path): path for path in present}
         found = {name: [there.get(key(path)) for path in paths] for name, paths in self.places.items()}
         return self.moved(**{name: tuple(path for path in paths if path) for name, paths in found.items()})
 
 
-def _paths(dotted: str) -> tuple[Path, ...]:
+def _paths(dotted: str) -> tuple[FieldPath, ...]:
     return tuple(tuple(name.split(".")) for name in dotted.split("|"))
 
 
@@ -228,7 +259,7 @@ TABLES = (_AZURE, _BURSTGPT, OWN)
 OBJECTS = (_BAILIAN, _MOONCAKE, OWN, _OPENAI_BATCH, _OPENAI, _OPENAI_MODELS)
 
 
-def known_layout(present: Collection[Path], *, of_table: bool) -> LogLayout | None:
+def known_layout(present: Collection[FieldPath], *, of_table: bool) -> LogLayout | None:
     """The log whose columns or keys these are; columns as in the published file, in any case."""
     for known in TABLES if of_table else OBJECTS:
         found = known.narrowed(present, _lowered) if of_table else known.narrowed(present)
@@ -237,7 +268,7 @@ def known_layout(present: Collection[Path], *, of_table: bool) -> LogLayout | No
     return None
 
 
-def _lowered(path: Path) -> Path:
+def _lowered(path: FieldPath) -> FieldPath:
     return tuple(name.strip().lower() for name in path)
 
 
@@ -300,7 +331,7 @@ def tells_sessions(fields: Iterable[str]) -> bool:
     return "session" in there or {"request", "parent"} <= there
 
 
-def _with_sessions(known: LogLayout, present: set[Path]) -> LogLayout:
+def _with_sessions(known: LogLayout, present: set[FieldPath]) -> LogLayout:
     """The same with the fields of sessions by their usual names where it has none of its own.
 
     A key that holds an object is no id: ``request`` may be all that was asked.
@@ -314,9 +345,9 @@ def _with_sessions(known: LogLayout, present: set[Path]) -> LogLayout:
     return replace(known.moved(**added), units={**known.units, **_units(added)})
 
 
-def paths_in(item: Any, depth: int = DEPTH) -> set[Path]:
+def paths_in(item: Any, depth: int = DEPTH) -> set[FieldPath]:
     """Every path to a field in an object that is not null."""
-    found: set[Path] = set()
+    found: set[FieldPath] = set()
     for key, value in item.items():
         if value is None:
             continue
@@ -326,9 +357,9 @@ def paths_in(item: Any, depth: int = DEPTH) -> set[Path]:
     return found
 
 
-def layout_from_option(columns: str, present: set[Path]) -> LogLayout:
+def layout_from_option(columns: str, present: set[FieldPath]) -> LogLayout:
     """What ``columns`` says, checked against the columns there are."""
-    chosen: dict[str, tuple[Path, ...]] = {}
+    chosen: dict[str, tuple[FieldPath, ...]] = {}
     block_tokens: int | None = None
     for part in columns.split(","):
         name, equals, column = (piece.strip() for piece in part.partition("="))
@@ -359,7 +390,7 @@ def can_be_told(name: str) -> bool:
     return bool(name.strip()) and "," not in name and name.isprintable() and len(name) <= _LONGEST_NAME
 
 
-def _find(name: str, present: set[Path]) -> Path:
+def _find(name: str, present: set[FieldPath]) -> FieldPath:
     bare = {tuple(key.strip() for key in path): path for path in sorted(present)}  # as in "time, prompt, answer"
     for path in ((name,), tuple(name.split("."))):
         if path in present:
@@ -373,7 +404,7 @@ def _find(name: str, present: set[Path]) -> Path:
     raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
 
 
-def _units(places: Mapping[str, tuple[Path, ...]]) -> dict[str, float]:
+def _units(places: Mapping[str, tuple[FieldPath, ...]]) -> dict[str, float]:
     """How many make a second of each time, by the ending of the name of its column."""
     endings = {"_ms": 1e3, "_us": 1e6, "_ns": 1e9}
     return {

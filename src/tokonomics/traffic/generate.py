@@ -1,16 +1,22 @@
-"""Made-up traffic with the structure of real one: shared system prompts, conversations that grow, tenants.
+"""Made-up traffic with the structure of real one: shared system prompts, conversations that grow, agents, tenants.
 
 Arrivals start sessions (each of one request unless told otherwise). A turn's prompt is the whole conversation so far
-and the new tokens of the user or the tool; it waits for the answer before it and is sent a pause later (``turns``). The
+and the new tokens of the user or the tool; it waits for the answer before it and is sent a pause later (``Turns``). The
 time of arrival of a later turn is only where it would fall at a usual speed. A turn may have a branch beside it, which
 waits for the same answers; the next turn waits for both and reads both. Prompts name the blocks that others share:
 those of the system prompt and, in conversations, every whole block of the prompt and of its answer, so that the next
 turn's blocks begin with them. Shares of system prompts and tenants follow Zipf's law.
+
+Jobs of agents are as published figures describe them: calls, what tools add to the prompt, answers, and tool times.
+``data/agents.json`` holds the mean and some quantiles of each, with its sources (``benchmarks/reduce_agents.py``).
+Between two quantiles the logarithm is interpolated, and all draws are scaled so that their mean is the published one.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,12 +24,79 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.agents import DEFAULT, Agent, agent_named
 from tokonomics.traffic.arrivals import MOST_REQUESTS, Arrivals, draw_arrivals
-from tokonomics.traffic.grammar import Phrase, read_options
+from tokonomics.traffic.formats import FOLDER
+from tokonomics.traffic.grammar import Phrase, unnamed_phrase
 from tokonomics.traffic.lengths import Lengths, draw_lengths
-from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
-from tokonomics.traffic.turns import Turns
+from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, Turns
+
+DEFAULT = "coding"
+_FINE = 10_000  # points at which a table's own mean is taken
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """A distribution by its mean and some of its quantiles, from rank 0 to rank 1; all above 0."""
+
+    mean: float
+    ranks: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def draw(self, rng: np.random.Generator, number: int) -> Floats:
+        """So many draws, one from each of as many equal parts, in random order."""
+        parts = (rng.permutation(number) + rng.random(number)) / max(number, 1)
+        return self._at(parts) * (self.mean / float(self._at((np.arange(_FINE) + 0.5) / _FINE).mean()))
+
+    def _at(self, ranks: Floats) -> Floats:
+        return np.asarray(np.exp(np.interp(ranks, self.ranks, np.log(self.values))), np.float64)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What one job of an agent is like."""
+
+    name: str
+    what: str
+    source: str
+    head_tokens: int
+    """Of the system prompt and the tools, which all jobs share."""
+    calls: Quantiles
+    first: Quantiles
+    """Tokens of the first prompt after the shared head."""
+    added: Quantiles
+    """Tokens that each later prompt adds to those before it and their answers."""
+    answer: Quantiles
+    pause_s: Quantiles
+    """From an answer to the next call: what tools take."""
+
+    @property
+    def inputs(self) -> Lengths:
+        return Lengths(f"agent:{self.name}", lambda rng, number: np.maximum(self.added.draw(rng, number), 1))
+
+    @property
+    def outputs(self) -> Lengths:
+        return Lengths(
+            f"answers of agent:{self.name}", lambda rng, number: np.maximum(self.answer.draw(rng, number), 1)
+        )
+
+
+@cache
+def _agents() -> dict[str, Any]:
+    agents: dict[str, Any] = json.loads((FOLDER / "agents.json").read_text(encoding="utf-8"))
+    return agents
+
+
+def agent_named(name: str) -> Agent:
+    """One of the described agents."""
+    if name not in _agents():
+        known = ", ".join(f"agent:{key}" for key in _agents())
+        raise BadInput(f"no agent '{shorten(name, 30)}' is described", field="sessions", fix=f"There are: {known}.")
+    figures = dict(_agents()[name])
+    for figure in ("calls", "first", "added", "answer", "pause_s"):
+        ranks, values = zip(*figures[figure]["quantiles"], strict=True)
+        figures[figure] = Quantiles(figures[figure]["mean"], ranks, values)
+    return Agent(name=name, **figures)
+
 
 AGENT = "agent"
 """What sessions are called that are jobs of an agent."""
@@ -310,7 +383,7 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
 
 def parse_system(text: str) -> SystemPrompts:
     """``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
-    phrase = _plain(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
+    phrase = unnamed_phrase(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
     phrase.allow("tokens", "skew")
     return SystemPrompts(
         _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
@@ -319,7 +392,9 @@ def parse_system(text: str) -> SystemPrompts:
 
 def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
-    phrase = _plain(text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1")
+    phrase = unnamed_phrase(
+        text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1"
+    )
     agent = agent_in(text)
     if agent is None and phrase.value and phrase.value[0].isalpha():
         name = phrase.value.partition(":")[0].strip()
@@ -346,7 +421,7 @@ def agent_in(text: str | None) -> Agent | None:
 
 def parse_tenants(text: str) -> Tenants:
     """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
-    phrase = _plain(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
+    phrase = unnamed_phrase(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)
     listed = phrase.options.get("priorities", "")
@@ -354,10 +429,6 @@ def parse_tenants(text: str) -> Tenants:
     if not all(re.fullmatch(r"-?[0-9]{1,9}", part.strip()) for part in parts) or len(parts) not in (0, count):
         raise phrase.wrong(f"priorities= takes {count:,} whole numbers with / between, one for each tenant")
     return Tenants(count, phrase.number("skew", 0, 10, 1.0), tuple(int(part) for part in parts))
-
-
-def _plain(text: str, field: str, examples: str) -> Phrase:
-    return read_options(Phrase(text, "", None, {}, field, examples), text)
 
 
 def _whole(phrase: Phrase, name: str | None, most: int, default: int | None = None) -> int:

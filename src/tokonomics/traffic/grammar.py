@@ -81,6 +81,11 @@ def parse_phrase(text: str, names: Iterable[str], *, field: str, examples: str) 
     return read_options(blank, rest)
 
 
+def unnamed_phrase(text: str, field: str, examples: str) -> Phrase:
+    """A text without a name before its value: ``20,tokens=1k``."""
+    return read_options(Phrase(text, "", None, {}, field, examples), text)
+
+
 def read_options(phrase: Phrase, rest: str) -> Phrase:
     """The same phrase with the value and the options written in ``rest``."""
     value: str | None = None

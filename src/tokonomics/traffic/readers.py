@@ -6,26 +6,38 @@ reason; a file of which no row can be used is an error.
 A log may list the blocks of its prompts, or have a key (of a system prompt, template or session) that only says that
 prompts share *something*. They cannot share more than the shortest of them, so that much is taken: an upper bound on
 what a prefix cache can reuse, and said so. It is cut into whole blocks, of 16 tokens (the block of vLLM) or larger
-where the shared parts are long.
+where the shared parts are long. A table that is nobody's known log is previewed, for the user to name its columns.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.memory_budget import NoRoom, check_room
+from tokonomics.traffic import formats, sources
 from tokonomics.traffic.attribution import labels_in
-from tokonomics.traffic.formats import COLUMNS_HELP, OWN
-from tokonomics.traffic.recognise import Log, recognise
-from tokonomics.traffic.samples import TRACES, sample_path
-from tokonomics.traffic.sources import named
+from tokonomics.traffic.exports import opened
+from tokonomics.traffic.formats import (
+    COLUMNS_HELP,
+    LOG_FIELDS,
+    OWN,
+    REQUIRED,
+    TRACES,
+    sample_path,
+    spelling,
+    usual_name,
+)
+from tokonomics.traffic.recognise import Log, first_bytes, recognise, separator_of, text_lines
+from tokonomics.traffic.sessions import GROWING, growing_prefix, turns_of
+from tokonomics.traffic.sources import TableFile, named
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
-from tokonomics.traffic.turn_logs import GROWING, growing_prefix, turns_of
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
@@ -175,7 +187,7 @@ class TraceFile:
             what = f"{costless:,} requests have a {layout.label('usd')} that is no amount of dollars: taken as none"
             problems.notes.append(what)
         if self.log.unfolding:
-            problems.notes += self.log.unfolding.said(named(self.path))
+            problems.notes += self.log.unfolding.notes(named(self.path))
 
 
 def open_trace(
@@ -294,3 +306,107 @@ def _numbered(names: "pl.Series") -> tuple[tuple[str, ...], NDArray[np.int32]]:
     distinct = names.unique().sort()
     numbers = names.replace_strict(distinct, range(len(distinct))).to_numpy()
     return tuple(distinct), numbers.astype(np.int32)
+
+
+# --- a table that nobody knows ----------------------------------------------------------------------------------------
+
+
+SHOWN_ROWS = 5
+
+
+MOST_COLUMNS = 100
+"""That are shown, and can be chosen from: our choice, a request log has some dozen."""
+
+
+_CELL = 40  # characters
+
+
+_OF_TOKENS = {"token", "tokens", "tok", "toks", "len", "length", "count", "n", "num"}
+
+
+@dataclass(frozen=True)
+class TablePreview:
+    """The columns of a table, its first rows as short texts, and a guess at the column of each field."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    guesses: Mapping[str, str]
+
+
+def preview(path: Path) -> TablePreview | None:
+    """What is in a file that may be a table of requests, for the user to say which column is what; None: no table."""
+    try:
+        rows = _first_rows(path)
+    except BadInput:
+        return None
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if formats.can_be_told(name)]
+    names = names[:MOST_COLUMNS]
+    if len(names) < len(REQUIRED):
+        return None
+    shown = tuple(tuple(_cell(row.get(name)) for name in names) for row in rows[:SHOWN_ROWS])
+    return TablePreview(tuple(names), shown, guessed(names, shown))
+
+
+def _first_rows(path: Path) -> list[dict[str, Any]]:
+    if first_bytes(path).startswith(sources.PARQUET):
+        return TableFile(path).first_rows(SHOWN_ROWS)
+    lines = text_lines(path)
+    if lines[0].lstrip()[0] not in "{[":
+        return TableFile(path, separator_of(lines)).first_rows(SHOWN_ROWS)
+    items = [sources.load(line) for line in lines]
+    objects = [item for item in items if isinstance(item, dict)]
+    if 2 * len(objects) < len(items) or len(items) == 1:  # one object is no log; it may hold one
+        whole = sources.document(path)
+        held = whole if isinstance(whole, list) else opened(whole) if isinstance(whole, dict) else []
+        objects = [item for item in held[: sources.HEAD_LINES] if isinstance(item, dict) and item is not whole]
+    return [dict(_flat(item)) for item in objects]
+
+
+def _flat(item: Mapping[str, Any], above: str = "", depth: int = formats.DEPTH) -> Iterator[tuple[str, Any]]:
+    """Fields that are not null, by the keys that lead to them with dots between."""
+    for key, value in item.items():
+        if isinstance(value, dict) and depth > 1:
+            yield from _flat(value, f"{above}{key}.", depth - 1)
+        elif value is not None:
+            yield f"{above}{key}", value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return shorten(value if isinstance(value, str) else json.dumps(value, default=str), _CELL)
+
+
+def guessed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The probable column of each field: one that people usually give it, else one with a word of it, such as ``when``.
+
+    Tokens are numbers, so a column of text is none. The fields of sessions count only where they tell which belong
+    together.
+    """
+    found: dict[str, str] = {}
+    for name, known in LOG_FIELDS.items():
+        left = [column for column in columns if column not in found.values()]
+        if name in ("input", "output"):
+            left = [column for column in left if _is_count(row[columns.index(column)] for row in rows)]
+        there: dict[str, str] = {}
+        for column in left:
+            last = spelling(column.rpartition(".")[2])
+            there.setdefault(formats.without_unit(last) if name == "arrival" else last, column)
+        guess = usual_name(name, there, *known.likely.split(), name) or _worded({*known.words.split()}, left)
+        if guess is not None:
+            found[name] = guess
+    if formats.tells_sessions(found):
+        return found
+    return {name: column for name, column in found.items() if name not in formats.OF_SESSIONS}
+
+
+def _worded(wanted: set[str], names: Sequence[str]) -> str | None:
+    """The first with a word of the field; of tokens sooner one that says that it counts them."""
+    words = {name: set(spelling(name).split("_")) for name in names}
+    fit = [name for name in names if words[name] & wanted]
+    return next((name for name in fit if words[name] & _OF_TOKENS), fit[0] if fit else None)
+
+
+def _is_count(cells: Iterable[str]) -> bool:
+    """Whether all that is there are numbers, such as 812 and 812.0."""
+    return all(re.fullmatch(r"[0-9]+(\.0)?", cell.strip()) for cell in cells if cell.strip())

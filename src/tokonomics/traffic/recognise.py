@@ -4,13 +4,10 @@ The order is: parquet by its magic number, an engine's log by its lines, JSON by
 a table with a header. What tools export is unfolded first (``exports``). Where somebody asks whose requests they are
 (``attribution``), rows are gone through one by one; a table is read in batches, and rows that are alike in the columns
 that tell are asked about once: millions of rows have few different ones of these. Other JSON documents are results of
-load generators: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests; guidellm a list of requests
-for each benchmark of a sweep.
+load generators.
 """
 
-import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -18,12 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.traffic import exports, formats, sources
-from tokonomics.traffic.attribution import Attribution
-from tokonomics.traffic.engine_lines import engine_layout, engine_of, engine_rows, looks_like_an_engine
-from tokonomics.traffic.exports import BULKY, Export, Unfolding, export_of, opened, requests_of, row, tenant_in
-from tokonomics.traffic.formats import LOG_FIELDS, OWN, REQUIRED, SUPPORTED, LogLayout, paths_in, spelling, usual_name
-from tokonomics.traffic.samples import TRACES
+from tokonomics.traffic import formats, sources
+from tokonomics.traffic.attribution import Attribution, Unfolding, row, tenant_in
+from tokonomics.traffic.engine_lines import (
+    engine_layout,
+    engine_of,
+    engine_rows,
+    is_result,
+    looks_like_an_engine,
+    requests_of,
+)
+from tokonomics.traffic.exports import BULKY, Export, export_of, opened
+from tokonomics.traffic.formats import (
+    OWN,
+    SUPPORTED,
+    TRACES,
+    LogLayout,
+    paths_in,
+    spelling,
+    usual_name,
+)
 from tokonomics.traffic.sources import BESIDE, TableFile, named
 
 if TYPE_CHECKING:
@@ -67,7 +78,7 @@ class DescribesClients(BadInput):
 def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     """What the file is; an error that names what was found where it is nothing we know."""
     asked = _LogFile(file, columns, Attribution(by) if by else None)
-    start = _start(file)
+    start = first_bytes(file)
     if start.startswith(sources.PARQUET):
         return asked.table(TableFile(file))
     lines = text_lines(file)
@@ -105,7 +116,7 @@ class _LogFile:
     columns: str | None
     by: Attribution | None
 
-    def layout(self, present: Collection[formats.Path], *, of_table: bool) -> LogLayout:
+    def layout(self, present: Collection[formats.FieldPath], *, of_table: bool) -> LogLayout:
         """Where the fields are among these columns or keys: as the user said, as in a known log, or by usual names."""
         if self.columns is not None:
             return formats.layout_from_option(self.columns, set(present))
@@ -263,7 +274,7 @@ def _engine(file: Path, lines: list[str]) -> str | None:
     return engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
 
 
-def _start(file: Path) -> bytes:
+def first_bytes(file: Path) -> bytes:
     where = named(file)
     try:
         with file.open("rb") as opened:
@@ -298,7 +309,7 @@ def _json(asked: _LogFile, lines: list[str]) -> Log:
     if asked.columns is None:
         if export := export_of(inner for item in objects for inner in opened(item)):
             return asked.exported(export, rows, "line")
-        if exports.is_result(objects[0]):
+        if is_result(objects[0]):
             return _results(asked, [sources.load(line) for line in sources.all_lines(file)])
     if len(lines) == 1 and opened(objects[0]) != objects:
         return _document(asked)
@@ -356,100 +367,3 @@ def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
         where=named(file),
         fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {formats.KNOWN}",
     )
-
-
-# --- a table that nobody knows ----------------------------------------------------------------------------------------
-
-SHOWN_ROWS = 5
-MOST_COLUMNS = 100
-"""That are shown, and can be chosen from: our choice, a request log has some dozen."""
-_CELL = 40  # characters
-_OF_TOKENS = {"token", "tokens", "tok", "toks", "len", "length", "count", "n", "num"}
-
-
-@dataclass(frozen=True)
-class TablePreview:
-    """The columns of a table, its first rows as short texts, and a guess at the column of each field."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    guesses: Mapping[str, str]
-
-
-def preview(path: Path) -> TablePreview | None:
-    """What is in a file that may be a table of requests, for the user to say which column is what; None: no table."""
-    try:
-        rows = _first_rows(path)
-    except BadInput:
-        return None
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if formats.can_be_told(name)]
-    names = names[:MOST_COLUMNS]
-    if len(names) < len(REQUIRED):
-        return None
-    shown = tuple(tuple(_cell(row.get(name)) for name in names) for row in rows[:SHOWN_ROWS])
-    return TablePreview(tuple(names), shown, guessed(names, shown))
-
-
-def _first_rows(path: Path) -> list[dict[str, Any]]:
-    if _start(path).startswith(sources.PARQUET):
-        return TableFile(path).first_rows(SHOWN_ROWS)
-    lines = text_lines(path)
-    if lines[0].lstrip()[0] not in "{[":
-        return TableFile(path, separator_of(lines)).first_rows(SHOWN_ROWS)
-    items = [sources.load(line) for line in lines]
-    objects = [item for item in items if isinstance(item, dict)]
-    if 2 * len(objects) < len(items) or len(items) == 1:  # one object is no log; it may hold one
-        whole = sources.document(path)
-        held = whole if isinstance(whole, list) else opened(whole) if isinstance(whole, dict) else []
-        objects = [item for item in held[: sources.HEAD_LINES] if isinstance(item, dict) and item is not whole]
-    return [dict(_flat(item)) for item in objects]
-
-
-def _flat(item: Mapping[str, Any], above: str = "", depth: int = formats.DEPTH) -> Iterator[tuple[str, Any]]:
-    """Fields that are not null, by the keys that lead to them with dots between."""
-    for key, value in item.items():
-        if isinstance(value, dict) and depth > 1:
-            yield from _flat(value, f"{above}{key}.", depth - 1)
-        elif value is not None:
-            yield f"{above}{key}", value
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return shorten(value if isinstance(value, str) else json.dumps(value, default=str), _CELL)
-
-
-def guessed(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The probable column of each field: one that people usually give it, else one with a word of it, such as ``when``.
-
-    Tokens are numbers, so a column of text is none. The fields of sessions count only where they tell which belong
-    together.
-    """
-    found: dict[str, str] = {}
-    for field, known in LOG_FIELDS.items():
-        left = [name for name in names if name not in found.values()]
-        if field in ("input", "output"):
-            left = [name for name in left if _is_count(row[names.index(name)] for row in rows)]
-        there: dict[str, str] = {}
-        for name in left:
-            last = spelling(name.rpartition(".")[2])
-            there.setdefault(formats.without_unit(last) if field == "arrival" else last, name)
-        guess = usual_name(field, there, *known.likely.split(), field) or _worded({*known.words.split()}, left)
-        if guess is not None:
-            found[field] = guess
-    if formats.tells_sessions(found):
-        return found
-    return {field: name for field, name in found.items() if field not in formats.OF_SESSIONS}
-
-
-def _worded(wanted: set[str], names: Sequence[str]) -> str | None:
-    """The first with a word of the field; of tokens sooner one that says that it counts them."""
-    words = {name: set(spelling(name).split("_")) for name in names}
-    fit = [name for name in names if words[name] & wanted]
-    return next((name for name in fit if words[name] & _OF_TOKENS), fit[0] if fit else None)
-
-
-def _is_count(cells: Iterable[str]) -> bool:
-    """Whether all that is there are numbers, such as 812 and 812.0."""
-    return all(re.fullmatch(r"[0-9]+(\.0)?", cell.strip()) for cell in cells if cell.strip())

@@ -302,7 +302,7 @@ def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     if parsed is None or len(parsed) != len(batch):
         return objects_frame(((place, load(line)) for place, line in batch.select(ROW, "line").iter_rows()), layout)
 
-    def at(path: formats.Path) -> pl.Expr:
+    def at(path: formats.FieldPath) -> pl.Expr:
         return reduce(lambda column, key: column.struct.field(key), path[1:], pl.col(path[0]))
 
     known = [field for field in FIELDS if layout.paths(field)]
@@ -366,7 +366,7 @@ def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.Da
     return pl.DataFrame(columns, schema=types)
 
 
-def value_at(item: dict[str, Any], paths: tuple[formats.Path, ...]) -> Any:
+def value_at(item: dict[str, Any], paths: tuple[formats.FieldPath, ...]) -> Any:
     """What the first of the places that holds something holds."""
     for path in paths:
         value: Any = item

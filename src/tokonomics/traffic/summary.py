@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.memory_budget import check_room
-from tokonomics.traffic.session_summary import SessionSummary, summarize_sessions
+from tokonomics.traffic.sessions import SessionSummary, summarize_sessions
 from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.tally import (
     GAP_EDGES,
     LADDER_S,
-    BilledBy,
     Bins,
+    PaidBy,
     Sums,
     Tally,
     TenantSums,
@@ -176,7 +176,7 @@ class TraceSummary(Noun):
     block_tokens: int | None = None
     tenants: tuple[TenantShare, ...] = ()
     tenant_count: int = 0
-    by: tuple[BilledBy, ...] = ()
+    by: tuple[PaidBy, ...] = ()
     """For each label that was asked for."""
     usd: float | None = None
     """What the log says all requests cost."""

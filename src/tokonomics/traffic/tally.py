@@ -239,7 +239,7 @@ class Tally:
         self.bins.add(arrival - self.start_s, inputs, outputs)
 
 
-class BilledValue(Noun):
+class PaidValue(Noun):
     """What the requests with one value of a label come to."""
 
     name: str
@@ -250,11 +250,11 @@ class BilledValue(Noun):
     """As the log says."""
 
 
-class BilledBy(Noun):
+class PaidBy(Noun):
     """Requests by the value of one label; every request has one, so that they sum to all."""
 
     label: str
-    values: tuple[BilledValue, ...]
+    values: tuple[PaidValue, ...]
     """Most tokens first; what is beyond ``MOST_VALUES`` together, last."""
 
 
@@ -319,7 +319,7 @@ class TenantSums:
         return {name: Sums(*found) for name, *found in rows}
 
 
-def billed_by(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> BilledBy:
+def billed_by(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> PaidBy:
     """By the value of one of the labels that tenants are named by."""
     values: dict[str, Sums] = {}
     for tenant, sums in tenants.items():
@@ -329,4 +329,4 @@ def billed_by(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> Bi
     rows = [(name, values[name]) for name in ranked[:MOST_VALUES]]
     if others := ranked[MOST_VALUES:]:
         rows.append((f"{len(others):,} more", sum((values[name] for name in others), Sums())))
-    return BilledBy(label=labels[place], values=tuple(BilledValue(name=name, **asdict(sums)) for name, sums in rows))
+    return PaidBy(label=labels[place], values=tuple(PaidValue(name=name, **asdict(sums)) for name, sums in rows))

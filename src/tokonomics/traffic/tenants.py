@@ -1,19 +1,26 @@
-"""Tenants of a trace: each one's own requests, several logs as one, and the same days moved or made busier.
+"""Tenants and classes of a trace: each one's own requests, several logs as one, and the same days moved or made busier.
 
 Moving is a rotation: what leaves the end of the trace comes back at its beginning, so that every tenant keeps its
 requests, its gaps and its rhythm, and only the hour of its peak changes. A tenant's peak is where its first harmonic
 over the length of the trace is highest: the direction of the mean of its arrivals on a clock face (circular mean).
+
+A class of service has tenants by name; the first class that names one takes it. Of the requests that no class names,
+each class with a share gets that share at random, a whole conversation at a time where the trace says which belong
+together, and one class may take what is left.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput, option
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.traffic.slo import ServiceClass, Slo
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace
+from tokonomics.units import plural
 
 _BINS = 24  # in which loads are correlated: the hours of a day's trace
 _A_PEAK = 0.1  # the first harmonic of a day whose rate is 1 + 0.2 cos
@@ -170,3 +177,103 @@ def _span_s(trace: Trace) -> float:
 def _in_order(trace: Trace) -> Trace:
     ordered = trace.take(np.argsort(trace.arrival_s, kind="stable"))
     return replace(ordered, arrival_s=ordered.arrival_s - ordered.arrival_s[0])
+
+
+_NOBODY = -1
+
+
+def classed(trace: Trace, classes: Sequence[ServiceClass], seed: int = 0) -> Trace:
+    """The same requests, each in a class, whose priority is theirs; as it is where there are no classes."""
+    if not classes:
+        return trace
+    service = _by_tenant(trace, classes)
+    left = np.flatnonzero(service == _NOBODY)
+    service[left] = _by_share(trace, left, classes, seed)
+    unnamed = int(np.count_nonzero(service == _NOBODY))
+    if unnamed:
+        raise BadInput(
+            f"{plural(unnamed, 'request')} of {len(service):,} belong to no class",
+            field="classes",
+            fix=f"Add a class without tenants= and share=, which takes the rest: {option('classes', 'others')}.",
+        )
+    priority = np.array([one.priority for one in classes], np.int32)[service]
+    return replace(trace, service=service, classes=tuple(classes), priority=priority)
+
+
+def without_classes(trace: Trace) -> Trace:
+    """The same requests, all alike."""
+    return replace(trace, service=None, classes=(), priority=None)
+
+
+def strictest(classes: Sequence[ServiceClass]) -> tuple[Slo, ...]:
+    """Of every latency and statistic the shortest time that a class is owed: what one SLO for all would have to be."""
+    found: dict[str, Slo] = {}
+    for slo in (slo for one in classes for slo in one.slos):
+        found[str(slo)] = min(slo, found.get(str(slo), slo), key=lambda either: either.seconds)
+    return tuple(found.values())
+
+
+def most_shed(one: ServiceClass) -> float:
+    """The largest share of a class that may be turned away while it gets what it is owed."""
+    if one.max_wait_s is None and one.max_queue is None:
+        return 0.0
+    percentiles = [float(slo.statistic[1:]) for slo in one.slos if slo.statistic != "mean"]
+    return one.shed if one.shed is not None else 1 - min(percentiles, default=99.0) / 100
+
+
+def hurried(trace: Trace, times: float) -> Trace:
+    """The same requests with everybody's patience, and what classes are owed, so many times as short."""
+
+    def sooner(one: ServiceClass) -> ServiceClass:
+        slos = tuple(slo.model_copy(update={"seconds": slo.seconds / times}) for slo in one.slos)
+        wait_s = None if one.max_wait_s is None else one.max_wait_s / times
+        return one.model_copy(update={"slos": slos, "max_wait_s": wait_s})
+
+    patience_s = None if trace.patience_s is None else trace.patience_s / times
+    return replace(trace, patience_s=patience_s, classes=tuple(map(sooner, trace.classes)))
+
+
+def by_class(trace: Trace) -> dict[int, NDArray[np.intp]]:
+    """The places of each class's requests; of every class, in the order given."""
+    assert trace.service is not None
+    return {place: np.flatnonzero(trace.service == place) for place in range(len(trace.classes))}
+
+
+def _by_tenant(trace: Trace, classes: Sequence[ServiceClass]) -> Counts:
+    """The class of each request whose tenant some class names."""
+    named = [one for one in classes if one.tenants]
+    if trace.tenant is None or not named:
+        if named:
+            raise BadInput(
+                f"{shorten(named[0].name)} is for tenants, and the requests have none",
+                field="classes",
+                fix=f"Name the log's column ({option('columns', 'tenant=customer')}), or give share= instead.",
+            )
+        return np.full(len(trace), _NOBODY, np.int32)
+    of_tenant = np.full(len(trace.tenants), _NOBODY, np.int32)
+    for place, one in enumerate(classes):
+        for pattern in one.tenants:
+            fits = [number for number, name in enumerate(trace.tenants) if fnmatchcase(name, pattern)]
+            if not fits:
+                raise BadInput(
+                    f"no tenant is called '{shorten(pattern)}'",
+                    field="classes",
+                    fix=did_you_mean(pattern, trace.tenants, 1),
+                )
+            of_tenant[[number for number in fits if of_tenant[number] == _NOBODY]] = place
+    return np.asarray(of_tenant[trace.tenant], np.int32)
+
+
+def _by_share(trace: Trace, left: NDArray[np.intp], classes: Sequence[ServiceClass], seed: int) -> Counts:
+    """A class for each of the requests that no tenant decides."""
+    shares = np.array([one.share or 0.0 for one in classes])
+    rest = next((place for place, one in enumerate(classes) if one.takes_the_rest), _NOBODY)
+    # The fifth stream of the seed: made-up requests are drawn from the first four.
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(5)[4])
+    together = np.arange(len(trace)) if trace.turns is None else trace.turns.session
+    draws = rng.random(int(together.max(initial=-1)) + 1)[together][left]
+    edges = np.cumsum(shares)
+    place = np.searchsorted(edges, draws, side="right")
+    full = edges[-1] >= 1 - 1e-9
+    last = int(np.flatnonzero(shares)[-1]) if full else rest
+    return np.where(place < len(classes), place, last).astype(np.int32)

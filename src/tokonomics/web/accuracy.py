@@ -21,7 +21,7 @@ from tokonomics.measure.accuracy_points import (
     shipped_points,
     unseen_errors,
 )
-from tokonomics.report import accuracy_view, charts
+from tokonomics.report import charts, validate_view
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.workers import as_json
@@ -45,8 +45,8 @@ def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> 
             raise UnknownName(name, value, options[name])
     points = chosen(known, kind, **only)
     joined = chosen(_own_points(own), kind) if own else []
-    described = accuracy_view.accuracy(_recorded(), unseen_errors(), drawn_errors(points, joined), kind, joined, own)
-    drawn = charts.accuracy.scatter_chart([*points, *joined], kind, *accuracy_view.heading(points, kind, joined))
+    described = validate_view.accuracy(_recorded(), unseen_errors(), drawn_errors(points, joined), kind, joined, own)
+    drawn = charts.measured.scatter_chart([*points, *joined], kind, *validate_view.heading(points, kind, joined))
     return as_json(
         {
             **_recorded(),

@@ -6,16 +6,15 @@ from functools import lru_cache
 from typing import Any
 
 from tokonomics import __version__
-from tokonomics.catalog.apis import list_apis
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import all_engines
+from tokonomics.catalog.entries import stamp, user_path
 from tokonomics.catalog.gpus import all_gpus
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offer_files import cache_file, load_offers
-from tokonomics.catalog.offers import OLDER, is_stale
-from tokonomics.catalog.precision import KV_PRECISIONS, WEIGHT_PRECISIONS
-from tokonomics.catalog.user_file import stamp, user_path
+from tokonomics.catalog.offers import OLDER, cache_file, is_stale, load_offers
 from tokonomics.clock import today
-from tokonomics.traffic.samples import SAMPLES, TRACES
+from tokonomics.traffic.formats import SAMPLES, TRACES
 from tokonomics.types import copied
 from tokonomics.units import plural
 from tokonomics.workers import as_json

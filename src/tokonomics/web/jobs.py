@@ -104,11 +104,11 @@ class Job:
                 self._later.cancel()
             if self.ended is not None:
                 return
-            self._later = threading.Timer(ABANDONED_S, self._stop_if_alone)
+            self._later = threading.Timer(ABANDONED_S, self._stop_if_unwatched)
             self._later.daemon = True
             self._later.start()
 
-    def _stop_if_alone(self) -> None:
+    def _stop_if_unwatched(self) -> None:
         with self._lock:
             alone = not self._listeners and self.ended is None
             asked_after = time.monotonic() - self.asked < ABANDONED_S

@@ -17,9 +17,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tokonomics.errors import BadInput, in_python
-from tokonomics.measure.meter.bill import Bill, bill
+from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.report import charts, page_views
+from tokonomics.measure.meter.state import Statement
+from tokonomics.report import charts, meter_view
 from tokonomics.report.answer import document
 from tokonomics.report.blocks import sections
 from tokonomics.units import DAY_S, seconds
@@ -112,7 +113,7 @@ def _latest(book: Ledger) -> float | None:
     return max((mark.until for mark in book.marks().values()), default=None)
 
 
-def _burning(recent: Bill) -> dict[str, float] | None:
+def _burning(recent: Statement) -> dict[str, float] | None:
     """All servers together by the clock on the wall: their hours run side by side."""
     wall_s = recent.until - recent.since
     if wall_s <= 0 or not recent.total.seconds:
@@ -126,7 +127,7 @@ def state(ledger: Path) -> dict[str, Any]:
     ``sections`` and ``charts`` describe them, as in the answer of a verb.
     """
 
-    def sums(since: float, *by: str) -> Bill:
+    def sums(since: float, *by: str) -> Statement:
         return bill(book.spans(since, until), since, until, by)
 
     with Ledger(ledger, read_only=True) as book, book.snapshot():
@@ -150,16 +151,18 @@ def state(ledger: Path) -> dict[str, Any]:
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
         **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
-        "sections": document(sections(page_views.ledger(spans, servers, burning, latest)), in_python),
+        "sections": document(sections(meter_view.ledger(spans, servers, burning, latest)), in_python),
         "charts": _charts(hours, days),
     }  # fmt: skip
     plain: dict[str, Any] = to_jsonable_python(made)
     return plain
 
 
-def _charts(hours: Bill, days: Bill) -> list[dict[str, Any]]:
+def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
     """What was paid for over time, where there is more than one point."""
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:
         return []
-    return [{"name": "The meter's history", "spec": charts.meter.bill_over_time(drawn, over).to_dict(validate=False)}]
+    return [
+        {"name": "The meter's history", "spec": charts.measured.bill_over_time(drawn, over).to_dict(validate=False)}
+    ]

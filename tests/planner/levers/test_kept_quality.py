@@ -2,11 +2,11 @@
 
 import pytest
 
+from tokonomics.catalog.checkpoints import recovery_of
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import recovery_of
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.levers.kept_quality import quality_kept
 

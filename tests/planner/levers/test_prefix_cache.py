@@ -13,7 +13,7 @@ from tests.traffic.test_prefix_reuse import blocks_of, chains
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.offer_files import load_offers
+from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE, DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
 from tokonomics.physics.deployment import Deployment, deploy

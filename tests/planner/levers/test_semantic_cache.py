@@ -30,10 +30,9 @@ from tokonomics.report.cache_view import cache
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.embeddings import HASHED, KEY, Embedded, embed
 from tokonomics.traffic.generate import generate, parse_system
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.prompts import Prompts, read_pairs, read_prompts
+from tokonomics.traffic.prompts import HASHED, KEY, Embedded, Prompts, embed, read_pairs, read_prompts
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 

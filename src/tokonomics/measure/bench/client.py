@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible server, timed from when it was due.
+"""One streamed request to an OpenAI-compatible server, timed from when it was due; and what the client itself adds.
 
 No proxies, no redirects, one connection per running request. The key comes from the environment and goes into one
 header only: what the server says is shown without it. A request is retried only where the server did no work for it:
@@ -8,23 +8,79 @@ the request that meets this is sent again at once, and from then on each opens i
 An answer is server-sent events, one JSON chunk a line after ``data:``. Chunks are not tokens: tokens come from
 ``usage``, which the last chunk carries when ``stream_options.include_usage`` is asked for. A read that holds several
 chunks counts as that many equal gaps since the read before: what the network put together is not a burst of the model.
+
+One thread sends all requests and reads all streams, in turns: it looks for what has arrived, and then works on it. What
+it finds at once had arrived since it last looked, in the middle of that time on average; what it had to wait for has
+just arrived. What a stream brings is read in the turn that finds it and handed on in the next.
 """
 
 import asyncio
 import json
 import os
+import selectors
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import aiohttp
+import numpy as np
 from aiohttp.abc import AbstractStreamWriter
 
 from tokonomics.errors import shorten
 from tokonomics.measure.addresses import BenchTarget
-from tokonomics.measure.bench.client_lags import LoopTurns
+from tokonomics.units import seconds
+
+Result = TypeVar("Result")
+_OWN_SHARE = 0.05
+"""Of a measured TTFT that is the client's own, from which on it says so: a choice."""
+
+
+class LoopTurns(selectors.DefaultSelector):
+    """The selector of an event loop, which knows how long it was idle and when what it found had arrived."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looked_s = self._arrived_s = perf_counter()
+        self._arrived_before_s: float | None = None
+        self.idle_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What has arrived, as the event loop asks for it."""
+        since_s = self._looked_s
+        found = super().select(0)
+        if not found and timeout != 0:
+            asleep_s = perf_counter()
+            found = super().select(timeout)
+            since_s = perf_counter()
+            self.idle_s += since_s - asleep_s
+        self._looked_s, self._arrived_before_s = perf_counter(), self._arrived_s
+        self._arrived_s = (since_s + self._looked_s) / 2
+        return found
+
+    def waited_s(self, now_s: float) -> float:
+        """For how long, about, what is handed on now had waited; 0 where no event loop uses it."""
+        return 0.0 if self._arrived_before_s is None else now_s - self._arrived_before_s
+
+
+def run_in_turns(main: Callable[[LoopTurns], Coroutine[Any, Any, Result]]) -> Result:
+    """The result of what is to know the turns of its event loop."""
+    turns = LoopTurns()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
+        return runner.run(main(turns))
+
+
+def own_delay(own_s: Sequence[float], ttft_s: Sequence[float]) -> str | None:
+    """What the client itself adds to the first token, where that is a part worth knowing."""
+    if not ttft_s:
+        return None
+    ranked = [(rank, *(float(np.percentile(times_s, rank)) for times_s in (own_s, ttft_s))) for rank in (50, 99)]
+    if all(own <= _OWN_SHARE * ttft for _, own, ttft in ranked):
+        return None
+    told = [f"{seconds(own)} of {seconds(ttft)} (p{rank})" for rank, own, ttft in ranked]
+    return f"the client was busy itself: about {' and '.join(told)} of TTFT are its own"
+
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 GIVEN_UP = "no whole answer long after the load had ended"
@@ -174,7 +230,7 @@ class Client:
                 break
         text = body.decode("utf-8", "replace")
         try:
-            text = said(json.loads(text))
+            text = error_text(json.loads(text))
         except (ValueError, RecursionError):
             text = shorten(" ".join(text.split()), 120)
         return f"HTTP {response.status}{f': {text}' if text else ''}"
@@ -322,7 +378,7 @@ class AnswerStream:
         if not isinstance(chunk, dict):
             raise BadAnswer("no chunk of an answer in the stream")
         if chunk.get("error"):
-            raise BadAnswer(f"the server says: {said(chunk)}")
+            raise BadAnswer(f"the server says: {error_text(chunk)}")
         if isinstance(usage := chunk.get("usage"), dict):
             self.input_tokens, self.output_tokens = _whole(usage, "prompt_tokens"), _whole(usage, "completion_tokens")
             details = usage.get("prompt_tokens_details")
@@ -367,7 +423,7 @@ def _whole(usage: dict[str, Any], name: str) -> int:
     return value
 
 
-def said(document: object) -> str:
+def error_text(document: object) -> str:
     """What an error document says, in one short line."""
     error = document.get("error", document) if isinstance(document, dict) else document
     if isinstance(error, dict):

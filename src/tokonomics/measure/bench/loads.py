@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 
 from tokonomics.errors import BadInput, option
-from tokonomics.measure.bench.client import Asked, Client, Reply
-from tokonomics.measure.bench.client_lags import own_delay
+from tokonomics.measure.bench.client import Asked, Client, Reply, own_delay
 from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, latencies, point_from_records, tpot
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK

@@ -22,13 +22,17 @@ import numpy as np
 from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
-from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, Reply
-from tokonomics.measure.bench.client_lags import LoopTurns, run_in_turns
+from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, LoopTurns, Reply, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
-from tokonomics.measure.bench.prompts import BenchPrompts, scale_from
-from tokonomics.measure.bench.sessions import SessionRunner, jobs_of, sessions_when_due, users_in_sessions
-from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, jobs_from_records
-from tokonomics.measure.load_curve import holds
+from tokonomics.measure.bench.sessions import (
+    BenchPrompts,
+    SessionRunner,
+    jobs_of,
+    scale_from,
+    sessions_when_due,
+    users_in_sessions,
+)
+from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, holds, jobs_from_records
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths

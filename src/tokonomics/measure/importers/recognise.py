@@ -13,10 +13,8 @@ from pydantic import ValidationError
 from tokonomics.errors import BadInput, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import OWN_TOOL, SCHEMA_VERSION, BenchmarkRun
 from tokonomics.measure.importers import lm_eval
-from tokonomics.measure.importers.aiperf import PROFILE, RECORDS
 from tokonomics.measure.importers.fields import Format
-from tokonomics.measure.importers.guidellm import GUIDELLM
-from tokonomics.measure.importers.reports import INFERENCEX, LLM_D
+from tokonomics.measure.importers.load_generators import AIPERF, AIPERF_REQUESTS, GUIDELLM, INFERENCEX, LLM_D
 from tokonomics.measure.importers.vllm import SGLANG, VLLM
 from tokonomics.measure.measurements import parse_json, read_text
 
@@ -36,7 +34,8 @@ def _read_own(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 FORMATS = (
-    Format(OWN_TOOL, _is_own, _read_own, many=False), INFERENCEX, SGLANG, VLLM, GUIDELLM, PROFILE, RECORDS, LLM_D,
+    Format(OWN_TOOL, _is_own, _read_own, many=False), INFERENCEX, SGLANG, VLLM, GUIDELLM, AIPERF, AIPERF_REQUESTS,
+    LLM_D,
 )  # fmt: skip
 SUPPORTED = "; ".join(form.name for form in FORMATS)
 

@@ -2,6 +2,18 @@
 
 Rows of the ledger are cut at the edges of the window and of the days or hours asked for: time and dollars by length,
 tokens where they were counted. So the parts always add up to the whole. Days and hours are UTC, as cloud bills are.
+
+**A Mtok of input, of cached input and of output**: together they are the bill. Prompts are charged with prefill's share
+of the GPU's busy time and answers with the rest, idle time following the same shares: the rule of ``plan`` and
+``import`` (``money.cost.split_by_gpu_time``). A meter sees no such shares, so they are modelled, at the metered batch
+and lengths, which needs a GPU and a model we know. Of prefill's time, cached tokens take what attending to them adds:
+``money.attribution`` weighs prompts so. Answers attend to the whole prompt, its cached tokens included. Where no GPU is
+known, every token costs the same, as in the meter's own $/Mtok. Where tokens are sold, every line has its revenue.
+
+**Electricity**: a meter that was given the GPUs (``gpu_metrics``) keeps their joules in the ledger; their mean watts
+stand for the whole stretch, also where it was not read for all of it. Without, the GPU that is named draws by its curve
+(``physics.power``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
+watts otherwise. The host is known with the GPU alone; who owns the site is not, so its PUE is the industry's mean.
 """
 
 import csv
@@ -10,34 +22,30 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tokonomics.errors import BadInput, option, shorten
+from pydantic import NonNegativeFloat, ValidationError
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.places import Grid
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.files import whole
-from tokonomics.measure.meter.against_plan import compare
+from tokonomics.measure.benchmark_run import LoadPoint
+from tokonomics.measure.meter.ledger import Drawn
+from tokonomics.measure.meter.price_factors import compare
 from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
-from tokonomics.measure.meter.state import MeterTally, Planned, Verdict
+from tokonomics.measure.meter.state import MeterTally, Planned, Statement, StatementLine, usd_per_mtok_of
+from tokonomics.measure.priced_run import MeasuredMachine, PromptTime, prompt_time
+from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts
+from tokonomics.money.own_hardware import MEAN_PUE
+from tokonomics.money.sale import Sale, SellPrice, SellTerms
+from tokonomics.physics.curves import PowerCurve, power_of
 from tokonomics.traffic.grammar import span_s
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
 _PERIODS = {"day": DAY_S, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
 _LONGEST_S = 1e10  # three hundred years
-
-
-class BillLine(Noun):
-    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
-    sums: MeterTally
-
-
-class Bill(Noun):
-    since: float
-    until: float
-    by: tuple[str, ...]
-    lines: tuple[BillLine, ...]
-    total: MeterTally
-    planned: Planned | None = None
-    against_plan: Verdict | None = None
 
 
 def bill(
@@ -47,7 +55,7 @@ def bill(
     by: Sequence[str],
     planned: Planned | None = None,
     may_lack: Sequence[str] = (),
-) -> Bill:
+) -> Statement:
     """What was paid between two instants, by keys; labels in ``may_lack`` need not be there."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
@@ -70,9 +78,9 @@ def bill(
             fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)
     total = sum(groups.values(), MeterTally())
-    return Bill(
+    return Statement(
         since=min(first, last), until=last, by=tuple(by),
-        lines=tuple(BillLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
+        lines=tuple(StatementLine(group=group, sums=sums) for group, sums in sorted(groups.items())),
         total=total, planned=planned, against_plan=compare(total, planned) if planned else None,
     )  # fmt: skip
 
@@ -105,9 +113,207 @@ def duration(text: str, field: str) -> float:
     return seconds
 
 
-def bill_csv(of: Bill, path: Path) -> None:
+def bill_csv(billed: Statement, path: Path) -> None:
     """Writes the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow([*of.by, *MeterTally().model_dump()])
-        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in of.lines)
+        rows.writerow([*billed.by, *MeterTally().model_dump()])
+        rows.writerows([*line.group, *line.sums.model_dump().values()] for line in billed.lines)
+
+
+ALIKE = "every token alike"
+
+
+class TokenCost(Noun):
+    """Dollars per Mtok of one model; each times its tokens, they sum to the bill."""
+
+    model: str
+    engine: str
+    input: NonNegativeFloat
+    """Of prompt tokens that were computed."""
+    cached: NonNegativeFloat
+    output: NonNegativeFloat
+    blended: NonNegativeFloat
+    split: str
+    """How dollars were shared out among the kinds."""
+    why_alike: str | None = None
+    """Why there is one price for all, where a GPU was named."""
+
+
+class MeteredGpu(Noun):
+    """What stands behind each address."""
+
+    gpu: str
+    gpus: int = 1
+
+
+def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
+    """Of a bill by model and engine, every model once; a model on two engines is charged as on the one with more."""
+    sums: dict[str, MeterTally] = defaultdict(MeterTally)
+    dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for line in billed.lines:
+        model, engine = line.group[-2:]
+        sums[model] = sums[model] + line.sums
+        dollars[model][engine] += line.sums.usd
+    costs = [
+        token_cost(model, max(dollars[model], key=lambda engine: (dollars[model][engine], engine)), tally, on)
+        for model, tally in sums.items()
+    ]
+    return tuple(cost for cost in costs if cost is not None)
+
+
+def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None = None) -> TokenCost | None:
+    """None while there is no token to charge."""
+    blended = sums.usd_per_mtok
+    if blended is None:
+        return None
+    said = {"model": model, "engine": engine, "blended": blended}
+    time = prompt_time_of(model, engine, sums, on) if on else None
+    if on is None or not isinstance(time, PromptTime):
+        return TokenCost(**said, input=blended, cached=blended, output=blended, split=ALIKE, why_alike=time)
+    prompts = sums.usd * time.share
+    cached = prompts * time.cached_share
+    return TokenCost(
+        **said,
+        input=usd_per_mtok_of(prompts - cached, sums.input_computed) or 0.0,
+        cached=usd_per_mtok_of(cached, sums.input_cached) or 0.0,
+        output=usd_per_mtok_of(sums.usd - prompts, sums.output) or 0.0,
+        split=f"GPU time, modelled for {on.gpus}×{on.gpu}",
+    )
+
+
+def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
+    """Of one busy server at the metered batch and lengths; or why it is not known."""
+    if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
+        return "no request was seen from end to end"
+    if sums.input_computed <= 0:
+        return "every prompt token came from the cache, so that no prompt's time can be modelled"
+    try:
+        point = LoadPoint(
+            concurrency=max(1, round(sums.batch)) if sums.batch else None,
+            rate=None if sums.batch else sums.answered / sums.busy_s,
+            requests_per_s=sums.answered / sums.busy_s,
+            input_tokens_per_s=sums.input_computed / sums.busy_s,
+            output_tokens_per_s=sums.output / sums.busy_s,
+            mean_input_tokens=sums.input_computed / sums.answered,
+            mean_output_tokens=sums.output / sums.answered,
+        )
+        machine = MeasuredMachine(gpu=on.gpu, gpus=on.gpus, tp=on.gpus, engine=engine or "vllm")
+        return prompt_time(model, machine, point, sums.input_cached / sums.answered)
+    except ValidationError:
+        return "its requests are longer, or more, than any that we model"
+    except TokonomicsError as error:
+        return str(error)
+
+
+class ModelPrice(Noun):
+    """What a model is sold at, and how its cost was split where that made the price."""
+
+    model: str
+    usd_per_mtok: SellPrice
+    split: str | None = None
+
+
+class StatementSale(Noun):
+    """A bill with what was earned; lines are those of the bill."""
+
+    prices: tuple[ModelPrice, ...]
+    lines: tuple[Sale, ...]
+    total: Sale
+    tokens_per_day: NonNegativeFloat
+    break_even_tokens_per_day: NonNegativeFloat | None
+    """At the same mix, on the same servers; None where nothing is earned."""
+    break_even_busy_share: NonNegativeFloat | None
+    """Of the watched time, at the same batch: above 1 the servers do not earn what they cost."""
+
+
+def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: MeteredGpu | None = None) -> StatementSale:
+    """A bill sold on these terms; ``by_model`` is the same by model and engine as well.
+
+    With a margin, each model has the price that gives it over the whole stretch: days and teams then differ.
+    """
+    costs = token_costs(by_model, on)
+    prices = {
+        cost.model: _price(terms, cost.input, cost.cached, cost.output, _sums(by_model, cost.model)) for cost in costs
+    }
+    earned: dict[tuple[str, ...], float] = defaultdict(float)
+    for line in by_model.lines:
+        price = prices.get(line.group[-2])
+        if price is not None:
+            sums = line.sums
+            earned[line.group[:-2]] += price.revenue(sums.input_total, sums.output, sums.input_cached)
+    lines = tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in billed.lines)
+    total = Sale(revenue_usd=sum(earned.values()), cost_usd=billed.total.usd)
+    days = (billed.until - billed.since) / DAY_S
+    tokens = billed.total.billed_tokens / days if days > 0 else 0.0
+    share, idle = total.break_even_share, billed.total.idle_share
+    return StatementSale(
+        prices=tuple(
+            ModelPrice(
+                model=cost.model, usd_per_mtok=prices[cost.model], split=cost.split if terms.price is None else None
+            )
+            for cost in costs
+        ),
+        lines=lines,
+        total=total,
+        tokens_per_day=tokens,
+        break_even_tokens_per_day=None if share is None else tokens * share,
+        break_even_busy_share=None if share is None or idle is None else (1 - idle) * share,
+    )
+
+
+def _sums(by_model: Statement, model: str) -> MeterTally:
+    return sum((line.sums for line in by_model.lines if line.group[-2] == model), MeterTally())
+
+
+def _price(terms: SellTerms, computed: float, cached: float, output: float, sums: MeterTally) -> SellPrice:
+    """With a margin cached tokens are sold as input, so that input costs the mean of both."""
+    tokens = sums.input_total
+    input = (computed * sums.input_computed + cached * sums.input_cached) / tokens if tokens > 0 else computed
+    return terms.price_over(input, output)
+
+
+class MeteredEnergy(Energy):
+    """Electricity and emissions of a stretch; by the month, at its pace."""
+
+    kwh: NonNegativeFloat
+    """Over the stretch."""
+    kg_co2e: NonNegativeFloat
+    read_share: float
+    """Of the stretch, in which the GPUs were read; 0: modelled."""
+
+
+def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | None, grid: Grid) -> MeteredEnergy | None:
+    """Of a bill by model and engine; None where the GPUs were neither read nor named."""
+    lasted_s, total = by_model.until - by_model.since, by_model.total
+    if lasted_s <= 0:
+        return None
+    gpu = find_gpu(on.gpu) if on else None
+    curve = power_of(gpu) if gpu else None
+    paid = total.seconds / lasted_s * on.gpus if on else 0.0
+    host_watts = HOST_SHARE * gpu.watts * paid if gpu and gpu.watts else 0.0
+    tokens_per_s = total.billed_tokens / lasted_s
+    if drawn and drawn.seconds > 0:
+        made = energy(drawn.joules / drawn.seconds, host_watts, MEAN_PUE, grid, tokens_per_s, None, "read off them")
+    elif on and curve:
+        watts = _modelled(by_model, curve, on, paid, lasted_s)
+        made = energy(watts, host_watts, MEAN_PUE, grid, tokens_per_s, curve)
+    else:
+        return None
+    kwh = made.watts * lasted_s / SECONDS_PER_HOUR / 1000
+    read = min(1.0, drawn.seconds / lasted_s) if drawn else 0.0
+    fields = copied(made, *Energy.model_fields)
+    return MeteredEnergy(**fields, kwh=kwh, kg_co2e=kwh * grid.g_per_kwh / 1000, read_share=read)
+
+
+def _modelled(by_model: Statement, curve: PowerCurve, on: MeteredGpu, paid: float, lasted_s: float) -> float:
+    """Watts of all GPUs, in the mean over the stretch."""
+    above_idle = 0.0
+    for line in by_model.lines:
+        model, engine = line.group[-2:]
+        busy = line.sums.busy_s / lasted_s * on.gpus
+        time = prompt_time_of(model, engine, line.sums, on)
+        # Where prompts' share is not known, all of it is taken for answers.
+        prompts = busy * (time.share if isinstance(time, PromptTime) else 0.0)
+        above_idle += fleet_watts(curve, busy, prompts, busy - prompts, line.sums.batch or 1.0) - busy * curve.idle_w
+    return paid * curve.idle_w + above_idle

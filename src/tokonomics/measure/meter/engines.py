@@ -65,12 +65,10 @@ def _sum(*names: str) -> Choice:
     return [[Pick(name) for name in names]]
 
 
-def _latencies(prefix: str) -> dict[Counted, Choice]:
-    return _timed(f"{prefix}time_to_first_token_seconds", f"{prefix}e2e_request_latency_seconds")
-
-
-def _timed(ttft: str, e2e: str) -> dict[Counted, Choice]:
-    """The sums and counts of two histograms."""
+def _timed(
+    ttft: str = "time_to_first_token_seconds", e2e: str = "e2e_request_latency_seconds"
+) -> dict[Counted, Choice]:
+    """The sums and counts of two histograms, by default under the names of vLLM."""
     times = {Counted.ttft_s: _one(f"{ttft}_sum"), Counted.ttft_count: _one(f"{ttft}_count")}
     return times | {Counted.e2e_s: _one(f"{e2e}_sum"), Counted.e2e_count: _one(f"{e2e}_count")}
 
@@ -79,7 +77,7 @@ def _timed(ttft: str, e2e: str) -> dict[Counted, Choice]:
 class EngineWords:
     name: str
     title: str  # for people
-    prefix: str
+    prefix: str  # of all its samples; the names below go without it
     switch: str  # what must be given to the server so that it counts
     counters: Mapping[Counted, Choice]
     running: Choice
@@ -89,9 +87,16 @@ class EngineWords:
     moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
     frontend: bool = False  # it passes requests on to engines, which may count the same tokens
 
-    def picks(self) -> Iterable[Pick]:
+    def names(self) -> set[str]:
+        """Every sample name that a reading is made of."""
         choices = (*self.counters.values(), self.running, self.waiting, self.kv_share)
-        return (pick for choice in choices for picks in choice for pick in picks)
+        return {*self.created().values(), *(pick.name for choice in choices for picks in choice for pick in picks)}
+
+    def created(self) -> dict[str, str]:
+        """The samples that say when the counters of tokens were made."""
+        choices = [self.counters.get(kind, ()) for kind in (Counted.input_total, Counted.input_cached, Counted.output)]
+        names = (pick.name for choice in choices for picks in choice for pick in picks)
+        return {name: re.sub("_(total|sum|count)$", "", name) + "_created" for name in names}
 
 
 VLLM = EngineWords(
@@ -101,24 +106,24 @@ VLLM = EngineWords(
     switch="it is on unless --disable-log-stats is given",
     lumpy=False,
     counters={
-        Counted.input_total: _one("vllm:prompt_tokens_total"),
+        Counted.input_total: _one("prompt_tokens_total"),
         Counted.input_cached: [
-            [Pick("vllm:prompt_tokens_cached_total")],
-            [Pick("vllm:prompt_tokens_by_source_total", "source", ("local_cache_hit", "external_kv_transfer"))],
-            [Pick("vllm:prefix_cache_hits_total")],
-            [Pick("vllm:gpu_prefix_cache_hits_total")],
+            [Pick("prompt_tokens_cached_total")],
+            [Pick("prompt_tokens_by_source_total", "source", ("local_cache_hit", "external_kv_transfer"))],
+            [Pick("prefix_cache_hits_total")],
+            [Pick("gpu_prefix_cache_hits_total")],
         ],
-        Counted.output: _one("vllm:generation_tokens_total"),
-        Counted.answered: [[Pick("vllm:request_success_total", "finished_reason", but=_GIVEN_UP)]],
-        Counted.failed: [[Pick("vllm:request_success_total", "finished_reason", _GIVEN_UP)]],
-        Counted.preempted: _one("vllm:num_preemptions_total"),
-        Counted.work: _one("vllm:iteration_tokens_total_count"),
-        **_latencies("vllm:"),
+        Counted.output: _one("generation_tokens_total"),
+        Counted.answered: [[Pick("request_success_total", "finished_reason", but=_GIVEN_UP)]],
+        Counted.failed: [[Pick("request_success_total", "finished_reason", _GIVEN_UP)]],
+        Counted.preempted: _one("num_preemptions_total"),
+        Counted.work: _one("iteration_tokens_total_count"),
+        **_timed(),
     },
-    running=_one("vllm:num_requests_running"),
-    waiting=_one("vllm:num_requests_waiting"),
-    kv_share=_one("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-    moves_within=("vllm:iteration_tokens_total_count",),
+    running=_one("num_requests_running"),
+    waiting=_one("num_requests_waiting"),
+    kv_share=_one("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+    moves_within=("iteration_tokens_total_count",),
 )
 
 # SGLang's realtime counter moves while requests run but does not agree with the one that is billed (it also counts
@@ -129,23 +134,23 @@ SGLANG = EngineWords(
     prefix="sglang:",
     switch="start it with --enable-metrics",
     counters={
-        Counted.input_total: _one("sglang:prompt_tokens_total"),
-        Counted.input_cached: _one("sglang:cached_tokens_total"),
-        Counted.output: _one("sglang:generation_tokens_total"),
-        Counted.answered: _one("sglang:num_requests_total"),
-        Counted.failed: _one("sglang:num_aborted_requests_total"),
-        Counted.preempted: _one("sglang:num_retracted_requests_total"),
+        Counted.input_total: _one("prompt_tokens_total"),
+        Counted.input_cached: _one("cached_tokens_total"),
+        Counted.output: _one("generation_tokens_total"),
+        Counted.answered: _one("num_requests_total"),
+        Counted.failed: _one("num_aborted_requests_total"),
+        Counted.preempted: _one("num_retracted_requests_total"),
         Counted.work: [
-            *_sum("sglang:realtime_tokens_total", "sglang:forward_execution_seconds_total"),
-            *_one("sglang:prefill_effective_tokens_total"),
+            *_sum("realtime_tokens_total", "forward_execution_seconds_total"),
+            *_one("prefill_effective_tokens_total"),
         ],
-        Counted.idle_s: _one("sglang:scheduler_idle_seconds_total"),
-        **_latencies("sglang:"),
+        Counted.idle_s: _one("scheduler_idle_seconds_total"),
+        **_timed(),
     },
-    running=_one("sglang:num_running_reqs"),
-    waiting=_one("sglang:num_queue_reqs"),
-    kv_share=_one("sglang:token_usage"),
-    moves_within=("sglang:realtime_tokens_total", "sglang:forward_execution_seconds_total"),
+    running=_one("num_running_reqs"),
+    waiting=_one("num_queue_reqs"),
+    kv_share=_one("token_usage"),
+    moves_within=("realtime_tokens_total", "forward_execution_seconds_total"),
 )
 
 TENSORRT_LLM = EngineWords(
@@ -154,24 +159,24 @@ TENSORRT_LLM = EngineWords(
     prefix="trtllm_",
     switch="give trtllm-serve return_perf_metrics: true and enable_iter_perf_stats: true in its options file",
     counters={
-        Counted.input_total: _one("trtllm_prompt_tokens_total"),
-        Counted.input_cached: _one("trtllm_prompt_cached_tokens_total"),
-        Counted.output: _one("trtllm_generation_tokens_total"),
-        Counted.answered: [[Pick("trtllm_request_success_total", "finished_reason", but=_GIVEN_UP)]],
+        Counted.input_total: _one("prompt_tokens_total"),
+        Counted.input_cached: _one("prompt_cached_tokens_total"),
+        Counted.output: _one("generation_tokens_total"),
+        Counted.answered: [[Pick("request_success_total", "finished_reason", but=_GIVEN_UP)]],
         Counted.failed: [
             [
-                Pick("trtllm_request_success_total", "finished_reason", _GIVEN_UP),
-                Pick("trtllm_request_error_total"),
-                Pick("trtllm_num_aborted_requests_total"),
+                Pick("request_success_total", "finished_reason", _GIVEN_UP),
+                Pick("request_error_total"),
+                Pick("num_aborted_requests_total"),
             ]
         ],
-        Counted.work: _sum("trtllm_iteration_latency_seconds_count", "trtllm_num_requests_completed_total"),
-        **_latencies("trtllm_"),
+        Counted.work: _sum("iteration_latency_seconds_count", "num_requests_completed_total"),
+        **_timed(),
     },
-    running=_one("trtllm_num_requests_running"),
-    waiting=_one("trtllm_num_requests_waiting"),
-    kv_share=_one("trtllm_kv_cache_utilization"),
-    moves_within=("trtllm_iteration_latency_seconds_count",),
+    running=_one("num_requests_running"),
+    waiting=_one("num_requests_waiting"),
+    kv_share=_one("kv_cache_utilization"),
+    moves_within=("iteration_latency_seconds_count",),
 )
 
 LLAMA_CPP = EngineWords(
@@ -180,15 +185,15 @@ LLAMA_CPP = EngineWords(
     prefix="llamacpp:",
     switch="start it with --metrics",
     counters={
-        Counted.input_total: _sum("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
-        Counted.input_cached: _one("llamacpp:prompt_tokens_cached_total"),
-        Counted.output: _one("llamacpp:tokens_predicted_total"),
-        Counted.work: _sum("llamacpp:n_decode_total", "llamacpp:prompt_seconds_total"),
+        Counted.input_total: _sum("prompt_tokens_total", "prompt_tokens_cached_total"),
+        Counted.input_cached: _one("prompt_tokens_cached_total"),
+        Counted.output: _one("tokens_predicted_total"),
+        Counted.work: _sum("n_decode_total", "prompt_seconds_total"),
     },
-    running=_one("llamacpp:requests_processing"),
-    waiting=_one("llamacpp:requests_deferred"),
-    kv_share=_one("llamacpp:kv_cache_usage_ratio"),
-    moves_within=("llamacpp:n_decode_total",),
+    running=_one("requests_processing"),
+    waiting=_one("requests_deferred"),
+    kv_share=_one("kv_cache_usage_ratio"),
+    moves_within=("n_decode_total",),
 )
 
 TGI = EngineWords(
@@ -197,17 +202,17 @@ TGI = EngineWords(
     prefix="tgi_",
     switch="it is always on",
     counters={
-        Counted.input_total: _one("tgi_request_input_length_sum"),
-        Counted.output: _one("tgi_request_generated_tokens_sum"),
-        Counted.answered: _one("tgi_request_success", "tgi_request_success_total"),
-        Counted.failed: _one("tgi_request_failure", "tgi_request_failure_total"),
-        Counted.work: _one("tgi_batch_inference_count", "tgi_batch_inference_count_total"),
-        Counted.e2e_s: _one("tgi_request_duration_sum"),
-        Counted.e2e_count: _one("tgi_request_duration_count"),
+        Counted.input_total: _one("request_input_length_sum"),
+        Counted.output: _one("request_generated_tokens_sum"),
+        Counted.answered: _one("request_success", "request_success_total"),
+        Counted.failed: _one("request_failure", "request_failure_total"),
+        Counted.work: _one("batch_inference_count", "batch_inference_count_total"),
+        Counted.e2e_s: _one("request_duration_sum"),
+        Counted.e2e_count: _one("request_duration_count"),
     },
-    running=_one("tgi_batch_current_size"),
-    waiting=_one("tgi_queue_size"),
-    moves_within=("tgi_batch_inference_count", "tgi_batch_inference_count_total"),
+    running=_one("batch_current_size"),
+    waiting=_one("queue_size"),
+    moves_within=("batch_inference_count", "batch_inference_count_total"),
 )
 
 # Requests are counted by the histogram of their answers: Triton's own counters are also those of the steps before and
@@ -218,13 +223,13 @@ TRITON = EngineWords(
     prefix="nv_",
     switch="it is on unless --allow-metrics=false is given",
     counters={
-        Counted.input_total: _one("nv_llm_input_token_len_sum"),
-        Counted.output: _one("nv_llm_output_token_len_sum"),
-        Counted.answered: _one("nv_llm_output_token_len_count"),
+        Counted.input_total: _one("llm_input_token_len_sum"),
+        Counted.output: _one("llm_output_token_len_sum"),
+        Counted.answered: _one("llm_output_token_len_count"),
     },
-    running=[[Pick("nv_trt_llm_request_metrics", "request_type", ("scheduled",))]],
-    waiting=[[Pick("nv_trt_llm_request_metrics", "request_type", ("waiting",))]],
-    kv_share=[[Pick("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", ("fraction",))]],
+    running=[[Pick("trt_llm_request_metrics", "request_type", ("scheduled",))]],
+    waiting=[[Pick("trt_llm_request_metrics", "request_type", ("waiting",))]],
+    kv_share=[[Pick("trt_llm_kv_cache_block_metrics", "kv_cache_block_type", ("fraction",))]],
 )
 
 DYNAMO = EngineWords(
@@ -233,17 +238,17 @@ DYNAMO = EngineWords(
     prefix="dynamo_frontend_",
     switch="it is always on, on the port of its API",
     counters={
-        Counted.input_total: _one("dynamo_frontend_input_sequence_tokens_sum"),
-        Counted.input_cached: _one("dynamo_frontend_cached_tokens_sum"),
-        Counted.output: _one("dynamo_frontend_output_tokens_total", "dynamo_frontend_output_sequence_tokens_sum"),
-        Counted.answered: [[Pick("dynamo_frontend_requests_total", "status", ("success",))]],
-        Counted.failed: [[Pick("dynamo_frontend_requests_total", "status", ("error",))]],
-        Counted.work: _one("dynamo_frontend_output_tokens_total"),
-        **_timed("dynamo_frontend_time_to_first_token_seconds", "dynamo_frontend_request_duration_seconds"),
+        Counted.input_total: _one("input_sequence_tokens_sum"),
+        Counted.input_cached: _one("cached_tokens_sum"),
+        Counted.output: _one("output_tokens_total", "output_sequence_tokens_sum"),
+        Counted.answered: [[Pick("requests_total", "status", ("success",))]],
+        Counted.failed: [[Pick("requests_total", "status", ("error",))]],
+        Counted.work: _one("output_tokens_total"),
+        **_timed("time_to_first_token_seconds", "request_duration_seconds"),
     },
-    running=_one("dynamo_frontend_inflight_requests"),
-    waiting=_one("dynamo_frontend_queued_requests"),
-    moves_within=("dynamo_frontend_output_tokens_total",),
+    running=_one("inflight_requests"),
+    waiting=_one("queued_requests"),
+    moves_within=("output_tokens_total",),
     frontend=True,
 )
 
@@ -254,14 +259,14 @@ LLM_D = EngineWords(
     prefix="llm_d_epp_",
     switch=_COUNTS_USAGE,
     counters={
-        Counted.input_total: _one("llm_d_epp_request_input_tokens_sum"),
-        Counted.input_cached: _one("llm_d_epp_request_cached_tokens_sum"),
-        Counted.output: _one("llm_d_epp_request_output_tokens_sum"),
-        Counted.answered: _one("llm_d_epp_request_duration_seconds_count"),
-        Counted.failed: _one("llm_d_epp_request_error_total"),
-        **_timed("llm_d_epp_request_ttft_seconds", "llm_d_epp_request_duration_seconds"),
+        Counted.input_total: _one("request_input_tokens_sum"),
+        Counted.input_cached: _one("request_cached_tokens_sum"),
+        Counted.output: _one("request_output_tokens_sum"),
+        Counted.answered: _one("request_duration_seconds_count"),
+        Counted.failed: _one("request_error_total"),
+        **_timed("request_ttft_seconds", "request_duration_seconds"),
     },
-    running=_one("llm_d_epp_request_running"),
+    running=_one("request_running"),
     waiting=(),
     frontend=True,
 )
@@ -272,54 +277,28 @@ GATEWAY = EngineWords(
     prefix="inference_objective_",
     switch=_COUNTS_USAGE,
     counters={
-        Counted.input_total: _one("inference_objective_input_tokens_sum"),
-        Counted.input_cached: _one("inference_objective_prompt_cached_tokens_sum"),
-        Counted.output: _one("inference_objective_output_tokens_sum"),
-        Counted.answered: _one("inference_objective_request_duration_seconds_count"),
-        Counted.failed: _one("inference_objective_request_error_total"),
-        Counted.e2e_s: _one("inference_objective_request_duration_seconds_sum"),
-        Counted.e2e_count: _one("inference_objective_request_duration_seconds_count"),
+        Counted.input_total: _one("input_tokens_sum"),
+        Counted.input_cached: _one("prompt_cached_tokens_sum"),
+        Counted.output: _one("output_tokens_sum"),
+        Counted.answered: _one("request_duration_seconds_count"),
+        Counted.failed: _one("request_error_total"),
+        Counted.e2e_s: _one("request_duration_seconds_sum"),
+        Counted.e2e_count: _one("request_duration_seconds_count"),
     },
-    running=_one("inference_objective_running_requests"),
+    running=_one("running_requests"),
     waiting=(),
     frontend=True,
 )
 
 
-def _renamed(words: EngineWords, before: str, title: str) -> EngineWords:
-    """The same engine where something puts a word before its names."""
-
-    def choice(known: Choice) -> Choice:
-        return [[replace(pick, name=f"{before}{pick.name}") for pick in picks] for picks in known]
-
-    return replace(
-        words,
-        title=title,
-        prefix=f"{before}{words.prefix}",
-        counters={kind: choice(known) for kind, known in words.counters.items()},
-        running=choice(words.running),
-        waiting=choice(words.waiting),
-        kv_share=choice(words.kv_share),
-        moves_within=tuple(f"{before}{name}" for name in words.moves_within),
-    )
-
-
-KSERVE = _renamed(VLLM, "kserve_", "vLLM under KServe")
+KSERVE = replace(VLLM, title="vLLM under KServe", prefix="kserve_vllm:")
 
 ENGINES = (VLLM, KSERVE, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI, TRITON, DYNAMO, LLM_D, GATEWAY)
 SUPPORTED = ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
 FRONTENDS = frozenset(words.name for words in ENGINES if words.frontend)
 STARTED = "process_start_time_seconds"
-_CREATED = {
-    pick.name: re.sub("_(total|sum|count)$", "", pick.name) + "_created"
-    for words in ENGINES
-    for kind in (Counted.input_total, Counted.input_cached, Counted.output)
-    for picks in words.counters.get(kind, ())
-    for pick in picks
-}
-"""The sample that says when a counter was made."""
 PREFERENCE = {
-    pick.name: place
+    f"{words.prefix}{pick.name}": place
     for words in ENGINES
     for choice in words.counters.values()
     for place, picks in enumerate(choice)
@@ -330,8 +309,7 @@ PREFERENCE = {
 
 def wanted_names(engines: Iterable[EngineWords]) -> frozenset[str]:
     """Every sample name that readings of these engines are made of, and those that say when these began."""
-    names = {pick.name for words in engines for pick in words.picks()}
-    return frozenset({STARTED, *names, *(_CREATED[name] for name in names if name in _CREATED)})
+    return frozenset({STARTED, *(f"{words.prefix}{name}" for words in engines for name in words.names())})
 
 
 def finder(names: Iterable[str]) -> re.Pattern[str]:
@@ -403,7 +381,7 @@ def readings_of(
             started = sample.value
         elif sample.name.startswith(words.prefix):
             model = next((sample.labels[name] for name in _MODEL if name in sample.labels), "")
-            by_model[model][sample.name].append(sample)
+            by_model[model][sample.name.removeprefix(words.prefix)].append(sample)
     if len(by_model) > MOST_MODELS:
         raise Missed(f"the page names {len(by_model):,} models: more than {MOST_MODELS:,} cannot be told apart")
     if "" in by_model and len(by_model) > 1:
@@ -418,6 +396,7 @@ def readings_of(
 def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_server: Any) -> Reading:
     created: dict[str, float] = {}
     counters: dict[Counted, dict[str, float]] = {}
+    created_names = words.created()
     for kind, choice in words.counters.items():
         series = _chosen(choice, by_name)
         if not series:
@@ -427,7 +406,7 @@ def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_s
             odd = "below zero" if min(counters[kind].values()) < 0 else "beyond any count"
             raise Missed(f"a counter of {kind.value} is {odd}: this page cannot be trusted")
         for key, sample in series.items():
-            for start in by_name.get(_CREATED.get(sample.name, ""), ()):
+            for start in by_name.get(created_names.get(sample.name.removeprefix(words.prefix), ""), ()):
                 if start.labels == sample.labels:
                     created.setdefault(key, start.value)
     ended = (Counted.answered, Counted.e2e_count)

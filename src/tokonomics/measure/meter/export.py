@@ -7,6 +7,11 @@
 
 Dollars are whole cents that sum to the ledger's total: each charge is rounded down, and the cents that are left go to
 the largest remainders. Prices are not rounded.
+
+FOCUS is the FinOps Open Cost and Usage Specification (focus.finops.org, version 1.2). All 21 mandatory columns are
+there, of the others those that a meter knows. Two rules shape a row: a charge that is used has a pricing quantity (here
+hours of the servers, as they are paid for), and unit prices may stay away where no price list is published. Columns of
+our own begin with ``x_`` and stand last. A null is an empty field.
 """
 
 import csv
@@ -14,7 +19,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
@@ -24,15 +29,96 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
-from tokonomics.measure.meter.against_plan import picked
-from tokonomics.measure.meter.bill import Bill
+from tokonomics.measure.meter.bill import TokenCost
 from tokonomics.measure.meter.exposition import GivenMetrics
-from tokonomics.measure.meter.focus import Charge, day_of, focus_csv, month_of
-from tokonomics.measure.meter.token_price import TokenCost
+from tokonomics.measure.meter.price_factors import picked
+from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
+
+_SELF = "Self-hosted"
+"""Provider, publisher and invoice issuer: whoever runs the servers. Whose machines they rent, the meter is not told."""
+
+
+class Charge(Noun):
+    """What one model cost one team over one period."""
+
+    start: datetime
+    end: datetime
+    model: str
+    team: str
+    """Empty where there is none."""
+    label: str
+    """What teams are told by, such as ``team``."""
+    usd: Decimal = Field(ge=0)
+    server_s: NonNegativeFloat
+    input_computed: NonNegativeFloat
+    input_cached: NonNegativeFloat
+    output: NonNegativeFloat
+    requests: NonNegativeFloat
+    is_estimate: bool = False
+
+
+def focus_csv(charges: Iterable[Charge]) -> str:
+    """The rows as CSV."""
+    rows = [_row(charge) for charge in charges]
+    text = io.StringIO()
+    table = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def day_of(day: str) -> tuple[datetime, datetime]:
+    """A day (``2026-11-09``, UTC) as a charge period: its start, and its end, which is no part of it."""
+    start = datetime.combine(date.fromisoformat(day), time(), UTC)
+    return start, start + timedelta(days=1)
+
+
+def month_of(at: datetime) -> tuple[datetime, datetime]:
+    """The calendar month that an instant is in, as a billing period."""
+    start = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return start, (start + timedelta(days=32)).replace(day=1)
+
+
+def _row(charge: Charge) -> dict[str, str]:
+    cost, hours = f"{charge.usd:.2f}", _decimal(charge.server_s / SECONDS_PER_HOUR)
+    begins, ends = month_of(charge.start)
+    said = "Estimate from a plan" if charge.is_estimate else "Metered server time"
+    return dict(zip(COLUMNS, (
+        cost, "self-hosted", _SELF, "USD", _instant(ends), _instant(begins),
+        "Usage", "", f"{said} of {charge.model or 'an unnamed model'}, idle time included", "Usage-Based",
+        _instant(charge.end), _instant(charge.start), hours, "Hours", cost, cost, "", _SELF, cost, hours, "Hours",
+        _SELF, _SELF, charge.model, charge.model, "Model" if charge.model else "",
+        "AI and Machine Learning", "LLM inference", "Generative AI",
+        charge.team, charge.team, json.dumps({charge.label: charge.team}) if charge.team else "",
+        _decimal(charge.input_computed), _decimal(charge.input_cached), _decimal(charge.output),
+        _decimal(charge.requests), "true" if charge.is_estimate else "false",
+    ), strict=True))  # fmt: skip
+
+
+COLUMNS = (
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
+    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency",
+    "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost",
+    "InvoiceId", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit",
+    "ProviderName", "PublisherName", "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName",
+    "ServiceSubcategory", "SubAccountId", "SubAccountName", "Tags",
+    "x_InputTokens", "x_CachedInputTokens", "x_OutputTokens", "x_Requests", "x_IsEstimate",
+)  # fmt: skip
+"""In the order of the alphabet, ours after them."""
+
+
+def _instant(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _decimal(value: float) -> str:
+    """To a millionth, without an exponent or a trailing zero."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
 
 CENT = Decimal("0.01")
 _EXACT = Context(prec=400)
@@ -57,13 +143,13 @@ class Exported(Noun):
     prices: tuple[TokenCost, ...]
 
 
-def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
+def exported(billed: Statement, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
     """A bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
     ends = datetime.fromtimestamp(math.ceil(until), UTC)
-    total = cents(of.total.usd)
-    shares = in_cents([line.sums.usd for line in of.lines], total)
+    total = cents(billed.total.usd)
+    shares = in_cents([line.sums.usd for line in billed.lines], total)
     charges = []
-    for line, dollars in zip(of.lines, shares, strict=True):
+    for line, dollars in zip(billed.lines, shares, strict=True):
         day, model, team = line.group
         start, end = day_of(day)
         charges.append(
@@ -81,59 +167,35 @@ def exported(of: Bill, label: str, prices: Sequence[TokenCost], until: float) ->
                 requests=line.sums.answered,
             )
         )
-    first, last = (datetime.fromtimestamp(at, UTC) for at in (of.since, of.until))
+    first, last = (datetime.fromtimestamp(at, UTC) for at in (billed.since, billed.until))
     return Exported(
         since=first, until=last, is_estimate=False, total_usd=total, charges=tuple(charges), prices=tuple(prices)
     )
 
 
-class PlannedMonth(Noun):
-    """What a plan says of a month."""
-
-    model: str
-    engine: str
-    usd_per_month: NonNegativeFloat
-    server_hours: NonNegativeFloat
-    input_tokens: NonNegativeFloat
-    output_tokens: NonNegativeFloat
-    requests: NonNegativeFloat
-    input_usd_per_mtok: NonNegativeFloat
-    output_usd_per_mtok: NonNegativeFloat
-    blended_usd_per_mtok: NonNegativeFloat
-
-
-def read_planned_month(path: Path) -> PlannedMonth:
-    """The pick of ``tokonomics plan … --json``."""
-    with picked(path) as (best, load):
-        requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
-        prices = best["usd_per_mtok"]
-        return PlannedMonth(
-            model=best["model"], engine=best["engine"], usd_per_month=best["usd_per_month"],
-            server_hours=best["instances"] * HOURS_PER_MONTH, requests=requests,
-            input_tokens=load["input_tokens"] * requests, output_tokens=load["output_tokens"] * requests,
-            input_usd_per_mtok=prices["input"], output_usd_per_mtok=prices["output"],
-            blended_usd_per_mtok=prices["blended"],
-        )  # fmt: skip
-
-
-def estimated(plan: PlannedMonth, today: date) -> Exported:
-    """A plan's hours, as a charge of the calendar month that comes; cached prompt tokens cost what input does.
+def estimated(path: Path, today: date) -> Exported:
+    """The pick of ``tokonomics plan … --json``, as a charge of the calendar month that comes.
 
     A plan's month has 730 hours, a calendar month 672 to 744: dollars, tokens and requests are those of its own hours.
+    Cached prompt tokens cost what input does.
     """
     first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
     start, end = month_of(first)
     times = (end - start).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_MONTH
-    price = TokenCost(
-        model=plan.model, engine=plan.engine, input=plan.input_usd_per_mtok, cached=plan.input_usd_per_mtok,
-        output=plan.output_usd_per_mtok, blended=plan.blended_usd_per_mtok, split="GPU time, as planned",
-    )  # fmt: skip
-    total = cents(plan.usd_per_month * times)
-    charge = Charge(
-        start=start, end=end, model=plan.model, team="", label="team", usd=total,
-        server_s=plan.server_hours * SECONDS_PER_HOUR * times, input_computed=plan.input_tokens * times,
-        input_cached=0.0, output=plan.output_tokens * times, requests=plan.requests * times, is_estimate=True,
-    )  # fmt: skip
+    with picked(path) as (best, load):
+        requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
+        total = cents(best["usd_per_month"] * times)
+        charge = Charge(
+            start=start, end=end, model=best["model"], team="", label="team", usd=total,
+            server_s=best["instances"] * HOURS_PER_MONTH * SECONDS_PER_HOUR * times,
+            input_computed=load["input_tokens"] * requests * times, input_cached=0.0,
+            output=load["output_tokens"] * requests * times, requests=requests * times, is_estimate=True,
+        )  # fmt: skip
+        prices = best["usd_per_mtok"]
+        price = TokenCost(
+            model=best["model"], engine=best["engine"], input=prices["input"], cached=prices["input"],
+            output=prices["output"], blended=prices["blended"], split="GPU time, as planned",
+        )  # fmt: skip
     return Exported(since=start, until=end, is_estimate=True, total_usd=total, charges=(charge,), prices=(price,))
 
 
@@ -154,15 +216,15 @@ def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
     return floors
 
 
-def text_of_export(of: Exported, form: ExportFormat) -> str:
+def text_of_export(export: Exported, form: ExportFormat) -> str:
     """The file."""
     write: Mapping[ExportFormat, Callable[[Exported], str]] = {
         ExportFormat.litellm: _litellm,
-        ExportFormat.focus: lambda of: focus_csv(of.charges),
+        ExportFormat.focus: lambda export: focus_csv(export.charges),
         ExportFormat.openmetrics: _openmetrics,
         ExportFormat.csv: _csv,
     }
-    return write[form](of)
+    return write[form](export)
 
 
 def _provider(engine: str) -> str:
@@ -190,9 +252,13 @@ def _notes(price: TokenCost, where: str) -> str:
     return f"tokonomics: {'; '.join(part for part in parts if part)}"
 
 
-def _litellm(of: Exported) -> str:
+def _litellm(export: Exported) -> str:
     """By ``provider/model``, as one calls it there; without a price for cached tokens LiteLLM would take $0."""
-    where = "estimate from a plan" if of.is_estimate else f"metered from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
+    where = (
+        "estimate from a plan"
+        if export.is_estimate
+        else f"metered from {export.since:%Y-%m-%d} to {export.until:%Y-%m-%d} UTC"
+    )
     entries = {
         f"{_provider(price.engine)}/{price.model}": {
             "litellm_provider": _provider(price.engine),
@@ -202,7 +268,7 @@ def _litellm(of: Exported) -> str:
             "cache_read_input_token_cost": price.cached / TOKENS_PER_MTOK,
             "metadata": {"notes": _notes(price, where)},
         }
-        for price in of.prices
+        for price in export.prices
     }
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
@@ -211,10 +277,10 @@ _KINDS = ("input_computed", "input_cached", "output")
 _PRICED = ("input", "cached", "output")
 
 
-def _openmetrics(of: Exported) -> str:
+def _openmetrics(export: Exported) -> str:
     """Counters that grow from day to day, by model and label; prices at the end."""
-    told_by = _told_by(of)
-    about = "Estimated by a plan" if of.is_estimate else "From the ledger"
+    told_by = _told_by(export)
+    about = "Estimated by a plan" if export.is_estimate else "From the ledger"
     cost = CounterMetricFamily(
         "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", told_by]
     )
@@ -223,15 +289,15 @@ def _openmetrics(of: Exported) -> str:
         "llm_ledger_price_usd_per_million_tokens", f"{about}: over the whole of it.", labels=["model", "kind"]
     )
     series: dict[tuple[str, str], list[Charge]] = defaultdict(list)
-    for charge in sorted(of.charges, key=lambda charge: charge.start):
+    for charge in sorted(export.charges, key=lambda charge: charge.start):
         series[charge.model, charge.team].append(charge)
     for who, charges in sorted(series.items()):
         _add_sums(cost, who, charges, "usd")
         for kind in _KINDS:
             _add_sums(tokens, (*who, kind), charges, kind)
-    for of_model in of.prices:
+    for of_model in export.prices:
         for kind in _PRICED:
-            price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=of.until.timestamp())
+            price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=export.until.timestamp())
     registry = CollectorRegistry()
     registry.register(GivenMetrics([cost, tokens, price]))
     encode, _ = choose_encoder("application/openmetrics-text")
@@ -245,9 +311,9 @@ def _add_sums(family: CounterMetricFamily, labels: Sequence[str], charges: Seque
         family.add_metric(labels, float(total), timestamp=charge.end.timestamp())
 
 
-def _told_by(of: Exported) -> str:
+def _told_by(export: Exported) -> str:
     """The label that charges are told by, as a column or label beside ``model`` and ``kind``."""
-    label = next((charge.label for charge in of.charges), "team")
+    label = next((charge.label for charge in export.charges), "team")
     return label if label.isidentifier() and label.isascii() and label not in ("model", "kind") else "team"
 
 
@@ -256,14 +322,14 @@ def _when(at: datetime) -> str:
     return f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _csv(of: Exported) -> str:
+def _csv(export: Exported) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    prices = {price.model: price for price in of.prices}
+    prices = {price.model: price for price in export.prices}
     figures = ("usd", "hours", *_KINDS, "requests")
     priced = [f"usd_per_mtok_{kind}_over_all_days" for kind in _PRICED]
-    table.writerow(["from", "to", "model", _told_by(of), *figures, *priced, "is_estimate"])
-    for charge in of.charges:
+    table.writerow(["from", "to", "model", _told_by(export), *figures, *priced, "is_estimate"])
+    for charge in export.charges:
         price = prices.get(charge.model)
         table.writerow(
             [

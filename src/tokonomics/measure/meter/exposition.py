@@ -30,7 +30,7 @@ from tokonomics.types import Noun
 DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
 
 
-class Told(Noun):
+class ExposedSettings(Noun):
     """What the meter was told and does not find out: shown where given."""
 
     gpus_per_target: int | None = None
@@ -104,10 +104,10 @@ Value = tuple[Mapping[str, str], float | None]
 Found = dict[str, list[Value]]
 
 
-def page(state: MeterState | None, told: Told | None = None, accept: str = "") -> tuple[bytes, str]:
+def page(state: MeterState | None, told: ExposedSettings | None = None, accept: str = "") -> tuple[bytes, str]:
     """The page and its content type, in the format that the reader asks for."""
     registry = CollectorRegistry()
-    registry.register(GivenMetrics(list(metrics(state, told or Told())) if state is not None else []))
+    registry.register(GivenMetrics(list(metrics(state, told or ExposedSettings())) if state is not None else []))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -122,7 +122,7 @@ class GivenMetrics:
         return self._made
 
 
-def metrics(state: MeterState, told: Told) -> Iterator[Metric]:
+def metrics(state: MeterState, told: ExposedSettings) -> Iterator[Metric]:
     """Families that have anything to say; one with nothing known is left out rather than shown as zero."""
     found: Found = {family.name: [] for family in FAMILIES}
     for group in state.groups:
@@ -201,7 +201,7 @@ def _add_budget(found: Found, state: BudgetState) -> None:
         found["llm_budget_forecast_usd"].append((labels | {"bound": bound}, getattr(state.month_end, bound)))
 
 
-def _add_targets(found: Found, groups: Iterable[GroupState], told: Told) -> None:
+def _add_targets(found: Found, groups: Iterable[GroupState], told: ExposedSettings) -> None:
     """What belongs to a server and not to each model on it, once."""
     for target, group in {group.target: group for group in groups}.items():
         labels, own = {"target": target}, {}
@@ -246,7 +246,7 @@ def listen_address(text: str) -> tuple[str, int]:
 
 @asynccontextmanager
 async def serve_exposition(
-    host: str, port: int, latest: Callable[[], MeterState | None], told: Told | None = None
+    host: str, port: int, latest: Callable[[], MeterState | None], told: ExposedSettings | None = None
 ) -> AsyncIterator[str]:
     """Serve /metrics until the block ends; gives the address, with the port that was found for port 0."""
     from aiohttp import web

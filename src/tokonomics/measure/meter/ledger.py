@@ -147,9 +147,7 @@ class Ledger:
         try:
             self._write()
         except sqlite3.Error as error:
-            if self._db.in_transaction:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
+            self._roll_back()
             if len(self._held) > MOST_HELD:
                 spans, self._held = self._held, []
                 _join(self._held, spans, float("inf"))
@@ -206,10 +204,7 @@ class Ledger:
             self._db.executemany("DELETE FROM servers WHERE target = ?", [(target,) for target in names])
             self._db.execute("COMMIT")
         except sqlite3.Error:
-            # A full disk: they stay until there is room.
-            if self._db.in_transaction:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
+            self._roll_back()  # a full disk: they stay until there is room
             return []
         self._last = {key: row for key, row in self._last.items() if key[0] not in names}
         return sorted(names)
@@ -246,8 +241,7 @@ class Ledger:
         try:
             yield
         finally:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
+            self._roll_back()
 
     def extent(self) -> tuple[float, float] | None:
         """When its first row begins and its last one ends; None while it has none."""
@@ -316,6 +310,10 @@ class Ledger:
             self._db.execute(f"INSERT OR REPLACE INTO servers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
         self._db.execute("COMMIT")
         self._last = last
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            self._db.execute("ROLLBACK")
 
     def _unlock(self) -> None:
         if self._lock is not None:

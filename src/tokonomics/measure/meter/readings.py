@@ -1,19 +1,25 @@
-"""What the meter reads: counters of serving engines in common words, what GPUs report, and the time.
+"""What the meter reads: counters of serving engines in common words, what GPUs report and draw, and the time.
 
 Engines disagree on what "prompt tokens" are and count per rank or data-parallel engine, so a reading keeps every
 series of a kind apart: only the increases of single series may be added up, since each can restart from zero. A source
 is anything that can be asked for readings: an engine's address, or a Prometheus server.
+
+Each GPU is read by NVML on this machine, or from the page of a DCGM exporter. Energy is the difference of two readings
+of the GPU's own counter (millijoules since the driver was loaded), and power × time only where a GPU has no counter.
+Power and energy belong to the physical GPU: the slices of a MIG GPU and the pods that share one repeat the same
+number, so sums count each GPU once. Names and units are those of NVML 13 and of the DCGM exporter's default page.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import Field
 
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.types import Noun
 
 
@@ -116,3 +122,204 @@ class SystemClock:
         # Linux alone has a clock that neither jumps nor stops while the machine sleeps.
         boottime = getattr(time, "CLOCK_BOOTTIME", None)
         return time.clock_gettime(boottime) if boottime is not None else time.monotonic()
+
+
+JOULES_PER_KWH = 3.6e6
+_PER_MILLI = 1e-3
+_PERCENT = 0.01
+_MIB = 2**20
+_ENERGY_BLANK = 2.0**62
+_BLANK = float(0x7FFFFFF0)
+"""DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
+DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
+2 GW or holds 2 PiB, so all from the smallest of them is no value; only the energy counter can rightly pass it."""
+_MAX_PAGE_BYTES = 16_000_000  # a choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
+
+_DCGM: dict[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_GPU_UTIL": ("utilization", _PERCENT),
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", _PER_MILLI),
+    "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", _MIB),
+    "DCGM_FI_DEV_FB_FREE": ("memory_free_bytes", _MIB),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("engine_active", 1.0),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active", 1.0),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active", 1.0),
+}
+DCGM_NAMES = frozenset(_DCGM)
+_LABELS = {
+    "hostname": ("hostname", "Hostname", "node", "instance"),
+    "gpu": ("gpu",),
+    "mig_profile": ("GPU_I_PROFILE",),
+    "mig_id": ("GPU_I_ID",),
+    "pod": ("exported_pod", "pod"),
+    "namespace": ("exported_namespace", "namespace"),
+    "container": ("exported_container", "container"),
+}
+"""Our labels, and where they are found: older exporters write Hostname, and Prometheus renames the labels of a pod that
+clash with those of the exporter's own pod."""
+
+
+class NoGpuSeen(TokonomicsError):
+    """Why no GPU can be read here; a meter shows the reason and goes on without electricity."""
+
+
+def joules_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> float:
+    """What the GPUs known to both readings drew between them, each physical GPU counted once.
+
+    A counter that fell began again with its driver: what it shows since then is known.
+    """
+    earlier, joules = physical_gpus(before), 0.0
+    for key, now in physical_gpus(after).items():
+        then = earlier.get(key)
+        if then is not None and now.energy_j is not None and then.energy_j is not None:
+            joules += now.energy_j - then.energy_j if now.energy_j >= then.energy_j else now.energy_j
+        elif then is not None and now.power_w is not None and then.power_w is not None:
+            joules += (now.power_w + then.power_w) / 2 * max(0.0, now.at - then.at)
+    return joules
+
+
+def electricity_usd(joules: float, usd_per_kwh: float) -> float:
+    """Dollars of what the GPUs drew: the boards alone, without host, power supply and cooling."""
+    return joules / JOULES_PER_KWH * usd_per_kwh
+
+
+def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuReading]:
+    """One reading for each physical GPU: of several, one that knows its energy, else one that knows its power."""
+
+    def knows(reading: GpuReading) -> tuple[bool, bool]:
+        return reading.energy_j is not None, reading.power_w is not None
+
+    chosen: dict[tuple[str, str], GpuReading] = {}
+    for reading in readings:
+        key = (reading.labels.get("hostname", ""), reading.uuid)
+        if key not in chosen or knows(reading) > knows(chosen[key]):
+            chosen[key] = reading
+    return chosen
+
+
+async def nvml_gpus() -> list[GpuReading]:
+    """The GPUs of this machine."""
+    return read_nvml(time.time())
+
+
+async def dcgm_gpus(url: str, timeout_s: float = 10.0) -> list[GpuReading]:
+    """The GPUs on the page of a DCGM exporter."""
+    import aiohttp
+
+    page = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
+    try:
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(page) as response:
+            if response.status != 200:
+                raise BadInput(f"answered status {response.status}", where="the DCGM exporter")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > _MAX_PAGE_BYTES:
+                    raise BadInput("sent more than 16 MB", where="the DCGM exporter")
+        return read_dcgm_page(body.decode(errors="replace"), time.time())
+    except TimeoutError:
+        raise NoGpuSeen(f"the DCGM exporter did not answer within {timeout_s:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        said = shorten(str(error) or type(error).__name__, 160)
+        raise NoGpuSeen(f"the DCGM exporter cannot be read: {said}") from None
+
+
+def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
+    """Every NVIDIA GPU of this machine now; ``NoGpuSeen`` says why there is none."""
+    if nvml is None:
+        import pynvml
+
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        fix = "Run the meter on the GPU machine, or give it a DCGM exporter's page."
+        raise NoGpuSeen(f"no GPU seen here: {str(error).rstrip('.')}", fix=fix) from None
+    try:
+        if nvml.nvmlDeviceGetCount() == 0:
+            raise NoGpuSeen("no GPU seen here: the driver is loaded but shows no device")
+        return [_read_device(nvml, index, at) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        raise NoGpuSeen(f"no GPU seen here: {str(error).rstrip('.')}") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
+    """One GPU; what it does not support, or does not tell this user, is None."""
+
+    def ask(question: Callable[[], float]) -> float | None:
+        try:
+            return float(question())
+        except nvml.NVMLError:
+            return None
+
+    def text(name: str | bytes) -> str:
+        """Older releases of nvidia-ml-py answer in bytes."""
+        return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+    labels = {"gpu": str(index)}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError as error:
+        # A GPU that fell off the bus is still paid for: it stays in the list, with nothing known of it.
+        return GpuReading(uuid=f"gpu-{index}", name=f"unreadable: {error}", at=at, labels=labels)
+    return GpuReading(
+        uuid=uuid,
+        name=name,
+        at=at,
+        utilization=ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT),
+        power_w=ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _PER_MILLI),
+        energy_j=ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _PER_MILLI),
+        memory_used_bytes=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        memory_total_bytes=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        labels=labels,
+    )
+
+
+def read_dcgm_page(page: str, at: float) -> list[GpuReading]:
+    """Every GPU, MIG slice and pod's share on an exporter's page."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    where = "the DCGM exporter"
+    try:
+        found = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+        samples = [(sample.name, sample.labels, float(sample.value)) for sample in found]
+    except (ValueError, KeyError, IndexError, OverflowError):
+        raise BadInput("does not show a page of Prometheus metrics", where=where) from None
+    readings = dcgm_readings(samples, at)
+    if not readings:
+        raise BadInput("shows no GPU", where=where, fix=f"Expected samples such as {min(_DCGM)}.")
+    return readings
+
+
+def dcgm_readings(samples: Iterable[tuple[str, Mapping[str, str], float]], at: float) -> list[GpuReading]:
+    """Readings from samples that are parsed already; those of other exporters are passed over."""
+    values: dict[tuple[str, str, tuple[tuple[str, str], ...]], dict[str, float]] = defaultdict(dict)
+    for name, labels, value in samples:
+        # The parser of prometheus_client adds _total to the name of what the page declares to be a counter.
+        known = _DCGM.get(name.removesuffix("_total"))
+        if known is None:
+            continue
+        field, scale = known
+        ours = {ours: said for ours, theirs in _LABELS.items() if (said := _first(labels, theirs))}
+        uuid = _first(labels, ("UUID", "uuid")) or f"gpu-{ours.get('gpu', '?')}"
+        fields = values[uuid, labels.get("modelName") or "GPU", tuple(ours.items())]
+        if 0 <= value < (_ENERGY_BLANK if field == "energy_j" else _BLANK):
+            fields[field] = value * scale
+    readings = []
+    for (uuid, name, labelled), fields in values.items():
+        engine, free = fields.pop("engine_active", None), fields.pop("memory_free_bytes", None)
+        if engine is not None:
+            # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
+            fields.setdefault("utilization", engine)
+        if free is not None and "memory_used_bytes" in fields:
+            fields["memory_total_bytes"] = fields["memory_used_bytes"] + free
+        readings.append(GpuReading(uuid=uuid, name=name, at=at, labels=dict(labelled), **fields))
+    return readings
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((labels[name] for name in names if labels.get(name)), None)

@@ -14,18 +14,18 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import BadInput, option
-from tokonomics.measure.meter.budget import MonthlyBudget
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger, Mark
-from tokonomics.measure.meter.meter import Meter
+from tokonomics.measure.meter.live_meter import Meter
 from tokonomics.measure.meter.readings import Clock, GpuSource, Source, SystemClock
 from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization, on_loopback
+from tokonomics.measure.meter.spending import MonthlyBudget
 from tokonomics.measure.meter.state import MeterState, Planned
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
-    from tokonomics.measure.meter.prices import Prices
     from tokonomics.measure.meter.prometheus_source import PrometheusSource
+    from tokonomics.measure.meter.spending import Prices
 
 Show = Callable[[MeterState], None]
 _LAST_MINUTES_S = 600.0  # read again: not all servers were scraped at once; the ledger leaves out what it has
@@ -133,7 +133,7 @@ async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None])
     if asked.listen is None:
         yield show
         return
-    from tokonomics.measure.meter.exposition import Told, serve_exposition
+    from tokonomics.measure.meter.exposition import ExposedSettings, serve_exposition
 
     latest: list[MeterState] = []
 
@@ -141,7 +141,9 @@ async def _exposed(asked: MeterSettings, show: Show, say: Callable[[str], None])
         latest[:] = [state]
         show(state)
 
-    told = Told(gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh)
+    told = ExposedSettings(
+        gpus_per_target=asked.gpus_per_server, price_date=asked.price_date, usd_per_kwh=asked.usd_per_kwh
+    )
     async with serve_exposition(*asked.listen, lambda: latest[0] if latest else None, told) as address:
         say(f"our own metrics: {address}")
         yield show_and_keep

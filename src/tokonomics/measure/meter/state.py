@@ -167,6 +167,21 @@ class Verdict(Noun):
     said: str
 
 
+class StatementLine(Noun):
+    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
+    sums: MeterTally
+
+
+class Statement(Noun):
+    since: float
+    until: float
+    by: tuple[str, ...]
+    lines: tuple[StatementLine, ...]
+    total: MeterTally
+    planned: Planned | None = None
+    against_plan: Verdict | None = None
+
+
 class MonthEnd(Noun):
     """What a month comes to: the middle, and an interval that covers 80 %; None where too little is known."""
 

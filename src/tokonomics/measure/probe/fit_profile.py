@@ -1,5 +1,10 @@
 """From timings to a profile: curves of this GPU, and how well they predict whole steps that were timed beside them.
 
+A kernel's law is fitted by least squares of logarithms, far outliers held down, parameters in bounds. All parameters
+are positive and are fitted in logarithms. The corner's sharpness is tried at a few values, which compute fast, rather
+than fitted. What the timings cannot tell is pulled to where it starts. The bounds are orders of magnitude of the
+hardware; ``benchmarks/fit_matrix_kernels.py`` and ``fit_attention_kernels.py`` fit the shipped curves with them.
+
 Each curve is fitted twice: without a quarter of its shapes, whose error is reported, and on all, which is kept. What
 lies between the kernels of a layer is what a stack of layers takes beyond its matrix products, each timed at the
 very sizes it has there. Whole models are only checked against.
@@ -10,17 +15,16 @@ import statistics
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, UnknownName, from_validation, option, shorten
 from tokonomics.measure.measurements import Measurement, steps_from
-from tokonomics.measure.probe import fit_law as laws
 from tokonomics.measure.probe.timings import KIND, PROBE
 from tokonomics.measure.validate import ScoredPrediction, kind_of, predict
 from tokonomics.physics.attention_kernels import DecodeCurve, PrefillCurve, Work, decode_time, prefill_time
@@ -28,6 +32,94 @@ from tokonomics.physics.calibration import ErrorSpread, Fitted, HeldOut, Kernels
 from tokonomics.physics.matrix_kernels import GemmCurve, LinkCurve, all_reduce_seconds, gemm_seconds
 
 Array = NDArray[np.float64]
+Curve = TypeVar("Curve", bound=tuple[float, ...])
+
+
+class Bounds(NamedTuple, Generic[Curve]):
+    """Where each parameter of a law starts, and its range."""
+
+    start: Curve
+    low: Curve
+    high: Curve
+
+
+GEMM = Bounds(
+    GemmCurve(2.5e-6, 3e-6, 4e3, 0.85, 0.85, 16, 128, 64, 2, 0.1),
+    GemmCurve(5e-7, 1e-8, 200, 0.3, 0.2, 0.1, 0.1, 0.1, 1, 1e-3),
+    GemmCurve(2e-5, 1e-2, 1e8, 0.95, 1, 512, 4096, 2048, 8, 0.3),
+)
+LINK = Bounds(LinkCurve(6e-6, 0.6, 1.2), LinkCurve(1e-6, 0.001, 0.5), LinkCurve(1e-4, 1, 4))
+DECODE = Bounds(
+    DecodeCurve(6e-6, 0.8e-6, 100, 3e-6, 6e4, 0.85, 0.3, 1.8, 16, 8, 1e12),
+    DecodeCurve(1e-6, 1e-9, 16, 1e-8, 1e3, 0.05, 0.02, 1.05, 0.3, 0.5, 5e9),
+    DecodeCurve(40e-6, 2e-5, 1e5, 5e-5, 1e7, 1, 1, 5, 1e4, 64, 1e13),
+)
+PREFILL = Bounds(
+    PrefillCurve(6e-6, 0.6, 200, 64, 0.5, 8e-9, 0.8, 3, 1.5),
+    PrefillCurve(1e-6, 0.02, 1, 1, 0.02, 1e-10, 0.3, 0.01, 1.0),
+    PrefillCurve(60e-6, 1, 5000, 1000, 1, 1e-6, 1, 300, 6),
+)
+GEMM_SHARPNESS = (1.0, 2.0, 4.0, 8.0)
+ATTENTION_SHARPNESS = (1.0, 2.0, 4.0)
+PULL = 0.3  # of an attention parameter to where it starts, beside one for each timing
+HEAT_S = 1e-3  # a GPU that has computed for this long is half as hot as one that serves
+
+
+def least_log_squares(
+    predict: Callable[[Array], Array],
+    seconds: Array,
+    begin: Sequence[float] | Array,
+    low: Sequence[float] | Array,
+    high: Sequence[float] | Array,
+    *,
+    fixed: int | None = None,
+    weight: Array | None = None,
+    pull: float = 0.0,
+    pull_to: Sequence[float] | Array | None = None,
+    most_steps: int = 100,
+) -> tuple[float, Array]:
+    """Loss and parameters; the one at ``fixed`` stays as it begins."""
+    from scipy.optimize import least_squares
+
+    first = np.asarray(begin, np.float64)
+    free = np.arange(len(first)) != (-1 if fixed is None else fixed)
+    target = np.log(seconds)
+    scale = np.ones_like(target) if weight is None else weight
+    origin = np.log(first if pull_to is None else np.asarray(pull_to, np.float64))[free]
+
+    def whole(x: Array) -> Array:
+        values = first.copy()
+        values[free] = np.exp(x)
+        return values
+
+    def residuals(x: Array) -> Array:
+        errors = scale * (np.log(predict(whole(x))) - target)
+        return np.concatenate([errors, pull * (x - origin)]) if pull else np.asarray(errors)
+
+    bounds = np.log(np.asarray(low))[free], np.log(np.asarray(high))[free]
+    inside = np.clip(np.log(first)[free], bounds[0] + 1e-6, bounds[1] - 1e-6)
+    solved = least_squares(residuals, inside, bounds=bounds, loss="soft_l1", f_scale=0.1, max_nfev=most_steps)
+    return float(solved.cost), whole(solved.x)
+
+
+def fit_law(
+    predict: Callable[[Array], Array],
+    seconds: Array,
+    bounds: Bounds[Any],
+    *,
+    sharpness: Sequence[float],
+    weight: Array | None = None,
+    pull: float = 0.0,
+) -> Array:
+    """The parameters under the sharpness that fits best."""
+    place, trials = bounds.start._fields.index("sharpness"), []
+    how = {"fixed": place, "weight": weight, "pull": pull}
+    for p in sharpness:
+        begin = np.where(np.arange(len(bounds.start)) == place, p, bounds.start)
+        trials.append(least_log_squares(predict, seconds, begin, bounds.low, bounds.high, **how))
+    return min(trials, key=lambda trial: trial[0])[1]
+
+
 Rows = Sequence[Mapping[str, Any]]
 Law = Callable[[Array, NDArray[np.intp]], Array]  # seconds of the rows at some indices, by parameters
 
@@ -109,8 +201,8 @@ def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
         gpu=gpu.key,
         memory=share,
         gemm=gemm,
-        decode=_by_width(timings.get("decode_attention") or (), lambda rows: _decode(gpu, rows), split=True),
-        prefill=_by_width(timings.get("prefill_attention") or (), lambda rows: _prefill(gpu, rows), split=False),
+        decode=_by_width(timings.get("decode_attention") or (), gpu, decode=True),
+        prefill=_by_width(timings.get("prefill_attention") or (), gpu, decode=False),
         all_reduce={
             gpus: fitted
             for gpus in sorted({int(row["gpus"]) for row in timings.get("all_reduce") or ()})
@@ -124,7 +216,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     m, n, k = (_column(rows, name) for name in ("m", "n", "k"))
     busy_s = np.array([row.get("busy_ms", 0.0) for row in rows]) * 1e-3
     heat = np.array([row.get("heat", math.nan) for row in rows], np.float64)
-    heat = np.where(np.isnan(heat), busy_s / (busy_s + laws.HEAT_S), heat)
+    heat = np.where(np.isnan(heat), busy_s / (busy_s + HEAT_S), heat)
     peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
 
     def law(x: Array, at: NDArray[np.intp]) -> Array:
@@ -133,35 +225,24 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     # A model's time is in its large matrices, and most of its steps have few tokens.
     weight = np.clip(np.sqrt(n * k / 16e6), 0.3, 1.5)
     shapes = [f"{row['n']}/{row['k']}" for row in rows]
-    return _fitted(law, rows, laws.GEMM, shapes, ("m", "n", "k"), laws.GEMM_SHARPNESS, weight)
+    return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, weight)
 
 
-def _decode(gpu: Gpu, rows: Rows) -> Fitted | None:
-    batch, context, heads, kv_heads, head_dim = (
-        _column(rows, name) for name in ("batch", "context", "heads", "kv_heads", "head_dim")
-    )
+def _attention(gpu: Gpu, rows: Rows, *, decode: bool) -> Fitted | None:
+    batch, heads, kv_heads, head_dim = (_column(rows, name) for name in ("batch", "heads", "kv_heads", "head_dim"))
+    sizes = ("batch", "context") if decode else ("tokens", "past")
+    first, second = (_column(rows, name) for name in sizes)
     peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
 
     def law(x: Array, at: NDArray[np.intp]) -> Array:
         work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
-        return decode_time(DecodeCurve(*x), bandwidth, peak, batch[at], context[at], work)
+        if decode:
+            return decode_time(DecodeCurve(*x), bandwidth, peak, first[at], second[at], work)
+        return prefill_time(PrefillCurve(*x), bandwidth, peak, first[at], second[at], work, None, batch[at])
 
-    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['context']}" for row in rows]
-    return _fitted(law, rows, laws.DECODE, shapes, ("batch", "context"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
-
-
-def _prefill(gpu: Gpu, rows: Rows) -> Fitted | None:
-    many, tokens, past, heads, kv_heads, head_dim = (
-        _column(rows, name) for name in ("batch", "tokens", "past", "heads", "kv_heads", "head_dim")
-    )
-    peak, bandwidth = gpu.peak_flops(Precision.bf16), gpu.bandwidth_bytes_per_s
-
-    def law(x: Array, at: NDArray[np.intp]) -> Array:
-        work = Work(kv_heads[at], heads[at] / kv_heads[at], 4.0 * head_dim[at], 4.0 * head_dim[at])
-        return prefill_time(PrefillCurve(*x), bandwidth, peak, tokens[at], past[at], work, None, many[at])
-
-    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row['tokens']}" for row in rows]
-    return _fitted(law, rows, laws.PREFILL, shapes, ("tokens", "past"), laws.ATTENTION_SHARPNESS, pull=laws.PULL)
+    length = "context" if decode else "tokens"
+    shapes = [f"{row['heads']}/{row['kv_heads']}/{row['batch']}/{row[length]}" for row in rows]
+    return _fitted(law, rows, DECODE if decode else PREFILL, shapes, sizes, ATTENTION_SHARPNESS, pull=PULL)
 
 
 def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
@@ -173,7 +254,7 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
     def law(x: Array) -> Array:
         return all_reduce_seconds(LinkCurve(*x), gpus, message, gpu.link_among(gpus))
 
-    _, curve = laws.least_log_squares(law, seconds, *laws.LINK)
+    _, curve = least_log_squares(law, seconds, *LINK)
     seen = {"bytes": Range(low=float(message.min()), high=float(message.max()))}
     return Fitted(curve=_short(curve), seen=seen, rows=len(rows), held_out=0)
 
@@ -181,7 +262,7 @@ def _link(gpu: Gpu, gpus: int, rows: Rows) -> Fitted | None:
 def _fitted(
     law: Law,
     rows: Rows,
-    bounds: laws.Bounds[Any],
+    bounds: Bounds[Any],
     shapes: Sequence[str],
     sizes: Sequence[str],
     sharpness: Sequence[float],
@@ -198,7 +279,7 @@ def _fitted(
 
     def solve(at: NDArray[np.intp]) -> Array:
         chosen = None if weight is None else weight[at]
-        return laws.fit_law(lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, weight=chosen, pull=pull)
+        return fit_law(lambda x: law(x, at), seconds[at], bounds, sharpness=sharpness, weight=chosen, pull=pull)
 
     error = np.zeros(0)
     if 0 < apart.sum() < len(rows) - fewest // 2:
@@ -214,13 +295,14 @@ def _fitted(
     )
 
 
-def _by_width(rows: Rows, fit: Callable[[Rows], Fitted | None], *, split: bool) -> dict[str, Fitted]:
-    """One curve for each head width, and for grouped heads apart from plain ones where ``split``."""
+def _by_width(rows: Rows, gpu: Gpu, *, decode: bool) -> dict[str, Fitted]:
+    """One attention curve for each head width; of decode, for grouped heads apart from plain ones."""
 
     def name(row: Mapping[str, Any]) -> str:
-        return f"{'plain' if split and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
+        return f"{'plain' if decode and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
 
-    fits = {kind: fit([row for row in rows if name(row) == kind]) for kind in sorted({name(row) for row in rows})}
+    alike = {kind: [row for row in rows if name(row) == kind] for kind in sorted({name(row) for row in rows})}
+    fits = {kind: _attention(gpu, own, decode=decode) for kind, own in alike.items()}
     return {kind: fitted for kind, fitted in fits.items() if fitted}
 
 

@@ -1,14 +1,14 @@
 """What a change of a setup keeps of the model's quality: nothing is lost, a share by whose score, or not scored.
 
 Only the precision of weights and KV cache touches the answers; everything else, drafts included, computes the same
-distribution. A score is one's own, or published for the model or its family (``catalog.recovery``). Of weights and KV
-cache together the product is taken.
+distribution. A score is one's own, or published for the model or its family (``catalog.checkpoints``). Of weights and
+KV cache together the product is taken.
 """
 
 import math
 
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import Recovery, recovery_of, recovery_text
+from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.types import Noun
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.precision import Precision
-from tokonomics.catalog.recovery import QuantisedPart, allowed_by_recovery
 from tokonomics.errors import BadInput, option
-from tokonomics.physics.deployment import why_not_run
-from tokonomics.physics.speculation import ACCEPTANCE, DRAFT_TOKENS, Speculation
+from tokonomics.physics.deployment import ACCEPTANCE, DRAFT_TOKENS, Speculation, why_not_run
 from tokonomics.planner.drafting import METHODS, draft_named
 from tokonomics.planner.levers.right_size import right_size
 from tokonomics.serving.fleet import Router

@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import LeverBill, replica_hour
+from tokonomics.money.cost import BeforeAfter, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes, max_sequences
-from tokonomics.physics.sharding import adapter_bytes
+from tokonomics.physics.memory import adapter_bytes, kv_budget_bytes, max_sequences
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.traffic.tenants import tenant_numbers
@@ -61,7 +60,7 @@ class LoraLever(Noun):
     """One base for all against a deployment for each adapter."""
 
     lora: Lora
-    bill: LeverBill
+    bill: BeforeAfter
     """An hour; an adapter that no tenant of the trace uses needs one replica when it has its own deployment."""
 
 
@@ -73,7 +72,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
     made = lora(deployment, max(1, round(pooling.batch)), max(1, round(context)), shares.tolist())
     apart = pooling.apart.replicas + max(0, deployment.lora_adapters - len(pooling.tenants))
     before = replica_hour("a deployment for each", apart, sharing.usd_per_replica_hour(apart))
-    return LoraLever(lora=made, bill=LeverBill(before=before, after=pooling.bill.after))
+    return LoraLever(lora=made, bill=BeforeAfter(before=before, after=pooling.bill.after))
 
 
 def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[float] = ()) -> Lora:

@@ -18,7 +18,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
-from tokonomics.money.cost import CostTree, LeverBill, replica_hour
+from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
@@ -126,7 +126,7 @@ class PrefixCacheLever(Noun):
     """KV that a replica's GPUs have room for, each head once: running requests and cache share it."""
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
-    bill: LeverBill | None
+    bill: BeforeAfter | None
     """From the first row to the cheapest; of equals the quickest to the first token. Where no SLO is set, only to
     one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
     SLO."""
@@ -202,7 +202,7 @@ def prefix_cache_lever(
         gpu_cache_bytes=gpu_cache_bytes(deployment),
         kv_bytes_per_token=per_token,
         rows=tuple(rows),
-        bill=LeverBill(before=rows[0].bill, after=best.bill) if rows[0].bill and best and best.bill else None,
+        bill=BeforeAfter(before=rows[0].bill, after=best.bill) if rows[0].bill and best and best.bill else None,
         best=best.setting.name if best else None,
         slower=_slower(rows, best),
         sizes=hits_by_size(trace, per_token),

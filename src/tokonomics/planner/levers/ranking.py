@@ -15,8 +15,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
-from tokonomics.physics.sharding import shard
+from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved

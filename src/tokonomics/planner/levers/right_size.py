@@ -5,7 +5,7 @@ the setup has besides.
 import math
 from operator import itemgetter
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits

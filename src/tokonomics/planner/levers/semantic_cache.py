@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree, LeverBill, replica_hour
+from tokonomics.money.cost import BeforeAfter, CostLine, CostTree, replica_hour
 from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.spread import Spread
@@ -29,8 +29,7 @@ from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.embeddings import Embedded, Vectors
-from tokonomics.traffic.prompts import Prompts, tokens_of
+from tokonomics.traffic.prompts import Embedded, Prompts, Vectors, tokens_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
@@ -114,7 +113,7 @@ class SemanticLever(Noun):
     """Vectors, the links between them and answers of the trace, all kept."""
     breaks: str | None
     """The SLO that the wait breaks on any number of replicas: there is no bill then."""
-    bill: LeverBill | None
+    bill: BeforeAfter | None
 
     @property
     def beside_gpus(self) -> tuple[CostLine, ...]:
@@ -220,7 +219,7 @@ def semantic_cache_lever(
     bill = None
     if not breaks:
         now = hour("no answer reused", before)
-        bill = LeverBill(before=now, after=hour("similar ones answered from the cache", after, *beside))
+        bill = BeforeAfter(before=now, after=hour("similar ones answered from the cache", after, *beside))
     return SemanticLever(
         hit_share=hit_share,
         replicas_before=before.replicas if before else 0,

@@ -10,10 +10,10 @@ step only where the user says something of it: its saving is that of the accepta
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
-from tokonomics.physics.speculation import acceptance_for
+from tokonomics.physics.deployment import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.levers.kept_quality import QualityKept, quality_kept
 from tokonomics.planner.levers.lever_list import NOTHING_SHARED, Choices, all_levers, billed, differs, memories, moved

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from tokonomics.errors import BadInput
-from tokonomics.money.cost import CostLine, CostTree, LeverBill
+from tokonomics.money.cost import BeforeAfter, CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
@@ -74,7 +74,7 @@ class TemplateLever(Noun):
     """Of the GPUs' room for KV, which the cache lacks then."""
     once_usd: NonNegativeFloat
     """To compute them on every replica."""
-    bill: LeverBill
+    bill: BeforeAfter
     """Prefill of an hour: with the cache as it is, and with the templates kept for good, computed once in the trace."""
 
 
@@ -177,7 +177,7 @@ def template_lever(
         kv_bytes=kv_bytes,
         room_share=kv_bytes / max(1, gpu_cache_bytes(deployment)),
         once_usd=once.usd * hours,
-        bill=LeverBill(
+        bill=BeforeAfter(
             before=CostTree(name="cache as it is", lines=(line("prefill", now_s),)),
             after=CostTree(name="templates kept", lines=(line("prefill", kept_s), once)),
         ),
@@ -196,7 +196,7 @@ def _pinned(
     once_s = 0.0
     for name, _ in templates:
         request = int(np.argmax(fixed.template == name))
-        chain = prefix.of(request)[: fixed.blocks[request]].tolist()
+        chain = prefix.blocks_of(request)[: fixed.blocks[request]].tolist()
         # Chained ids: what another template has of it is its beginning.
         new = [block for block in chain if block not in held]
         if len(held) + len(new) > room:

@@ -17,14 +17,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, compu
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
 from tokonomics.money.class_bill import at_peak
-from tokonomics.money.cost import CostTree, LeverBill, replica_hour
+from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
-from tokonomics.sizing.attempt import Attempts, Sized, attempt
+from tokonomics.sizing.attempt import Attempts, Sized, simulated
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
@@ -119,7 +119,7 @@ class Pooling(Noun):
     """Sequences in a step of the shared fleet, in the mean."""
     prompt_share: NonNegativeFloat
     """Of the GPU time that requests take in full batches: that of prompts."""
-    bill: LeverBill
+    bill: BeforeAfter
     """An hour."""
     shared_by_usage_usd_per_hour: tuple[float, ...]
     """What each would pay if idle time followed usage, for comparison."""
@@ -194,13 +194,6 @@ class Sharing:
         return Together(of_each, simulated(for_all, of_each), over_all, fewer)
 
 
-def simulated(setup: Setup, sized: Sized) -> Simulation:
-    """What happens on a fleet as it was sized, to the end."""
-    made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
-    assert made is not None
-    return made
-
-
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     """Every tenant alone, all together, and together with their peaks moved."""
     trace = sharing.trace
@@ -247,7 +240,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         sized=sized,
         batch=outcome(made).batch,
         prompt_share=float(prompts_s.sum() / max((prompts_s + answers_s).sum(), 1e-9)),
-        bill=LeverBill(before=_bill(apart), after=_bill(together)),
+        bill=BeforeAfter(before=_bill(apart), after=_bill(together)),
         shared_by_usage_usd_per_hour=by_usage,
     )
 
@@ -293,10 +286,10 @@ def _tenant_rows(
                 cached_tokens=int(made.served.cached_tokens[at].sum()),
                 output_tokens=int(trace.output_tokens[at].sum()),
                 alone_replicas=needed,
-                alone_busy_share=float(simulation.replicas["busy_s"].sum()) / (needed * made.end_s),
+                alone_busy_share=outcome(simulation).busy_share,
                 alone=latency_reader(simulation, sharing.slos)([tenant]),
                 shared=in_the_pool([tenant]),
-                usage_replicas=used_s[tenant] / made.end_s,
+                usage_replicas=together.replicas * used_s[tenant] / paid_s,
                 usage_usd_per_hour=usage[place],
                 unused_usd_per_hour=unused[place],
                 alone_usd_per_hour=alone[place],
@@ -331,18 +324,16 @@ def _shapley(
 
 
 def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow:
-    """The fleets of all tenants as one line: paid for as long as the longest of them runs."""
-    replicas = sum(needed for needed, _ in own.values())
-    end_s = max(made.end_s for _, made in own.values())
-    shares = [(outcome(made).load_share, float(made.paid_s.sum())) for _, made in own.values()]
-    load = math.fsum(math.nan if share is None else share * paid_s for share, paid_s in shares) / (replicas * end_s)
-    busy_s = math.fsum(float(made.replicas["busy_s"].sum()) for _, made in own.values())
+    """The fleets of all tenants as one line: paid for as long as the one whose requests come longest."""
+    served = [(outcome(made), counted(made)) for _, made in own.values()]
+    replicas, rated_s = sum(needed for needed, _ in own.values()), max(when.rated_s for _, when in served)
+    loads = [one.load_share * when.paid_s for one, when in served if one.load_share is not None]
     return FleetRow(
         name="each its own fleet",
         replicas=replicas,
         usd_per_hour=replicas * sharing.usd_per_replica_hour(replicas),
-        busy_share=busy_s / (replicas * end_s),
-        load_share=None if math.isnan(load) else load,
+        busy_share=math.fsum(one.busy_share * when.paid_s for one, when in served) / (replicas * rated_s),
+        load_share=math.fsum(loads) / (replicas * rated_s) if len(loads) == len(served) else None,
         correlation=None,
     )
 

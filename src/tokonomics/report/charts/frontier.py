@@ -12,10 +12,10 @@ to put the same together, and does so where the chart is saved.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tokonomics.catalog.precision import Precision
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
-from tokonomics.money.api_bill import ApiBill
+from tokonomics.money.api_bill import ApiCost
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
@@ -65,7 +65,7 @@ def frontier_chart(
     model_name: str,
     *,
     bills: BillRange | None = None,
-    apis: Sequence[ApiBill] = (),
+    apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> style.Spec:
     """Price against speed for each user and against time to the first token, a point for every fleet."""
@@ -104,7 +104,7 @@ def frontier_rows(
     plan: Plan,
     *,
     bills: BillRange | None = None,
-    apis: Sequence[ApiBill] = (),
+    apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> list[style.Row]:
     """The pick, other fleets, what APIs charge, what was measured: figures, and the same in words.
@@ -176,7 +176,7 @@ def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | No
     return row
 
 
-def _charged(bill: ApiBill) -> style.Row:
+def _charged(bill: ApiCost) -> style.Row:
     cached = f", {percent(bill.cached_share)} of prompts from its cache" if bill.cached_share else ""
     quoted = f", quoted {bill.date}" if bill.date else ""
     return {

@@ -1,17 +1,24 @@
-"""Levers as pictures: the waterfall from naive to optimised, and each lever's saving beside that of all together."""
+"""What can be saved as pictures: by levers, by caching, by tenants that share."""
 
 import math
+from collections.abc import Sequence
 from textwrap import wrap
 
 import altair as alt
 
+from tokonomics.errors import BadInput, option
+from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
 from tokonomics.planner.levers.ranking import Ranking
+from tokonomics.planner.levers.semantic_cache import SemanticHits
 from tokonomics.planner.levers.stack import Waterfall
+from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.report.charts import style
 from tokonomics.report.wording import setup_text
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
-from tokonomics.units import percent, usd
+from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.units import percent, plural, seconds, usd
 
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}
 _SAVINGS = {"alone": style.LIGHT_GREEN, "added": style.RED, "sum": "#ffffff", "together": style.DARK_GREEN}
@@ -144,3 +151,169 @@ def _said(share: float) -> str:
     if abs(share) < _NOTHING:
         return "saves 0 %"
     return f"saves {percent(share)}" if share > 0 else f"costs {percent(-share)} more"
+
+
+# --- caching ---------------------------------------------------------------------------------------------------------
+
+
+_WIDTH, _HEIGHT = 380, 230
+
+
+def cache_chart(lever: PrefixCacheLever | None, hits: SemanticHits | None, threshold: float) -> alt.TopLevelMixin:
+    """A panel for each thing that was looked at."""
+    panels = [*([_sizes(lever), _settings(lever)] if lever else []), *([_thresholds(hits, threshold)] if hits else [])]
+    looked_at = lever or hits
+    if looked_at is None:
+        fix = f"Give {option('trace')}, or {option('prompts')} with {option('semantic')}."
+        raise BadInput("there is nothing to draw", field="chart", fix=fix)
+    title = f"What caching does: {lever.deployment}" if lever else "Similar prompts"
+    return style.whole(alt.hconcat(*panels, spacing=36).resolve_scale(color="independent"), title, looked_at.source)
+
+
+def _shares() -> alt.Y:
+    return style.upwards("share", None, alt.Scale(domainMin=0), format="%")
+
+
+def _sizes(lever: PrefixCacheLever) -> style.Marks:
+    points = [{"GB": size.size_bytes / 1e9, "share": size.share} for size in lever.sizes]
+    known = {price.tier.name: price.tier.size_bytes / 1e9 for row in lever.rows for price in row.setting.tiers}
+    known = {"GPU": lever.gpu_cache_bytes / 1e9, **known}
+    low, high = min(points[0]["GB"], *known.values()), max(points[-1]["GB"], *known.values())
+    x = style.across("GB", "size of one cache (GB of KV)", style.log(low, high), format="~s", tickCount=5, grid=False)
+    line = style.plot(points).mark_line(color=style.BLUE, point={"size": 18}).encode(x=x, y=_shares())
+    marks = style.limit([{"GB": size, "label": name} for name, size in known.items()], x, _HEIGHT - 8)
+    return style.panel(line, *marks, width=_WIDTH, height=_HEIGHT, title="Prompt tokens found, by size of the cache")
+
+
+def _settings(lever: PrefixCacheLever) -> style.Marks:
+    rows: list[style.Row] = [
+        {
+            "setting": row.setting.name.strip(),
+            "prefill": row.prefill_replicas,
+            "label": f"{usd(row.bill.usd)}/h on {row.needs}" if row.bill else "meets no SLO",
+        }
+        for row in lever.rows
+    ]
+    most = max(row.prefill_replicas for row in lever.rows) or 1.0
+    x = style.across("prefill", "replicas busy with prompts", style.linear(0, most * 1.45))
+    y = style.names("setting", [row["setting"] for row in rows])
+    title = "Prompt work, and the bill of the fewest replicas that keep up"
+    marks = style.bars(rows, color=style.BLUE).encode(x=x, y=y), style.labels(rows).encode(x=x, y=y)
+    return style.panel(*marks, width=_WIDTH, height=_HEIGHT, title=title)
+
+
+def _thresholds(hits: SemanticHits, threshold: float) -> style.Marks:
+    hit, false = "prompts that hit", "of labelled hits, false"
+    rows = [{"cosine": point.threshold, "share": point.hit_share, "kind": hit} for point in hits.points]
+    rows += [
+        {"cosine": label.threshold, "share": label.false_share, "kind": false}
+        for label in hits.labels
+        if label.false_share is not None
+    ]
+    x = style.across("cosine", "cosine from which an answer is reused", alt.Scale(zero=False))
+    palette = {hit: style.GREEN, false: style.RED} if hits.labels else {hit: style.GREEN}
+    line = style.plot(rows).mark_line(point={"size": 24})
+    asked = style.plot([{"cosine": threshold}]).mark_rule(strokeDash=style.DASHED, color=style.OUTLINE).encode(x=x)
+    marks = line.encode(x=x, y=_shares(), color=style.colours("kind", palette, orient="bottom")), asked
+    title = "Similar prompts" if hits.means else "Similar prompts (hashed words: spelling only)"
+    return style.panel(*marks, width=_WIDTH, height=_HEIGHT, title=title)
+
+
+# --- tenants that share ----------------------------------------------------------------------------------------------
+
+
+_TENANTS_WIDTH = 330
+_LEAST_S = 1e-3
+_WIDE = 8
+"""The slowest over the fastest from which the axis is logarithmic: else it would have one tick."""
+
+
+def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, slos: Sequence[Slo], shown: int) -> alt.TopLevelMixin:
+    """Fleets and the noisy neighbour above, the tenants' bills below: of so many tenants, then of all others."""
+    above = alt.hconcat(_fleets(pooling), _noisy(noisy, slos), spacing=40)
+    above = above.resolve_scale(color="independent", shape="independent")
+    both = alt.vconcat(above, _bills(pooling, shown), spacing=30)
+    targets = f"; {', '.join(pooling.slos)} for each" if pooling.slos else ""
+    return style.whole(
+        both.resolve_scale(color="independent", shape="independent"),
+        f"{plural(len(pooling.tenants), 'tenant')} apart and together: {pooling.deployment}",
+        f"{pooling.source}{targets}",
+    )
+
+
+def _fleets(pooling: Pooling) -> style.Marks:
+    fleets = [pooling.apart, pooling.together, *pooling.what_if]
+    rows = [
+        {
+            "fleet": fleet.name,
+            "replicas": fleet.replicas,
+            "label": f"{usd(fleet.usd_per_hour)}/h"
+            + ("" if fleet.load_share is None else f", {percent(fleet.load_share)} used"),
+            "kind": "these" if place < 2 else "supposed",
+        }
+        for place, fleet in enumerate(fleets)
+    ]
+    y = style.names("fleet", [fleet.name for fleet in fleets], 220)
+    most = max(fleet.replicas for fleet in fleets)
+    x = style.across("replicas", "replicas", style.linear(0, most * 1.6), tickMinStep=1, grid=False, format="d")
+    blocks = style.bars(rows).encode(
+        x=x, y=y, color=style.colours("kind", {"these": style.BLUE, "supposed": style.LIGHT_BLUE}, named=False)
+    )
+    title = f"The fewest replicas that {'meet the SLOs' if pooling.slos else 'keep up'}"
+    return style.panel(
+        blocks, style.labels(rows).encode(x=x, y=y), width=_TENANTS_WIDTH, height=alt.Step(34), title=title
+    )
+
+
+def _noisy(noisy: NoisyNeighbour, slos: Sequence[Slo]) -> style.Marks:
+    cases = [f"{row.name.strip()} ({row.replicas})" for row in noisy.rows]
+    palette = {noisy.tenant: style.RED, "all others": style.GREEN}
+    rows: list[style.Row] = [
+        {"case": case, "who": who, "seconds": max(latencies.ttft_p99_s, _LEAST_S)}
+        for case, row in zip(cases, noisy.rows, strict=True)
+        for who, latencies in zip(palette, (row.noisy, row.others), strict=True)
+        if latencies.ttft_p99_s is not None
+    ]
+    targets = [slo.seconds for slo in slos if slo.latency == Latency.ttft and slo.statistic == "p99"]
+    times = [*(row["seconds"] for row in rows), *targets]
+    wide = bool(times) and max(times) > _WIDE * min(times)
+    scale = style.log(min(times) / 1.2, max(times) * 1.2) if wide else style.linear(0, max(times, default=1) * 1.1)
+    x = style.across("seconds", "TTFT p99 (s)", scale, format="~g", tickCount=4)
+    marks = alt.Scale(domain=list(palette), range=["diamond", "circle"])
+    points = (
+        style.plot(rows)
+        .mark_point(filled=True, size=90, opacity=0.9)
+        .encode(
+            x=x,
+            y=alt.Y("case:N", title=None, sort=cases, axis=alt.Axis(labelLimit=220, grid=True, domain=False)),
+            yOffset=alt.YOffset("who:N", sort=list(palette)),
+            color=style.colours("who", palette, orient="bottom"),
+            shape=alt.Shape("who:N", title=None, scale=marks),
+        )
+    )
+    target = [{"seconds": bound, "label": f"SLO {seconds(bound)}"} for bound in targets[:1]]
+    title = f"Beside {noisy.tenant} sending {noisy.times} times as much (replicas)"
+    return style.panel(points, *style.limit(target, x), width=_TENANTS_WIDTH, height=34 * len(cases), title=title)
+
+
+def _bills(pooling: Pooling, shown: int) -> style.Marks:
+    palette = {"used": style.BLUE, "unused": style.SAND, "a fleet of its own": style.RED}
+    columns = ("usage_usd_per_hour", "unused_usd_per_hour", "alone_usd_per_hour")
+    bills = {row.tenant: [row] for row in pooling.tenants[:shown]}
+    if rest := pooling.tenants[shown:]:
+        bills[f"{len(rest)} others"] = list(rest)
+    rows = [
+        {"tenant": tenant, "usd": sum(getattr(row, column) for row in of), "part": part, "order": place}
+        for tenant, of in bills.items()
+        for place, (part, column) in enumerate(zip(palette, columns, strict=True))
+    ]
+    place: style.Settings = {
+        "x": style.across("usd", "dollars an hour", format="$~g", tickCount=8),
+        "y": style.names("tenant", list(bills), 160),
+        "color": style.colours("part", palette, orient="bottom", symbolType="square"),
+    }
+    alone = "datum.part == 'a fleet of its own'"
+    blocks = style.bars(rows).transform_filter(f"!({alone})").encode(**place, order="order:Q")
+    ticks = style.plot(rows).transform_filter(alone).mark_tick(thickness=3, size=16).encode(**place)
+    title = "What each tenant pays of the shared fleet, and what a fleet of its own would cost"
+    return style.panel(blocks, ticks, width=2 * _TENANTS_WIDTH + 200, height=alt.Step(22), title=title)

@@ -134,16 +134,32 @@ def limit(
     return [lines, labels(rows, left, color=colour, y=y).encode(x=x)]
 
 
+def tornado(rows: Sequence[Row], field: str, x: alt.X, unmoved: Mapping[str, str], tooltip: Sequence[Any]) -> Marks:
+    """Bars to either side of the ``mid`` of rows, one assumption (``what``) below the other, their ends named.
+
+    ``unmoved`` is every assumption in order, and what is said of it where it moves nothing.
+    """
+    mid = rows[0]["mid"]
+    moved = [row for row in rows if not math.isclose(row[field], mid, rel_tol=1e-9)]
+    changed = {row["what"] for row in moved}
+    still = [{"what": what, field: mid, "label": label} for what, label in unmoved.items() if what not in changed]
+    y = names("what", list(unmoved))
+    sides = colours("side", {"smaller value": GREEN, "larger value": BLUE}, symbolType="square")
+    layers = [
+        bars(rows).encode(x=x, x2="mid:Q", y=y, color=sides, tooltip=tooltip),
+        plot([{field: mid}]).mark_rule(color=INK).encode(x=x),
+        labels(row for row in moved if row[field] > mid).encode(x=x, y=y),
+        labels((row for row in moved if row[field] < mid), left=True).encode(x=x, y=y),
+        labels(still, dx=8, color=OUTLINE).encode(x=x, y=y),
+    ]
+    return panel(*layers, width=560, height=alt.Step(30))
+
+
 # --- panels ---------------------------------------------------------------------------------------------------------
 
 
-def heading(text: str) -> alt.TitleParams:
-    """Above one panel of several."""
-    return alt.TitleParams(text, anchor="start", fontSize=12, fontWeight="normal", color=INK, offset=6, frame="group")
-
-
 def panel_title(text: str) -> Settings:
-    """The same in a specification of one's own."""
+    """Above one panel of several."""
     return {
         "text": text, "anchor": "start", "fontSize": 12, "fontWeight": "normal", "color": INK, "offset": 6,
         "frame": "group",
@@ -151,10 +167,10 @@ def panel_title(text: str) -> Settings:
 
 
 def title(text: str, *subtitle: str) -> Settings:
-    """Above a whole chart, in a specification of one's own."""
+    """Above a whole chart."""
     return {
-        "text": text, "subtitle": list(subtitle), "anchor": "start", "fontSize": 15, "subtitleFontSize": 12,
-        "offset": 12,
+        "text": text, **({"subtitle": list(subtitle)} if subtitle else {}), "anchor": "start", "fontSize": 15,
+        "subtitleFontSize": 12, "offset": 12,
     }  # fmt: skip
 
 
@@ -162,14 +178,13 @@ def panel(*layers: Marks, width: float | alt.Step, height: float | alt.Step, tit
     """Marks over each other."""
     drawn = alt.layer(*layers) if len(layers) > 1 else layers[0]
     sized = drawn.properties(width=width, height=height)
-    return sized.properties(title=heading(title)) if title else sized
+    return sized.properties(title=alt.TitleParams(**panel_title(title))) if title else sized
 
 
 def whole(chart: Marks, name: str, *subtitle: str) -> alt.TopLevelMixin:
     """A chart under its title, without frames around its panels."""
-    lines = list(subtitle) or alt.Undefined
-    text = alt.TitleParams(name, subtitle=lines, anchor="start", fontSize=15, subtitleFontSize=12, offset=12)
-    drawn: alt.TopLevelMixin = chart.properties(title=text).configure_view(stroke=None)
+    titled = chart.properties(title=alt.TitleParams(**title(name, *subtitle)))
+    drawn: alt.TopLevelMixin = titled.configure_view(stroke=None)
     return drawn
 
 

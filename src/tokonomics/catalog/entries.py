@@ -1,0 +1,186 @@
+"""Entries of the catalogue: found by the names people use for them, and those of the user's own file.
+
+Case, spaces, dashes and underscores do not matter; a vendor prefix ("NVIDIA", "meta-llama/") may be left out.
+
+The user's own catalogue, one TOML file, lies where ``$TOKONOMICS_CATALOG`` says, else at
+``~/.config/tokonomics/catalog.toml``; without it there is nothing to add. An entry ``[models.my-model]`` or
+``[gpus.my-card]`` is read by the section it belongs to, and one with the key of ours replaces it. What we add to it
+(``save_entry``) leaves every other line as it was.
+"""
+
+import csv
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from datetime import date
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tokonomics.errors import BadInput, UnknownName, nearest, shorten
+from tokonomics.files import make_folder, write_text
+
+
+class Named(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+_VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOTALL)
+
+
+@lru_cache(maxsize=8192)
+def spelling(name: str) -> str:
+    """The form in which two spellings of one name are equal; kept, as every name looked up is held against all."""
+    bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
+    return _VENDORS.sub("", bare)
+
+
+def spellings(entry: Named) -> set[str]:
+    """Every form under which an entry is found."""
+    return {spelling(name) for name in (entry.key, entry.name, *entry.aliases)}
+
+
+def resolve(
+    kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None, listing: str | None = None
+) -> Entry:
+    """The entry of that name, or an error that suggests the nearest or the verb that lists them."""
+    known = tuple(entries)
+    wanted = spelling(name)
+    for entry in known:
+        if wanted in spellings(entry):
+            return entry
+    names = [spelled for entry in known for spelled in (entry.key, *entry.aliases)]
+    raise UnknownName(kind, name, names, fix=fix, listing=listing)
+
+
+DATA = Path(__file__).parent / "data"
+VARIABLE = "TOKONOMICS_CATALOG"
+SECTIONS = ("models", "gpus", "apis", "recovery", "market")
+MARKET_KEYS = ("provider", "region", "sellers", "discount", "offers")
+LARGEST_FILE = 10_000_000
+
+
+def shipped_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV file of ours, without the cells that are empty."""
+    with (DATA / name).open(encoding="utf-8", newline="") as file:
+        return [{field: cell for field, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+def shipped_tables(name: str) -> dict[str, Any]:
+    """The content of a TOML file of ours."""
+    return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
+
+
+def user_path() -> Path:
+    """Where the user's catalogue is, or would be."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).expanduser()
+    return Path(os.path.expanduser("~")) / ".config" / "tokonomics" / "catalog.toml"  # noqa: PTH111 — never raises
+
+
+def stamp(path: Path) -> int:
+    """Changes when the file does; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def user_market() -> dict[str, Any]:
+    """The user's own market, which stands in for what is not asked: ``provider = ["aws"]``, ``region = "EU"`` …"""
+    market = _section("market")
+    for key, value in market.items():
+        if key not in MARKET_KEYS:
+            fix = f"It takes {', '.join(MARKET_KEYS)}."
+            raise BadInput(f"[market] has no '{shorten(key)}'", where=str(user_path()), fix=fix)
+        texts = value if isinstance(value, list) else [value]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise BadInput(f"[market] {key} must be a text or a list of texts", where=str(user_path()))
+    return {key: value if key == "offers" or isinstance(value, list) else [value] for key, value in market.items()}
+
+
+def user_tables(section: str) -> dict[str, dict[str, Any]]:
+    """The entries of one section by key; none where there is no file."""
+    entries = _section(section)
+    for key, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise BadInput(f"'{section}.{shorten(key)}' needs a table", where=str(user_path()))
+    return entries
+
+
+def _section(section: str) -> dict[str, Any]:
+    path = user_path()
+    try:
+        if not path.exists():
+            if os.environ.get(VARIABLE):
+                raise BadInput("there is no such file", where=str(path), fix=f"Unset {VARIABLE} or create the file.")
+            return {}
+        stamp = path.stat()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be read: {shorten(str(error))}", where=shorten(str(path))) from None
+    return _parse(path, stamp.st_mtime_ns, stamp.st_size).get(section, {})
+
+
+def save_entry(section: str, key: str, fields: Mapping[str, Any]) -> Path:
+    """Add an entry to the file, in place of the one of that key; where the file lies."""
+    path = user_path()
+    own = user_tables(section) if path.exists() else {}
+    text = path.read_text("utf-8-sig") if path.exists() else ""
+    header = f"[{section}.{json.dumps(key, ensure_ascii=False)}]"
+    if key in own:
+        entry = re.compile(rf"^{re.escape(header)}[^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
+        text, found = entry.subn("", text)
+        if not found:
+            what = f"has an entry {section}.{shorten(key)} that is not written as {header}"
+            raise BadInput(what, where=str(path), fix="Remove it, and try again.")
+    lines = [header, *(f"{name} = {_toml(value)}" for name, value in fields.items())]
+    text = "\n".join([*([text.rstrip("\n"), ""] if text.strip() else []), *lines, ""])
+    make_folder(path.parent, str(path.parent))
+    write_text(path, text, str(path))
+    return path
+
+
+def _toml(value: object) -> str:
+    """A text, number, date or list as TOML writes it: JSON's way, but for dates."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+@lru_cache(maxsize=4)
+def _parse(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
+    """The file's sections; read again only when it has changed."""
+    where = str(path)
+    if not path.is_file():
+        raise BadInput("is not a file", where=where)
+    if size > LARGEST_FILE:
+        raise BadInput(f"has {size} bytes, too many for a catalogue", where=where)
+    try:
+        tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=where) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 text (byte {error.start})", where=where) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"is not valid TOML: {error}", where=where) from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"cannot be read: {shorten(str(error))}", where=where) from None
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            fix = f"Did you mean {' or '.join(nearest(name, SECTIONS) or SECTIONS)}?"
+            raise BadInput(f"unknown section '{shorten(name)}'", where=where, fix=fix)
+        if not isinstance(table, dict):
+            raise BadInput(f"'{name}' needs tables such as [{name}.my-entry]", where=where)
+    return tables

@@ -1,0 +1,266 @@
+"""What a source says that it ran, in our terms: model, GPU, engine and precision as a deployment with step times.
+
+Sources append to names, call engines by others and leave precisions out. Where a row of InferenceMAX does not say how
+its engine was set up, what its scripts pass is taken: read in SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` @ 1fc5d73c
+and ``benchmarks/single_node/*.sh`` of April 2026. A model that is not listed runs as its engine does by itself.
+"""
+
+import re
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tokonomics.catalog.engines import Engine, find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import KV_PRECISIONS, MoeMlp, Precision
+from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.errors import TokonomicsError, UnknownName, shorten
+from tokonomics.measure.measurements import Measurement, Mode
+from tokonomics.physics.calibration import profile_key
+from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_for, valid_tp
+from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.overhead import REQUESTS, overhead
+from tokonomics.physics.steptime import StepModel
+from tokonomics.planner.drafting import draft_named
+
+MANY_USERS = 16
+
+
+class Recipe(NamedTuple):
+    kv: Precision | None = None  # of the cache; None: as the engine has it
+    chunk: int | None = None  # tokens of a step with prompts
+    polls: tuple[int, int] = (0, 0)
+    """Steps after which new requests are looked for (``SCHEDULER_RECV_INTERVAL``), with few users and with many: in the
+    mean half of them pass before a request is seen."""
+    aligns: int = 0
+    """Steps that a prompt waits at the most until every group of the attention has one, so that they are computed
+    together (TensorRT-LLM's ``attention_dp_config``: ``enable_balance``, ``timeout_iters``); 0: none waits."""
+
+    def wait_steps(self, users: int, output_tokens: int, groups: int) -> float:
+        """Steps that pass before a request is looked at, in the mean."""
+        polled = self.polls[users >= MANY_USERS] / 2
+        if not self.aligns or groups == 1:
+            return polled
+        # The first waits the longest; who comes while it does waits half of that. One comes each time an answer ends.
+        others = self.aligns * users / output_tokens
+        return polled + self.aligns * (1 + others / 2) / (1 + others)
+
+
+class _Script(NamedTuple):
+    engine: str
+    model: str  # how its key begins
+    architecture: str
+    weights: Precision
+    tp: int | None  # None: any
+    recipe: Recipe
+
+
+_FP8, _FP4, _BF16 = Precision.fp8, Precision.nvfp4, Precision.bf16
+_SCRIPTS = (
+    # dsr1_fp4_b200.sh, dsr1_fp8_b200.sh (its TP 4 has settings of its own), dsr1_fp8_h200.sh
+    _Script("sglang", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, 16_384, (10, 30))),
+    _Script("sglang", "deepseek", "blackwell", _FP8, 4, Recipe(_FP8, 8_192, (10, 10))),
+    _Script("sglang", "deepseek", "blackwell", _FP8, None, Recipe(_FP8, 32_768, (10, 30))),
+    _Script("sglang", "deepseek", "hopper", _FP8, None, Recipe(None, 32_768)),
+    # qwen3.5_fp8_b200.sh, qwen3.5_bf16_b200.sh, qwen3.5_bf16_b300.sh, qwen3.5_fp8_h200.sh
+    _Script("sglang", "qwen3.5", "blackwell", _FP8, None, Recipe(_FP8, 32_768, (10, 30))),
+    _Script("sglang", "qwen3.5", "blackwell", _BF16, None, Recipe(None, 32_768, (10, 30))),
+    _Script("sglang", "qwen3.5", "hopper", _FP8, None, Recipe(_FP8, 16_384)),
+    # dsr1_fp8_b200_trt.sh, dsr1_fp8_h200_trt.sh, 70b_fp8_*_trt.sh, gptoss_fp4_b200_trt.sh (on an H200 the engine's own)
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP8, None, Recipe(_FP8, aligns=60)),
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, aligns=60)),
+    _Script("tensorrt-llm", "deepseek", "hopper", _FP8, None, Recipe(_FP8, aligns=60)),
+    _Script("tensorrt-llm", "llama", "blackwell", _FP8, None, Recipe(_FP8)),
+    _Script("tensorrt-llm", "llama", "blackwell", _FP4, None, Recipe(_FP8)),
+    _Script("tensorrt-llm", "llama", "hopper", _FP8, None, Recipe(_FP8)),
+    _Script("tensorrt-llm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8)),
+    # gptoss_fp4_b200.sh
+    _Script("vllm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 8_192)),
+)
+
+
+def recipe(engine: str, model: str, architecture: str, weights: Precision, tp: int) -> Recipe:
+    """Of an engine, a model and an architecture by our keys."""
+    asked = (engine, architecture, weights)
+    found = (
+        script.recipe
+        for script in _SCRIPTS
+        if (script.engine, script.architecture, script.weights) == asked
+        and model.startswith(script.model)
+        and script.tp in (None, tp)
+    )
+    return next(found, Recipe())
+
+
+TUNED_GRAPH_TOKENS = 2048
+"""``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
+
+ENGINES = {
+    "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
+    "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
+    "trt": "tensorrt-llm",
+}  # fmt: skip
+"""Under which of our engines others are predicted, by how their names begin.
+
+Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops over one batch as llama.cpp is, with
+weights of four bits and several GPUs split by layers.
+"""
+
+LLAMA_CPP = ("llama.cpp", "ollama")
+"""What runs its kernels and its scheduler; what else it stands for shares neither."""
+
+HOSTLESS = "optimum-habana"
+"""Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
+
+_PRECISIONS = (
+    (r"mxfp4", Precision.mxfp4),
+    (r"nvfp4|fp4", Precision.nvfp4),
+    (r"awq|gptq|int4|w4a|q4|4[- ]?bit", Precision.int4),
+    (r"w8a8|int8|q8", Precision.int8),
+    (r"fp8|e4m3|e5m2|f8", Precision.fp8),
+    (r"fp32|float32|f32", Precision.fp32),
+    (r"16|half", Precision.bf16),
+)
+"""How sources write down precisions, most special first."""
+
+_SUFFIX = re.compile(
+    r"[-_.](instruct|chat|it|hf|base|fp8|fp16|bf16|awq|gptq|int4|int8|w8a8|w4a16|nvfp4|mxfp4|gguf|dynamic|v\d(\.\d)?)$"
+)
+"""What sources append to a model's name without changing its shape."""
+
+
+def steps_of(row: Measurement) -> StepModel:
+    # An engine's own program times rows of low latency: there is no front end.
+    era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
+    served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
+    return _step_model(served, era, profile_key(), row.draft, row.accepted_length)
+
+
+def deployment_of(row: Measurement) -> Deployment | None:
+    """What a row ran on, where we know all of it."""
+    with suppress(TokonomicsError):
+        return steps_of(row).deployment
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _step_model(
+    stated: tuple[Any, ...],
+    era: tuple[int, str | None, bool, bool],
+    profile: str | None,
+    draft: str | None,
+    accepted_length: float | None,
+) -> StepModel:
+    deployment = stated_deployment(*stated)
+    if era[2] and stated[-2] is None and (kv := recipe_of(deployment).kv):
+        stated = (*stated[:-2], kv, stated[-1])
+        deployment = stated_deployment(*stated)
+    if draft:
+        deployment = _drafting(deployment, draft, accepted_length)
+    if stated[-1] is None:  # no engine: bare steps
+        return StepModel(deployment, None)
+    year, version, tuned, served = era
+    own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
+    changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
+    if plain_engine(stated[-1]) not in LLAMA_CPP:
+        changes |= {"unpacks": False, "score_passes": 0.0}
+    if HOSTLESS in stated[-1].lower():
+        changes |= {"step_s": 0.0, "sequence_s": 0.0}
+    if tuned:
+        changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
+    return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and recipe_of(deployment).aligns > 0)
+
+
+def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
+    """What drafted as a row states it, such as ``mtp:3``: as much accepted as it states, or as is published."""
+    name, _, stated = draft.partition(":")
+    tokens = int(stated) if stated else None
+    acceptance = None if accepted_length is None else acceptance_for(accepted_length, tokens or DRAFT_TOKENS)
+    if accepted_length is not None and acceptance is None:
+        raise TokonomicsError(f"no round of {tokens or DRAFT_TOKENS} drafted tokens yields {accepted_length:g}")
+    made = draft_named(name, deployment.model, tokens, acceptance)
+    return deployment.model_copy(update={"speculation": made})
+
+
+def recipe_of(deployment: Deployment) -> Recipe:
+    """Of a row of InferenceMAX."""
+    served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
+    return recipe(*served, deployment.weights, deployment.tp)
+
+
+def stated_deployment(
+    model: str, gpu: str, tp: int, pp: int, ep: int, dp: int, weights: str, kv: str | None, engine: str | None
+) -> Deployment:
+    """What a source says that it ran, in our terms; an error says why it cannot be."""
+    if tp * dp % ep:
+        raise TokonomicsError(f"experts over {ep} GPUs, attention over {tp}: neither divides the other")
+    spec = model_named(model)
+    if ep > min((group.mlp.experts for group in spec.groups if isinstance(group.mlp, MoeMlp)), default=ep):
+        raise TokonomicsError(f"{spec.name} has fewer experts than {ep}")
+    if tp not in valid_tp(spec):
+        raise TokonomicsError(f"{spec.name} cannot be split {tp} ways")
+    if pp > spec.layers:
+        raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
+    found = engine_named(engine) if engine else find_engine("vllm")
+    # GPT-OSS is MXFP4 whatever a source states; unstated, the checkpoint's own precision holds.
+    precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
+    # What a source says ran is predicted, whether or not the engine's current release still runs it.
+    split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
+    made = Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
+    if max_sequences(made, 1):
+        return made
+    # It ran: with more of the memory than the engine takes by itself.
+    everything = {"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0, "reserve_bytes": 0}
+    limits = made.group_limits.model_copy(update=everything)
+    return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
+
+
+def model_named(name: str) -> ModelSpec:
+    """The model of that name, less what sources append to it."""
+    try:
+        return find_model(name)
+    except UnknownName:
+        shorter = _SUFFIX.sub("", name.lower())
+        if shorter == name.lower():
+            raise
+        return model_named(shorter)
+
+
+def plain_engine(name: str) -> str:
+    return re.split(r"[\s+(]", name.strip().lower())[0]
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of that name, or the one that stands for it."""
+    plain = plain_engine(name)
+    return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
+
+
+def assumed_weights(text: str, name: str) -> Precision | None:
+    """The checkpoint's own precision, where neither the source nor the model's name states one."""
+    model = model_named(name)
+    return None if model.checkpoint is Precision.mxfp4 or stated_weights(text, name) else model.served
+
+
+def stated_weights(text: str, name: str) -> Precision | None:
+    """The precision that a source states, or its model's name (Llama-3.1-8B-Instruct-FP8); None where neither does."""
+    if text.lower() not in ("unstated", "auto", ""):
+        return _precision(text)
+    named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))
+    return next(named, None)
+
+
+def _kv(text: str | None) -> Precision:
+    if text is None or text.lower() in ("", "auto", "unstated"):
+        return Precision.bf16
+    if (stated := _precision(text)) not in KV_PRECISIONS:
+        raise TokonomicsError(f"no curve for a KV cache in {stated}")
+    return stated
+
+
+def _precision(text: str) -> Precision:
+    for pattern, precision in _PRECISIONS:
+        if re.search(pattern, text.lower()):
+            return precision
+    raise TokonomicsError(f"unknown precision '{shorten(text)}'")

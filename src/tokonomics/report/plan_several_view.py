@@ -1,0 +1,263 @@
+"""Several models or demands: each model's pick, all on one GPU or on own ones, and the choice that is least wrong."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tokonomics.errors import option
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.regret import Regret
+from tokonomics.planner.shared_answer import Crossing, ModelHere, Way, WayRow
+from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text
+from tokonomics.report import blocks
+from tokonomics.report.plan_pick_view import asked_text, nothing
+from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
+from tokonomics.report.wording import (
+    FEWER_BITS,
+    NO_VALUE,
+    aged_since,
+    and_slos,
+    duration_text,
+    percent_text,
+    time_text,
+    usd_text,
+    workload_text,
+)  # fmt: skip
+from tokonomics.units import percent, plural, usd
+
+if TYPE_CHECKING:
+    from tokonomics.planner.plan import Study
+
+_NAMED = {Way.own: "each on its own GPU", Way.zero: "each on its own GPU, scaled to zero"}
+_SHARED = {
+    Way.shares: "all on one GPU by shares of its memory",
+    Way.slices: "all on one GPU by MIG slices",
+    Way.turns: "all on one GPU, one awake at a time",
+}
+
+
+def together_view(found: PlanTogether) -> blocks.View:
+    """The ways to serve several models."""
+    yield blocks.section(
+        *(
+            blocks.line(f"{asked.name} at {workload_text(asked.workload)}{and_slos(asked.slos)}", kind="asked")
+            for asked in found.asked
+        )
+    )
+    yield blocks.section(_headline(found), *_same_bits(found), *_crossing_line(found))
+    yield _ways(found)
+    yield _models(found)
+    yield blocks.note(*_notes(found))
+
+
+def _headline(found: PlanTogether) -> blocks.Line:
+    best = found.best
+    if best is None:
+        return blocks.line("No way meets every SLO.", kind="worst")
+    own = next((row for row in found.rows if row.way is Way.own), None)
+    place = f", {best.gpu} at {best.machine}" if best.way not in _NAMED else ""
+    than = ""
+    if own and best.way is not Way.own and own.meets:
+        than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
+    way = {**_NAMED, **_SHARED}[best.way]
+    return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}{aged_since(best.price_date)}")
+
+
+def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:
+    """What own GPUs cost at the pick's precision, where theirs is higher."""
+    if (at_these_bits := found.own_at_these_bits_usd_per_month) is not None:
+        yield blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(at_these_bits)}.")
+
+
+def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
+    """From which traffic on the other choice is cheaper."""
+    crossed = found.crossing
+    if crossed is None:
+        return
+    rates = [asked.workload.rate for asked in found.asked]
+    if crossed.above is None:
+        most = _rates(rates, crossed.below)
+        said = f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
+    elif not crossed.below:
+        said = f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
+    else:
+        said = _between(crossed, rates)
+    # The crossing is between GPUs that are never switched off.
+    always_on = found.best is not None and found.best.way is Way.zero
+    yield blocks.line(f"Of GPUs that stay on: {said[0].lower()}{said[1:]}" if always_on else said)
+
+
+def _between(crossed: Crossing, rates: list[float]) -> str:
+    above = crossed.above or 0.0
+    times = "this traffic" if crossed.below == 1 else f"{crossed.below:.3g} times this traffic"
+    cheap = f" ({usd(crossed.together_usd_per_month)} a month)" if crossed.together_usd_per_month else ""
+    own = f"own GPUs cost {usd(crossed.own_usd_per_month)}" if crossed.own_usd_per_month else "own GPUs serve it"
+    other = (
+        f"one for all {usd(crossed.together_above_usd_per_month)}"
+        if crossed.together_above_usd_per_month
+        else "no GPU below that serves all"
+    )
+    return (
+        f"One GPU for all is the cheaper choice up to {times}{cheap}; from "
+        f"{above:.3g} times on ({_rates(rates, above)}) apart is: {own}, {other}."
+    )
+
+
+def _rates(rates: list[float], factor: float) -> str:
+    return f"{' + '.join(f'{rate * factor:.3g}' for rate in rates)} requests/s"
+
+
+def _ways(found: PlanTogether) -> blocks.Table:
+    rows: list[Sequence[blocks.Pieces]] = []
+    for row in found.rows:
+        met = blocks.Span("met", "good") if row.meets else blocks.Span(_missed(row), "bad")
+        rows.append((row.way.value, row.gpu, row.machine, f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
+    rows += [(way.value, *[NO_VALUE] * 4, why) for way, why in found.not_possible.items()]
+    heads = ["!way", "GPU", "offer", ">GPUs paid", ">$/month", "SLOs"]
+    return blocks.table(heads, rows, best=0 if found.best else None)
+
+
+def _missed(row: WayRow) -> str:
+    late = [f"{model.model}: {model.breaks}" for model in row.models if model.breaks]
+    more = f"; {plural(len(late) - 1, 'other')} too" if len(late) > 1 else ""
+    return f"missed: {late[0]}{more}"
+
+
+def _models(found: PlanTogether) -> blocks.Table:
+    """Each model in each way."""
+    return blocks.listed(
+        [("" if place else row.way.value, model) for row in found.rows for place, model in enumerate(row.models)],
+        ("!way", lambda row: row[0]),
+        ("!model", lambda row: row[1].model),
+        ("weights", lambda row: f"{row[1].weights.value}{'*' if row[1].below_checkpoint else ''}"),
+        ("place", lambda row: row[1].place),
+        (">memory", lambda row: percent_text(row[1].memory_share)),
+        (">GPU time", lambda row: percent_text(row[1].gpu_share)),
+        (">TTFT p99", lambda row: _late(time_text(row[1].ttft_p99_s), row[1], "ttft")),
+        (">TPOT p99", lambda row: _late(time_text(row[1].tpot_p99_s), row[1], "tpot")),
+        (">$/month", lambda row: usd(row[1].usd_per_month)),
+        (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
+        title="Each model in each way",
+    )
+
+
+def _late(text: str, model: ModelHere, latency: str) -> blocks.Span:
+    return blocks.Span(text, "bad" if model.breaks and model.breaks.startswith(latency) else "")
+
+
+def _notes(found: PlanTogether) -> Iterator[str]:
+    ways = {row.way: row for row in found.rows}
+    yield "memory: of the GPU's. GPU time: in which it works for the model. A shared bill is split by GPU time."
+    if Way.shares in ways:
+        yield (
+            "Memory shares: processes without MPS take turns on the GPU. While k of them have work each runs at 1/k; "
+            "switching is taken to be free."
+        )
+    if Way.slices in ways:
+        yield (
+            "MIG slices: each has its part of the multiprocessors, memory and bandwidth, by NVIDIA's guide; speeds are "
+            "scaled. The bill is split by multiprocessors."
+        )
+    if (row := ways.get(Way.turns)) and row.switches_per_hour is not None:
+        switches = f"{row.switches_per_hour:.3g} switches an hour"
+        yield f"Sleep and wake: weights wait in the host's memory (vLLM's level 1); {switches}."
+    if (row := ways.get(Way.zero)) and row.hold_s is not None:
+        waits = f"nothing has come for {duration_text(row.hold_s)} at the most"
+        yield f"Scaled to zero: paid by the second, from the order of a machine until {waits}."
+    yield (
+        "Times to load, sleep and wake: published figures in catalog/data/start_times.toml. Every way has the same "
+        "choice of precisions: the most bits that fit, and on a shared GPU the fewest for all where those miss an SLO."
+    )
+    if any(model.below_checkpoint for row in found.rows for model in row.models):
+        yield FEWER_BITS
+
+
+# --- several models apart, or several demands ------------------------------------------------------------------------
+
+
+def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
+    """The pick of each model, the cheapest first."""
+    names = {study.plan.model: study.question.model.name for study in studies}
+    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
+    if not rows:
+        yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
+        return
+    cheapest = rows[0].usd_per_mtok.blended
+    yield blocks.listed(
+        rows,
+        ("!model", lambda row: names[row.model]),
+        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
+        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        (">$/month", lambda row: usd(row.usd_per_month)),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
+        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
+        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
+        best=0,
+        numbered=True,
+    )
+    without = [name for key, name in names.items() if key not in {row.model for row in rows}]
+    said = [
+        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
+        "Whether a cheaper model is good enough is for you to measure.",
+        "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
+        f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
+    ]
+    yield blocks.note(" ".join(part for part in said if part))
+
+
+def sold_view(result: PlanModels) -> blocks.View:
+    """What each pick earns in a month."""
+    if result.sales:
+        rows = [
+            (
+                sale.model,
+                *(usd_text(getattr(sale.usd_per_mtok, kind)) for kind in ("input", "cached", "output")),
+                *sale_cells(sale.month),
+                NO_VALUE if sale.break_even_requests_per_s is None else f"{sale.break_even_requests_per_s:.3g}",
+                percent_text(sale.break_even_load),
+            )
+            for sale in result.sales
+        ]
+        heads = ["!model", ">$/Mtok in", ">cached", ">out", *SALE_COLUMNS, ">pays from requests/s", ">load"]
+        yield blocks.section(blocks.table(heads, rows), title="Sold, a month")
+
+
+def cases_view(result: PlanCases) -> blocks.View:
+    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
+    name = result.studies[0].question.model.name
+    found: Regret | None = result.regret
+    if found is None:
+        lost = next(study for study in result.studies if study.plan.best is None)
+        yield from nothing(lost.plan, name, result.blame)
+        return
+    cases = list(result.cases or ())
+    yield blocks.section(
+        *(
+            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
+            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
+        )
+    )
+    least = found.least
+    if least is None:
+        yield blocks.line("No choice holds in every case.", kind="worst")
+        return
+    bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
+    yield blocks.line(
+        "Least regret: ",
+        blocks.Span(f"{least.gpu} {least.layout}", "best"),
+        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        f"at most {percent(least.largest_regret)} above the best of any case",
+        kind="headline",
+    )
+    rows = []
+    for place, choice in enumerate(found.choices, 1):
+        hardware = f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}"
+        dollars = (f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases)
+        best_in = ", ".join(cases[at] for at in choice.best_in) or "–"
+        offer, regret = f"{choice.provider} {choice.instance}", percent(choice.largest_regret)
+        rows.append((str(place), hardware, offer, *dollars, regret, best_in))
+    heads = ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"]
+    yield blocks.table(heads, rows, best=0)
+    yield blocks.note(
+        "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
+    )

@@ -1,0 +1,168 @@
+"""Disaggregated prefill/decode: how many replicas of each side, for the smallest bill.
+
+Both sides are layouts of one GPU with the same precisions and engine. Closed form: a replica that computes prompts
+alone finishes so many a second, one that answers alone so many (``serving.steady``); the load divided by either is the
+fewest of each side, and their machines a bill that the pair cannot go below. More replicas of a side never hurt, so the
+fewest of each side beside the most of the other bound the search from below; from there splits are tried by their bill.
+So the ratio is whatever costs least: what trying every split would give.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.capacity import MOST_REPLICAS
+from tokonomics.serving.links import link_speed
+from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prefill_only_rate
+from tokonomics.sizing.attempt import Attempts, Sized
+from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.load import Load
+from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, floors, tpot_limit
+from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.slo import Latency, Slo
+
+ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
+"""Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
+"Disaggregated Serving")."""
+_FURTHEST = 2
+"""Times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks."""
+_MORE = 4
+
+
+def served_on(setup: Setup, hosts: Hosts, replicas: int) -> Setup:
+    """A setup as these hosts serve it; the link between the sides of a disaggregated one depends on its replicas."""
+    if hosts.prefill is None:
+        return setup
+    link = link_speed(hosts.link(replicas), hosts.deployment.gpu)
+    return replace(
+        setup, prefill=hosts.prefill.deployment, prefill_replicas=hosts.prefill.replicas, link_bytes_per_s=link
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two layouts that serve together, with what one replica of each does at best."""
+
+    setup: Setup
+    """What both serve, in the layout that answers."""
+    prefill: Deployment
+    decode: Hosts
+    curve: ReplicaCurve
+    """Of the decode side."""
+    prompts: float
+    """A second, of one replica that computes nothing else."""
+    answers: Capacity
+    """Of one replica that computes no prompts."""
+    least: tuple[int, int]
+    """Replicas of each side that the load takes at the very least."""
+
+    def hosts(self, prompts: int) -> Hosts:
+        """With so many replicas for prompts."""
+        return replace(self.decode, prefill=PrefillPool(self.prefill, prompts), tiers=None)
+
+    def usd_per_hour(self, prompts: int, answers: int) -> float:
+        """On the cheapest machines."""
+        return replace(self._cheapest, prefill=PrefillPool(self.prefill, prompts)).usd_per_hour(prompts + answers)
+
+    @cached_property
+    def _cheapest(self) -> Hosts:
+        """With the cheapest machine of each size alone: a bill is asked for hundreds of times."""
+        return replace(self.decode, machines=self.decode.cheapest_of_each_size)
+
+    @cached_property
+    def bound(self) -> float:
+        """Dollars an hour that it cannot go below."""
+        return self.usd_per_hour(*self.least)
+
+    def split(self, prompts: int, answers: int) -> Screened:
+        """A candidate with so many replicas of each side; its capacity is that of the side that is full first."""
+        rate = min(prompts * self.prompts, answers * self.answers.rate) / (prompts + answers)
+        full = "prefill side" if prompts * self.prompts < answers * self.answers.rate else self.answers.limited_by
+        prompt_s, answer_s = self.prefill.gpus / self.prompts, self.decode.deployment.gpus / self.answers.rate
+        share = prompt_s / (prompt_s + answer_s)
+        capacity = self.answers.model_copy(update={"rate": rate, "prefill_share": share, "limited_by": full})
+        return Screened(self.decode.deployment, self.hosts(prompts), self.curve, capacity, sum(self.least))
+
+    def on(self, prompts: int, answers: int, attempts: Attempts) -> Sized:
+        """So many replicas of each side: they hold, or what breaks."""
+        replicas = prompts + answers
+        return attempts.on(served_on(self.setup, self.hosts(prompts), replicas), replicas)
+
+
+def pair_of(setup: Setup, hosts: Hosts, max_utilization: float | None = None) -> Pair | NotServed:
+    """The two layouts of disaggregated hosts with the fewest replicas of each; refused where a lone request is late."""
+    assert hosts.prefill is not None
+    prefill, decode, load = hosts.prefill.deployment, hosts.deployment, setup.load
+    if decode.engine.key not in ENGINES:
+        return NotServed(Reason.not_supported, f"{decode.engine.name} does not serve prompts and answers apart")
+    prompts, answers = prompts_per_s(prefill, load, setup.slos), answers_per_s(decode, load, setup.slos)
+    if not prompts or not answers:
+        return NotServed(Reason.too_slow, "misses the SLO even for a lone request")
+
+    def least(rate: float) -> int:
+        most = rate * min(LEEWAY, max_utilization or LEEWAY)
+        return max(1, math.ceil(load.workload.rate / most - 1e-9), load.least_replicas)
+
+    curve, fewest = curve_for(decode, load), (least(prompts), least(answers))
+    capacity = curve.decode_only_capacity(tpot_limit(setup.slos))
+    return Pair(setup, prefill, replace(hosts, prefill=None), curve, prompts, capacity, fewest)
+
+
+def prompts_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float | None:
+    """Prompts a second of one replica; None where a lone one misses an SLO on the first token."""
+    curve = curve_for(deployment, load)
+    waits = [slo for slo in slos if slo.latency is Latency.ttft]
+    late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, load, waits).items())
+    return None if late else prefill_only_rate(curve.steps, curve.input_tokens)
+
+
+def answers_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float | None:
+    """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
+    try:
+        return curve_for(deployment, load).decode_only_capacity(tpot_limit(slos)).rate
+    except MissesSlo:
+        return None
+
+
+# --- the ratio ------------------------------------------------------------------------------------------------------
+
+
+def cheapest_split(pair: Pair, attempts: Attempts, below: float = math.inf) -> Sized | NotServed:
+    """The split that costs least, below so many dollars an hour, and meets the SLOs."""
+    least, failed = pair.least, list[tuple[int, int]]()
+
+    def holds(prompts: int, answers: int) -> bool:
+        if any(prompts <= fewer[0] and answers <= fewer[1] for fewer in failed):
+            return False
+        if not (held := pair.on(prompts, answers, attempts).holds):
+            failed.append((prompts, answers))
+        return held
+
+    most_prompts = _most(least[0], lambda count: pair.usd_per_hour(count, least[1]) < below)
+    most_answers = _most(least[1], lambda count: pair.usd_per_hour(least[0], count) < below)
+    if not most_prompts or not most_answers:
+        what = f"no machine has room for {sum(least):,} replicas, nor a network that links several"
+        return NotServed(Reason.no_machine, what)
+    if holds(most_prompts, most_answers):
+        fewer = range(least[0], most_prompts), range(least[1], most_answers)
+        prompts = least[0] + bisect_left(fewer[0], True, key=lambda count: holds(count, most_answers))
+        answers = least[1] + bisect_left(fewer[1], True, key=lambda count: holds(most_prompts, count))
+        ways = (
+            (pair.usd_per_hour(first, second), first + second, first, second)
+            for first in range(prompts, most_prompts + 1)
+            for second in range(answers, most_answers + 1)
+        )
+        for _, _, first, second in sorted(way for way in ways if way[0] < below):
+            if holds(first, second):
+                return pair.on(first, second, attempts)
+    return NotServed(Reason.too_slow, "misses the SLO however it is split")
+
+
+def _most(least: int, affordable: Callable[[int], bool]) -> int:
+    """The most replicas that are affordable and not far beyond the fewest; 0 where the fewest are not."""
+    counts = range(least, min(_FURTHEST * least + _MORE, MOST_REPLICAS) + 1)
+    return max((count for count in counts if affordable(count)), default=0)
