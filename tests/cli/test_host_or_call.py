@@ -245,7 +245,7 @@ def test_can_run_prices_tokens_where_electricity_has_a_price(tokonomics: Call) -
 def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
     done = tokonomics("can-run", "llama-3.1-70b", "--gpu=T4")
     assert done.returncode == 1
-    assert "Too large here. They fit 4 GPUs (TP=4) at int4: llama-3.1-70b." in done.stdout
+    assert "llama-3.1-70b does not fit\nToo large here. It fits 4 GPUs (TP=4) at int4: llama-3.1-70b." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,7 @@ def test_can_run_exits_with_1_where_nothing_fits(tokonomics: Call) -> None:
         ((*CAN_RUN, "--gpus=1001"), "--gpus: must be at most 1,000"),
         ((*CAN_RUN, "--context=0"), "--context"),
         ((*CAN_RUN, "llama-9"), "llama-9"),
+        ((*CAN_RUN, "llama-3.1-8b", "--context=200k"), "200,000 tokens exceed Llama 3.1 8B's 131,072 of context"),
         (("can-run", "--gpu=Gaudi3", "--engine=sglang"), "--engine"),
     ],
 )

@@ -205,6 +205,20 @@ def test_the_replicas_bought_hold_the_volume_and_one_fewer_does_not(one: FleetKi
     assert needed == 1 or one.capacity(needed - 1) < volume * (1 + 1e-6)
 
 
+def test_what_a_plan_found_moves_one_stair_and_lets_larger_fleets_hold_no_less() -> None:
+    sizes = tuple(ReplicaHolds(replicas=size, tokens_per_month=each) for size, each in ((1, 10.0), (4, 12.0)))
+    one = FleetKind(name="", gpus_per_purchase=1, replicas_per_purchase=1, usd_per_purchase=5.0, holds=sizes)
+    assert one.replicas(33.0) == 4
+    more = one.holding(3, 39.0)
+    assert [more.replicas(volume) for volume in (20.0, 33.0, 39.0, 39.1, 52.0, 52.1)] == [2, 3, 3, 4, 4, 5]
+    fewer = one.missing(4, 45.0)
+    assert [fewer.replicas(volume) for volume in (30.0, 44.9, 45.0, 48.0, 60.0)] == [3, 4, 5, 5, 5]
+    for kind in (more, fewer):
+        ends, bills = kind.stairs(100.0)
+        for volume in (1.0, 20.0, 33.0, 44.9, 45.0, 52.1, 99.0):
+            assert bills[np.searchsorted(ends, volume)] == 5.0 * kind.replicas(volume)
+
+
 def test_stairs_make_the_lines_cross_several_times() -> None:
     # A machine at $100 holds 100 tokens, the API asks $1.20 a token: cheaper from 100/1.2 on, dearer again at 101, …
     hosted = SelfHosted(kinds=(kind(100, 100),))

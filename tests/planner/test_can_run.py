@@ -57,6 +57,15 @@ def test_llama_8b_as_published_on_two_3090s_is_what_its_bytes_say() -> None:
     assert row.tpot_s <= 0.05
 
 
+def test_users_are_the_ranks_times_the_limit_of_each_in_the_command() -> None:
+    found = asked("qwen3-30b-a3b", "gpt-oss-20b", gpu="L40S", gpus=4, context=2500)
+    assert {row.dp for row in found.runs} == {1, 2, 4}
+    for row in found.runs:
+        assert row.command is not None
+        limit = int(row.command.split("--max-num-seqs ")[1].split()[0])
+        assert row.users == row.replicas * row.dp * limit, row.command
+
+
 def test_a_70b_at_int4_leaves_two_3090s_room_for_one_sequence() -> None:
     found = asked("llama-3.3-70b")
     row = next(row for row in found.runs if row.tp == 2)  # neither 141 GB nor 71 GB go into 48

@@ -125,3 +125,10 @@ def test_hosts_of_a_log_read_what_it_repeats_from_their_caches(tmp_path: Path) -
     faster = ask_compare(CompareRequest.of({**asked, "rate": "0.001"}))
     assert [bill.cached_share for bill in faster.apis["gpt-oss-20b"]] == [bill.cached_share for bill in bills]
     assert "48 % of the prompts read from their caches" in described(found, Request()).text()
+
+
+def test_one_pair_is_not_compared_with_itself() -> None:
+    said = {"input": "500", "output": "100", "rate": "1", "gpu": ("H100",)}
+    for names, times in ((("llama-3.1-8b",), 0), (("llama-3.1-8b", "qwen2.5-32b"), 1)):
+        request = CompareRequest.of(said | {"model": names})
+        assert described(ask_compare(request), request).text().count("times as much") == times

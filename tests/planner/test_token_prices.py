@@ -7,7 +7,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.cost import split_by_gpu_time, with_cached
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
@@ -46,7 +46,24 @@ def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
     steps = step_model(deployment).with_engine(None)
     added = float(steps.prefill(4000, 2000)) / float(steps.prefill(4000)) - 1
     assert attending(deployment, 4000, 2000) == pytest.approx(added / 2000)
-    assert attending(deployment, 4000, 0) == pytest.approx(added / 2000, rel=0.05), "it grows evenly with what is there"
+    # Where nothing is found: one of the 2,000 that would be, if half of the prompt were.
+    added_s = float(steps.prefill(2000, 2000)) - float(steps.prefill(2000))
+    assert attending(deployment, 4000, 0) == pytest.approx(added_s / 2000 / float(steps.prefill(4000)))
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-27b", "deepseek-v3", "qwen2.5-0.5b"])
+@pytest.mark.parametrize("gpu", ["L4", "H100"])
+def test_a_cached_token_never_costs_more_than_a_computed_one(name: str, gpu: str) -> None:
+    deployment = deploy(find_model(name), find_gpu(gpu), find_engine("vllm"))
+    for tokens in (16, 100, 1000, 8000, 30_000, 60_000, 100_000):
+        plain = split_by_gpu_time(0.01, 2.0, tokens, 300, 0.4)
+        for share in (0.0, 0.1, 0.5, 0.9):
+            found = share * tokens
+            prices = with_cached(plain, tokens, found, attending(deployment, tokens - found, found))
+            assert prices.cached is not None
+            assert 0 <= prices.cached <= prices.input * (1 + 1e-12), (tokens, share)
+            spent = prices.input * (tokens - found) + prices.cached * found + prices.output * 300
+            assert spent / 1e6 == pytest.approx(0.005)
 
 
 def test_longer_prompts_make_cached_tokens_cost_more_of_an_input_token_but_never_all_of_it() -> None:

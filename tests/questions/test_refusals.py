@@ -1,13 +1,17 @@
 """A refusal keeps its reason through every verb, and comes before any simulation."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import load_offers
+from tokonomics.errors import BadInput, UnknownName, option
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.cache import cache
@@ -92,3 +96,35 @@ def test_a_plan_has_the_same_kinds_among_its_rejections(kind: Reason, asked: dic
     assert isinstance(found, PlanResult)
     assert found.best is None
     assert kind in {rejection.kind for rejection in found.rejected}
+
+
+def test_what_needs_several_machines_is_told_the_split_to_give_and_a_gpu_of_which_one_machine_is_enough() -> None:
+    """DeepSeek V3 has 671 billion weights of a byte: more than eight GPUs of 80 GB, less than sixteen."""
+    asked = {"model": "deepseek-v3", "gpu": "H100", "rate": "1", "input": "const:500", "output": "const:100"}
+    with pytest.raises(NeverHolds) as refused:
+        simulate(SimulateRequest.of(asked))
+    assert refused.value.fix is not None
+    assert f"{option('tp', 8)} {option('pp', 2)}" in refused.value.fix
+    found = re.search(f"{option('gpu', '(.+?)')} {option('tp', 8)}", refused.value.fix)
+    assert found is not None
+    one = find_gpu(found[1])
+    assert (one.gpus_per_node, 8 * one.memory_gb > 671) == (8, True)
+
+
+def test_a_gpu_that_nobody_offers_is_not_blamed_on_the_other_filters() -> None:
+    assert not [offer for offer in load_offers() if offer.gpu == "MI355X"]
+    asked = {"model": ("llama-3.1-8b",), "rate": "1", "input": "500", "output": "100", "gpu": ("MI355X",)}
+    for more in ({}, {"provider": ("aws",)}):
+        with pytest.raises(BadInput, match="no offer of MI355X is known, from anybody"):
+            plan(PlanRequest.of(asked | more))
+
+
+def test_a_closed_model_is_told_where_its_prices_are() -> None:
+    asked = {"rate": "1", "input": "500", "output": "100"}
+    assert any(api.model == "gpt-5" for api in list_apis())
+    with pytest.raises(UnknownName) as closed:
+        plan(PlanRequest.of(asked | {"model": ("gpt-5",)}))
+    assert "`tokonomics apis gpt-5`" in (closed.value.fix or "")
+    with pytest.raises(UnknownName) as misspelt:
+        plan(PlanRequest.of(asked | {"model": ("llama-3.1-8bb",)}))
+    assert "Did you mean llama-3.1-8b" in (misspelt.value.fix or "")

@@ -1,27 +1,36 @@
 """Sessions in the verbs: dollars and time per job, targets for jobs, clients that try again."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
+from tokonomics.physics.deployment import deploy
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
+from tokonomics.questions.levers import levers
 from tokonomics.questions.load import load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, SimulateRequest
+from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, LeversRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.questions.targets import check_pauses
 from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router
-from tokonomics.sizing.refusal import Reason
-from tokonomics.sizing.search import NeverHolds
+from tokonomics.sizing.attempt import Attempts
+from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.search import NeverHolds, size
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Turns, make_trace
+from tokonomics.units import seconds
 
 SERVED = {"model": "llama-3.1-8b", "gpu": "H100", "usd_per_hour": 2.0, "requests": 400, "rate": "4"}
 TALKS = {"sessions": "4,think=2", "input": "const:200", "output": "const:50"}
@@ -119,6 +128,54 @@ def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
         questions_of(PlanRequest.of(plan), quick=False)
     without = load_of(PlanRequest.of(plan | {"sessions": "4,think=0"})).trace
     check_pauses(parse_slos("job_p99=5s"), without)
+
+
+def test_the_traffic_is_told_with_the_time_in_which_it_is_offered() -> None:
+    """Requests over that time are the rate, however long the server takes for the last turns."""
+    request = SimulateRequest.of(SERVED | TALKS | {"sessions": "4,think=1m"})
+    found = simulate(request)
+    said = re.search(
+        r"([\d,]+) requests of (\d+) sessions that begin within ([\d.]+) (s|min) \(([\d.]+) requests/s offered\), "
+        r"the last sent after ([\d.]+) (s|min)",
+        " ".join(described(found, request).text().split()),
+    )
+    assert said is not None
+    requests, sessions, within, unit, rate, last, last_unit = said.groups()
+    in_seconds = {"s": 1.0, "min": 60.0}
+    assert int(requests) == 400
+    assert found.sessions is not None
+    assert int(sessions) == found.sessions.jobs
+    assert int(requests) / (float(within) * in_seconds[unit]) == pytest.approx(float(rate), rel=0.02)
+    assert float(rate) == pytest.approx(4, rel=0.01)
+    assert float(last) * in_seconds[last_unit] == pytest.approx(found.simulation.trace.duration_s, rel=0.01)
+    assert found.simulation.trace.duration_s > 1.3 * found.sessions.starts_s
+
+
+def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_pauses() -> None:
+    """The p99 of the pauses, summed here session by session over the plan's requests: no session branches."""
+    said = {"model": "llama-3.1-8b", "gpu": "H100", "slo": "job_p99=2m", "rate": "4"} | TALKS
+    said |= {"sessions": "4,think=1m"}
+    load = load_of(PlanRequest.of(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}))
+    assert load.trace.turns is not None
+    paused = np.zeros(load.trace.turns.sessions)
+    np.add.at(paused, load.trace.turns.session, load.trace.turns.pause_s)
+    told = f"no hardware meets job_p99 of 2 min: .* have a p99 of {seconds(float(np.percentile(paused, 99)))}$"
+    deployment, attempts = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), Attempts()
+    refused = size(Setup(deployment=deployment, load=load, slos=parse_slos(said["slo"])), attempts)
+    assert isinstance(refused, NotServed)
+    assert re.match(told, refused.reason)
+    assert attempts.count == 0
+    asked = (
+        lambda: levers(LeversRequest.of(said)),
+        lambda: capacity(CapacityRequest.of(said)),
+        lambda: cache(CacheRequest.of(said)),
+        lambda: questions_of(PlanRequest.of(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}), quick=False),
+    )
+    for ask in asked:
+        with pytest.raises(BadInput) as never:
+            ask()
+        assert never.value.what == refused.reason
+    assert simulate(SimulateRequest.of(said)).hopeless == refused
 
 
 def test_sessions_that_no_context_holds_are_refused() -> None:

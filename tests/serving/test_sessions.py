@@ -24,6 +24,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, Turns, make_trace
 
 
@@ -82,6 +83,18 @@ def test_a_lone_session_takes_its_steps_and_its_pauses(engine: str) -> None:
     assert jobs.job_s.p50 == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert jobs.server_share == pytest.approx(sum(alone) / (sum(alone) + 3.25), rel=1e-9)
     assert (jobs.jobs, jobs.finished, jobs.failed, jobs.turns_per_job, jobs.retries) == (1, 1, 0, 3.0, 0)
+
+
+def test_a_request_is_within_an_slo_on_jobs_where_its_whole_job_is() -> None:
+    """A job of 2 requests within 2 s, one of 3 that pauses for 10 s, and one of 2 whose last is refused."""
+    trace = make_trace([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [100] * 6 + [10**6], [10] * 7)
+    jobs = linked(trace, [[], [], [], [0], [1], [4], [2]], [0.0, 0.0, 0.0, 0.5, 10.0, 0.0, 0.0], [0, 1, 2, 0, 1, 1, 2])
+    slow, quick = (outcome(simulate(on(), jobs), parse_slos(text)) for text in ("job_p99=20", "job_p99=2"))
+    assert slow.sessions is not None
+    assert (slow.sessions.finished, slow.sessions.failed) == (2, 1)
+    assert slow.slo_attainment == pytest.approx(5 / 7, rel=1e-12)
+    assert quick.slo_attainment == pytest.approx(2 / 7, rel=1e-12)
+    assert quick.goodput_per_s == pytest.approx(2 / quick.rated_s, rel=1e-12)
 
 
 def test_branches_run_together_and_a_join_waits_for_the_last() -> None:

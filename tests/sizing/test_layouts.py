@@ -29,6 +29,7 @@ from tokonomics.questions.requests.buy import (
     PredictRequest,
 )
 from tokonomics.questions.results import CanRunResult, PlanResult
+from tokonomics.report.can_run_view import can_run as described
 from tokonomics.sizing.layouts import fitting, on_machine, weight_choices
 from tokonomics.traffic.slo import parse_slos
 
@@ -169,6 +170,39 @@ def test_a_plan_of_ones_own_machine_takes_the_mean_request_as_its_context() -> N
         model=("llama-3.1-8b",), gpu=("H100",), gpus="2", own=True, input="const:900", output="const:100"
     )
     assert on_own_machine(asked).context == 1000
+
+
+def test_a_server_of_ones_own_is_started_for_the_longest_request_and_says_what_is_not_counted() -> None:
+    """Prompts of 100 to 1,900 tokens: a mean request of 1,000 + 100, and the longest of 20,000 near 2,000."""
+    asked = PlanRequest(
+        model=("llama-3.1-8b",),
+        gpu=("H100",),
+        gpus="2",
+        own=True,
+        rate="2",
+        input="uniform:100-1900",
+        output="const:100",
+    )
+    found = on_own_machine(asked)
+    assert found.context == pytest.approx(1100, rel=0.02)
+    assert found.not_counted == ("rate",)
+    for row in found.runs:
+        assert row.command is not None
+        longest = int(row.command.split("--max-model-len ")[1].split()[0])
+        assert 1990 <= longest <= 2000
+    beyond = on_own_machine(
+        asked.model_copy(update={"model": ("llama-2-7b",), "input": "lognormal:mean=2000,p99=9000"})
+    )
+    assert all("--max-model-len 4096" in (row.command or "") for row in beyond.runs)
+
+
+def test_flags_that_differ_are_listed_where_there_are_several_layouts() -> None:
+    for weights, tables in (("fp8",), 0), (("fp8", "bf16"), 1):
+        request = CanRunRequest(model=("llama-3.1-8b",), gpu="L4", context=1024, weights=weights)
+        found = asked_can_run(request)
+        assert len(found.runs) == len(weights)
+        text = described(found, request).text()
+        assert (text.count("in which they differ"), text.count("starts with: vllm serve")) == (tables, 1)
 
 
 @pytest.mark.parametrize("more", [{}, {"gpu": ("H100", "H200")}, {"gpu": ("H100",), "engine": ("vllm", "sglang")}])

@@ -7,7 +7,7 @@ stair, up to the volume beyond which arithmetic shows that the fleet stays cheap
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -40,7 +40,7 @@ class FleetKind(Noun):
     gpus_per_purchase: PositiveInt
     replicas_per_purchase: PositiveInt  # the smallest number that fills whole machines
     usd_per_purchase: PositiveFloat  # a month of the machines of one purchase
-    holds: tuple[ReplicaHolds, ...] = Field(min_length=1)  # by fleet size, rising, the first from one replica on
+    holds: tuple[ReplicaHolds, ...] = Field(min_length=1)  # by fleet size, the first from one replica on
     spare: NonNegativeInt = 0  # replicas bought beyond what the volume takes
 
     def capacity(self, replicas: int) -> float:
@@ -61,6 +61,25 @@ class FleetKind(Noun):
         """Whole purchases that the volume takes, with the spare replicas."""
         return math.ceil((self.replicas(tokens_per_month) + self.spare) / self.replicas_per_purchase)
 
+    def holding(self, replicas: int, tokens_per_month: float) -> "FleetKind":
+        """The same machines where so many replicas are known to hold this volume: larger fleets hold as much each."""
+        each = tokens_per_month / replicas
+        if self.capacity(replicas) >= tokens_per_month:
+            return self
+        sizes = {hold.replicas: hold.tokens_per_month for hold in self.holds}
+        raised = {size: held if size < replicas else max(each, held) for size, held in sizes.items()}
+        return self._with({**raised, replicas: each})
+
+    def missing(self, replicas: int, tokens_per_month: float) -> "FleetKind":
+        """The same machines where exactly so many replicas are known not to hold this volume."""
+        sizes = {hold.replicas: hold.tokens_per_month for hold in self.holds}
+        after = sizes.get(replicas + 1, self.capacity(replicas) / replicas)
+        return self._with({**sizes, replicas: tokens_per_month / replicas * (1 - 1e-6), replicas + 1: after})
+
+    def _with(self, sizes: Mapping[int, float]) -> "FleetKind":
+        holds = (ReplicaHolds(replicas=size, tokens_per_month=sizes[size]) for size in sorted(sizes))
+        return self.model_copy(update={"holds": tuple(holds)})
+
     def stairs(self, until: float) -> tuple[Floats, Floats]:
         """Where each stair ends (tokens a month) and what it costs, up to the one that holds ``until``."""
         last = self.purchases(until)
@@ -71,18 +90,19 @@ class FleetKind(Noun):
         sizes = np.array([hold.replicas for hold in self.holds])
         each_holds = np.array([hold.tokens_per_month for hold in self.holds])
         held = each_holds[np.searchsorted(sizes, np.maximum(replicas, 1), side="right") - 1]
-        return np.maximum(replicas, 0) * held, np.asarray(bought * self.usd_per_purchase, dtype=np.float64)
+        ends = np.maximum.accumulate(np.maximum(replicas, 0) * held)
+        return ends, np.asarray(bought * self.usd_per_purchase, dtype=np.float64)
 
     @property
     def usd_per_mtok_full(self) -> float:
         """What one more purchase costs over the tokens it holds: no volume is cheaper by the token."""
-        return self.usd_per_purchase / (self.replicas_per_purchase * self.holds[-1].tokens_per_month) * TOKENS_PER_MTOK
+        most = max(hold.tokens_per_month for hold in self.holds)
+        return self.usd_per_purchase / (self.replicas_per_purchase * most) * TOKENS_PER_MTOK
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "FleetKind":
         """The same machines, so many times as capable and as expensive."""
-        sizes = [(hold.replicas, hold.tokens_per_month * capacity) for hold in self.holds]
-        holds = tuple(ReplicaHolds(replicas=replicas, tokens_per_month=tokens) for replicas, tokens in sizes)
-        return self.model_copy(update={"holds": holds, "usd_per_purchase": self.usd_per_purchase * price})
+        slower = self._with({hold.replicas: hold.tokens_per_month * capacity for hold in self.holds})
+        return slower.model_copy(update={"usd_per_purchase": self.usd_per_purchase * price})
 
 
 def kind_of_equation(

@@ -228,10 +228,10 @@ def with_cached(prices: TokenPrices, input_tokens: float, cached_tokens: float, 
 
         computed : found = 1 : attending × c
 
-    so that c = 0 leaves the price of input as it is, and the price of a cached token is that of the first to be found:
-    the most one costs, as every later one leaves fewer tokens that attend to it. Answers attend to computed and found
-    tokens alike, and output pays for both. KV that waits for its next prompt has no price of its own: it lies in memory
-    that running requests leave free, and gives way to them.
+    so that c = 0 leaves the price of input as it is; what a cached token would then cost is for the caller to say, who
+    gives ``attending`` (``sizing.bill`` tells that of a prompt of which half is found). Answers attend to computed and
+    found tokens alike, and output pays for both. KV that waits for its next prompt has no price of its own: it lies in
+    memory that running requests leave free, and gives way to them.
     """
     prompts = prices.input * input_tokens
     computing = prompts / (1 + attending * cached_tokens)

@@ -1,14 +1,15 @@
 """The self-hosted side of a break-even: which machines the planner would buy at which volume, and what each holds.
 
-The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, for the user's own
-volume, and again at every break-even found; the staircase of each pick then competes at every volume. What a replica
-holds under the SLO is simulated in fleets of several sizes, since larger ones even out bursts; between two sizes
-the smaller counts.
+The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, and at every volume that
+is named: the user's own, the round ones of the table, and every break-even found, again where that moves it. The
+staircase of each pick competes at every volume. What a replica holds under the SLO is simulated in fleets of several
+sizes, since larger ones even out bursts; between two sizes the smaller counts, and where there is a plan, the plan.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -51,15 +52,13 @@ TRICKLE = 0.01
 """Requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough."""
 MANY_REPLICAS = 12
 """Of the hardware that is cheapest by the request: enough that whole machines hardly matter."""
-SIZES = (1, 2, 4, 8)
+SIZES = (1, 2, 3, 4, 6, 8)
 _CLOSE_ENOUGH = 1.02
 _BLOCK_TOKENS = 16
 """vLLM's block: shared prompts are found by whole ones."""
-_MOST_STUDIES = 12
+_MOST_STUDIES = 30
 """Volumes that are planned for, each a search of its own; those beyond are named in what is found."""
-_MOST_ROUNDS = 3
-_NEAR = 1.25
-"""Two rates closer than this are planned for once."""
+_SAME = 1e-9  # relative: of two bills or two volumes
 
 
 class HostedKind(Noun):
@@ -122,49 +121,71 @@ def self_hosted(
     """The staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}
     asked: list[float] = []
-    skipped: list[float] = []
+    plans: dict[float, Placing] = {}
     base = hosting.question(TRICKLE)
     tokens = tokens_per_request(base.load)
 
-    def ask(rate: float) -> Study | None:
-        """Plan for a rate, unless one near it was planned for."""
-        if any(1 / _NEAR < rate / planned < _NEAR for planned in asked):
-            return None
-        if len(asked) >= _MOST_STUDIES:
-            skipped.append(rate)
-            return None
-        asked.append(rate)
+    def ask(volume: float) -> Study:
+        """Plan for so many tokens a month."""
+        rate = volume / tokens / SECONDS_PER_MONTH
         say(f"the cheapest hardware at {requests_a_second(f'{rate:.3g}')}")
+        asked.append(volume)
         made = study(replace(base, load=hosting.load(rate)), pick_only=len(asked) > 1)
         for pick in _picks(made):
             if _key(pick) not in found:
                 say(f"what {pick.gpu} replicas hold")
                 found[_key(pick)] = _hosted(made, pick, base.load, tokens)
+        if best := made.plan.best:
+            plans[volume] = Placing(_key(best), made.of(best).replicas, best.usd_per_month)
         return made
 
-    first = ask(TRICKLE)
-    assert first is not None
+    first = ask(TRICKLE * tokens * SECONDS_PER_MONTH)
     if not found:
         raise NothingFits(first)
-    ask(MANY_REPLICAS * min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s)
-    if own_rate is not None:
-        ask(own_rate)
+    at_most = min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s
+    ask(MANY_REPLICAS * at_most * tokens * SECONDS_PER_MONTH)
+    own = own_rate and own_rate * tokens * SECONDS_PER_MONTH
+    while True:
+        # Hardware picked at a break-even may move it: ask again where it went.
+        kinds = _as_planned(found, plans)
+        hosted = SelfHosted(kinds=tuple(hardware.kind for hardware in kinds), extras=extras)
+        meets = [break_even(hosted, "", price) for price in sorted(set(api_usd_per_mtok))]
+        met = {volume for meet in meets for volume in meet.volumes}
+        named = dict.fromkeys([*_table_volumes(meets, own), *sorted(met, reverse=True)])
+        left = [volume for volume in named if volume not in asked and not _is_settled(volume, plans)]
+        if not left or len(asked) >= _MOST_STUDIES:
+            return hosted.model_copy(update={"not_planned_for": tuple(sorted(met.intersection(left)))}), kinds
+        ask(left[0])
 
-    def staircase() -> SelfHosted:
-        return SelfHosted(kinds=tuple(hardware.kind for hardware in found.values()), extras=extras)
 
-    hosted = staircase()
-    for price in sorted(set(api_usd_per_mtok), reverse=True):
-        for _ in range(_MOST_ROUNDS):
-            # Hardware picked at a break-even may move it: ask again where it went.
-            known = len(found)
-            for volume in break_even(hosted, "", price).volumes:
-                ask(volume / tokens / SECONDS_PER_MONTH)
-            hosted = staircase()
-            if len(found) == known:
-                break
-    beyond = tuple(sorted({rate * tokens * SECONDS_PER_MONTH for rate in skipped}))
-    return hosted.model_copy(update={"not_planned_for": beyond}), list(found.values())
+class Placing(NamedTuple):
+    """What a plan says of a volume."""
+
+    key: tuple[object, ...]
+    """Of its pick."""
+    replicas: int
+    """Without spare ones."""
+    usd_per_month: float
+
+
+def _is_settled(volume: float, plans: Mapping[float, Placing]) -> bool:
+    """It was planned for, or lies between two volumes whose plans cost the same: more volume never costs less."""
+    below = [plan.usd_per_month for asked, plan in plans.items() if asked <= volume * (1 + _SAME)]
+    above = [plan.usd_per_month for asked, plan in plans.items() if asked >= volume * (1 - _SAME)]
+    return bool(below and above) and max(below) >= min(above) * (1 - _SAME)
+
+
+def _as_planned(found: Mapping[tuple[object, ...], HostedKind], plans: Mapping[float, Placing]) -> list[HostedKind]:
+    """The staircases with what the plans add: the replicas of a pick hold its volume, and nothing cheaper does."""
+    kinds = {key: hardware.kind for key, hardware in found.items()}
+    for volume, plan in sorted(plans.items()):
+        kinds[plan.key] = kinds[plan.key].holding(plan.replicas, volume)
+    for volume, plan in plans.items():
+        for key, kind in kinds.items():
+            while kind.purchases(volume) * kind.usd_per_purchase < plan.usd_per_month * (1 - _SAME):
+                kind = kind.missing(kind.replicas(volume), volume)
+            kinds[key] = kind
+    return [hardware.model_copy(update={"kind": kinds[key]}) for key, hardware in found.items()]
 
 
 def _picks(made: Study) -> list[Candidate]:
@@ -321,7 +342,6 @@ def report(
         speeds = (counts.slow, counts.fast) if counts else ()
         moved.append(tuple(swings(hosted, api.name, api.usd_per_mtok, speeds, filled)))
     prices = {api.name: api.usd_per_mtok for api in apis}
-    volumes = sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
     return BreakEvenReport(
         model=model,
         input_tokens=float(trace.input_tokens.mean()),
@@ -335,9 +355,14 @@ def report(
         left_out=left_out,
         found=found,
         swings=tuple(moved),
-        bills=tuple(bill_at(hosted, prices, volume) for volume in volumes),
+        bills=tuple(bill_at(hosted, prices, volume) for volume in _table_volumes(found, own_tokens_per_month)),
         own_tokens_per_month=own_tokens_per_month,
     )
+
+
+def _table_volumes(found: Sequence[BreakEven], own_tokens_per_month: float | None) -> list[float]:
+    """The volumes whose bills are compared: round ones, and the user's own."""
+    return sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
 
 
 def _round_volumes(found: Sequence[BreakEven]) -> list[float]:

@@ -145,8 +145,12 @@ def can_run(
     weights: tuple[Precision, ...] | None = None,
     kv: tuple[Precision, ...] | None = None,
     every_layout: bool = False,
+    longest: int = 0,
 ) -> CanRun:
-    """What of the models fits: the best of each, or every layout, the one that writes most within the SLO first."""
+    """What of the models fits: the best of each, or every layout, the one that writes most within the SLO first.
+
+    ``context`` is that of every sequence in memory; servers are started for requests up to ``longest``, if longer.
+    """
     runs: list[RunnableModel] = []
     too_large: list[TooLarge] = []
     # Of one size, the newest version has the last name.
@@ -156,7 +160,7 @@ def can_run(
         layouts = _fitting(model, machine, tokens, weights, kv, every_layout)
         found = [at_once(layout, machine.gpus, tokens, slos) for layout in layouts]
         ranked = sorted(found, key=lambda one: one.rank, reverse=True)
-        runs += [_row(one, machine, tokens) for one in (ranked if every_layout else ranked[:1])]
+        runs += [_row(one, machine, tokens, longest) for one in (ranked if every_layout else ranked[:1])]
         too_large += [] if found else [_too_large(model, machine, tokens, weights)]
     gpu = machine.gpu
     return CanRun(
@@ -202,8 +206,9 @@ def _fitting(
     return next(filter(None, each), [])
 
 
-def _row(best: AtOnce, machine: OwnMachine, context: int) -> RunnableModel:
+def _row(best: AtOnce, machine: OwnMachine, context: int, longest: int) -> RunnableModel:
     layout, replicas, model = best.layout, best.replicas, best.layout.model
+    most_context = _longest(layout)
     alone = predict(layout, 1, context)
     full = predict(layout, best.batch, context) if best.batch else None
     tokens_per_s = _times(full.tokens_per_s, replicas) if full else None
@@ -216,7 +221,7 @@ def _row(best: AtOnce, machine: OwnMachine, context: int) -> RunnableModel:
         replicas=replicas,
         weight_bytes=model.weight_bytes(layout.weights),
         context=context,
-        longest_context=_longest(layout),
+        longest_context=most_context,
         alone_tokens_per_s=alone.tokens_per_s,
         ttft_s=alone.ttft_s,
         users=replicas * best.batch,
@@ -224,7 +229,7 @@ def _row(best: AtOnce, machine: OwnMachine, context: int) -> RunnableModel:
         tpot_s=full.decode_step_s.mid if full and full.decode_step_s else None,
         tokens_per_s=tokens_per_s,
         kv_tokens=replicas * context * max_sequences(layout, context),
-        command=_command(best, context),
+        command=_command(best, max(context, min(longest, most_context))),
         speed=known_speed(layout),
         profiled=profiled(layout),
         usd_per_mtok=_prices(machine, layout.gpus * replicas, tokens_per_s.mid, best.batch) if tokens_per_s else None,

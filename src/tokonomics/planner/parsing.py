@@ -105,6 +105,9 @@ def offers_for(
     found = left()
     if found:
         return found
+    own_list = f"a price list of your own with {option('offers', 'my.csv')}"
+    if gpu and not select_offers(known, gpu=gpu, terms=None):
+        raise BadInput(f"no offer of {shorten(', '.join(gpu))} is known, from anybody", fix=f"Give {own_list}.")
     wanted = ", ".join(name for names in filters.values() for name in names or ())
     loosened = []
     for field, names in filters.items():
@@ -113,7 +116,7 @@ def offers_for(
     hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
     raise BadInput(
         f"no offer is left for {shorten(wanted)}",
-        fix=f"{hint}Or give a price list of your own with {option('offers', 'my.csv')}.",
+        fix=f"{hint}Or give {own_list}.",
     )
 
 

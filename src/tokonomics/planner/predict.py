@@ -219,6 +219,8 @@ def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) ->
         batch, limit = int(slow[0]), "TPOT SLO"  # of the last batch before the first slow one
     if batch > (most := int(np.argmax(batches[:batch] / step_s[:batch])) + 1 if batch else 0):
         batch, limit = most, "larger batches write less"  # above the sizes that an engine captures as graphs
+    if batch > layout.dp:
+        batch -= batch % layout.dp  # every rank of the attention has the same limit
     if alone_s(steps, context, output_tokens=2) > ttft_s:
         batch, limit = 0, "TTFT SLO"
     replicas = gpus // layout.gpus

@@ -88,8 +88,6 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
         say_if_compiling(listener)
     listener.doing("planning")
     prices = [bill.usd_per_mtok for bill in bills]
-    if not request.api:  # a search for each of them would take minutes
-        prices = [prices[0], prices[len(prices) // 2], prices[-1]]
     own_rate = own / tokens_per_request(load) / SECONDS_PER_MONTH if own else None
     hosted, hardware = self_hosted(hosting, prices, extras, own_rate, listener.doing)
     return report(

@@ -32,8 +32,8 @@ DEFAULT_PACE = Slo(latency=Latency.tpot, statistic="p99", seconds=0.05)
 Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, OpenAI, "What are tokens")."""
 
 
-def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult:
-    """Every model of the catalogue, or every layout of those named, on one machine."""
+def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 0) -> CanRunResult:
+    """Every model of the catalogue, or every layout of those named, on one machine; for requests up to ``longest``."""
     gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
     if engine.hardware_of(gpu.architecture) is None:
         others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
@@ -49,6 +49,10 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
         models = [find_model(name) for name in dict.fromkeys(names)]
         for model in models:
             require_writer(model)
+            if "context" in request.given() and request.context > model.max_context:
+                what = f"sequences of {request.context:,} tokens exceed {model.name}'s {model.max_context:,} of context"
+                fix = f"{model.max_context:,} is the most; or name a model with a longer context."
+                raise BadInput(what, field="input, output" if longest else "context", fix=fix)
     slos = targets_of(request)
     if any(slo.latency is Latency.e2e for slo in slos):
         listener.note("only SLOs on TTFT and on the time per token count here: an answer has no length of its own")
@@ -58,7 +62,9 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT) -> CanRunResult
     weights = _precisions(request.weights, WEIGHT_PRECISIONS, "weights")
     kv = _precisions(request.kv, KV_PRECISIONS, "kv")
     listed_all = names is not None
-    found = what_runs(models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all)
+    found = what_runs(
+        models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all, longest=longest
+    )
     return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None)
 
 
@@ -77,15 +83,14 @@ def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunR
             raise BadInput(f"a machine of one's own has one, got {', '.join(given) or 'none'}", field=field, fix=fix)
     asked = {name: value for name, value in request.given().items() if name in CanRunRequest.model_fields}
     asked |= {"gpu": (names or [])[0], "gpus": number or 1, "engine": engines[0]}
-    lengths = {"input", "output"} & set(request.given())
+    lengths, longest = {"input", "output"} & set(request.given()), 0
     if len(lengths) == 2:
         drawn = draw_lengths(*lengths_of(request), ENOUGH_REQUESTS, np.random.default_rng(request.seed))
         asked["context"] = math.ceil(sum(side.mean() for side in drawn))
-    if left := sorted(set(request.given()) - set(asked) - lengths - {"own"}):
-        listener.note(
-            f"not counted on a machine of your own: {', '.join(map(option, left))}; see `tokonomics capacity`"
-        )
-    return can_run(CanRunRequest(**asked), listener)
+        longest = int(np.sum(drawn, axis=0, dtype=np.int64).max())
+    left = sorted(set(request.given()) - set(asked) - lengths - {"own"})
+    found = can_run(CanRunRequest(**asked), listener, longest)
+    return found.model_copy(update={"not_counted": tuple(left), "longest_request": longest})
 
 
 def _power(request: CanRunRequest) -> Power | Purchase | None:

@@ -20,7 +20,7 @@ from tokonomics.questions.load import load_of
 from tokonomics.questions.offers import extras_of, offers_of
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.serving import say_if_compiling, say_left_out
-from tokonomics.questions.targets import targets_of
+from tokonomics.questions.targets import check_pauses, targets_of
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
@@ -47,6 +47,7 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
     context = deployment.model.max_context
     load = load.within(context)
     say_left_out(load, context, listener)
+    check_pauses(targets, load.trace)
     if request.usd_per_hour is not None:
         offers = _at_price(deployment, offers, request.usd_per_hour)
     setup = Setup(

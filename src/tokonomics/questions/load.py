@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery, lossy_pairs
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.layers import Precision
@@ -112,6 +113,9 @@ def _check_model(name: str) -> None:
     except UnknownName as unknown:
         if name in (".", "..") or Path(name).suffix.lower().startswith(".t"):
             unknown.fix = "A scenario's name ends in .toml: tokonomics plan chat.toml"
+        elif any(api.model.casefold().rpartition("/")[2] == name.strip().casefold() for api in list_apis(match=name)):
+            prices = f"`tokonomics apis {name.strip()}` has its prices"
+            unknown.fix = f"It is sold as an API: {prices}. A plan needs a model whose weights are published."
         raise
 
 

@@ -241,6 +241,10 @@ class CanRunResult(Result, CanRun):
 
     gpu_power: PowerCurve | None = None
     """What a GPU of it draws; None: not known, or nobody asked for dollars."""
+    not_counted: Any = beside()
+    """Inputs of a plan that say nothing on a machine of one's own."""
+    longest_request: Any = beside()
+    """Tokens of the longest request of a plan's traffic, which the servers are started for where they hold it."""
 
     @property
     def is_found(self) -> bool:
@@ -249,7 +253,8 @@ class CanRunResult(Result, CanRun):
     def headline(self) -> str:
         machine, tokens = f"{self.gpus}×{self.gpu}", f"{self.context:,} tokens"
         if not self.runs:
-            return f"{machine}: none of these models fits with {tokens} of context"
+            only = f"{self.too_large[0].model} does not fit" if len(self.too_large) == 1 else ""
+            return f"{machine}: {only or 'none of these models fits'} with {tokens} of context"
         fits, largest = len({row.model for row in self.runs}), self.runs[0]
         of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
         up_to = f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"

@@ -45,6 +45,7 @@ from tokonomics.serving.state import REFUSED, too_long
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.load import Load, load_of_requests
+from tokonomics.sizing.screen import late_by_pauses
 from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed
 from tokonomics.sizing.setup import Handling, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
@@ -105,6 +106,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
         ),
         wall_s=simulation.wall_s,
         simulated_requests_per_s=found.requests / simulation.wall_s,
+        hopeless=late_by_pauses(requests, targets),
         simulation=simulation,
         log=requests,
     )
@@ -165,7 +167,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     make = trial_of if made_up else traffic_of
     log = _requests(request, deployment.model, targets, partial(make, listener=listener))
     log = within_context(log, deployment, listener)
-    check_pauses(targets, log)
+    check_pauses(targets, _as_planned(request, log, deployment.model.max_context) if made_up else log)
     log = classed(log, classes_of(request), request.seed)
     setup = _setup(request, deployment, load_of_requests(log), targets)
     guess = _guessed_rate(deployment, log)
@@ -194,6 +196,13 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         placed=deployment,
         log=log,
     )
+
+
+def _as_planned(request: CapacityRequest, log: Trace, context: int) -> Trace:
+    """Made-up sessions as a plan for their rate draws them, so that it tells the same pauses; others as they are."""
+    if log.turns is None or request.rate is None or request.arrivals is not None:
+        return log
+    return load_of_requests(traffic_of(request, SILENT, context)).within(context).trace
 
 
 def _setup(request: CapacityRequest, deployment: Deployment, load: Load, targets: tuple[Slo, ...]) -> Setup:

@@ -6,7 +6,6 @@ from tokonomics.errors import BadInput, option
 from tokonomics.questions.inputs import Classed, Objectives, PlanTraffic, TrafficShape
 from tokonomics.traffic.slo import Latency, ServiceClass, Slo, parse_classes, parse_slos
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import seconds
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:
@@ -33,16 +32,10 @@ def check_pauses(slos: Sequence[Slo], trace: Trace) -> None:
     """Refuse a target for jobs that tools and people alone break, before a search for hardware that meets it."""
     if trace.turns is None:
         return
-    for slo in slos:
-        if slo.latency is not Latency.job:
-            continue
-        from tokonomics.serving.spread import spread  # With the simulator: only where sessions are.
+    from tokonomics.sizing.screen import late_by_pauses  # With the simulator: only where sessions are.
 
-        paused: float | None = getattr(spread(trace.turns.paused_s), slo.statistic)
-        if paused is not None and paused > slo.seconds:
-            alone = f"the pauses of tools and people alone have a {slo.statistic} of {seconds(paused)}"
-            what = f"no hardware meets {slo} of {seconds(slo.seconds)}: {alone}"
-            raise BadInput(what, field="slo", fix="Allow jobs more time than that, or set ttft and tpot instead.")
+    if late := late_by_pauses(trace, slos):
+        raise BadInput(late.reason, field="slo", fix=late.what_to_do)
 
 
 def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:

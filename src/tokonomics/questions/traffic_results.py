@@ -82,6 +82,8 @@ class SimulateResult(Result, Outcome):
     wall_s: float
     simulated_requests_per_s: float
 
+    hopeless: Any = beside()
+    """Why no hardware meets the SLOs (``NotServed``); None where some might."""
     simulation: Any = beside()
     log: Any = beside()
 

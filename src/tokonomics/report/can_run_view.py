@@ -30,8 +30,13 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     default = f" (default; {option('slo')})" if by_default else ""
     asked = f"sequences of {result.context:,} tokens; {slos_text(result.slos)}{default}"
     yield blocks.line(f"{machine}: {asked}", kind="asked")
+    if result.not_counted:
+        yield blocks.line(
+            f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics capacity` counts the load."
+        )
     if not result.runs:
-        yield blocks.section(blocks.headline("None of these models fits", mood="worst"), *_besides(result))
+        only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""
+        yield blocks.section(blocks.headline(only or "None of these models fits", mood="worst"), *_besides(result))
         return
     fits = len({row.model for row in result.runs})
     of = plural(fits + len(result.too_large), "model")
@@ -82,7 +87,7 @@ def _together(row: RunnableModel) -> str:
     return f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE
 
 
-def _layouts(result: CanRun) -> blocks.View:
+def _layouts(result: CanRunResult) -> blocks.View:
     """Every layout, the one that writes most within the SLO first; then what of each engine's flags differs."""
     yield blocks.listed(
         result.runs,
@@ -105,17 +110,21 @@ def _layouts(result: CanRun) -> blocks.View:
     if not started:
         return
     common = set.intersection(*(set(_flags(row)) for row in started))
-    yield blocks.listed(
-        started,
-        ("!model", lambda row: row.model),
-        ("!weights", lambda row: row.weights.value),
-        ("!layout", _layout),
-        ("flags", lambda row: " ".join(flag for flag in _flags(row) if flag not in common)),
-        title=f"Flags of {result.engine} in which they differ",
-        shown=_SHOWN,
-    )
+    if len(started) > 1:
+        yield blocks.listed(
+            started,
+            ("!model", lambda row: row.model),
+            ("!weights", lambda row: row.weights.value),
+            ("!layout", _layout),
+            ("flags", lambda row: " ".join(flag for flag in _flags(row) if flag not in common)),
+            title=f"Flags of {result.engine} in which they differ",
+            shown=_SHOWN,
+        )
     several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
-    yield blocks.line(f"The first starts{several} with: {started[0].command}")
+    yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
+    if result.longest_request:
+        longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
+        yield blocks.note(f"Users and speeds are at the mean of {result.context:,} tokens; {longest}.")
 
 
 def _flags(row: RunnableModel) -> list[str]:
@@ -154,7 +163,8 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
     if more:
         yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
     if result.too_large:
-        yield blocks.line(f"Too large here. They fit {_needs(result.too_large)}.")
+        fit = "It fits" if len(result.too_large) == 1 else "They fit"
+        yield blocks.line(f"Too large here. {fit} {_needs(result.too_large)}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
@@ -174,7 +184,9 @@ def _needs(too_large: Iterable[TooLarge]) -> str:
 
 def _notes(result: CanRunResult) -> blocks.Line:
     speeds = {row.speed for row in result.runs}
+    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in result.runs if row.context < result.context)
     return blocks.note(
+        f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
         f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",

@@ -77,7 +77,8 @@ def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Ite
     price = best.usd_per_mtok.blended
     where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
-    worst = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
+    times = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
+    worst = times if len(picks) > 1 else ""
     yield blocks.facts(
         blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
         blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),

@@ -54,13 +54,14 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     if pulled:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
-    helps = dict.fromkeys(ranking.taken, "; together with the others it saves")
-    without = [
-        (lever.name, (lever.reason.marked if lever.reason else "") + helps.get(lever.name, ""))
-        for lever in ranking.levers
-        if not lever.bill
-    ]
-    yield _folded(without, "does not apply", "do not apply")
+    without, helps = [], False
+    for lever in (lever for lever in ranking.levers if not lever.bill):
+        reason = lever.reason.marked if lever.reason else ""
+        taken = lever.name in ranking.taken
+        without.append((lever.name, f"taken on top of the others; alone: {reason}" if taken else reason))
+        helps = helps or taken
+    alone = " alone" if helps else ""
+    yield _folded(without, f"does not apply{alone}", f"do not apply{alone}")
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)

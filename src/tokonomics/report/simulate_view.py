@@ -70,7 +70,7 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 
 def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
     simulation, cost = made.simulation, made.cost
-    model, trace = simulation.deployment.model, simulation.trace
+    model = simulation.deployment.model
     value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
     if model.is_encoder:
         value = f"{made.total_tokens_per_s:,.0f} tokens/s"
@@ -91,10 +91,8 @@ def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
         yield turn_table(made.sessions.turns_alike)
     yield short_run(made, made_up)
     yield _hint(made)
-    pace = f", {requests_a_second(f'{made.log.rate:.3g}')}" if made.sessions else ""
     yield blocks.note(
-        f"Traffic: {trace.source}, {plural(made.requests, 'request')}{pace} over {duration_text(trace.duration_s)}: "
-        f"{made.lengths}.",
+        f"Traffic: {simulation.trace.source}, {_offered(made)}: {made.lengths}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
         f"Every prompt has {model.images.tokens:,} tokens of images, of a vision tower {TOWER_SPEED}."
         if model.images
@@ -102,6 +100,15 @@ def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
         f"An encoder's speed: {ENCODER_SPEED}." if model.is_encoder else "",
         "Latencies are of answered requests; step times are modelled: tokonomics predict shows how sure they are.",
     )
+
+
+def _offered(made: SimulateResult) -> str:
+    """How many requests, and the time in which they are offered: of sessions, that in which they begin."""
+    requests, whole = plural(made.requests, "request"), duration_text(made.simulation.trace.duration_s)
+    if not made.sessions:
+        return f"{requests} over {whole}"
+    begin = f"{plural(made.sessions.jobs, 'session')} that begin within {duration_text(made.sessions.starts_s)}"
+    return f"{requests} of {begin} ({requests_a_second(f'{made.log.rate:.3g}')} offered), the last sent after {whole}"
 
 
 def _price_text(cost: ServedCost, alike: bool) -> str:
@@ -252,6 +259,8 @@ def _hint(made: SimulateResult) -> blocks.Line | None:
         said = f"Add replicas to the busier side: {prefill} for first tokens, {replicas} for the others."
     elif fleet.autoscale and (waits or missed):
         said = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
+    elif made.hopeless:
+        said = f"An SLO is missed: {made.hopeless.reason}. {made.hopeless.what_to_do}"
     elif missed:
         said = f"An SLO is missed: add {replicas}, or ask tokonomics capacity how many it takes."
     elif waits:
@@ -268,6 +277,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     made = best.outcome
     old = marked_old(cost.price_from) if cost else ""
     yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}{old}")
+    # As many digits as tell the rate that holds from the next that does not.
+    digits = next((number for number in range(3, 10) if f"{best.rate:.{number}g}" != f"{best.at_most:.{number}g}"), 3)
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
     if encoder:
@@ -276,8 +287,8 @@ def _capacity(result: CapacityResult) -> blocks.View:
     price = cost.usd_per_mtok if cost else None
     traffic = f"{log.source}, {requests_a_second(f'{log.rate:.3g}')}"
     yield blocks.facts(
-        blocks.fact("holds", f"{best.rate:,.3g}/s", output, number=best.rate, less="worse"),
-        ("fails at", f"{best.at_most:,.3g}/s", best.breaks),
+        blocks.fact("holds", f"{best.rate:,.{digits}g}/s", output, number=best.rate, less="worse"),
+        ("fails at", f"{best.at_most:,.{digits}g}/s", best.breaks),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
         ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
         if best.max_sequences
@@ -295,7 +306,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
         latencies = [(slo.delivered_s, slo.met) for slo in then.slo or _tails(then)]
         seen = (blocks.Span(time_text(delivered_s), "" if met else "bad") for delivered_s, met in latencies)
         tokens = f"{then.total_tokens_per_s if encoder else then.output_tokens_per_s:,.0f}"
-        rows.append([f"{trial.rate:,.3g}", *seen, tokens, holds])
+        rows.append([f"{trial.rate:,.{digits}g}", *seen, tokens, holds])
     named = (f">{slo.slo}" for slo in made.slo or _tails(made))
     yield blocks.table([">requests/s", *named, ">tok/s" if encoder else ">tok/s out", ""], rows)
     yield from class_sections(result.classes, rate=best.rate)

@@ -20,7 +20,13 @@ from tokonomics.files import whole
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.counted import CountedTime, counted
-from tokonomics.serving.session_outcome import SessionOutcome, failed_jobs, job_latencies, session_outcome
+from tokonomics.serving.session_outcome import (
+    SessionOutcome,
+    failed_jobs,
+    job_latencies,
+    session_outcome,
+    whole_job_latencies,
+)
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
@@ -33,6 +39,8 @@ from tokonomics.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     import polars as pl
 
+_WHOLE_JOB = "whole job"
+"""Among the latencies of a request: the time of the job that it belongs to."""
 STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
@@ -130,7 +138,7 @@ class Outcome(Noun):
     slo_met: bool | None = Field(alias="slo_kept")
     """All SLOs; None without any."""
     slo_attainment: float | None
-    """Share of all requests that were answered within every SLO; None without SLOs."""
+    """Share of all requests that were answered within every SLO, their job's too; None without SLOs."""
     goodput_per_s: float | None
     """Such requests a second."""
     sessions: SessionOutcome | None = None
@@ -144,7 +152,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     latencies = request_latencies(simulation)
     # A job counts by when it begins.
     judges: dict[str, NDArray[np.bool_]] = {Latency.job: simulation.job_counts}
-    spreads = {name: spread(values[done & judges.get(name, counts)]) for name, values in latencies.items()}
+    spreads = {name: spread(latencies[name][done & judges.get(name, counts)]) for name in (*Latency, "queue")}
     unanswered = int(np.count_nonzero(counts & np.isin(served.status, (TIMED_OUT, UNSERVED, SHED))))
     sessions = session_outcome(simulation, of)
     lost = {Latency.job: failed_jobs(simulation)}
@@ -259,11 +267,13 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
     later = np.maximum(trace.output_tokens - 1, 1)
     whole = (trace.output_tokens > 1) & (served.status == DONE)
     tpot = np.where(whole, (served.finish_s - served.first_token_s) / later, np.nan)
+    job_s = job_latencies(simulation)
     return {
         Latency.ttft: served.first_token_s - trace.arrival_s,
         Latency.tpot: tpot,
         Latency.e2e: served.finish_s - trace.arrival_s,
-        Latency.job: job_latencies(simulation),
+        Latency.job: job_s,
+        _WHOLE_JOB: whole_job_latencies(simulation, job_s),
         "queue": served.start_s - trace.arrival_s,
     }
 
@@ -271,10 +281,14 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
 def within_slos(
     status: NDArray[np.int8], latencies: Mapping[str, NDArray[np.float64]], slos: Sequence[Slo]
 ) -> NDArray[np.bool_]:
-    """Requests that were answered within every SLO; one of a single token has no time per token, and misses none."""
+    """Requests that were answered within every SLO; one of a single token has no time per token, and misses none.
+
+    A request is within an SLO on jobs where its whole job is.
+    """
     within: NDArray[np.bool_] = status == DONE
     for slo in slos:
-        within &= ~(latencies[slo.latency] > slo.seconds)
+        took_s = latencies[_WHOLE_JOB if slo.latency is Latency.job else slo.latency]
+        within &= ~(took_s > slo.seconds)
     return within
 
 

@@ -147,6 +147,16 @@ def job_latencies(simulation: Simulation) -> Floats:
     return found
 
 
+def whole_job_latencies(simulation: Simulation, job_s: Floats) -> Floats:
+    """By request, the seconds of the job that it belongs to: infinite where that was not finished, nan without jobs."""
+    turns = simulation.trace.turns
+    if turns is None:
+        return job_s
+    last, took_s = ~np.isnan(job_s), np.full(turns.sessions, np.inf)
+    took_s[turns.session[last]] = job_s[last]
+    return took_s[turns.session]
+
+
 def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """By finished job: from its first request to its last answer, and how much of that the server had it."""
     mine = np.flatnonzero(finished[turns.session])

@@ -230,12 +230,15 @@ def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Out
 def attending(deployment: Deployment, computed_tokens: float, found_tokens: float) -> float:
     """What one found token adds to the time of computing the rest of its prompt, as a share of that time.
 
-    Attention over what is already there grows evenly with it; where nothing is found, one is as long as the prompt.
+    Where nothing is found: what one would add if half of the prompt were, as a share of the time of the whole prompt.
+    A found token never costs more than a computed one.
     """
-    computed = max(1.0, computed_tokens)
-    past = found_tokens if found_tokens >= 1 else computed
-    alone_s, after_s = step_model(deployment).with_engine(None).prefill(np.full(2, computed), np.array([0.0, past]))
-    return max(0.0, float(after_s / alone_s) - 1) / past
+    computed, past, whole = max(1.0, computed_tokens), found_tokens, max(1.0, computed_tokens)
+    if found_tokens < 1:
+        computed = past = max(1.0, whole / 2)
+    steps = step_model(deployment).with_engine(None)
+    alone_s, after_s, whole_s = steps.prefill(np.array([computed, computed, whole]), np.array([0.0, past, 0.0]))
+    return min(1 / whole, max(0.0, float((after_s - alone_s) / whole_s)) / past)
 
 
 def dollars(

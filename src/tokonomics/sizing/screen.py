@@ -18,13 +18,14 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.serving.spread import spread
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.trace import Floats
+from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import percent, seconds
 
 LEEWAY = 1.05
@@ -73,6 +74,9 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
 
 def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> NotServed | None:
     """The SLO that even lone requests miss by most; None where they meet all."""
+    refusals = (late_by_pauses(part.trace, targets) for part, targets in load.owed(slos))
+    if refusal := next(filter(None, refusals), None):
+        return refusal
     steps = step_model(deployment)
     late = [
         (alone_s / slo.seconds, alone_s, slo)
@@ -84,6 +88,19 @@ def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> Not
         return None
     by = f"{worst.label} by {percent(times - 1)}"
     return NotServed(Reason.too_slow, f"misses {by} even for a lone request: {seconds(alone_s)} at best")
+
+
+def late_by_pauses(trace: Trace, slos: Sequence[Slo]) -> NotServed | None:
+    """The target for jobs that tools and people alone miss, whatever serves them; None where they leave time."""
+    for slo in slos:
+        if trace.turns is None or slo.latency is not Latency.job:
+            continue
+        paused: float | None = getattr(spread(trace.turns.paused_s), slo.statistic)
+        if paused is not None and paused > slo.seconds:
+            alone = f"the pauses of tools and people alone have a {slo.statistic} of {seconds(paused)}"
+            what = f"no hardware meets {slo} of {seconds(slo.seconds)}: {alone}"
+            return NotServed(Reason.too_slow, what, "Allow jobs more time than that, or set ttft and tpot instead.")
+    return None
 
 
 def closed_form_replicas(setup: Setup) -> int:
@@ -219,7 +236,7 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
             shortened_s = late_s / max(float(outputs[0]) - 1, 1.0)
             return max(0.0, _decodes_s(steps, tuple(_at(inputs, slo.statistic))) - shortened_s)
         if slo.latency is Latency.job:
-            return 0.0  # what its tools take is not ours, and how many turns it has differs
+            return 0.0  # its pauses are judged apart (``late_by_pauses``), and how many turns it has differs
         prefill_s, decode_s = _lone_s(steps, computed[0], inputs[0])
         answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
         return prefill_s + (answer - 1) * decode_s + outside_s

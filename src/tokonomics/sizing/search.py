@@ -17,6 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.catalog.gpus import Gpu, all_gpus
 from tokonomics.errors import BadInput, TokonomicsError, option
 from tokonomics.physics.deployment import valid_tp
+from tokonomics.physics.memory import smallest
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Autoscale, Router
@@ -149,7 +150,8 @@ def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _what_fits(setup: Setup) -> str:
-    """GPUs of this kind that hold it in one machine; where none do, the smallest kind of which they do."""
+    """GPUs of this kind that hold it in one machine; where none do, the machines that do, and the smallest kind of
+    GPU of which one machine does."""
     now, longest = setup.deployment, setup.load.longest
 
     def degree(gpu: Gpu) -> int | None:
@@ -160,11 +162,13 @@ def _what_fits(setup: Setup) -> str:
     if tp := degree(now.gpu):
         return f"Give {option('tp', tp)}, a larger GPU ({option('gpu')}), or fewer bits ({option('weights')})."
     sold = {offer.gpu for offer in setup.offers}
-    larger = sorted((gpu for gpu in all_gpus() if gpu.key in sold), key=lambda gpu: (gpu.memory_gb, gpu.key))
-    found = next(((gpu.key, tp) for gpu in larger if (tp := degree(gpu))), None)
-    if found is None:
+    kinds = sorted((gpu for gpu in all_gpus() if gpu.key in sold or not sold), key=lambda gpu: (gpu.memory_gb, gpu.key))
+    larger = next((f"{option('gpu', gpu.key)} {option('tp', tp)}" for gpu in kinds if (tp := degree(gpu))), None)
+    least = smallest(now.model_copy(update={"tp": 1, "pp": 1}), longest)
+    machines = f"{option('tp', least.tp)} {option('pp', least.pp)}" if least else None
+    if not (larger or machines):
         return "Choose a smaller model."
-    return f"Give {option('gpu', found[0])} {option('tp', found[1])}, or fewer bits ({option('weights')})."
+    return f"Give {' or '.join(filter(None, (machines, larger)))}, or fewer bits ({option('weights')})."
 
 
 # --- replicas that come and go --------------------------------------------------------------------------------------

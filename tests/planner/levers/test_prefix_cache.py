@@ -307,6 +307,20 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
         assert row.ttft_s.p99 > 0.001
 
 
+def test_at_the_same_bill_the_setting_with_the_fewest_parts_is_named(
+    deployment: Deployment, conversations: Trace
+) -> None:
+    """Both take as many replicas here; the router's first tokens come a little sooner."""
+    made = prefix_cache_lever(deployment, conversations, lambda count: USD)
+    rows = {row.setting.name: row for row in made.rows}
+    cached, routed = rows["GPU cache"], rows["GPU cache, prefix-aware router"]
+    assert cached.bill
+    assert routed.bill
+    assert cached.bill.usd == routed.bill.usd
+    assert (cached.ttft_s.mean or 0) > (routed.ttft_s.mean or 0)
+    assert made.best == "GPU cache"
+
+
 def test_a_trace_without_blocks_is_refused(deployment: Deployment) -> None:
     plain = generate(
         parse_arrivals("poisson:1"), parse_lengths("const:10", "input"), parse_lengths("const:10", "output"), requests=5

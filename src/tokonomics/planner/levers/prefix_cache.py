@@ -189,7 +189,8 @@ def prefix_cache_lever(
     base = min(rows[1:], key=_cost_then_wait).setting
     rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
     prompt = [row for row in rows if row.bill and (slos or max(_times(row, rows[0])) <= 1 + _SAME)]
-    best = min(prompt, key=_cost_then_wait, default=None)
+    # At the same bill, the cache with the fewest parts: rows begin without one, and each adds to those before it.
+    best = min(prompt, key=lambda one: (_cost_then_wait(one)[0], one is rows[0]), default=None)
     per_replica = usd_per_replica_hour(replicas or fleets[0].sized.replicas)
     per_token = kv_bytes_per_token(deployment)
     pace = f" at {trace.rate:.3g} requests a second" if trace.turns is not None else ""
