@@ -113,8 +113,8 @@ def test_what_needs_several_machines_is_told_the_split_to_give_and_a_gpu_of_whic
 
 def test_a_gpu_that_nobody_offers_is_not_blamed_on_the_other_filters() -> None:
     assert not [offer for offer in load_offers() if offer.gpu == "MI355X"]
-    asked = {"model": ("llama-3.1-8b",), "rate": "1", "input": "500", "output": "100", "gpu": ("MI355X",)}
-    for more in ({}, {"provider": ("aws",)}):
+    asked: dict[str, object] = {"model": ("llama-3.1-8b",), "rate": "1", "input": "500", "output": "100"}
+    for more in ({"gpu": ("MI355X",)}, {"gpu": ("MI355X",), "provider": ("aws",)}):
         with pytest.raises(BadInput, match="no offer of MI355X is known, from anybody"):
             plan(PlanRequest.of(asked | more))
 

@@ -8,7 +8,7 @@ import pytest
 import tokonomics
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.planner.vary import AtSpeed, BillRange
+from tokonomics.planner.vary import AtSpeed, CostRange
 from tokonomics.questions.levers import levers
 from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest
 from tokonomics.questions.simulate import capacity
@@ -24,7 +24,7 @@ from tokonomics.types import Marked
 def test_an_slo_that_slower_machines_miss_is_no_bill_that_stays() -> None:
     bills = {speed: AtSpeed(speed=speed, replicas=1, usd_per_month=500) for speed in (1.2, 1.0)}
     slow = AtSpeed(speed=0.75, replicas=None, usd_per_month=None, refused="TTFT")
-    said = _interval(BillRange(fast=bills[1.2], mid=bills[1.0], slow=slow))
+    said = _interval(CostRange(fast=bills[1.2], mid=bills[1.0], slow=slow))
     assert said.value[0].text == "from $500.00"
     assert said.note == "25 % slower, no number of replicas meets the SLO"
 

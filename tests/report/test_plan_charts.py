@@ -9,7 +9,7 @@ from tests.planner.small_catalogue import asked
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import least_regret
 from tokonomics.planner.plan import study
-from tokonomics.planner.vary import BillSwing, Case, Sensitivity
+from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.plan import ratio_chart, regret_chart, sensitivity_chart
 from tokonomics.sizing.load import load_of_shape
@@ -23,12 +23,12 @@ def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[li
     return [rows for layer in chart["layer"] for rows in layers(spec, {"data": chart.get("data")} | layer)]
 
 
-def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> BillSwing:
+def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> CostSwing:
     def case(by: float, usd: float | None) -> Case:
         replicas, used = (1, 0.5 * by) if usd else (None, None)
         return Case(factor=by, usd_per_month=usd, replicas=replicas, used=used, refused=None if usd else "too slow")
 
-    return BillSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
+    return CostSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
 
 
 def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:

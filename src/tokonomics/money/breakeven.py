@@ -334,7 +334,7 @@ def swings(
     ]
 
 
-class BillAt(Noun):
+class CostAt(Noun):
     """Both sides of the comparison at one volume."""
 
     tokens_per_month: PositiveFloat
@@ -350,12 +350,12 @@ class BillAt(Noun):
 SELF_HOSTED = "self-hosted"
 
 
-def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> BillAt:
+def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> CostAt:
     """The bill of each side; ``apis`` are dollars per million tokens by name."""
     require_positive("tokens_per_month", tokens_per_month)
     kind, tree = hosted.kind(tokens_per_month), hosted.bill(tokens_per_month)
     asked = {name: price * tokens_per_month / TOKENS_PER_MTOK for name, price in apis.items()}
-    return BillAt(
+    return CostAt(
         tokens_per_month=tokens_per_month,
         machines=kind.name,
         gpus=kind.purchases(tokens_per_month) * kind.gpus_per_purchase,

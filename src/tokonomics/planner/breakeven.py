@@ -19,8 +19,8 @@ from tokonomics.errors import BadInput
 from tokonomics.money.api_bill import HOST_TTL_S, ApiCost, ApiLeftOut
 from tokonomics.money.breakeven import (
     FILLED,
-    BillAt,
     BreakEven,
+    CostAt,
     Extra,
     FleetKind,
     SelfHosted,
@@ -298,7 +298,7 @@ class BreakEvenReport(Noun):
     """One for each API."""
     swings: tuple[tuple[Swing, ...], ...]
     """One row for each API."""
-    bills: tuple[BillAt, ...]
+    bills: tuple[CostAt, ...]
     own_tokens_per_month: PositiveFloat | None
 
     @property

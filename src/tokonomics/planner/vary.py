@@ -227,7 +227,7 @@ class AtSpeed(Noun):
     """Why there is none."""
 
 
-class BillRange(Noun):
+class CostRange(Noun):
     """A bill with replicas as fast, and as slow, as four of five measurements of this kind are."""
 
     fast: AtSpeed
@@ -250,11 +250,11 @@ def headroom(study: Study) -> Headroom | None:
     )
 
 
-def bill_range(study: Study, row: Candidate) -> BillRange:
+def bill_range(study: Study, row: Candidate) -> CostRange:
     """The bill of a ranked row over the 80 % interval of its speed."""
     speed = interval(1.0, "throughput", study.of(row).deployment)
     mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
-    return BillRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
+    return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
 
 def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
@@ -282,7 +282,7 @@ class Case(Noun):
     """Why there is no bill."""
 
 
-class BillSwing(Noun):
+class CostSwing(Noun):
     """What an assumption does to the bill of the pick."""
 
     assumption: str
@@ -303,7 +303,7 @@ class Sensitivity(Noun):
     usd_per_month: PositiveFloat
     replicas: PositiveInt
     used: NonNegativeFloat
-    swings: tuple[BillSwing, ...]
+    swings: tuple[CostSwing, ...]
 
 
 def sensitivity(study: Study) -> Sensitivity | None:
@@ -335,7 +335,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
         Case(factor=by, usd_per_month=row.usd_per_month * by, replicas=row.replicas, used=mid_used)
         for by in (few, many)
     ]
-    swings = [BillSwing(assumption=name, low=low, high=high) for name, (low, high) in cases.items()]
+    swings = [CostSwing(assumption=name, low=low, high=high) for name, (low, high) in cases.items()]
     swings.sort(key=lambda swing: (-swing.usd(row.usd_per_month), -_moved(swing, mid_used)))
     return Sensitivity(usd_per_month=row.usd_per_month, replicas=row.replicas, used=mid_used, swings=tuple(swings))
 
@@ -344,7 +344,7 @@ def _used(question: Question, sized: Placed) -> float:
     return question.load.workload.rate / highest_rate(question, sized.screened, sized.replicas, _SHOWN).rate
 
 
-def _moved(swing: BillSwing, mid: float) -> float:
+def _moved(swing: CostSwing, mid: float) -> float:
     shares = [used for used in (swing.low.used, mid, swing.high.used) if used is not None]
     return max(shares) - min(shares)
 

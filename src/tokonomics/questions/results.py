@@ -32,7 +32,7 @@ from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.shared_ways import Crossing, SharedPlan
-from tokonomics.planner.vary import BillRange, Headroom, Sensitivity
+from tokonomics.planner.vary import CostRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.first_answer import FirstAnswer
@@ -122,7 +122,7 @@ class PlanResult(Result, Plan):
 
     headroom: Headroom | None = None
     """How much the traffic may grow on the same replicas."""
-    bill_range: BillRange | None = None
+    bill_range: CostRange | None = None
     """Over the 80 % interval of the speed."""
     flips: Flips | None = None
     """What would make another choice cheaper; along the traffic too with ``explain``."""

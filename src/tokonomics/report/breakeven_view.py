@@ -8,7 +8,7 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
-from tokonomics.money.breakeven import SELF_HOSTED, BillAt, BreakEven, FleetKind
+from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
@@ -180,7 +180,7 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     return blocks.table(["tokens a month", *heads], rows, "Dollars a month (→ the cheapest)")
 
 
-def _dollars(bill: BillAt, name: str, amount: float) -> blocks.Piece:
+def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
     return blocks.Span(f"→ {usd(amount)}", "good") if bill.cheapest == name else usd(amount)
 
 

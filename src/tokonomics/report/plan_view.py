@@ -9,7 +9,7 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.vary import BillRange, Case, Headroom, Sensitivity
+from tokonomics.planner.vary import Case, CostRange, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
 from tokonomics.report import blocks, charts
@@ -179,7 +179,7 @@ def _room(headroom: Headroom) -> blocks.Fact:
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
 
 
-def _interval(bills: BillRange) -> blocks.Fact:
+def _interval(bills: CostRange) -> blocks.Fact:
     """The bill over the 80 % interval of the speed."""
     fast, slow = bills.fast, bills.slow
     name = "80 % interval"

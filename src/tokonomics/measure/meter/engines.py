@@ -1,9 +1,9 @@
-"""From a metrics page to readings: what each serving engine calls the things that the meter counts.
+"""From a metrics page to readings, by what each serving engine calls the things that the meter counts.
 
-Names were read from released sources and, for vLLM 0.32 and llama.cpp, off running servers (docs/meter.md). Where an
-engine renamed a metric, the newest name on the page counts. Prompt tokens include cached ones everywhere but on
-llama.cpp, where the two are added. Series of data-parallel engines add up; tensor and pipeline ranks all report the
-same work, so the lowest rank counts.
+The names stand in ``files/engines.toml``. They were read from released sources and, for vLLM 0.32 and llama.cpp, off
+running servers (docs/meter.md). Where an engine renamed a metric, the newest name on the page counts. Prompt tokens
+include cached ones everywhere but on llama.cpp, where the two are added. Series of data-parallel engines add up; tensor
+and pipeline ranks all report the same work, so the lowest rank counts.
 
 What stands before engines counts too, by the tokens that it passes on: the frontend of NVIDIA Dynamo
 (``lib/runtime/src/metrics/prometheus_names.rs``, commit 04070c7), the endpoint picker of llm-d
@@ -19,9 +19,11 @@ go to ``prometheus_client``'s parser. Types are left out on purpose: with them t
 
 import math
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokonomics.errors import shorten
@@ -31,7 +33,6 @@ MOST_MODELS = 1000  # on one page: a choice; servers of adapters name some hundr
 MOST_COUNTED = 2.0**53  # a float counts every token up to here; more is a bad page, which must not spoil sums
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
-_GIVEN_UP = ("abort", "aborted", "error", "cancelled", "timeout")
 
 
 class Sample(NamedTuple):
@@ -57,20 +58,20 @@ class Pick:
 Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; of a choice all picks are added
 
 
-def _one(*names: str) -> Choice:
-    return [[Pick(name)] for name in names]
+_PICK = re.compile(r"(\w+)(?:\{(\w+)(!?=)([^}]*)\})?")
 
 
-def _sum(*names: str) -> Choice:
-    return [[Pick(name) for name in names]]
+def _choice(ways: str | list[str]) -> Choice:
+    """A choice as engines.toml writes it."""
+    return [[_pick(part.strip()) for part in way.split("+")] for way in ([ways] if isinstance(ways, str) else ways)]
 
 
-def _timed(
-    ttft: str = "time_to_first_token_seconds", e2e: str = "e2e_request_latency_seconds"
-) -> dict[Counted, Choice]:
-    """The sums and counts of two histograms, by default under the names of vLLM."""
-    times = {Counted.ttft_s: _one(f"{ttft}_sum"), Counted.ttft_count: _one(f"{ttft}_count")}
-    return times | {Counted.e2e_s: _one(f"{e2e}_sum"), Counted.e2e_count: _one(f"{e2e}_count")}
+def _pick(text: str) -> Pick:
+    found = _PICK.fullmatch(text)
+    assert found is not None, text
+    name, label, how, values = found.groups(default="")
+    told = tuple(values.split("|")) if label else ()
+    return Pick(name, label, among=told if how == "=" else (), but=told if how == "!=" else ())
 
 
 @dataclass(frozen=True)
@@ -99,201 +100,22 @@ class EngineWords:
         return {name: re.sub("_(total|sum|count)$", "", name) + "_created" for name in names}
 
 
-VLLM = EngineWords(
-    name="vllm",
-    title="vLLM",
-    prefix="vllm:",
-    switch="it is on unless --disable-log-stats is given",
-    lumpy=False,
-    counters={
-        Counted.input_total: _one("prompt_tokens_total"),
-        Counted.input_cached: [
-            [Pick("prompt_tokens_cached_total")],
-            [Pick("prompt_tokens_by_source_total", "source", ("local_cache_hit", "external_kv_transfer"))],
-            [Pick("prefix_cache_hits_total")],
-            [Pick("gpu_prefix_cache_hits_total")],
-        ],
-        Counted.output: _one("generation_tokens_total"),
-        Counted.answered: [[Pick("request_success_total", "finished_reason", but=_GIVEN_UP)]],
-        Counted.failed: [[Pick("request_success_total", "finished_reason", _GIVEN_UP)]],
-        Counted.preempted: _one("num_preemptions_total"),
-        Counted.work: _one("iteration_tokens_total_count"),
-        **_timed(),
-    },
-    running=_one("num_requests_running"),
-    waiting=_one("num_requests_waiting"),
-    kv_share=_one("kv_cache_usage_perc", "gpu_cache_usage_perc"),
-    moves_within=("iteration_tokens_total_count",),
-)
-
-# SGLang's realtime counter moves while requests run but does not agree with the one that is billed (it also counts
-# retracted and aborted work, and not the token that prefill makes), so it tells of work and not of tokens.
-SGLANG = EngineWords(
-    name="sglang",
-    title="SGLang",
-    prefix="sglang:",
-    switch="start it with --enable-metrics",
-    counters={
-        Counted.input_total: _one("prompt_tokens_total"),
-        Counted.input_cached: _one("cached_tokens_total"),
-        Counted.output: _one("generation_tokens_total"),
-        Counted.answered: _one("num_requests_total"),
-        Counted.failed: _one("num_aborted_requests_total"),
-        Counted.preempted: _one("num_retracted_requests_total"),
-        Counted.work: [
-            *_sum("realtime_tokens_total", "forward_execution_seconds_total"),
-            *_one("prefill_effective_tokens_total"),
-        ],
-        Counted.idle_s: _one("scheduler_idle_seconds_total"),
-        **_timed(),
-    },
-    running=_one("num_running_reqs"),
-    waiting=_one("num_queue_reqs"),
-    kv_share=_one("token_usage"),
-    moves_within=("realtime_tokens_total", "forward_execution_seconds_total"),
-)
-
-TENSORRT_LLM = EngineWords(
-    name="tensorrt-llm",
-    title="TensorRT-LLM",
-    prefix="trtllm_",
-    switch="give trtllm-serve return_perf_metrics: true and enable_iter_perf_stats: true in its options file",
-    counters={
-        Counted.input_total: _one("prompt_tokens_total"),
-        Counted.input_cached: _one("prompt_cached_tokens_total"),
-        Counted.output: _one("generation_tokens_total"),
-        Counted.answered: [[Pick("request_success_total", "finished_reason", but=_GIVEN_UP)]],
-        Counted.failed: [
-            [
-                Pick("request_success_total", "finished_reason", _GIVEN_UP),
-                Pick("request_error_total"),
-                Pick("num_aborted_requests_total"),
-            ]
-        ],
-        Counted.work: _sum("iteration_latency_seconds_count", "num_requests_completed_total"),
-        **_timed(),
-    },
-    running=_one("num_requests_running"),
-    waiting=_one("num_requests_waiting"),
-    kv_share=_one("kv_cache_utilization"),
-    moves_within=("iteration_latency_seconds_count",),
-)
-
-LLAMA_CPP = EngineWords(
-    name="llama.cpp",
-    title="llama.cpp",
-    prefix="llamacpp:",
-    switch="start it with --metrics",
-    counters={
-        Counted.input_total: _sum("prompt_tokens_total", "prompt_tokens_cached_total"),
-        Counted.input_cached: _one("prompt_tokens_cached_total"),
-        Counted.output: _one("tokens_predicted_total"),
-        Counted.work: _sum("n_decode_total", "prompt_seconds_total"),
-    },
-    running=_one("requests_processing"),
-    waiting=_one("requests_deferred"),
-    kv_share=_one("kv_cache_usage_ratio"),
-    moves_within=("n_decode_total",),
-)
-
-TGI = EngineWords(
-    name="tgi",
-    title="TGI",
-    prefix="tgi_",
-    switch="it is always on",
-    counters={
-        Counted.input_total: _one("request_input_length_sum"),
-        Counted.output: _one("request_generated_tokens_sum"),
-        Counted.answered: _one("request_success", "request_success_total"),
-        Counted.failed: _one("request_failure", "request_failure_total"),
-        Counted.work: _one("batch_inference_count", "batch_inference_count_total"),
-        Counted.e2e_s: _one("request_duration_sum"),
-        Counted.e2e_count: _one("request_duration_count"),
-    },
-    running=_one("batch_current_size"),
-    waiting=_one("queue_size"),
-    moves_within=("batch_inference_count", "batch_inference_count_total"),
-)
-
-# Requests are counted by the histogram of their answers: Triton's own counters are also those of the steps before and
-# after the model.
-TRITON = EngineWords(
-    name="triton",
-    title="Triton with TensorRT-LLM",
-    prefix="nv_",
-    switch="it is on unless --allow-metrics=false is given",
-    counters={
-        Counted.input_total: _one("llm_input_token_len_sum"),
-        Counted.output: _one("llm_output_token_len_sum"),
-        Counted.answered: _one("llm_output_token_len_count"),
-    },
-    running=[[Pick("trt_llm_request_metrics", "request_type", ("scheduled",))]],
-    waiting=[[Pick("trt_llm_request_metrics", "request_type", ("waiting",))]],
-    kv_share=[[Pick("trt_llm_kv_cache_block_metrics", "kv_cache_block_type", ("fraction",))]],
-)
-
-DYNAMO = EngineWords(
-    name="dynamo",
-    title="Dynamo's frontend",
-    prefix="dynamo_frontend_",
-    switch="it is always on, on the port of its API",
-    counters={
-        Counted.input_total: _one("input_sequence_tokens_sum"),
-        Counted.input_cached: _one("cached_tokens_sum"),
-        Counted.output: _one("output_tokens_total", "output_sequence_tokens_sum"),
-        Counted.answered: [[Pick("requests_total", "status", ("success",))]],
-        Counted.failed: [[Pick("requests_total", "status", ("error",))]],
-        Counted.work: _one("output_tokens_total"),
-        **_timed("time_to_first_token_seconds", "request_duration_seconds"),
-    },
-    running=_one("inflight_requests"),
-    waiting=_one("queued_requests"),
-    moves_within=("output_tokens_total",),
-    frontend=True,
-)
-
-_COUNTS_USAGE = "streamed answers count where requests ask for stream_options.include_usage"
-LLM_D = EngineWords(
-    name="llm-d",
-    title="llm-d",
-    prefix="llm_d_epp_",
-    switch=_COUNTS_USAGE,
-    counters={
-        Counted.input_total: _one("request_input_tokens_sum"),
-        Counted.input_cached: _one("request_cached_tokens_sum"),
-        Counted.output: _one("request_output_tokens_sum"),
-        Counted.answered: _one("request_duration_seconds_count"),
-        Counted.failed: _one("request_error_total"),
-        **_timed("request_ttft_seconds", "request_duration_seconds"),
-    },
-    running=_one("request_running"),
-    waiting=(),
-    frontend=True,
-)
-
-GATEWAY = EngineWords(
-    name="gateway",
-    title="the Gateway API Inference Extension",
-    prefix="inference_objective_",
-    switch=_COUNTS_USAGE,
-    counters={
-        Counted.input_total: _one("input_tokens_sum"),
-        Counted.input_cached: _one("prompt_cached_tokens_sum"),
-        Counted.output: _one("output_tokens_sum"),
-        Counted.answered: _one("request_duration_seconds_count"),
-        Counted.failed: _one("request_error_total"),
-        Counted.e2e_s: _one("request_duration_seconds_sum"),
-        Counted.e2e_count: _one("request_duration_seconds_count"),
-    },
-    running=_one("running_requests"),
-    waiting=(),
-    frontend=True,
-)
+def _engines() -> tuple[EngineWords, ...]:
+    rows: dict[str, dict[str, Any]] = {}
+    for row in tomllib.loads(Path(__file__).with_name("files").joinpath("engines.toml").read_text("utf-8"))["engine"]:
+        rows[row["prefix"]] = rows[row.pop("like")] | row if "like" in row else row
+    made = []
+    for row in rows.values():
+        counters = {Counted[kind]: _choice(ways) for kind, ways in row["counters"].items()}
+        gauges: dict[str, Any] = {
+            name: _choice(row[name]) for name in ("running", "waiting", "kv_share") if name in row
+        }
+        fields: dict[str, Any] = {**row, **gauges, "counters": counters}
+        made.append(EngineWords(**fields))
+    return tuple(made)
 
 
-KSERVE = replace(VLLM, title="vLLM under KServe", prefix="kserve_vllm:")
-
-ENGINES = (VLLM, KSERVE, SGLANG, TENSORRT_LLM, LLAMA_CPP, TGI, TRITON, DYNAMO, LLM_D, GATEWAY)
+ENGINES = _engines()
 SUPPORTED = ", ".join(f"{words.name} ({words.prefix}…)" for words in ENGINES)
 FRONTENDS = frozenset(words.name for words in ENGINES if words.frontend)
 STARTED = "process_start_time_seconds"

@@ -19,7 +19,7 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.vary import BillRange
+from tokonomics.planner.vary import CostRange
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import signed_text
@@ -64,7 +64,7 @@ def frontier_chart(
     plan: Plan,
     model_name: str,
     *,
-    bills: BillRange | None = None,
+    bills: CostRange | None = None,
     apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> style.Spec:
@@ -103,7 +103,7 @@ def frontier_rows(
     frontier: Frontier,
     plan: Plan,
     *,
-    bills: BillRange | None = None,
+    bills: CostRange | None = None,
     apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> list[style.Row]:
@@ -151,7 +151,7 @@ def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
     }
 
 
-def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: BillRange | None) -> style.Row:
+def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: CostRange | None) -> style.Row:
     kv = f", KV {best.kv}" if best.kv.is_below(Precision.bf16) else ""
     drafts = f", drafts {best.draft.name}" if best.draft else ""
     split = f"{split_text(best)} " if best.gpus_per_replica > 1 else ""

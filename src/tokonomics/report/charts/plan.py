@@ -9,7 +9,7 @@ from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.vary import BillSwing, Case, Sensitivity
+from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.questions.results import layout_text, replicas_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, price_text, workload_text
@@ -84,7 +84,7 @@ def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
     )
 
 
-def _changed(swing: BillSwing) -> str:
+def _changed(swing: CostSwing) -> str:
     """``requests a second ±25 %``."""
     low, high = swing.low.factor - 1, swing.high.factor - 1
     change = f"±{percent(high)}" if math.isclose(-low, high) else f"−{percent(-low)} to +{percent(high)}"
@@ -102,7 +102,7 @@ def _swing(name: str, case: Case, mid: float, beyond: float) -> style.Row:
     }
 
 
-def _in_use(swing: BillSwing) -> str:
+def _in_use(swing: CostSwing) -> str:
     """Where the bill stands still: what the change does to the room."""
     shares = [percent(case.used) for case in (swing.low, swing.high) if case.used is not None]
     return f"no change; {' to '.join(dict.fromkeys(shares))} in use"
