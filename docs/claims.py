@@ -28,19 +28,18 @@ from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import cost, load_cost, saving
 from tokonomics.money.fleet import fixed_rule
 from tokonomics.money.spot_verdict import spot_verdict
-from tokonomics.money.vector_index import VectorIndex
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.levers.lora import lora
 from tokonomics.planner.levers.ranking import arrival_patterns, arriving
-from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN
+from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN, VectorIndex
 from tokonomics.planner.levers.stack import stack
 from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.bill import Bill, Bills
+from tokonomics.sizing.buy import lost_state
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.sizing.setup import Setup
-from tokonomics.sizing.terms import lost_state
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spelled
-from tokonomics.questions.command import command_of
+from tokonomics.questions.command import FRAMES, LEFT_OUT, command_of
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.python_code import FRAMES, LEFT_OUT
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
 from tokonomics.questions.verbs import VERBS, Verb
 

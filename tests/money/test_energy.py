@@ -5,9 +5,8 @@ import datetime as dt
 import pytest
 
 from tokonomics.catalog.places import Grid, Seller
-from tokonomics.money.breakeven import Extra, engineers
+from tokonomics.money.breakeven import Extra, engineers, upkeep
 from tokonomics.money.energy import Energy, energy, fleet_watts, pue_of
-from tokonomics.money.upkeep import upkeep
 from tokonomics.physics.curves import PowerCurve
 from tokonomics.types import Badge
 

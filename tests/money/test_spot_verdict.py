@@ -12,7 +12,7 @@ from tokonomics.money.spot_verdict import LostState, Suitability, spot_verdict
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.sizing.terms import lost_state
+from tokonomics.sizing.buy import lost_state
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths

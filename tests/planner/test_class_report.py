@@ -11,7 +11,7 @@ from tests.planner.small_catalogue import asked as asked_of
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.class_bill import class_bills
+from tokonomics.money.attribution import class_bills
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.class_report import LOADS, class_report, report_of_pick
 from tokonomics.planner.plan import Study, study

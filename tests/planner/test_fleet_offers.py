@@ -31,10 +31,10 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
+from tokonomics.sizing.buy import assumed_interruptions
 from tokonomics.sizing.rules import OTHER_HOURS
 from tokonomics.sizing.screen import tpot_limit
 from tokonomics.sizing.search import highest_between
-from tokonomics.sizing.terms import assumed_interruptions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import Trace, make_trace

@@ -14,7 +14,7 @@ from tokonomics.report.plan_pick_view import _more_kv, set_aside_lines, split_le
 from tokonomics.report.plan_view import _room, ranking
 from tokonomics.report.terminal import Terminal
 from tokonomics.report.wording import thinking_facts
-from tokonomics.serving.first_answer import in_the_mean
+from tokonomics.serving.class_outcome import in_the_mean
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.workload import USUAL_SHARE, parse_thinking
 from tokonomics.units import seconds, seconds_apart

@@ -8,7 +8,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.first_answer import in_the_mean, simulated
+from tokonomics.serving.class_outcome import in_the_mean, simulated
 from tokonomics.serving.outcome import outcome, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import ReplicaCurve

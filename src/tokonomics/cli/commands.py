@@ -68,7 +68,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
 def _print_code(verb: Verb, request: Request, shown: Shown) -> int:
     """Print the program; on standard error, what was asked for that it leaves out."""
-    from tokonomics.questions.python_code import code_of, left_out_of
+    from tokonomics.questions.command import code_of, left_out_of
 
     typer.echo(code_of(verb, request, shown.as_json))
     files = [name for name in ("chart", "html") if getattr(shown, name)]

@@ -11,15 +11,15 @@ import typer
 from tokonomics.errors import TokonomicsError
 
 _MODELS, _GPUS = "catalog.load_models:model_rows {.key}", "catalog.gpus:find_gpus {.key}"
-_WEIGHTS, _LENGTHS = "catalog.precision:WEIGHT_PRECISIONS {}", "traffic.samples:SAMPLES sample:{}"
-_APIS, _OFFERS = "catalog.apis:list_apis {.key}", "catalog.offer_files:load_offers"
+_WEIGHTS, _LENGTHS = "catalog.layers:WEIGHT_PRECISIONS {}", "traffic.formats:SAMPLES sample:{}"
+_APIS, _OFFERS = "catalog.api_hosts:list_apis {.key}", "catalog.offers:load_offers"
 _LISTS = {
     "api": _APIS, "apis match": _APIS, "architecture": "catalog.gpus:find_gpus {.architecture}", "draft": _MODELS,
     "engine": "catalog.engines:all_engines {.key}", "family": "catalog.load_models:find_models {.family}",
-    "gpu": _GPUS, "gpus match": _GPUS, "host": "catalog.apis:list_apis {.host}", "input": _LENGTHS,
-    "kv": "catalog.precision:KV_PRECISIONS {}", "min_weights": _WEIGHTS, "model": _MODELS, "models match": _MODELS,
+    "gpu": _GPUS, "gpus match": _GPUS, "host": "catalog.api_hosts:list_apis {.host}", "input": _LENGTHS,
+    "kv": "catalog.layers:KV_PRECISIONS {}", "min_weights": _WEIGHTS, "model": _MODELS, "models match": _MODELS,
     "output": _LENGTHS, "provider": f"{_OFFERS} {{.provider}}", "region": f"{_OFFERS} {{.region}}",
-    "terms": "catalog.offers:Terms {}", "trace": "traffic.samples:TRACES {}", "weights": _WEIGHTS,
+    "terms": "catalog.offers:Terms {}", "trace": "traffic.formats:TRACES {}", "weights": _WEIGHTS,
 }  # fmt: skip
 """By parameter, or by verb and parameter: where the list is, and how a name is written from one of its members."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.money.class_bill import ClassCost, class_bills
+from tokonomics.money.attribution import ClassCost, class_bills
 from tokonomics.planner.plan import Study
 from tokonomics.planner.search import Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes

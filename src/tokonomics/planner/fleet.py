@@ -43,8 +43,8 @@ from tokonomics.planner.fleet_replay import (
     with_interruptions,
 )
 from tokonomics.planner.fleet_traffic import FleetTraffic
+from tokonomics.sizing.buy import lost_state
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.sizing.terms import lost_state
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
 

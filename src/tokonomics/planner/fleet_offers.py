@@ -27,11 +27,11 @@ from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout as layout_text
 from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router
+from tokonomics.sizing.buy import reserved_prices, spot_markets, startup_seconds
 from tokonomics.sizing.hosts import Machine, told_apart, usable
 from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.sizing.terms import reserved_prices, spot_markets, startup_seconds
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 

@@ -30,8 +30,7 @@ from tokonomics.planner.plan_answer import (
 )
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search, Sought
-from tokonomics.serving.fleet import Router
-from tokonomics.serving.links import link_speed
+from tokonomics.serving.fleet import Router, link_speed
 from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import Attempts, prefill_share
 from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split

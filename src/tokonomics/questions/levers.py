@@ -4,9 +4,9 @@ from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precis
 from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.money.breakeven import upkeep
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
-from tokonomics.money.upkeep import upkeep
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
 from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.planner.levers.ranking import rank_levers, utilization_bills

@@ -49,9 +49,8 @@ from tokonomics.questions.inputs import (
 )
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import allowed_of, every_offer
-from tokonomics.questions.reading import NO_ANSWERS, encodes, load_for
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
-from tokonomics.questions.targets import check_jobs, check_pauses, classes_of, targets_of
+from tokonomics.questions.targets import NO_ANSWERS, check_jobs, check_pauses, classes_of, encodes, load_for, targets_of
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.layouts import weight_choices

@@ -13,7 +13,7 @@ from tokonomics.measure.meter.state import BudgetState, Statement
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.measure.replay import Replay
 from tokonomics.measure.validate import Validation
-from tokonomics.money.upkeep import Upkeep
+from tokonomics.money.breakeven import Upkeep
 from tokonomics.physics.calibration import Profile
 from tokonomics.questions.result import Result, beside
 from tokonomics.units import fine_percent, percent, plural, usd

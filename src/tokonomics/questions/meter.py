@@ -38,9 +38,9 @@ from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
 from tokonomics.measure.meter.state import Planned
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S
+from tokonomics.money.breakeven import upkeep
 from tokonomics.money.cost import require_positive
 from tokonomics.money.sale import sell_terms
-from tokonomics.money.upkeep import upkeep
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.offers import extras_of

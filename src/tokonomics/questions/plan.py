@@ -16,8 +16,8 @@ from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, short
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.money.api_bill import ApiCost, host_bills
+from tokonomics.money.breakeven import upkeep
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
-from tokonomics.money.upkeep import upkeep
 from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
@@ -52,7 +52,7 @@ from tokonomics.questions.results import (
 from tokonomics.questions.scenario import read_request
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
-from tokonomics.serving.first_answer import FirstAnswer, in_the_mean
+from tokonomics.serving.class_outcome import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for

@@ -14,10 +14,10 @@ from tokonomics.errors import by_name, flag, spelled
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.api_bill import ApiCost
+from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
-from tokonomics.money.upkeep import Upkeep
 from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
@@ -35,7 +35,7 @@ from tokonomics.planner.shared_ways import Crossing, SharedPlan
 from tokonomics.planner.vary import CostRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
-from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload

@@ -12,14 +12,13 @@ import numpy as np
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
-from tokonomics.money.class_bill import class_bills
+from tokonomics.money.attribution import class_bills
 from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.deployment import deployment_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.reading import NO_ANSWERS, encodes, trace_for
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.serving import (
     apart,
@@ -32,10 +31,18 @@ from tokonomics.questions.serving import (
     timeout_of,
     within_context,
 )
-from tokonomics.questions.targets import check_jobs, check_pauses, classes_of, targets_of
+from tokonomics.questions.targets import (
+    NO_ANSWERS,
+    check_jobs,
+    check_pauses,
+    classes_of,
+    encodes,
+    targets_of,
+    trace_for,
+)
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
-from tokonomics.serving.first_answer import simulated
+from tokonomics.serving.class_outcome import simulated
 from tokonomics.serving.loop import Watcher
 from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
 from tokonomics.serving.playback import playback

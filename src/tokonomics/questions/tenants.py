@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.class_bill import ClassCost
+from tokonomics.money.attribution import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
 from tokonomics.planner.class_report import ClassReport, class_report

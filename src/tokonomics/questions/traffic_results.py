@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import Field
 
+from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.sale import Sale, SellPrice
 from tokonomics.money.served import ServedCost
-from tokonomics.money.upkeep import Upkeep
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.levers.lora import LoraLever
 from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
@@ -18,7 +18,7 @@ from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.route_models import RouteReport
 from tokonomics.questions.result import Result, beside
-from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import Moment, Outcome, SideOutcome
 from tokonomics.serving.playback import Playback
 from tokonomics.sizing.search import HighestRate, ReplicasNeeded

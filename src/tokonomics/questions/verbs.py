@@ -64,9 +64,7 @@ class Verb:
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
         """What is found, with the profile that the request names."""
-        from tokonomics.questions.config_reading import reading_models
-        from tokonomics.questions.market import in_market
-        from tokonomics.questions.profile import with_profile
+        from tokonomics.questions.answering import in_market, reading_models, with_profile
 
         request = in_market(request, listener)
         with reading_models(request, listener) as notes, with_profile(request, listener):
@@ -98,7 +96,7 @@ _LISTED = (
          "limit.", "predict", **_CHARTED),
     Verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
     Verb("trace", TRAFFIC, "What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make "
-         "one up.", **_CHARTED),
+         "one up.", "traffic", **_CHARTED),
     Verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request: latency, throughput, "
          "utilisation, cost.", **_CHARTED),
     Verb("capacity", TRAFFIC, "The highest rate one replica holds under latency targets, and the replicas a request "

@@ -30,7 +30,7 @@ from tokonomics.report.wording import (
     usd_text,
 )
 from tokonomics.serving.outcome import SloOutcome
-from tokonomics.sizing.terms import ASSUMED
+from tokonomics.sizing.buy import ASSUMED
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
 _WIDE = 0.05

@@ -10,7 +10,7 @@ from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.report import blocks
-from tokonomics.serving.first_answer import FirstAnswer
+from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo

@@ -3,9 +3,13 @@
 A class is judged by its own requests alone, of those sent while the load was offered. Those that were given up, or
 turned away, count as answers that never came; where a class says what share may be turned away, more than that is a
 miss and what is turned away within it counts for nothing.
+
+Tenants likewise: what each one's users see, and whether an SLO is met for every one of them.
+Of a reasoning model: when the answer after its thinking begins, and what its tokens cost, thinking included.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +20,10 @@ from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, wi
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
-from tokonomics.traffic.slo import ServiceClass, Slo
-from tokonomics.traffic.tenants import by_class
+from tokonomics.traffic.slo import Latency, ServiceClass, Slo
+from tokonomics.traffic.tenants import by_class, by_tenant
+from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.workload import Thinking
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
@@ -118,3 +124,116 @@ def _breaks(one: ServiceClass, slos: Sequence[SloOutcome], shed: int, unanswered
     if unanswered > UNANSWERED_SHARE * accepted:
         return f"{percent(unanswered / accepted)} of {name} is turned away or given up"
     return None
+
+
+class TenantLatency(Noun):
+    """What one tenant's users see."""
+
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    within: float | None
+    """Share of its requests answered within every SLO; None without SLOs."""
+
+
+def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
+    """The SLO missed for a tenant, in words.
+
+    Who sends too few requests to have that percentile (fewer than 100 for a p99) is judged with the others like it:
+    the p99 of seven requests is the slowest of them.
+    """
+    latencies, served = request_latencies(simulation), simulation.served
+    places = by_tenant(simulation.trace)
+    for slo, whose in _owed(simulation.trace, slos, places):
+        least = 1 if slo.statistic == "mean" else math.ceil(100 / (100 - float(slo.statistic[1:])))
+        large = {simulation.trace.tenants[tenant]: places[tenant] for tenant in whose if len(places[tenant]) >= least}
+        if small := [places[tenant] for tenant in whose if len(places[tenant]) < least]:
+            large["the smaller tenants"] = np.concatenate(small)
+        for name, at in large.items():
+            asked = at[~np.isin(served.status[at], (REFUSED, SHED))]  # what is shed is for its class to judge
+            values = latencies[slo.latency][asked]
+            done = served.status[asked] == DONE
+            found = judged(slo, values[done], int(np.count_nonzero(~done)))
+            if len(asked) and not found.met:
+                took = "never" if found.delivered_s is None else seconds(found.delivered_s)
+                return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
+    return None
+
+
+def _owed(trace: Trace, slos: Sequence[Slo], tenants: Iterable[int]) -> Iterator[tuple[Slo, list[int]]]:
+    """Each SLO with the tenants who are owed it: all, or those of the class that has it.
+
+    A class that shares a tenant with others, by share=, is judged as a class alone.
+    """
+    if trace.service is None or trace.tenant is None:
+        yield from ((slo, list(tenants)) for slo in slos)
+        return
+    mine = {tenant: np.unique(trace.service[trace.tenant == tenant]).tolist() for tenant in tenants}
+    for place, one in enumerate(trace.classes):
+        yield from ((slo, [tenant for tenant, classes in mine.items() if classes == [place]]) for slo in one.slos)
+
+
+def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Sequence[int]], TenantLatency]:
+    """What some tenants' users see, asked for one group of them after the other."""
+    latencies, done = request_latencies(simulation), simulation.served.status == DONE
+    places = by_tenant(simulation.trace)
+    within = within_own_slos(simulation, slos)
+    has_slos = bool(slos) or any(one.slos for one in simulation.trace.classes)
+
+    def read(tenants: Sequence[int]) -> TenantLatency:
+        at = np.concatenate([places[tenant] for tenant in tenants])
+        answered = at[done[at]]
+        return TenantLatency(
+            ttft_p99_s=spread(latencies["ttft"][answered]).p99,
+            tpot_p99_s=spread(latencies["tpot"][answered]).p99,
+            within=float(within[at].mean()) if has_slos else None,
+        )
+
+    return read
+
+
+class FirstAnswer(Noun):
+    """The output of a reasoning model, split into thinking and answer."""
+
+    share: NonNegativeFloat
+    """Of all output tokens that are thinking."""
+    thinking_tokens: NonNegativeFloat
+    """Of a request, in the mean."""
+    assumed: bool
+    """The share is that of published traces, not one that was given."""
+    first_answer_s: Spread
+    """From a request's arrival to the first token behind its thinking; only the mean where it was not simulated."""
+    usd_per_mtok_answer: NonNegativeFloat | None
+    """What a million answer tokens cost where thinking is charged to them; None without a price or an answer."""
+
+
+def simulated(simulation: Simulation, thinking: Thinking, usd_per_mtok_output: float | None) -> FirstAnswer:
+    """Of the requests that were served: the first token, and a step for each of thinking."""
+    latencies, done = request_latencies(simulation), (simulation.served.status == DONE) & simulation.counts
+    before = thinking.thinking_tokens(simulation.trace.output_tokens)
+    later = np.where(before > 0, before * np.nan_to_num(latencies[Latency.tpot]), 0.0)
+    return _first_answer(
+        simulation.trace, thinking, spread((latencies[Latency.ttft] + later)[done]), usd_per_mtok_output
+    )
+
+
+def in_the_mean(
+    trace: Trace, thinking: Thinking, ttft_s: float | None, tpot_s: float | None, usd_per_mtok_output: float | None
+) -> FirstAnswer:
+    """By the means of a first token and of those after it."""
+    before = float(thinking.thinking_tokens(trace.output_tokens).mean())
+    mean = None if ttft_s is None or tpot_s is None else ttft_s + before * tpot_s
+    found = Spread(p50=None, p90=None, p95=None, p99=None, mean=mean)
+    return _first_answer(trace, thinking, found, usd_per_mtok_output)
+
+
+def _first_answer(trace: Trace, thinking: Thinking, times: Spread, usd_per_mtok_output: float | None) -> FirstAnswer:
+    before, outputs = thinking.thinking_tokens(trace.output_tokens), trace.output_tokens
+    share = float(before.sum() / max(1, int(outputs.sum(dtype=np.int64))))
+    priced = usd_per_mtok_output is not None and share < 1
+    return FirstAnswer(
+        share=share,
+        thinking_tokens=float(before.mean()),
+        assumed=thinking.assumed,
+        first_answer_s=times,
+        usd_per_mtok_answer=usd_per_mtok_output / (1 - share) if priced and usd_per_mtok_output is not None else None,
+    )

@@ -24,8 +24,16 @@ from tokonomics.web import meter, pages, safety
 from tokonomics.web.accuracy import accuracy
 from tokonomics.web.catalogue import apis_json, catalogue_json, prices_as_of
 from tokonomics.web.jobs import Job, TooManyOfYours
-from tokonomics.web.problems import RefusalOut, of_validation, problem_response, refusal_of
-from tokonomics.web.safety import Gate, LoginSessions, allowed_hosts, is_loopback
+from tokonomics.web.safety import (
+    Gate,
+    LoginSessions,
+    RefusalOut,
+    allowed_hosts,
+    is_loopback,
+    of_validation,
+    problem_response,
+    refusal_of,
+)
 from tokonomics.web.service import Service, Settings
 from tokonomics.web.uploads import TooMuch, TooSlow
 from tokonomics.web.verbs import PageVerb, find_verb, verbs

@@ -6,6 +6,7 @@
 - Token: demanded on every address but loopback, or where the user wants one; compared in constant time, given once in
   a form (``login_form``), then replaced by a random session in a cookie that scripts cannot read.
 - Headers: no script but our own files, no frame, no foreign address, no sniffing.
+- Refusals: JSON with what, where and fix (``Problem``), and never anything of the inside.
 """
 
 import asyncio
@@ -17,19 +18,62 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
+from pydantic import BaseModel
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, shorten
 from tokonomics.guarded.worker import MOST_BODY
-from tokonomics.web.problems import problem_response
+
+
+class Problem(BaseModel):
+    """What is wrong, where, and what to do about it."""
+
+    what: str
+    where: str | None = None
+    fix: str | None = None
+
+
+class RefusalOut(BaseModel):
+    """The body of every answer that is not what was asked for."""
+
+    error: Problem
+
+
+def problem_response(
+    status: int, what: str, *, where: str | None = None, fix: str | None = None, retry_s: int | None = None
+) -> JSONResponse:
+    body = {"error": {"what": what, "where": where, "fix": fix}}
+    return JSONResponse(body, status, {"retry-after": str(retry_s)} if retry_s is not None else None)
+
+
+def refusal_of(problem: TokonomicsError, status: int, retry_s: int | None = None) -> JSONResponse:
+    return problem_response(status, problem.what, where=problem.where, fix=problem.fix, retry_s=retry_s)
+
+
+def of_validation(found: Sequence[Mapping[str, Any]], known: tuple[str, ...]) -> BadInput:
+    """The first thing pydantic found, as a sentence; an unknown input before that, as it explains a missing one."""
+    problem = next((error for error in found if error["type"] == "extra_forbidden"), found[0])
+    place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
+    field = ".".join(place) or "body"
+    if problem["type"] == "extra_forbidden":
+        hint = did_you_mean(place[-1], known) or f"It takes {', '.join(known)}."
+        return BadInput(f"unknown input '{shorten(place[-1])}'", where=shorten(field), fix=hint)
+    if problem["type"] == "missing":
+        return BadInput("is missing", where=shorten(field))
+    if problem["type"] == "json_invalid":
+        return BadInput("the body is not JSON")
+    said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return BadInput(f"{said} (got {shorten(repr(problem.get('input')), 40)})", where=shorten(field))
+
 
 if TYPE_CHECKING:
     from tokonomics.web.service import Service

@@ -18,10 +18,10 @@ from tokonomics.planner.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
 from tokonomics.planner.levers.tenancy import Sharing, pool
 from tokonomics.serving.capacity import what_breaks
+from tokonomics.serving.class_outcome import tenant_breaks
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.tenant_outcome import tenant_breaks
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.search import NeverHolds, replicas_needed
 from tokonomics.sizing.setup import Setup

@@ -26,11 +26,11 @@ from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.bill import Bill, Bills
+from tokonomics.sizing.buy import reserved_prices
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import changes_over_time
 from tokonomics.sizing.setup import Setup
-from tokonomics.sizing.terms import reserved_prices
 from tokonomics.types import Same, Speed, copied
 from tokonomics.units import percent, plural
 

@@ -9,8 +9,8 @@ fleet, or the tenant on replicas of its own.
 from pydantic import NonNegativeInt, PositiveInt
 
 from tokonomics.planner.levers.tenancy import Pooling, Sharing
+from tokonomics.serving.class_outcome import TenantLatency, latency_reader
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.tenants import busier, only, present, served_last
 from tokonomics.types import Noun

@@ -15,15 +15,14 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, computed_field
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
-from tokonomics.money.class_bill import at_peak
+from tokonomics.money.attribution import at_peak, gpu_seconds, shapley, unused_shares
 from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.serving.class_outcome import TenantLatency, latency_reader
 from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.tenant_outcome import TenantLatency, latency_reader
 from tokonomics.sizing.attempt import Attempts, Sized, simulated
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed

@@ -1,4 +1,5 @@
-"""Predict with what was learned about one's own machine, for as long as one question is answered.
+"""What holds while one question is answered: how config.json files are read, the profile of one's own machine, and the
+user's market, saved once in the catalogue (whom one buys from, where and at what discount).
 
 The listener hears which profile is in use, and afterwards each thing asked that it knows nothing about.
 """
@@ -9,6 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokonomics.catalog.entries import user_market, user_path
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.questions.inputs import Market
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Request
 
@@ -68,3 +72,55 @@ def _names(value: object) -> Iterable[str]:
     if isinstance(value, list | tuple):
         return [name for part in value for name in _names(part)]
     return []
+
+
+@contextmanager
+def reading_models(request: Request, listener: Listener) -> Iterator[list[str]]:
+    """Within it, a path is read as the family that the request names; gives the notes, each of which is heard once."""
+    said: list[str] = []
+    if "model" not in type(request).model_fields and "as_family" not in type(request).model_fields:
+        yield said
+        return
+    from tokonomics.catalog.load_models import READING, ConfigReading
+
+    def note(line: str) -> None:
+        if line not in said:
+            said.append(line)
+            listener.note(f"note: {line}")
+
+    family = getattr(request, "as_family", None)
+    if family is not None:
+        _require_config(request)
+    before = READING.set(ConfigReading(family, note, getattr(request, "hub", False)))
+    try:
+        yield said
+    finally:
+        READING.reset(before)
+
+
+def _require_config(request: Request) -> None:
+    """Refuse a family for models that are named: the catalogue knows how to read those."""
+    from tokonomics.catalog.load_models import is_path
+
+    given = request.given().get("model") or request.given().get("match") or ()
+    models = (given,) if isinstance(given, str) else tuple(given)
+    if not any(is_path(model) for model in models):
+        named = f"{shorten(models[0])} is" if models else "these are"
+        fix = f"Leave out {option('as_family')}, or give the path of a config.json."
+        raise BadInput(f"is for config.json files; {named} in the catalogue", field="as_family", fix=fix)
+
+
+def in_market(request: Request, listener: Listener) -> Request:
+    """The request with the user's market (``[market]`` in the catalogue) where it says nothing itself."""
+    if not isinstance(request, Market):
+        return request
+    asked = {name: value for name, value in user_market().items() if getattr(request, name) is None}
+    if not asked:
+        return request
+    said = "; ".join(f"{name} {value if isinstance(value, str) else ', '.join(value)}" for name, value in asked.items())
+    listener.note(f"your market ({user_path()}): {said}")
+    return request.model_copy(update={name: _held(value) for name, value in asked.items()})
+
+
+def _held(value: str | list[str]) -> str | tuple[str, ...]:
+    return value if isinstance(value, str) else tuple(value)
