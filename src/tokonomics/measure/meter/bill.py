@@ -12,7 +12,7 @@ known, every token costs the same, as in the meter's own $/Mtok. Where tokens ar
 
 **Electricity**: a meter that was given the GPUs (``gpu_metrics``) keeps their joules in the ledger; their mean watts
 stand for the whole stretch, also where it was not read for all of it. Without, the GPU that is named draws by its curve
-(``physics.power``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
+(``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
 watts otherwise. The host is known with the GPU alone; who owns the site is not, so its PUE is the industry's mean.
 """
 

@@ -9,7 +9,7 @@ changed at a time and sized anew. A burst needs the replicas of its busiest minu
 
 What a change keeps of the model's quality: only the precision of weights and KV cache touches the answers; everything
 else, drafts included, computes the same distribution. A score is one's own, or published for the model or its family
-(``catalog.recovery``). Of weights and KV cache together the product is taken.
+(``catalog.checkpoints``). Of weights and KV cache together the product is taken.
 """
 
 import math
