@@ -113,7 +113,7 @@ def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatc
     def surprise() -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("tokonomics.catalog.apis.list_apis", surprise)
+    monkeypatch.setattr("tokonomics.catalog.api_hosts.list_apis", surprise)
     checks = seen(tokonomics, code=1)
     assert checks["api prices"]["seen"] == "ZeroDivisionError: of all things"
     assert checks["machine"]["state"] == "ok"

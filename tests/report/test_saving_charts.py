@@ -66,7 +66,7 @@ def test_a_bar_says_what_its_lever_saves_as_the_table_does() -> None:
     table = next(block for part in described() for block in part.blocks if isinstance(block, Table) and block.best)
     said = {row[0][0].text.partition(":")[0]: row[1][0].text for row in table.rows}
     now = levers().now.usd_per_month
-    drawn = 0
+    signs = set()
     for lever in levers().levers:
         if lever.bill is None or lever.name not in bars:
             continue
@@ -77,8 +77,8 @@ def test_a_bar_says_what_its_lever_saves_as_the_table_does() -> None:
         assert float(dollars.removesuffix(" a month").strip("$").replace(",", "")) == pytest.approx(
             abs(saved), rel=1e-3
         )
-        drawn += 1
-    assert drawn >= 3, "some save, some cost"
+        signs.add(saved > 0)
+    assert signs == {True, False}, "some save, some cost"
 
 
 def test_levers_that_do_not_apply_are_folded_under_their_number_and_still_printed() -> None:
