@@ -317,3 +317,15 @@ def test_late_answers_are_those_of_the_time_that_counts() -> None:
 def test_requests_that_come_all_at_once_do_not_fall_behind() -> None:
     burst = simulate(A100, make_trace([0.0] * 60, [100] * 60, [10] * 60), FleetSettings(replicas=64))
     assert what_breaks(burst, outcome(burst, parse_slos("ttft_p99=5"))) is None
+
+
+def test_spare_replicas_of_both_sides_are_counted_on_their_own_side() -> None:
+    """Two sides on networked machines of eight, one machine spare for each: both sides have more than they need."""
+    load, machines = load_of_shape(5, "const:500", "const:100"), (offer("A100-80GB", 8, 15.0, network_gbit=3200),)
+    plain, spare = (
+        billed(load=load, offers=machines, disaggregated=True, spare=Spare(machines=number)) for number in (0, 1)
+    )
+    assert plain.prefill_replicas < spare.prefill_replicas
+    assert plain.replicas < spare.replicas
+    assert spare.bill.usd == pytest.approx(spare.usd_per_month)
+    assert math.fsum(line.quantity for line in spare.bill.lines) == pytest.approx(spare.gpus_paid * 730)

@@ -83,8 +83,7 @@ def say_left_out(load: Load, context: int, listener: Listener) -> None:
 def say_if_compiling(listener: Listener) -> None:
     """The first simulation on a machine compiles its loop: say why it takes a while."""
     if must_compile():
-        slow = "half a minute, as no code for it was shipped that the LLVM here can read"
-        takes = slow if must_translate() else "a few seconds"
+        takes = "half a minute, as no code for the LLVM here was shipped" if must_translate() else "a few seconds"
         listener.note(f"compiling the simulator, once on this machine: {takes} …")
 
 

@@ -390,10 +390,11 @@ class Bills:
         made, deployment, memories = sized.outcome, setup.deployment, setup.memories()
         hosts, _ = hosts_for(setup, sized)
 
-        def with_spare(replicas: int) -> int:
-            return max(sum(hosts.counts_on(offer, replicas)) for offer in bought.offers)
+        def with_spare(replicas: int) -> tuple[int, int]:
+            return max((hosts.counts_on(offer, replicas) for offer in bought.offers), key=sum)
 
-        replicas, running = with_spare(sized.replicas), sized.mean_over_time(with_spare)
+        prompts, answers = with_spare(sized.replicas)
+        running = sized.mean_over_time(lambda replicas: sum(with_spare(replicas)))
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
             for line in (tier.line(running) for tier in memories)
@@ -401,17 +402,17 @@ class Bills:
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
         held, share = _held_by_one(setup, hosts, sized)
         load_share = setup.load.workload.rate / (held * running) if held else None
-        gpus = running * deployment.gpus, bought.gpus_paid
+        first = setup.prefill or deployment
+        gpus = running * deployment.gpus + prompts * (first.gpus - deployment.gpus), bought.gpus_paid
         full_share = 1 - made.shares.idle if load_share is None else load_share
-        split = token_split(
-            setup.prefill or deployment, setup.load, prefill_share(made) if share is None else share, made
-        )
+        split = token_split(first, setup.load, prefill_share(made) if share is None else share, made)
         return Bill(
             **layout_fields(deployment),
             **served_fields(made),
             **dollars(setup.load, split, bought.what, bought.usd_per_month, gpus, full_share, made, tiers),
-            replicas=replicas - sized.prefill_replicas,
-            **copied(sized, "prefill_replicas", "router"),
+            replicas=answers,
+            prefill_replicas=prompts,
+            router=sized.router,
             mean_replicas=running,
             max_sequences=sized.max_sequences or deployment.limits.max_sequences,
             tiers=setup.tiers if isinstance(setup.tiers, str) else None,
