@@ -15,7 +15,7 @@ import platform
 import sys
 from pathlib import Path
 
-from tokonomics.planner.levers.semantic_cache import false_hits, semantic_hits
+from tokonomics.levers.semantic_cache import false_hits, semantic_hits
 from tokonomics.traffic.prompts import HASHED, Prompts, embed, read_pairs
 
 RESULT = Path(__file__).parent / "results" / "semantic.json"

@@ -30,11 +30,11 @@ from tokonomics.money.fleet import fixed_rule
 from tokonomics.money.spot_verdict import spot_verdict
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers.lora import lora
-from tokonomics.planner.levers.ranking import arrival_patterns, arriving
-from tokonomics.planner.levers.semantic_cache import BYTES_PER_TOKEN, VectorIndex
-from tokonomics.planner.levers.stack import stack
-from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.levers.lora import lora
+from tokonomics.levers.ranking import arrival_patterns, arriving
+from tokonomics.levers.semantic_cache import BYTES_PER_TOKEN, VectorIndex
+from tokonomics.levers.stack import stack
+from tokonomics.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.buy import lost_state

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from tests.explore import some, times
 
+from tokonomics.levers.lever_list import KNOBS
 from tokonomics.physics.calibration import Correction, Profile, using
-from tokonomics.planner.levers.lever_list import KNOBS
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.cache import cache

@@ -3,8 +3,8 @@
 import pytest
 
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
+from tokonomics.levers.semantic_cache import LINK_BYTES, VCPU_USD_PER_HOUR, VectorIndex
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.planner.levers.semantic_cache import LINK_BYTES, VCPU_USD_PER_HOUR, VectorIndex
 
 
 def test_a_million_entries_of_a_small_model() -> None:

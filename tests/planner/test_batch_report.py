@@ -9,15 +9,15 @@ from tests.money.simple_offers import simple_offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.fleet.batch_report import BatchReport, batch_report
+from tokonomics.fleet.layouts import FleetLayout
+from tokonomics.fleet.offers import Machines
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.batch_work import BatchWork
 from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.money.fleet_search import optimal_fleet
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.batch_report import BatchReport, batch_report
-from tokonomics.planner.fleet_layouts import FleetLayout
-from tokonomics.planner.fleet_offers import Machines
-from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.questions.fleet import batch_api
 from tokonomics.report.blocks import Line
 from tokonomics.report.fleet_view import batch_blocks

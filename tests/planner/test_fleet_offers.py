@@ -13,17 +13,17 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import FleetLimits
-from tokonomics.planner.fleet import FleetBounds, FleetReport, plan_fleet
-from tokonomics.planner.fleet_offers import (
+from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
+from tokonomics.fleet.offers import (
     FleetMarket,
     Machines,
     fleet_machines,
     zones_needed,
 )
-from tokonomics.planner.fleet_replay import window_of
-from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.fleet.replay import window_of
+from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.money.demand import parse_demand
+from tokonomics.money.fleet import FleetLimits
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report.fleet_view import fleet

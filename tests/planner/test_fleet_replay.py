@@ -9,13 +9,8 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.spot import SCARCE, Interruptions
-from tokonomics.money.demand import demand_of, parse_demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, counted_share
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
-from tokonomics.money.fleet_search import optimal_fleet
-from tokonomics.physics.deployment import deploy
-from tokonomics.planner.fleet_layouts import FleetLayout
-from tokonomics.planner.fleet_replay import (
+from tokonomics.fleet.layouts import FleetLayout
+from tokonomics.fleet.replay import (
     FleetReplay,
     Place,
     ReplayCase,
@@ -26,6 +21,11 @@ from tokonomics.planner.fleet_replay import (
     window_of,
     with_interruptions,
 )
+from tokonomics.money.demand import demand_of, parse_demand
+from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, counted_share
+from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
+from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 

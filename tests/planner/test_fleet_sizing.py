@@ -12,15 +12,15 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
+from tokonomics.fleet.design import FleetReport, plan_fleet
+from tokonomics.fleet.layouts import FleetLayout, _levels
+from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines
+from tokonomics.fleet.replay import FleetReplay, ReplayCase, places_of, replay
+from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner import fleet_layouts
-from tokonomics.planner.fleet import FleetReport, plan_fleet
-from tokonomics.planner.fleet_layouts import FleetLayout, _levels
-from tokonomics.planner.fleet_offers import FleetMarket, Machines, fleet_machines
-from tokonomics.planner.fleet_replay import FleetReplay, ReplayCase, places_of, replay
-from tokonomics.planner.fleet_traffic import FleetTraffic, traffic_from_curve
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Sought

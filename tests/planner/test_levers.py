@@ -20,10 +20,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
-from tokonomics.physics.deployment import deploy
-from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers.lever_list import (
+from tokonomics.levers.lever_list import (
     KNOBS,
     Choices,
     Lever,
@@ -33,8 +30,11 @@ from tokonomics.planner.levers.lever_list import (
     right_size,
     smallest_relative,
 )
-from tokonomics.planner.levers.ranking import Ranked, Ranking, effects_of, rank_levers
-from tokonomics.planner.levers.stack import ORDER, Stacked, Waterfall, naive_setup, order_from, stack, walk
+from tokonomics.levers.ranking import Ranked, Ranking, effects_of, rank_levers
+from tokonomics.levers.stack import ORDER, Stacked, Waterfall, naive_setup, order_from, stack, walk
+from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.steptime import decode_step
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import levers_view

@@ -17,13 +17,13 @@ from tests.report.test_plan_charts import layers
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.levers.ranking import Ranking
+from tokonomics.levers.stack import Waterfall
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.fleet import FleetComparison
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.breakeven import BreakEvenReport
-from tokonomics.planner.levers.ranking import Ranking
-from tokonomics.planner.levers.stack import Waterfall
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.questions.results import FleetResult

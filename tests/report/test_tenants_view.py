@@ -7,10 +7,10 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
+from tokonomics.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
-from tokonomics.planner.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult
 from tokonomics.report.charts.levers import tenants_chart

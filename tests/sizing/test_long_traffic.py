@@ -6,8 +6,8 @@ from tests.planner.small_catalogue import OFFERS, TODAY
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.levers.lever_list import right_size
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.levers.lever_list import right_size
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.sizing.refusal import NotServed

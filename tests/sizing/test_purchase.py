@@ -10,9 +10,9 @@ from tests.planner.small_catalogue import SLOS, TODAY, offer
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.levers.ranking import _BUYING
 from tokonomics.money.fleet_search import GAP
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.levers.ranking import _BUYING
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.buy import PLACES, Bought, buy
 from tokonomics.sizing.load import load_of_shape

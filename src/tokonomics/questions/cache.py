@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, option
-from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.planner.levers.prefix_cache import prefix_cache_lever
-from tokonomics.planner.levers.semantic_cache import (
+from tokonomics.levers.prefix_cache import prefix_cache_lever
+from tokonomics.levers.semantic_cache import (
     THRESHOLDS,
     SemanticHits,
     false_hits,
     semantic_cache_lever,
     semantic_hits,
 )
-from tokonomics.planner.levers.templates import template_lever, text_templates
+from tokonomics.levers.templates import template_lever, text_templates
+from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import CacheRequest

@@ -4,14 +4,14 @@ from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precis
 from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.levers.lever_list import KNOBS, Choices, all_levers
+from tokonomics.levers.ranking import rank_levers, utilization_bills
+from tokonomics.levers.stack import order_from
+from tokonomics.levers.stack import stack as stacked
 from tokonomics.money.breakeven import upkeep
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
-from tokonomics.planner.levers.lever_list import KNOBS, Choices, all_levers
-from tokonomics.planner.levers.ranking import rank_levers, utilization_bills
-from tokonomics.planner.levers.stack import order_from
-from tokonomics.planner.levers.stack import stack as stacked
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.inputs import BatchLimits, Layout

@@ -11,6 +11,9 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
+from tokonomics.fleet.batch_report import BatchReport
+from tokonomics.fleet.design import FleetReport
+from tokonomics.fleet.scaling import ScalingReport
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.api_bill import ApiCost
@@ -19,18 +22,15 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.physics.curves import PowerCurve
-from tokonomics.planner.batch_report import BatchReport
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Flips, Regret
-from tokonomics.planner.fleet import FleetReport
 from tokonomics.planner.frontier import Frontier
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
-from tokonomics.planner.scaling import ScalingReport
 from tokonomics.planner.shared_ways import Crossing, SharedPlan
 from tokonomics.planner.vary import CostRange, Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick

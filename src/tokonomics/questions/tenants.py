@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokonomics.errors import BadInput, option, shorten
+from tokonomics.levers.lora import lora_lever
+from tokonomics.levers.noisy_neighbour import noisy_neighbour
+from tokonomics.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.money.attribution import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
 from tokonomics.planner.class_report import ClassReport, class_report
-from tokonomics.planner.levers.lora import lora_lever
-from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.planner.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener

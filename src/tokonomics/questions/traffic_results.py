@@ -4,18 +4,18 @@ from typing import Any
 
 from pydantic import Field
 
+from tokonomics.levers.lora import LoraLever
+from tokonomics.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.levers.prefix_cache import PrefixCacheLever
+from tokonomics.levers.ranking import Ranking, Utilization
+from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.levers.stack import Waterfall
+from tokonomics.levers.templates import TemplateLever, TextTemplate
+from tokonomics.levers.tenancy import Pooling
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.sale import Sale, SellPrice
 from tokonomics.money.served import ServedCost
 from tokonomics.planner.class_report import ClassReport
-from tokonomics.planner.levers.lora import LoraLever
-from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour
-from tokonomics.planner.levers.prefix_cache import PrefixCacheLever
-from tokonomics.planner.levers.ranking import Ranking, Utilization
-from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
-from tokonomics.planner.levers.stack import Waterfall
-from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
-from tokonomics.planner.levers.tenancy import Pooling
 from tokonomics.planner.route_models import RouteReport
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.class_outcome import FirstAnswer

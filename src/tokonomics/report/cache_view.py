@@ -5,10 +5,10 @@ from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
+from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
+from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
+from tokonomics.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
-from tokonomics.planner.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
-from tokonomics.planner.levers.semantic_cache import SemanticHits, SemanticLever
-from tokonomics.planner.levers.templates import TemplateLever, TextTemplate
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts

@@ -6,13 +6,13 @@ from functools import partial
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import option
+from tokonomics.fleet.batch_report import BatchReport
+from tokonomics.fleet.design import FleetReport
+from tokonomics.fleet.offers import MachineKind
+from tokonomics.fleet.replay import FleetReplay
+from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPlan, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
-from tokonomics.planner.batch_report import BatchReport
-from tokonomics.planner.fleet import FleetReport
-from tokonomics.planner.fleet_offers import MachineKind
-from tokonomics.planner.fleet_replay import FleetReplay
-from tokonomics.planner.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts

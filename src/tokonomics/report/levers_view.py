@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.planner.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
-from tokonomics.planner.levers.stack import Drafted, Step, Waterfall
+from tokonomics.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
+from tokonomics.levers.stack import Drafted, Step, Waterfall
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts

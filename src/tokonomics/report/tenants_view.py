@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.planner.levers.lora import LoraLever
-from tokonomics.planner.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
-from tokonomics.planner.levers.tenancy import FleetRow, Pooling, TenantRow
+from tokonomics.levers.lora import LoraLever
+from tokonomics.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
+from tokonomics.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts

@@ -7,8 +7,8 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
+from tokonomics.levers.ranking import quality_kept
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.levers.ranking import quality_kept
 
 
 def deployment(model: str, weights: Precision = Precision.bf16) -> Deployment:

@@ -17,11 +17,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.physics.memory import kv_budget_bytes
-from tokonomics.physics.steptime import step_model
-from tokonomics.planner.levers.semantic_cache import (
+from tokonomics.levers.semantic_cache import (
     LINK_BYTES,
     VCPU_USD_PER_HOUR,
     SemanticLever,
@@ -30,7 +26,11 @@ from tokonomics.planner.levers.semantic_cache import (
     semantic_cache_lever,
     semantic_hits,
 )
-from tokonomics.planner.levers.templates import template_lever, text_templates, with_less_room
+from tokonomics.levers.templates import template_lever, text_templates, with_less_room
+from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
+from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.memory import kv_budget_bytes
+from tokonomics.physics.steptime import step_model
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache

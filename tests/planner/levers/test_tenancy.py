@@ -12,11 +12,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
+from tokonomics.levers.noisy_neighbour import noisy_neighbour
+from tokonomics.levers.tenancy import Sharing, pool
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.planner.levers.lora import distinct_adapters, lora, lora_lever
-from tokonomics.planner.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.planner.levers.tenancy import Sharing, pool
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
 from tokonomics.serving.fleet import FleetSettings, Router

@@ -16,6 +16,17 @@ from pydantic import Field
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
+from tokonomics.fleet.offers import MachineKind, Machines
+from tokonomics.fleet.replay import (
+    FleetReplay,
+    ReplayCase,
+    busiest_moment,
+    places_of,
+    replay,
+    window_of,
+    with_interruptions,
+)
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.demand import Demand, class_names
 from tokonomics.money.fleet import (
     FixedRule,
@@ -32,17 +43,6 @@ from tokonomics.money.fleet_availability import Availability, availability, hold
 from tokonomics.money.fleet_compare import compare
 from tokonomics.money.fleet_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
 from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
-from tokonomics.planner.fleet_offers import MachineKind, Machines
-from tokonomics.planner.fleet_replay import (
-    FleetReplay,
-    ReplayCase,
-    busiest_moment,
-    places_of,
-    replay,
-    window_of,
-    with_interruptions,
-)
-from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.sizing.buy import lost_state
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo

@@ -8,7 +8,7 @@ fleet, or the tenant on replicas of its own.
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from tokonomics.planner.levers.tenancy import Pooling, Sharing
+from tokonomics.levers.tenancy import Pooling, Sharing
 from tokonomics.serving.class_outcome import TenantLatency, latency_reader
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.setup import Say, silent

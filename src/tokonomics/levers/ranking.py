@@ -20,11 +20,11 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
 from tokonomics.catalog.layers import Precision
+from tokonomics.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.levers.lever_list import Lever, all_levers, billed, moved
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason

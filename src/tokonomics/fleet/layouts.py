@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokonomics.errors import BadInput
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import Sought, missed_text
 from tokonomics.serving.fleet import Router

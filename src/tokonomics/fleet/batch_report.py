@@ -14,13 +14,13 @@ import numpy as np
 from pydantic import NonNegativeFloat
 
 from tokonomics.errors import BadInput, option
+from tokonomics.fleet.offers import Machines
+from tokonomics.fleet.replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.batch_work import BatchWork
 from tokonomics.money.demand import demand_of
 from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan
 from tokonomics.money.fleet_search import optimal_fleet
-from tokonomics.planner.fleet_offers import Machines
-from tokonomics.planner.fleet_replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
-from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo

@@ -20,10 +20,10 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
+from tokonomics.fleet.layouts import FleetLayout, layout_name, machines_with_room, sized_layouts
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.fleet import FleetOffer, SpotMarket
 from tokonomics.physics.intervals import known_speed, speed_from
-from tokonomics.planner.fleet_layouts import FleetLayout, layout_name, machines_with_room, sized_layouts
-from tokonomics.planner.fleet_traffic import FleetTraffic
 from tokonomics.planner.prospects import layout as layout_text
 from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router

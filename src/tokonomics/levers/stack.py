@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.money.cost import saving
-from tokonomics.physics.deployment import acceptance_for
-from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers.lever_list import (
+from tokonomics.levers.lever_list import (
     NOTHING_SHARED,
     Choices,
     all_levers,
@@ -25,7 +22,10 @@ from tokonomics.planner.levers.lever_list import (
     moved,
     right_size,
 )
-from tokonomics.planner.levers.ranking import QualityKept, quality_kept
+from tokonomics.levers.ranking import QualityKept, quality_kept
+from tokonomics.money.cost import saving
+from tokonomics.physics.deployment import acceptance_for
+from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import weight_choices

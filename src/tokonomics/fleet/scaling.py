@@ -19,11 +19,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
+from tokonomics.fleet.layouts import FleetLayout
+from tokonomics.fleet.offers import Machines
+from tokonomics.fleet.traffic import MOST_REQUESTS, FleetTraffic, ScalingDay, days_of
 from tokonomics.money.demand import machines_needed
 from tokonomics.money.fleet import FleetOffer, mixed_by_hour
-from tokonomics.planner.fleet_layouts import FleetLayout
-from tokonomics.planner.fleet_offers import Machines
-from tokonomics.planner.fleet_traffic import MOST_REQUESTS, FleetTraffic, ScalingDay, days_of
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher

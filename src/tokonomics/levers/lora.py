@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.errors import BadInput
+from tokonomics.levers.tenancy import Pooling, Sharing
 from tokonomics.money.cost import BeforeAfter, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import adapter_bytes, kv_budget_bytes, max_sequences
 from tokonomics.physics.steptime import decode_step
-from tokonomics.planner.levers.tenancy import Pooling, Sharing
 from tokonomics.traffic.tenants import tenant_numbers
 from tokonomics.types import Noun
 

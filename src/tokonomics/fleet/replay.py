@@ -18,10 +18,10 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
+from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.money.demand import Demand
 from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, finishing_s, gone_s
 from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
-from tokonomics.planner.fleet_layouts import FleetLayout
 from tokonomics.serving.fleet import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate

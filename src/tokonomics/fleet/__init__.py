@@ -1,0 +1,1 @@
+"""When machines run: a fleet bought hour by hour from reserved, on-demand and spot offers."""
