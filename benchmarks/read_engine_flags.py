@@ -2,7 +2,7 @@
 
 vLLM names its engine flags in ``add_argument`` calls and takes its server flags from the fields of a configuration
 class; SGLang takes all of its own from annotated fields. Writes the names, with the versions and the values that the
-flags we use accept, to ``tests/planner/engine_flags.json``, which the tests of the deploy files read.
+flags we use accept, to ``tests/deploy/engine_flags.json``, which the tests of the deploy files read.
 
     pip download --no-deps vllm==0.32.0 sglang==0.5.23
     python benchmarks/read_engine_flags.py vllm-*.whl sglang-*.whl
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-FIXTURE = Path(__file__).parents[1] / "tests" / "planner" / "engine_flags.json"
+FIXTURE = Path(__file__).parents[1] / "tests" / "deploy" / "engine_flags.json"
 VLLM_PARSERS = ("vllm/engine/arg_utils.py", "vllm/entrypoints/launchers/cli_args.py")
 VLLM_QUANTIZATION = "vllm/model_executor/layers/quantization"
 SGLANG_FIELDS = "sglang/srt/arg_groups/fields/"

@@ -1,4 +1,4 @@
-"""Writes ``tests/planner/kubernetes_schema.json``: strict JSON schemas of the Kubernetes kinds that deploy files use.
+"""Writes ``tests/deploy/kubernetes_schema.json``: strict JSON schemas of the Kubernetes kinds that deploy files use.
 
     pip download --no-deps kubernetes-validate
     python benchmarks/read_kubernetes_schema.py kubernetes_validate-1.37.0-py3-none-any.whl 1.37.0 2026-11-16
@@ -20,7 +20,7 @@ KINDS = {
     "PodDisruptionBudget": "poddisruptionbudget-policy-v1",
     "HorizontalPodAutoscaler": "horizontalpodautoscaler-autoscaling-v2",
 }
-OUT = Path(__file__).parents[1] / "tests" / "planner" / "kubernetes_schema.json"
+OUT = Path(__file__).parents[1] / "tests" / "deploy" / "kubernetes_schema.json"
 
 
 def reduced(node: Any, known: dict[str, Any], used: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Writes ``tests/planner/schemas/dstack.json`` and ``compose.json``: what of their schemas the deploy files use.
+"""Writes ``tests/deploy/schemas/dstack.json`` and ``compose.json``: what of their schemas the deploy files use.
 
     pip install dstack==0.22.5
     pip download --no-deps check-jsonschema==0.39.0
@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parents[1] / "tests" / "planner" / "schemas"
+OUT = Path(__file__).parents[1] / "tests" / "deploy" / "schemas"
 COMPOSE = "check_jsonschema/builtin_schemas/vendor/compose-spec.json"
 WRITTEN = {
     "ServiceConfiguration": "type name image env commands port model probes resources fleets replicas scaling",

@@ -10,9 +10,9 @@ from itertools import product
 import numpy as np
 import pytest
 import yaml
+from tests.deploy.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 from tests.explore import some
 from tests.planner.small_catalogue import OFFERS, asked, offer
-from tests.planner.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.layers import Precision

@@ -10,6 +10,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
+from tokonomics.fleet import scaling
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.scaling import (
@@ -25,7 +26,6 @@ from tokonomics.fleet.scaling import (
 from tokonomics.fleet.traffic import FleetTraffic, days_of
 from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import scaling
 from tokonomics.report.blocks import Line
 from tokonomics.report.fleet_view import scaling_blocks
 from tokonomics.serving.fleet import Autoscale, FleetSettings

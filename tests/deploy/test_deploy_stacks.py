@@ -19,8 +19,8 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
+from tests.deploy.test_deploy_files import ACCEPTED, SCHEMA, job, machine, served
 from tests.explore import EXPLORE
-from tests.planner.test_deploy_files import ACCEPTED, SCHEMA, job, machine, served
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -583,7 +583,7 @@ def test_files_are_those_that_were_read_over(target: Target) -> None:
         name = re.sub("^llm-llama-3-[13]-[78]0?b-", "", file.name)
         if name == "llm-d.yaml":
             continue  # Deployments, as in kubernetes.yaml.
-        path = Path(__file__).parent / "deploy" / name
+        path = Path(__file__).parent / "files" / name
         if os.environ.get("UPDATE_GOLDEN"):
             path.write_text(file.text, encoding="utf-8")
         assert file.text == path.read_text(encoding="utf-8")

@@ -898,7 +898,7 @@ EXAMPLES: dict[str, tuple[Target, Callable[[], DeployJob]]] = {
 def test_files_are_those_that_were_validated(name: str) -> None:
     target, make = EXAMPLES[name]
     text = deploy_file(target, make()).text
-    path = HERE / "deploy" / name
+    path = HERE / "files" / name
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -952,7 +952,7 @@ def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("name", KUBERNETES)
 def test_kubernetes_accepts_its_objects(name: str) -> None:
-    made = list(yaml.safe_load_all((HERE / "deploy" / name).read_text(encoding="utf-8")))
+    made = list(yaml.safe_load_all((HERE / "files" / name).read_text(encoding="utf-8")))
     assert [each["kind"] for each in made] == list(SCHEMA["kinds"])
     for each in made:
         assert refusals(each) == []
@@ -960,7 +960,7 @@ def test_kubernetes_accepts_its_objects(name: str) -> None:
 
 def test_a_field_that_kubernetes_does_not_know_is_refused_at_every_level() -> None:
     count = 0
-    for made in yaml.safe_load_all((HERE / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")):
+    for made in yaml.safe_load_all((HERE / "files" / "kubernetes.yaml").read_text(encoding="utf-8")):
         for path in parts(made):
             changed = copy.deepcopy(made)
             part = changed
@@ -975,7 +975,7 @@ def test_a_field_that_kubernetes_does_not_know_is_refused_at_every_level() -> No
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("skypilot")])
 def test_skypilot_accepts_its_tasks(name: str) -> None:
     schemas = pytest.importorskip("sky.utils.schemas")
-    task = yaml.safe_load((HERE / "deploy" / name).read_text(encoding="utf-8"))
+    task = yaml.safe_load((HERE / "files" / name).read_text(encoding="utf-8"))
     jsonschema.validate(task, schemas.get_task_schema())
     jsonschema.validate(task["resources"], schemas.get_resources_schema())
     if "service" in task:

@@ -12,6 +12,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput
+from tokonomics.fleet import layouts
 from tokonomics.fleet.design import FleetReport, plan_fleet
 from tokonomics.fleet.layouts import FleetLayout, _levels
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines
@@ -20,7 +21,6 @@ from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve
 from tokonomics.money.demand import parse_demand
 from tokonomics.money.fleet import FleetLimits
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner import fleet_layouts
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Sought
@@ -141,7 +141,7 @@ def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatc
 def test_a_class_that_another_ones_limits_leave_no_room_for_is_refused_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_layouts, "_levels", lambda *_: ())
+    monkeypatch.setattr(layouts, "_levels", lambda *_: ())
     with pytest.raises(BadInput, match="no machine on offer meets the SLOs") as refused:
         fleet_machines(MODEL, ENGINE, [ONE], traffic_of("24x5", ("900", "99")), LOOSE, FleetMarket(today=TODAY))
     assert "limit on sequences that suits the class with most work" in (refused.value.fix or "")
