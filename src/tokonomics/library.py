@@ -13,7 +13,7 @@ from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spe
 from tokonomics.questions.command import FRAMES, LEFT_OUT, command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Kind, Parameter, Placement, Request
-from tokonomics.questions.verbs import VERBS, Verb
+from tokonomics.questions.verbs import Verb, find_verb
 
 SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})
 """Inputs of ``trace`` that are about its summary, not about the requests that ``read_trace`` gives."""
@@ -138,7 +138,7 @@ EXAMPLES = {
 
 
 def function(name: str) -> Function:
-    return Function(VERBS["trace" if name == "read_trace" else name.replace("_", "-")], name)
+    return Function(find_verb("trace" if name == "read_trace" else name.replace("_", "-")), name)
 
 
 def annotation(argument: Parameter) -> str:

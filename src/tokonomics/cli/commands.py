@@ -1,18 +1,24 @@
-"""A command for every question: its options are the fields of the request, its help is theirs."""
+"""A command for every verb: its options are the fields of the requests, its help is theirs.
+
+A flag of a verb may ask another question (``predict --curve``): the command takes the options of all its questions,
+and refuses those that the one asked does not take.
+"""
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tokonomics.cli.completion import names_of
 from tokonomics.errors import BadInput, option
 from tokonomics.questions.command import command_line
 from tokonomics.questions.inputs import Shown
-from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request
+from tokonomics.questions.request import NO_LIMIT, Kind, Parameter, Parameters, Placement, Request, Switch
 from tokonomics.questions.verbs import Verb
 from tokonomics.report.terminal import Terminal, check_files, give, say
 
@@ -20,20 +26,103 @@ BY_PLACE = "_by_place"
 """Ends the name of the argument that stands for an option as well: ``plan MODEL`` and ``plan --model MODEL``."""
 
 
+class VerbCommand(TyperCommand):
+    """Help lists the options of other questions apart."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=24)
+
+
 def command_of(verb: Verb) -> Callable[..., None]:
     """The function that Typer makes a command of."""
+    options = _options(verb)
 
     def command(**given: Any) -> None:
-        code = _answered(verb, given)
+        if verb.by and sys.argv[1:2] != verb.words:
+            say(f"`tokonomics {verb.name}` is now `tokonomics {' '.join(verb.words)}`")
+        code = _answered(_question(verb, options, given), given)
         if code:
             raise typer.Exit(code)
 
-    return with_options(command, verb.keys, help_of(verb.summary, verb.request))
+    others = [name for name in options if name not in verb.keys]
+    return with_options(command, options, help_of(verb.summary, verb.request), others)
 
 
-def with_options(command: Callable[..., None], parameters: Parameters, help: str) -> Callable[..., None]:
-    """The function with an option for every parameter, as Typer reads it; arguments stand before options."""
-    arguments = [argument for parameter in parameters.values() for argument in _arguments(parameter)]
+def _options(verb: Verb) -> dict[str, Parameter]:
+    """The inputs of a verb, and what the other questions add that its flags ask.
+
+    What one of the questions can do without may be left out, and a default that they do not share is filled in later.
+    """
+    options, questions = dict(verb.keys), [verb, *verb.by_flag]
+    for question in verb.by_flag:
+        flag = question.words[-1]
+        if question.by not in question.keys:
+            options[question.by] = _switch(question)
+        for name, parameter in question.keys.items():
+            about = parameter.help if name == question.by else f"With {flag}: {parameter.help}"
+            known = options.setdefault(name, replace(parameter, help=about, place=Placement.FLAG, required=False))
+            if known.default != parameter.default:
+                shown = known.default_text or str(known.default)
+                options[name] = replace(known, default=None, default_text=shown)
+    needed = {name for name in options if all(name in question.keys for question in questions)}
+    return {
+        name: parameter if name in needed else replace(parameter, required=False) for name, parameter in options.items()
+    }
+
+
+def more_inputs(verb: Verb) -> str:
+    """The line after the help that names the options which it leaves out."""
+    rare = [str(parameter.flag) for parameter in _options(verb).values() if parameter.rare]
+    return f"More inputs, explained by `tokonomics init --all` and docs/scenario.md: {', '.join(rare)}." if rare else ""
+
+
+def _switch(question: Verb) -> Parameter:
+    """The flag that asks a question."""
+    return Parameter(
+        name=question.by, key=question.by, annotation=Switch, required=False, default=False, help=question.summary,
+        about="",
+    )  # fmt: skip
+
+
+def _question(verb: Verb, options: Parameters, given: Mapping[str, Any]) -> Verb:
+    """What is asked: the verb's own question, or that of a flag; an option that it does not take is refused."""
+    asked = [question for question in verb.by_flag if given.get(question.by)]
+    if len(asked) > 1:
+        fields = ", ".join(question.by for question in asked)
+        raise BadInput("ask two questions", field=fields, fix="Give one of them.")
+    question = asked[0] if asked else verb
+    for name, value in given.items():
+        field = name.removesuffix(BY_PLACE)
+        is_typed = value is not None and value != [] and str(value) != str(options[field].default)
+        if is_typed and field not in question.keys and field != question.by:
+            takers = [other for other in (verb, *verb.by_flag) if field in other.keys]
+            fix = f"It is for {' and '.join(' '.join(other.words) for other in takers)}."
+            raise BadInput(f"is not for {' '.join(question.words)}", field=field, fix=fix)
+    for name, parameter in question.parameters.items():
+        if parameter.required and given.get(name) in (None, []):
+            example = help_of("", question.request).partition("Examples:")[2].strip().splitlines()[0]
+            raise BadInput(f"{parameter.flag or parameter.metavar} is missing", fix=f"Such as: {example}")
+    return question
+
+
+def with_options(
+    command: Callable[..., None], parameters: Parameters, help: str, others: Sequence[str] = ()
+) -> Callable[..., None]:
+    """The function with an option for every parameter, as Typer reads it; arguments stand before options.
+
+    Help shows the options named in ``others`` apart.
+    """
+    arguments = [
+        argument
+        for name, parameter in parameters.items()
+        for argument in _arguments(parameter, "Other questions" if name in others else None)
+    ]
     arguments.sort(key=lambda argument: isinstance(argument.annotation.__metadata__[0], typer.models.OptionInfo))
     command.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
     command.__annotations__ = {argument.name: argument.annotation for argument in arguments}
@@ -92,8 +181,8 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
     return values
 
 
-def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
-    """The argument, the option, or both."""
+def _arguments(parameter: Parameter, panel: str | None = None) -> list[inspect.Parameter]:
+    """The argument, the option, or both; the option in a panel of its own where one is named."""
     kind: Any = Path if parameter.kind is Kind.FILE and parameter.type is str else parameter.type
     kind = str if parameter.type in (int, float) else kind  # the request checks numbers, whichever door they come by
     kind = list[kind] if parameter.is_list else kind
@@ -104,22 +193,24 @@ def _arguments(parameter: Parameter) -> list[inspect.Parameter]:
     if parameter.place is not Placement.FLAG:
         name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
         shown = parameter.default_text or True
-        help, metavar = parameter.help, parameter.metavar
+        help, metavar = parameter.help, parameter.metavar or _metavar(parameter)
         info = typer.Argument(help=help, metavar=metavar, show_default=shown, autocompletion=offered)
         arguments.append(_argument(name, Annotated[optional, info], default))
     if parameter.place is not Placement.FIRST:
         help = "The model, by name." if parameter.place is Placement.EITHER else parameter.help
         flags = f"{parameter.flag}/{parameter.off}" if parameter.off else str(parameter.flag)
-        shown, metavar = parameter.default_text or True, _metavar(parameter)
-        info = typer.Option(flags, help=help, show_default=shown, metavar=metavar, autocompletion=offered)
+        info = typer.Option(
+            flags, help=help, show_default=parameter.default_text or True, metavar=_metavar(parameter),
+            autocompletion=offered, rich_help_panel=panel, hidden=parameter.rare,
+        )  # fmt: skip
         arguments.append(_argument(parameter.name, Annotated[optional, info], default))
     return arguments
 
 
 def _metavar(parameter: Parameter) -> str | None:
-    """``<int: 1 to 16>``; None of what is no number."""
+    """``<int: 1 to 16>``, ``TEXT``; None of a switch."""
     if parameter.type not in (int, float):
-        return None
+        return {bool: None, str: "FILE" if parameter.kind is Kind.FILE else "TEXT"}[parameter.type]
     low, high = parameter.low, None if parameter.high == NO_LIMIT else parameter.high
     bounds = "" if low is None else f": {_digits(low)} or more"
     if high is not None:

@@ -5,19 +5,18 @@ Only the verb that is typed is built; the others are listed by their summaries, 
 
 import gc
 import io
-import itertools
 import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from tokonomics import __version__
 from tokonomics.errors import TokonomicsError, flag
-from tokonomics.questions.verbs import BUY, KNOWN, RUN, VERBS
+from tokonomics.questions.verbs import BUY, KNOWN, QUESTIONS, RUN, TRAFFIC, VERBS, Verb
 
 _INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
@@ -33,7 +32,6 @@ class Action:
     summary: str
     home: str
     """``module:attribute``: a function, or a Typer application of several."""
-    several: bool = False
 
     def load(self) -> Any:
         module, _, name = self.home.partition(":")
@@ -41,51 +39,72 @@ class Action:
 
 
 ACTIONS: dict[str, Action] = {
-    "init": Action(BUY, "Write a scenario file to begin with: every input of every verb as a key, explained, with "
-                   "values that work.", "tokonomics.cli.init:init"),
-    "meter": Action(RUN, "What the tokens of live servers cost, from the counters that they expose; idle time "
-                    "included.", "tokonomics.cli.meter:app", several=True),
-    "prices": Action(KNOWN, "Keep the shipped GPU prices up to date.", "tokonomics.cli.prices:app", several=True),
-    "sweep": Action(BUY, "Ask a verb at many points of a scenario; what is done is kept, and the same command goes on "
-                    "from there.", "tokonomics.sweep.sweep:sweep"),
-    "mcp": Action(RUN, "Answer agents over the Model Context Protocol: plan, fit, simulate, look up prices.",
-                  "tokonomics.mcp.serve:mcp"),
-    "web": Action(RUN, "Open the page: the same answers as here, with sliders, charts and links; on this machine "
-                  "alone.", "tokonomics.web.serve:web"),
-}  # fmt: skip
+    "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.init:init"),
+    "sweep": Action(BUY, "Ask a verb at many points of a scenario.", "tokonomics.sweep.sweep:sweep"),
+    "meter": Action(RUN, "What the tokens of live servers cost, idle time included.", "tokonomics.cli.meter:app"),
+    "web": Action(RUN, "Open the page: the same answers, with sliders and charts.", "tokonomics.web.serve:web"),
+    "mcp": Action(RUN, "Answer agents over the Model Context Protocol.", "tokonomics.mcp.serve:mcp"),
+}
+
+
+class _Verbs(TyperGroup):
+    """Help is one line for each verb: short enough for a screen."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        lines = ["Usage: tokonomics VERB [OPTIONS]", "", self.help or ""]
+        for group in (BUY, TRAFFIC, RUN, KNOWN):
+            listed = {name: verb for name, verb in (VERBS | ACTIONS).items() if verb.group == group}
+            lines += ["", group, *(f"  {name:11}{verb.summary}" for name, verb in listed.items())]
+        lines += [
+            "",
+            "Options: --version, --doctor, --install-completion, --show-completion, --help",
+            self.epilog or "",
+        ]
+        formatter.write("\n".join(lines) + "\n")
 
 
 def application(only: str | None = None) -> typer.Typer:
     """The application with one verb whole and the others by name; whole in every verb where ``only`` is None."""
     app = typer.Typer(
         name="tokonomics",
-        help="What every million LLM tokens costs: before you buy GPUs, while you run them, and what to change.",
+        cls=_Verbs,
+        help="What every million LLM tokens costs: before you buy GPUs, while you run them,\nand what to change.",
         epilog="Start with:  tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
     for verb in VERBS.values():
         if only in (None, verb.name):
-            from tokonomics.cli.commands import command_of
-            from tokonomics.cli.scenario_command import ScenarioCommand
-
-            kind = ScenarioCommand if verb.scenario else None
-            app.command(verb.name, cls=kind, rich_help_panel=verb.group)(command_of(verb))
+            _add_command(app, verb, verb.name)
         else:
-            app.command(verb.name, rich_help_panel=verb.group, help=verb.summary)(_listed)
+            app.command(verb.name, help=verb.summary)(_listed)
     for name, action in ACTIONS.items():
-        listed = only not in (None, name)
-        if action.several:
-            # Typer lists groups after commands: one that is only listed is a group as well.
-            group = typer.Typer(help=action.summary) if listed else action.load()
-            app.add_typer(group, name=name, rich_help_panel=action.group)
-        elif listed:
-            app.command(name, rich_help_panel=action.group, help=action.summary)(_listed)
+        if only not in (None, name):
+            app.command(name, help=action.summary)(_listed)
+        elif isinstance(loaded := action.load(), typer.Typer):
+            app.add_typer(loaded, name=name)
         else:
-            app.command(name, rich_help_panel=action.group)(action.load())
+            app.command(name)(loaded)
+    for verb in QUESTIONS.values():
+        group, _, name = verb.name.rpartition(" ")
+        if not verb.by or only not in (None, group or name):
+            continue
+        if group:
+            named = typer.Typer(callback=_listed, help=verb.summary, no_args_is_help=True)
+            app.add_typer(named, name=group, hidden=True)
+        _add_command(named if group else app, verb, name, hidden=True)
     return app
+
+
+def _add_command(app: typer.Typer, verb: Verb, name: str, hidden: bool = False) -> None:
+    from tokonomics.cli.commands import VerbCommand, command_of, more_inputs
+    from tokonomics.cli.scenario_command import ScenarioCommand
+
+    kind = ScenarioCommand if verb.scenario else VerbCommand
+    app.command(name, cls=kind, hidden=hidden, epilog=more_inputs(verb))(command_of(verb))
 
 
 def _listed() -> None:
@@ -100,6 +119,7 @@ def _version(asked: bool) -> None:
 
 def _options(
     version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+    doctor: bool = typer.Option(False, "--doctor", help="What is installed, found and out of date."),
 ) -> None:
     pass
 
@@ -111,12 +131,11 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without × or ≤ shows ? instead of failing
     typed = _typed()
+    typed[:1] = ["doctor"] if typed[:1] == ["--doctor"] else typed[:1]
     app = application(typed[0] if typed else "")
-    if not typed or not {"-h", "--help"}.isdisjoint(typed) or _COMPLETED in os.environ:
-        _import_help()
     try:
         try:
-            app(prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
+            app(typed, prog_name="tokonomics")  # not "python -m tokonomics": completion is made for that name
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:
@@ -160,20 +179,6 @@ def _open_closed() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
-def _import_help() -> None:
-    """Load how Typer draws help without what it never draws here.
-
-    It imports Markdown and tracebacks, whose parsers take a third of the time that ``tokonomics --help`` has.
-    """
-    unused = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
-    for module, name in unused.items():
-        sys.modules[module] = ModuleType(module)
-        setattr(sys.modules[module], name, object)
-    import_module("typer.rich_utils")
-    for module in unused:
-        del sys.modules[module]
-
-
 def main() -> None:
     """Entry point of the ``tokonomics`` command."""
     # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
@@ -197,17 +202,13 @@ def _leave() -> NoReturn:
 
 
 def _show_example(mistake: BaseException | None) -> None:
-    """After "Missing option …": what the verb's help says of it, and its first example, as it can be typed."""
+    """After "Missing option …": the first example of the verb's help, as it can be typed."""
     # MissingParameter is no public name of Typer; the class it extends is.
     if not isinstance(mistake, typer.BadParameter) or type(mistake).__name__ != "MissingParameter" or not mistake.ctx:
         return
-    about, _, examples = (mistake.ctx.command.help or "").partition("Examples:")
-    lines = [line.strip() for line in examples.strip().splitlines()]
-    if lines:
-        _, _, more = about.replace("\b", "").strip().partition("\n\n")
-        typer.echo(more, err=True, nl=bool(more))
-        rest = itertools.takewhile(lambda line: line and not line.startswith("tokonomics "), lines[1:])
-        typer.echo(f"Such as: {' '.join(line.removesuffix(chr(92)).strip() for line in (lines[0], *rest))}", err=True)
+    _, _, examples = (mistake.ctx.command.help or "").partition("Examples:")
+    if examples.strip():
+        typer.echo(f"Such as: {examples.strip().splitlines()[0]}", err=True)
 
 
 def _complain(message: str) -> None:

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
-
-from tokonomics.cli.commands import BY_PLACE
+from tokonomics.cli.commands import BY_PLACE, VerbCommand
 from tokonomics.errors import BadInput, shorten
 from tokonomics.questions.request import Parameter, Placement
 from tokonomics.questions.scenario import ScenarioFile, example, read_scenario_file, saying_where
-from tokonomics.questions.verbs import find_verb
+from tokonomics.questions.verbs import Verb, find_verb
 from tokonomics.report.terminal import say
 
 AS_GIVEN = "as given"
@@ -18,16 +16,24 @@ _FILE = "tokonomics.scenario"
 """Where a context keeps the file that stands in for what was not typed."""
 
 
-class ScenarioCommand(TyperCommand):
+class ScenarioCommand(VerbCommand):
     """Values of the file stand in for what was not typed."""
 
+    _question: Verb
+    """What is asked: the verb's own question, or that of a flag."""
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        places = [] if ctx.obj == AS_GIVEN or ctx.resilient_parsing else self._scenario_places(ctx, args)
+        verb = find_verb(str(self.name))
+        flags = {token.partition("=")[0] for token in args}
+        self._question = next((question for question in verb.by_flag if question.words[-1] in flags), verb)
+        as_given = ctx.obj == AS_GIVEN or ctx.resilient_parsing or not self._question.scenario
+        places = [] if as_given else self._scenario_places(ctx, args)
         if not places:
             return super().parse_args(ctx, args)
         if len(places) > 1:
-            raise BadInput("one scenario at a time", fix="To compare two: tokonomics diff a.toml b.toml")
-        file = ctx.meta[_FILE] = read_scenario_file(Path(args[places[0]]))
+            raise BadInput("one scenario at a time", fix="To compare two: tokonomics plan a.toml --against b.toml")
+        file = read_scenario_file(Path(args[places[0]]))
+        file = ctx.meta[_FILE] = file if self._question is verb else file.with_table(self._question)
         rest = [token for place, token in enumerate(args) if place != places[0]]
         if set(rest) & set(ctx.help_option_names):
             self._show_values(ctx, file)
@@ -42,7 +48,7 @@ class ScenarioCommand(TyperCommand):
 
     def _show_values(self, ctx: Any, file: ScenarioFile) -> None:
         """Let help, after which nothing else is run, show the file's values as defaults."""
-        said = file.values_for(str(self.name))
+        said = file.values_for(self._question.name)
         ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
         for taken in self.params:
             if taken.name in ctx.default_map:
@@ -52,7 +58,7 @@ class ScenarioCommand(TyperCommand):
         file: ScenarioFile | None = ctx.meta.get(_FILE)
         if file is None:
             return super().invoke(ctx)
-        verb, parameters = str(self.name), self._parameters()
+        verb, parameters = self._question.name, self._parameters()
         typed = {
             parameter.key
             for parameter in parameters
@@ -61,7 +67,7 @@ class ScenarioCommand(TyperCommand):
         }
         said = file.said_beside(verb, typed)
         if unused := file.unused_by(verb):
-            say(f"{file.path}: {verb} does not use {', '.join(unused)}")
+            say(f"{file.path}: {' '.join(self._question.words)} does not use {', '.join(unused)}")
         for parameter in parameters:
             if parameter.key in said:
                 value = said[parameter.key]
@@ -92,7 +98,7 @@ class ScenarioCommand(TyperCommand):
         return mark in left or any(mark in value if isinstance(value, tuple) else value == mark for value in placed)
 
     def _parameters(self) -> list[Parameter]:
-        return list(find_verb(str(self.name)).keys.values())
+        return list(self._question.keys.values())
 
 
 def _placed(parameter: Parameter) -> str:

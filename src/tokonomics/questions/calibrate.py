@@ -48,7 +48,7 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> Calibra
 
 def validate(request: ValidateRequest, listener: Listener = SILENT) -> ValidateResult | ReplayResult:
     """Predictions scored row by row; the log of an engine replayed run by run."""
-    file, split = Path(request.file), request.split
+    file, split = Path(request.files), request.split
     if is_engine_log(file):
         return _replay(file, request)
     if request.fit_on is not None or request.steps_from is not None:

@@ -13,8 +13,15 @@ from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import names_sellers
-from tokonomics.questions.requests.known import ApisRequest, GpusRequest, ModelsRequest, OffersRequest
+from tokonomics.questions.requests.known import (
+    ApisRequest,
+    GpusRequest,
+    ModelsRequest,
+    OffersRequest,
+    PricesRefreshRequest,
+)
 from tokonomics.questions.result import Listing
+from tokonomics.questions.results import RefreshResult
 from tokonomics.questions.tables import prices_in
 from tokonomics.types import copied
 
@@ -50,6 +57,14 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
         for offer in found
     ]
     return Listing(rows=tuple(found), documents=tuple(documents), terms=terms)
+
+
+def prices_refresh(request: PricesRefreshRequest, listener: Listener = SILENT) -> RefreshResult:
+    """Today's prices in place of the old ones, which stay where a provider fails."""
+    from tokonomics.catalog.refresh import refresh  # With the network: only where it is asked for.
+
+    found = refresh(source=request.source, url=request.url, providers=listed(request.provider, "provider"))
+    return RefreshResult(noun=found)
 
 
 def apis(request: ApisRequest, listener: Listener = SILENT) -> Listing:

@@ -13,16 +13,17 @@ _TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}
 
 def command_of(verb: Verb, request: Request) -> str:
     """The whole line for a request."""
-    return command_line(command_words(verb.name, verb.parameters, request.given()))
+    return command_line(command_words(verb, verb.parameters, request.given()))
 
 
-def command_words(verb: str, parameters: Parameters, values: Mapping[str, object]) -> list[str]:
+def command_words(verb: Verb, parameters: Parameters, values: Mapping[str, object]) -> list[str]:
     """What one would type after ``tokonomics``: the verb, what has its place, then flags in their order.
 
     What is not given, or says the default, is left out.
     """
+    asked = [word for word in verb.words if not word.startswith("--")]
     placed: list[str] = []
-    flagged: list[str] = []
+    flagged = [word for word in verb.words if word.startswith("--") and verb.by not in parameters]
     for name, parameter in parameters.items():
         value = values.get(name)
         if value is None or (parameter.default is not None and value == parameter.default):
@@ -30,16 +31,17 @@ def command_words(verb: str, parameters: Parameters, values: Mapping[str, object
         if parameter.kind in _TABLES and not isinstance(value, str | tuple | list):
             value = _TABLES[parameter.kind]
         parts = texts(value) if parameter.type is not bool else []
-        if parameter.place is not Placement.FLAG:
+        if parameter.place is not Placement.FLAG and name != verb.by:
             placed += parts
         elif parameter.type is bool:
             flagged += [str(parameter.flag)] if value else [parameter.off] if parameter.off else []
         else:
+            flag = verb.words[-1] if name == verb.by else str(parameter.flag)
             for part in parts if parameter.is_list else [",".join(parts)]:
-                flagged += [f"{parameter.flag}={part}"] if part.startswith("-") else [str(parameter.flag), part]
+                flagged += [f"{flag}={part}"] if part.startswith("-") else [flag, part]
     if any(part.startswith("-") for part in placed):
-        return [*verb.split(), *flagged, "--", *placed]
-    return [*verb.split(), *placed, *flagged]
+        return [*asked, *flagged, "--", *placed]
+    return [*asked, *placed, *flagged]
 
 
 def command_line(words: Iterable[str]) -> str:

@@ -49,16 +49,16 @@ class About(StrEnum):
 
 class OneModel(Request, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
-    hub: Switch = declared(ON_HUB, False)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
+    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
 class SomeModel(Request, about=About.MODEL):
     """The model that is served, by position or by name; some questions can do without."""
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
-    hub: Switch = declared(ON_HUB, False)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
+    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
 class SeveralModels(Request, about=About.MODEL):
@@ -72,8 +72,8 @@ class SeveralModels(Request, about=About.MODEL):
         example="llama-3.1-8b",
         metavar="MODEL… | SCENARIO.toml",
     )
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
-    hub: Switch = declared(ON_HUB, False)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
+    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
 class SomeModels(Request, about=About.MODEL):
@@ -87,13 +87,13 @@ class SomeModels(Request, about=About.MODEL):
         example="llama-3.1-8b",
         metavar="MODEL… | SCENARIO.toml",
     )
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE)
-    hub: Switch = declared(ON_HUB, False)
+    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
+    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
 class Profiled(Request, about=About.ENGINE):
     profile: Text | None = declared(
-        "Predict with a profile of your machine (see probe, calibrate).",
+        "Predict with a profile of your machine (see calibrate).",
         without="$TOKONOMICS_PROFILE, if set",
         example="h100.json",
         kind=Kind.FILE,
@@ -102,9 +102,9 @@ class Profiled(Request, about=About.ENGINE):
 
 class Parallel(Request, about=About.HARDWARE):
     tp: Whole = declared("Tensor parallelism: GPUs that share each layer.", 1)
-    pp: Whole = declared("Pipeline stages: groups of GPUs that share the layers.", 1)
-    ep: Whole = declared("Expert parallelism: groups of GPUs that share the experts.", 1)
-    dp: Whole = declared("Data-parallel attention: groups of tp GPUs, each with its own sequences.", 1)
+    pp: Whole = declared("Pipeline stages: groups of GPUs that share the layers.", 1, rare=True)
+    ep: Whole = declared("Expert parallelism: groups of GPUs that share the experts.", 1, rare=True)
+    dp: Whole = declared("Data-parallel attention: groups of tp GPUs, each with its own sequences.", 1, rare=True)
 
 
 class Precisions(Request, about=About.MODEL):
@@ -131,8 +131,8 @@ class SomeGpu(Request, about=About.HARDWARE):
 
 
 class Adapters(Request, about=About.MODEL):
-    lora_rank: Whole = declared("Rank of LoRA adapters served beside the base model.", 0, example=16)
-    lora_adapters: Whole = declared("How many adapters are loaded.", 0, example=10)
+    lora_rank: Whole = declared("Rank of LoRA adapters served beside the base model.", 0, example=16, rare=True)
+    lora_adapters: Whole = declared("How many adapters are loaded.", 0, example=10, rare=True)
 
 
 class BatchLimits(Request, about=About.HARDWARE):
@@ -144,25 +144,35 @@ class BatchLimits(Request, about=About.HARDWARE):
 
 class Serving(BatchLimits, about=About.HARDWARE):
     timeout: Text | None = declared(
-        "Clients hang up after: 30, 500ms, 2m; and try again: 30,retries=2,backoff=5.", example="30,retries=2"
+        "Clients hang up after: 30, 500ms, 2m; and try again: 30,retries=2,backoff=5.",
+        example="30,retries=2",
+        rare=True,
     )
-    priority: Switch = declared("Serve by the trace's priorities instead of in order.", False)
+    priority: Switch = declared("Serve by the trace's priorities instead of in order.", False, rare=True)
     max_batched_tokens: Tokens | None = declared(
-        "Tokens of one step: 8192, 8k.", low=1, high=1 << 20, without="the engine's own", example=8192, unit="tokens"
+        "Tokens of one step: 8192, 8k.",
+        low=1,
+        high=1 << 20,
+        without="the engine's own",
+        example=8192,
+        unit="tokens",
+        rare=True,
     )
 
 
 class Routed(Request, about=About.HARDWARE):
-    router: Text = declared(ROUTERS, "least-outstanding", example="least-outstanding")
+    router: Text = declared(ROUTERS, "least-outstanding", example="least-outstanding", rare=True)
 
 
 class RouterOrBest(Request, about=About.HARDWARE):
-    router: Text | None = declared(ROUTERS, without="whichever needs fewest replicas", example="least-outstanding")
+    router: Text | None = declared(
+        ROUTERS, without="whichever needs fewest replicas", example="least-outstanding", rare=True
+    )
 
 
 class Objectives(Request, about=About.TARGETS):
     slo: Text | None = declared(
-        "Latency targets: ttft_p99=0.5,tpot_p99=50ms,e2e_p90=20 (p50 … p99, mean); of sessions: job_p99=5m.",
+        "Latency targets: ttft_p99=0.5,tpot_p99=50ms; also e2e and job (of sessions), mean and p50 … p99.",
         example="ttft_p99=0.5,tpot_p99=50ms",
     )
 
@@ -175,6 +185,7 @@ class Classed(Request, about=About.TARGETS):
         "max_wait=2, max_queue=9, shed=5%. Repeat it.",
         key="class",
         example=["gold,share=20%,slo=ttft_p99=0.5,priority=0", "batch,slo=e2e_p90=60,priority=1"],
+        rare=True,
     )
 
 
@@ -186,8 +197,7 @@ class Paced(Request, about=About.TRAFFIC):
 
 class LengthInputs(Request, about=About.TRAFFIC):
     input: Text | None = declared(
-        "Mean prompt tokens, spread as in chat: 1500, 2k. Or const:512, lognormal:mean=800,p99=6k, uniform:100-900, "
-        "sample:sharegpt.",
+        "Mean prompt tokens, spread as in chat: 1500, 2k. Or const:512, sample:sharegpt … (docs/traffic.md).",
         kind=Kind.LENGTHS,
         example=1000,
         unit="tokens",
@@ -199,7 +209,9 @@ class LengthInputs(Request, about=About.TRAFFIC):
 
 class ImageInputs(Request, about=About.TRAFFIC):
     images: Text | None = declared(
-        "Images in every prompt, number x width x height; tokens by the model's own rule.", example="1x1024x1024"
+        "Images in every prompt, number x width x height; tokens by the model's own rule.",
+        example="1x1024x1024",
+        rare=True,
     )
 
 
@@ -208,15 +220,16 @@ class ThinkingInput(Request, about=About.TRAFFIC):
         "What of the output is thinking: a share (0.7) or tokens (2000).",
         without="0.74 of a reasoning model's, else none",
         example="0.7",
+        rare=True,
     )
 
 
 class LogInputs(Request, about=About.TRAFFIC):
     trace: Table | None = declared(
-        "Your request log, or a sample such as azure-conv (docs/traffic.md).", kind=Kind.TRACE, example="azure-conv"
+        "Your request log, or a sample such as azure-conv.", kind=Kind.TRACE, example="azure-conv"
     )
     columns: Text | None = declared(
-        "Which column of the log is what: arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,session=…,parent=…].",
+        "Which column of the log is what: arrival=TIME,input=PROMPT,output=ANSWER[,session=…,parent=…].",
         example="arrival=time,input=prompt,output=answer",
     )
 
@@ -230,7 +243,9 @@ class Attributed(Request, about=About.TRAFFIC):
 
 
 class Seeded(Request, about=About.TRAFFIC):
-    seed: Whole = declared("Of everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0)
+    seed: Whole = declared(
+        "Of everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0, rare=True
+    )
 
 
 class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
@@ -241,26 +256,25 @@ class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
     )  # fmt: skip
 
     tokens_per_month: Text | None = declared(
-        "Instead of --rate: prompt and answer tokens a month, such as 2B.", example="2B", unit="tokens/month"
+        "Instead of --rate: tokens a month, such as 2B.", example="2B", unit="tokens/month"
     )
     arrivals: Text | None = declared(
-        "How made-up requests arrive: gamma:2,cv=3, diurnal:5,peak=3 … (docs/traffic.md)",
+        "How made-up requests arrive: gamma:2,cv=3, diurnal:5,peak=3 …",
         without="poisson, at --rate",
         example="gamma:5,cv=3",
     )
-    start: Text | None = declared("Leave out what arrives before: 600, 10m, 2h.", key="from", example="10m")
-    end: Text | None = declared("Leave out what arrives from then on.", key="to", example="2h")
+    start: Text | None = declared("Leave out what arrives before: 600, 10m, 2h.", key="from", example="10m", rare=True)
+    end: Text | None = declared("Leave out what arrives from then on.", key="to", example="2h", rare=True)
 
 
 class Conversations(Request, about=About.TRAFFIC):
     """What made-up prompts have in common."""
 
     system_prompts: Text | None = declared(
-        "Shared heads of prompts: 20,tokens=1k,skew=1.", example="20,tokens=1000,skew=1"
+        "Shared heads of prompts: 20,tokens=1k,skew=1.", example="20,tokens=1000,skew=1", rare=True
     )
     sessions: Text | None = declared(
-        "Sessions, closed loop: mean turns, pause after an answer: 5,think=30,limit=32k. Or an agent's jobs: agent, "
-        "agent:swe. --rate counts turns.",
+        "Sessions, closed loop: turns and pause: 5,think=30,limit=32k; or agent, agent:swe. --rate counts turns.",
         example="5,think=30,limit=32000",
     )
 
@@ -268,18 +282,18 @@ class Conversations(Request, about=About.TRAFFIC):
 class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
     """Requests that are served one by one: a log's window and pace, or made-up ones."""
 
-    strict: Switch = declared("Stop at the first row of the log that cannot be used.", False)
-    sample: Number | None = declared("Keep requests with this probability; prefix reuse falls.", example=0.5)
+    strict: Switch = declared("Stop at the first row of the log that cannot be used.", False, rare=True)
+    sample: Number | None = declared("Keep requests with this probability; prefix reuse falls.", example=0.5, rare=True)
     speed: Number | None = declared("Replay so many times as fast.", example=2)
     requests: Whole | None = declared(
         "Number of requests to generate; of a log the first ones.", without="20,000 with --rate", example=20_000
     )
-    duration: Text | None = declared("Generate requests for so long: 90, 10m, 2h, 1d.", example="1h")
+    duration: Text | None = declared("Generate requests for so long: 90, 10m, 2h, 1d.", example="1h", rare=True)
     tenants: Text | None = declared("Customers of unequal size: 10,skew=1,priorities=0/1/…", example="10,skew=1")
     servegen_model: Text | None = declared(
-        "Of ServeGen's clients: whose, where it describes several models.", example="m-small"
+        "Of ServeGen's clients: whose, where it describes several models.", example="m-small", rare=True
     )
-    servegen_scale: Number | None = declared("Of ServeGen's clients: so many times their rate.", example=2)
+    servegen_scale: Number | None = declared("Of ServeGen's clients: so many times their rate.", example=2, rare=True)
 
     @property
     def is_made_up(self) -> bool:
@@ -308,20 +322,19 @@ class GpuPrice(Request, about=About.PRICES):
 
 
 class PriceList(Request, about=About.PRICES):
-    offers: Table | None = declared(
-        "Your own price list (CSV) instead of the shipped one.", kind=Kind.FILE, example="mine.csv"
-    )
+    offers: Table | None = declared("Your own price list (CSV).", kind=Kind.FILE, example="mine.csv")
 
 
 class Market(PriceList, about=About.PRICES):
     provider: Texts | None = declared("Only these providers.", example=["aws", "gcp"])
     region: Texts | None = declared(
-        "Only there: a region, how regions begin, a country (DE), a continent (Europe), EU or US.", example=["EU"]
+        "Only there: a region or how it begins, a country, a continent, EU.", example=["EU"]
     )
     sellers: Texts | None = declared(
         "Only of these: hyperscaler, cloud, marketplace, or all.",
         without="hyperscaler,cloud; a provider that is named, whatever it is",
         example=["hyperscaler"],
+        rare=True,
     )
     discount: Texts | None = declared("Your discount at a provider: aws=0.2.", example=["aws=0.2"])
 
@@ -348,10 +361,14 @@ class OwnedMachine(Request, about=About.PRICES):
 class Staffed(Request, about=About.PRICES):
     """People who run the machines, and overheads: on top of the machines' bill."""
 
-    engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5)
-    engineer_usd_per_month: Text | None = declared("What one of them costs: 15k.", example="15k", unit="USD/month")
+    engineers: Number | None = declared("People who run it, such as 0.5.", example=0.5, rare=True)
+    engineer_usd_per_month: Text | None = declared(
+        "What one of them costs: 15k.", example="15k", unit="USD/month", rare=True
+    )
     overhead: Texts | None = declared(
-        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).", example=["network=5%"]
+        "Another line of the bill: monitoring=500 ($/month) or network=8% (of the machines).",
+        example=["network=5%"],
+        rare=True,
     )
 
 
@@ -361,12 +378,16 @@ class OnGrid(Request, about=About.PRICES):
         without="the mean of where the machine stands, else of the world",
         example="45",
         unit="g/kWh",
+        rare=True,
     )
 
 
 class MeasuredApis(Request, about=About.PRICES):
     measured: Texts | None = declared(
-        "How fast APIs answer: files of `bench --api host:model --save`; repeat.", kind=Kind.FILE, example=["groq.json"]
+        "How fast APIs answer: files of `bench --api host:model --save`; repeat.",
+        kind=Kind.FILE,
+        example=["groq.json"],
+        rare=True,
     )
 
 
@@ -383,7 +404,7 @@ class LowestWeights(Request, about=About.MODEL):
         "The fewest bits of the weights: bf16, fp8, int4.", without="fp8, or as published", example="fp8"
     )
     min_recovery: Text | None = declared(
-        "Fewer bits only where a score, published or your own, keeps this share of quality.", example="98%"
+        "Fewer bits only where a score, published or your own, keeps this share of quality.", example="98%", rare=True
     )
 
 
@@ -406,13 +427,14 @@ class PriceLimits(Request, about=About.PRICES):
     terms: Texts | None = declared(
         "Only these terms: on_demand, spot, reserved or all.", without="on_demand", example=["on_demand"]
     )
-    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0, unit="USD/h")
+    max_price: Number | None = declared("The most dollars per GPU-hour.", example=4.0, unit="USD/h", rare=True)
     max_age: Whole | None = declared(
         "Take prices up to this many days old.",
         low=0,
         without="90; 365 where newer ones cost over 25 % more",
         example=365,
         unit="days",
+        rare=True,
     )
 
 
@@ -424,7 +446,7 @@ class Spared(Request, about=About.HARDWARE):
 
 class Reserve(Spared, about=About.HARDWARE):
     max_utilization: Number | None = declared(
-        "Load replicas to at most this share.", without="what the targets allow; 0.7 quick", example=0.8
+        "Load replicas to at most this share.", without="what the targets allow; 0.7 quick", example=0.8, rare=True
     )
 
 
@@ -441,7 +463,7 @@ class Selling(Request, about=About.PRICES):
         unit="USD/Mtok",
     )
     margin: Share | None = declared(
-        "Or the margin (profit ÷ revenue) that your price shall give: 40%.", low=0, high=0.99, example="40%"
+        "Or the margin (profit ÷ revenue) that your price shall give: 40%.", low=0, high=0.99, example="40%", rare=True
     )
 
 
@@ -453,9 +475,10 @@ class Drafting(Request, about=About.CHANGES):
         without="none; levers: the smallest of the family",
         kind=Kind.MODEL,
         example="llama-3.2-1b",
+        rare=True,
     )
     draft_tokens: Whole | None = declared(
-        "Tokens drafted in a round.", low=1, high=16, without="as published, or 3", example=3, unit="tokens"
+        "Tokens drafted in a round.", low=1, high=16, without="as published, or 3", example=3, unit="tokens", rare=True
     )
     acceptance: Number | None = declared(
         "Chance that a drafted token is accepted.",
@@ -463,6 +486,7 @@ class Drafting(Request, about=About.CHANGES):
         high=1,
         without="as published; levers: 0.65; measure yours",
         example=0.65,
+        rare=True,
     )
 
 
@@ -485,6 +509,6 @@ class Shown(Request):
     """How an answer is shown: of the command line and of scenario files, not of a question."""
 
     chart: Text | None = saved("Save a chart: .svg, .png, .html or .json.", "chart.svg")
-    html: Text | None = saved("Save a report in one file: figures, charts, inputs; opens offline.", "report.html")
+    html: Text | None = saved("Save a report in one file that opens offline.", "report.html")
     as_json: Switch = declared("Print the result as JSON.", False, key="json", writes=True)
-    as_code: Switch = declared("Print the Python that asks the same, instead of the answer.", False, writes=True)
+    as_code: Switch = declared("Print the Python that asks the same.", False, writes=True)

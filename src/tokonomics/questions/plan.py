@@ -64,6 +64,7 @@ from tokonomics.types import copied
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
     """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
     if request.own:
+        listener.note(f"{option('own')} is now a verb: tokonomics can-run")
         return on_own_machine(request, listener)
     if request.beside:
         from tokonomics.questions.beside import plan_beside  # Slow to load: only where it is used.
@@ -312,7 +313,7 @@ def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
     """The inputs that differ, the pick of each side, and what the change saves."""
     if request.format is not None and request.format not in DIFF_FORMATS:
         raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
-    paths = (Path(request.before), Path(request.after))
+    paths = (Path(request.model), Path(request.against))
     when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
     sides = []
     for path, then in zip(paths, when, strict=True):

@@ -66,6 +66,8 @@ class Seen:
     """The flag that says no, where there is one."""
     writes: bool = False
     """It names a file that the answer is saved to."""
+    rare: bool = False
+    """Few need it: it is taken everywhere, and left out of ``--help``."""
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """As pydantic makes the schema of a field; to a validator of ours in an optional field, bounds are unknown."""

@@ -52,6 +52,15 @@ class OneNoun(Result):
         return self.noun.model_dump(mode="json")
 
 
+class RefreshResult(OneNoun):
+    """What a refresh of the prices did."""
+
+    @property
+    def is_found(self) -> bool:
+        """False where no provider could be read."""
+        return self.noun.path is not None
+
+
 def split_text(row: Candidate | PrefillSide) -> str:
     """``TP=4``, ``TP=8 EP=8``; ``–`` on one GPU."""
     degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))

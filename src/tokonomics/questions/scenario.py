@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +79,11 @@ class ScenarioFile:
                     fix=f"{one}, or write one under [{verb}].",
                 )
         return _said_once(verb, values, typed)
+
+    def with_table(self, verb: Verb) -> "ScenarioFile":
+        """Of a question that a flag of another verb asks: that verb's table, unless it has one of its own."""
+        taken = {key: value for key, value in self.tables.get(verb.of, {}).items() if parameter_for(verb.name, key)}
+        return replace(self, tables={verb.name: taken, **self.tables})
 
     def unused_by(self, verb: str) -> list[str]:
         """Keys at the top that the verb has no input for, or one in another sense."""

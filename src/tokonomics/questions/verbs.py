@@ -1,8 +1,11 @@
-"""Every question by its verb: where it is answered, how it is grouped, what it is about.
+"""Every question: the verb or the flag that asks it, where it is answered, how it is grouped, what it is about.
 
 Requests and answers are loaded when they are used, so that listing the verbs costs nothing and help is quick. By
-convention the verb ``own-hardware`` takes an ``OwnHardwareRequest``, in its group's file of ``questions/requests``,
-and is answered by ``own_hardware(request, listener)`` in its module of ``questions``.
+convention the question ``can-run`` takes a ``CanRunRequest``, in its group's file of ``questions/requests``, and is
+answered by ``can_run(request, listener)`` in its module of ``questions``.
+
+Some questions are asked by a flag of another verb: ``curve`` is ``predict --curve``. They are questions of their own to
+the page, to agents, in Python and in scenario files; on the command line their name is that of version 0.2.
 """
 
 from dataclasses import dataclass
@@ -28,6 +31,7 @@ class Verb:
     name: str
     group: str
     summary: str
+    """One line of at most 60 characters; what the request's docstring says beside the examples comes after it."""
     module: str = ""
     """Within ``questions``; called like the verb unless it says otherwise."""
     charts: bool = False
@@ -35,10 +39,24 @@ class Verb:
     """A scenario file may say what is asked."""
     reports: bool = True
     """The answer can be saved as one HTML file."""
+    of: str = ""
+    """The verb whose flag asks this question; empty for a verb, and for ``tokonomics --doctor``."""
+    by: str = ""
+    """The flag that asks it: one of its own inputs, or else a switch."""
 
     @property
     def function_name(self) -> str:
         return "import_results" if self.name == "import" else self.name.replace("-", "_").replace(" ", "_")
+
+    @property
+    def words(self) -> list[str]:
+        """How it is asked on the command line: ``predict --curve``."""
+        return [*self.name.split()] if not self.by else [*self.of.split(), f"--{self.by.replace('_', '-')}"]
+
+    @property
+    def by_flag(self) -> "list[Verb]":
+        """The other questions that flags of this verb ask."""
+        return [question for question in QUESTIONS.values() if question.of == self.name]
 
     @cached_property
     def request(self) -> "type[Request]":
@@ -74,79 +92,67 @@ class Verb:
 
 
 _CHARTED: Any = {"charts": True, "scenario": True}
+_BESIDE: Any = {"reports": False}
 _LISTED = (
-    Verb("plan", BUY, "The cheapest ways to serve a model: every offer × layout × precision, sized by simulation.",
-         **_CHARTED),
-    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", reports=False),
-    Verb("fleet", BUY, "The cheapest fleet for a demand that changes over time: reserved, on demand and spot, hour by "
-         "hour.", **_CHARTED),
-    Verb("breakeven", BUY, "From which volume on hosting a model oneself is cheaper than an API: whole machines "
-         "against a price per token.", **_CHARTED),
-    Verb("own-hardware", BUY, "What a GPU-hour costs when the machine is bought: depreciation, power, people; as an "
-         "offer for every other verb.", "cost", scenario=True),
-    Verb("can-run", BUY, "What a machine of your own can run: which models fit, at what precision, how fast, for how "
-         "many users, and what a million tokens costs in electricity.", scenario=True),
-    Verb("compare", BUY, "Several models on several GPUs under the same traffic and latency targets: dollars per "
-         "million tokens, side by side.", "plan", **_CHARTED),
-    Verb("fit", BUY, "Does a model fit a GPU: weights, KV cache, workspace, the largest batch.", "predict",
-         scenario=True),
-    Verb("predict", BUY, "How long a decode step and a prompt take, with an interval, and where the time goes.",
-         scenario=True),
-    Verb("curve", BUY, "What batching buys: throughput, time per token and price against the batch, up to the KV "
-         "limit.", "predict", **_CHARTED),
+    Verb("plan", BUY, "The cheapest ways to serve a model.", **_CHARTED),
+    Verb("fleet", BUY, "The cheapest fleet for a demand that changes over time.", **_CHARTED),
+    Verb("breakeven", BUY, "From which volume on hosting beats calling an API.", **_CHARTED),
+    Verb("can-run", BUY, "What a machine of your own can run, and how fast.", scenario=True),
+    Verb("predict", BUY, "How long a decode step and a prompt take.", scenario=True),
     Verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
-    Verb("trace", TRAFFIC, "What a request log is like: rates, bursts, lengths, shared prefixes, idle hours. Or make "
-         "one up.", "traffic", **_CHARTED),
-    Verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request: latency, throughput, "
-         "utilisation, cost.", **_CHARTED),
-    Verb("capacity", TRAFFIC, "The highest rate one replica holds under latency targets, and the replicas a request "
-         "log needs; by simulation.", "simulate", **_CHARTED),
-    Verb("cache", TRAFFIC, "What caching saves: shared prompt beginnings on the GPU and behind it, similar prompts, "
-         "fixed templates.", **_CHARTED),
-    Verb("levers", TRAFFIC, "What to change first: every lever on your traffic, its saving simulated, alone and "
-         "together.", **_CHARTED),
-    Verb("stack", TRAFFIC, "From one request at a time on the GPU you name to the best deployment found: each step's "
-         "saving, simulated.", "levers", **_CHARTED),
-    Verb("tenants", TRAFFIC, "One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and "
-         "who pays what.", **_CHARTED),
-    Verb("route", TRAFFIC, "A small model first, a large one or an API behind it: routed, cascaded or for what spills "
-         "over; cost, latency, quality, and the share from which it pays.", **_CHARTED),
-    Verb("bench", RUN, "Load an OpenAI-compatible server and say what its tokens cost, latency and knee included.",
-          charts=True),
-    Verb("import", RUN, "What a benchmark you already ran costs per million tokens, and how far our prediction was "
-         "off.", "bench", charts=True),
-    Verb("probe", RUN, "Time the kernels of this machine's GPU and save a profile that --profile uses in every "
-         "prediction.", "calibrate", reports=False),
-    Verb("calibrate", RUN, "Make a profile of your machine from what you measured on it; --profile uses it in every "
-         "prediction.", reports=False),
-    Verb("validate", RUN, "Score predictions against a file of measurements: errors, bias, coverage, ranking; no row "
-         "dropped silently.", "calibrate", charts=True, reports=False),
-    Verb("models", KNOWN, "Models we know: parameters, weight bytes, KV cache per token.", "catalogue", reports=False),
-    Verb("gpus", KNOWN, "GPUs we know: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", reports=False),
-    Verb("offers", KNOWN, "GPU prices by the hour, cheapest GPU-hour first; each with its date.", "catalogue",
-         scenario=True, reports=False),
-    Verb("apis", KNOWN, "Token prices of hosted models: input, cached, output, batch; unknown prices say so.",
-         "catalogue", reports=False),
-    Verb("doctor", KNOWN, "What is installed, how old the prices are, which files and GPUs are found; asks nothing of "
-         "the network.", reports=False),
+    Verb("trace", TRAFFIC, "What a request log is like; or make one up.", "traffic", **_CHARTED),
+    Verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request.", **_CHARTED),
+    Verb("cache", TRAFFIC, "What caching saves: prefixes, similar prompts, templates.", **_CHARTED),
+    Verb("levers", TRAFFIC, "What to change first: every lever's saving, simulated.", **_CHARTED),
+    Verb("tenants", TRAFFIC, "One fleet for all tenants or one for each, and who pays.", **_CHARTED),
+    Verb("route", TRAFFIC, "A small model first, a large one or an API behind it.", **_CHARTED),
+    Verb("bench", RUN, "Load a server and say what its tokens cost.", charts=True),
+    Verb("import", RUN, "What a benchmark that you ran costs per million tokens.", "bench", charts=True),
+    Verb("calibrate", RUN, "Make a profile of your machine from what you measured.", **_BESIDE),
+    Verb("models", KNOWN, "Models: parameters, weight bytes, KV cache per token.", "catalogue", **_BESIDE),
+    Verb("gpus", KNOWN, "GPUs: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", **_BESIDE),
+    Verb("offers", KNOWN, "GPU prices by the hour, cheapest first, with their dates.", "catalogue", scenario=True,
+         **_BESIDE),
+    Verb("apis", KNOWN, "Token prices of hosted models.", "catalogue", **_BESIDE),
+)  # fmt: skip
+_ASKED_BY_FLAG = (
+    Verb("compare", BUY, "Several models on several GPUs, side by side, by a closed form.", "plan", of="plan",
+         by="by_gpu", **_CHARTED),
+    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", of="plan", by="against",
+         **_BESIDE),
+    Verb("fit", BUY, "Does a model fit: weights, KV cache, the largest batch.", "predict", of="predict", by="fit",
+         scenario=True),
+    Verb("curve", BUY, "What batching buys: speed and price against the batch.", "predict", of="predict", by="curve",
+         **_CHARTED),
+    Verb("own-hardware", BUY, "What a GPU-hour of a bought machine costs.", "cost", of="cost", by="purchase_usd",
+         scenario=True),
+    Verb("capacity", TRAFFIC, "The highest rate that meets the SLO; the replicas of a log.", "simulate", of="simulate",
+         by="capacity", **_CHARTED),
+    Verb("stack", TRAFFIC, "From one request at a time to the best: each step's saving.", "levers", of="levers",
+         by="from_scratch", **_CHARTED),
+    Verb("probe", RUN, "Time the kernels of this machine's GPU.", "calibrate", of="calibrate", by="probe", **_BESIDE),
+    Verb("validate", RUN, "Score predictions against a file of measurements.", "calibrate", of="calibrate",
+         by="score", charts=True, **_BESIDE),
+    Verb("prices refresh", KNOWN, "Fetch today's GPU prices from the network.", "catalogue", of="offers", by="refresh",
+         **_BESIDE),
+    Verb("doctor", KNOWN, "What is installed, found and out of date.", by="doctor", **_BESIDE),
 )  # fmt: skip
 VERBS = {verb.name: verb for verb in _LISTED}
-METER_REPORT = Verb("meter report", RUN, "What tokens have cost, by model, server, day, hour or label, from the "
-                    "meter's ledger.", "meter", charts=True)  # fmt: skip
+METER_REPORT = Verb("meter report", RUN, "What tokens have cost, from the meter's ledger.", "meter", charts=True)
 """A verb within ``meter``, which answers nothing itself."""
+QUESTIONS = VERBS | {verb.name: verb for verb in (*_ASKED_BY_FLAG, METER_REPORT)}
 IN_PYTHON = ("plan", "fleet", "breakeven", "can-run", "fit", "predict", "curve", "trace", "simulate", "capacity",
              "levers", "models", "gpus", "offers")  # fmt: skip
-"""The verbs that are functions of the library; the last three give frames."""
+"""The questions that are functions of the library; the last three give frames."""
 
 
 def find_verb(name: str) -> Verb:
-    if name == METER_REPORT.name:
-        return METER_REPORT
-    if name not in VERBS:
+    """A question by its name, whatever asks it on the command line."""
+    if name not in QUESTIONS:
         raise UnknownName("verb", name, VERBS)
-    return VERBS[name]
+    return QUESTIONS[name]
 
 
 def scenario_verbs() -> list[str]:
-    """The verbs that a scenario file is for."""
-    return [verb.name for verb in VERBS.values() if verb.scenario]
+    """The questions that a scenario file is for."""
+    return [verb.name for verb in QUESTIONS.values() if verb.scenario]

@@ -15,6 +15,7 @@ from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.known import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
+from tokonomics.questions.results import RefreshResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, aged, aged_since
@@ -43,8 +44,12 @@ def apis(result: Listing, request: ApisRequest) -> Answer:
     return Answer(result, "Token prices", lambda: _apis(result.rows, request))
 
 
-def refreshed(result: Refresh) -> blocks.View:
-    """What ``prices refresh`` fetched of each provider."""
+def prices_refresh(result: RefreshResult, request: Request) -> Answer:
+    """What a refresh fetched of each provider."""
+    return Answer(result, "GPU prices", lambda: _refreshed(result.noun))
+
+
+def _refreshed(result: Refresh) -> blocks.View:
     fetched = plural(sum(row.rows for row in result.providers if not row.error), "offer")
     if result.path:
         yield blocks.headline(f"{fetched} fetched", f", written to {result.path}")

@@ -22,7 +22,7 @@ from tokonomics.units import count, percent, seconds, usd
 
 def diff(result: OneNoun, request: DiffRequest) -> Answer:
     """What changed, what it does, what it saves."""
-    title = f"{Path(request.before).name} against {Path(request.after).name}"
+    title = f"{Path(request.model).name} against {Path(request.against).name}"
     made = result.noun
     printed: dict[str | None, Callable[[], str]] = {
         "github": lambda: _github(made),
@@ -93,7 +93,7 @@ def _caveats(made: Diff) -> blocks.Line | None:
 
 def _dates(made: Diff) -> blocks.Line:
     dates = f"Prices of {made.before.plan.price_date} and {made.after.plan.price_date}"
-    return blocks.note(f"{dates}; made by `tokonomics diff`.")
+    return blocks.note(f"{dates}; made by `tokonomics plan --against`.")
 
 
 def _verdict(made: Diff) -> blocks.Line:

@@ -35,7 +35,7 @@ LABELS = {
 
 def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) -> Answer:
     """Predictions against a file of measurements, or against the log of an engine."""
-    name = Path(request.file).name
+    name = Path(request.files).name
     if isinstance(result, ReplayResult):
         return Answer(result, f"Replay of {name}", partial(_replay, result))
     found = result.predictions

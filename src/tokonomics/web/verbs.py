@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from tokonomics.errors import UnknownName
 from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.request import Kind, Parameter, Text
-from tokonomics.questions.verbs import VERBS, Verb
+from tokonomics.questions.verbs import QUESTIONS, Verb
 
 MOST_TEXT = 2_000
 """Characters of one value; the longest that makes sense is a list of all regions."""
@@ -51,7 +51,7 @@ class PageVerb:
     def command(self, inputs: Mapping[str, Any]) -> str:
         """The line that gives the same figures on the command line, without the files that the page adds to them."""
         said = {name: value for name, value in inputs.items() if name != _FILES}
-        return command_line(command_words(self.name, self.parameters, said))
+        return command_line(command_words(QUESTIONS[self.name], self.parameters, said))
 
 
 _QUICK: dict[str, bool | dict[str, bool]] = {
@@ -67,7 +67,7 @@ _QUICK: dict[str, bool | dict[str, bool]] = {
 @lru_cache(maxsize=1)
 def verbs() -> Mapping[str, PageVerb]:
     """By name, in the order of the command line's help."""
-    return {name: _page_verb(verb, _QUICK[name]) for name, verb in VERBS.items() if name in _QUICK}
+    return {name: _page_verb(verb, _QUICK[name]) for name, verb in QUESTIONS.items() if name in _QUICK}
 
 
 def find_verb(name: str) -> PageVerb:

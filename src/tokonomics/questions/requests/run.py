@@ -27,14 +27,15 @@ class Ran(Request):
         "GPUs it ran on, all replicas.", low=1, high=10**6, without="as the file says, or 1", example=2
     )
     tp: Whole | None = declared("Tensor parallelism.", low=1, high=10**6, without="all GPUs", example=2)
-    pp: Whole | None = declared("Pipeline stages.", low=1, high=1000, without="1", example=1)
-    ep: Whole | None = declared("Expert parallelism.", low=1, high=10**6, without="1", example=1)
+    pp: Whole | None = declared("Pipeline stages.", low=1, high=1000, without="1", example=1, rare=True)
+    ep: Whole | None = declared("Expert parallelism.", low=1, high=10**6, without="1", example=1, rare=True)
     dp: Whole | None = declared(
         "Data-parallel attention: groups of tp GPUs that share their experts.",
         low=1,
         high=10**6,
         without="as the file says, or 1",
         example=1,
+        rare=True,
     )
     weights: Text | None = declared(
         "Precision of the weights.", without="by the model's name, or its own", example="fp8"
@@ -60,6 +61,7 @@ class LoadTest(Request):
         ...,
         place=Placement.FIRST,
         example="http://localhost:8000",
+        rare=True,
     )
     model: Text | None = declared("Model to ask for.", without="the server's only one")
     concurrency: Text | None = declared("Users at once, each load in turn: 1,4,16,64.", example=USERS)
@@ -82,9 +84,9 @@ class LoadTest(Request):
     output: Text = declared("Answer tokens, likewise.", "const:128", kind=Kind.LENGTHS, example=300, unit="tokens")
     requests: Whole | None = declared("At most so many a load.", low=1, high=10**7, example=1000)
     seconds: Number = declared("At most so long a load.", 60.0, unit="s")
-    precision: Number = declared("Stop when mean latencies are known this closely.", 0.05)
+    precision: Number = declared("Stop when mean latencies are known this closely.", 0.05, rare=True)
     max_usd: Number | None = declared("At most so many dollars in all.", example=5, unit="USD")
-    retries: Whole = declared("Of requests the server did not take.", 1, low=0, high=10)
+    retries: Whole = declared("Of requests the server did not take.", 1, low=0, high=10, rare=True)
     timeout: Number = declared("Seconds after which a request has failed.", 600.0, unit="s")
     speed: Number | None = declared("Replay so many times as fast.", example=2)
     seed: Whole | None = declared(
@@ -100,25 +102,23 @@ class BenchRequest(LoadTest, Rented, Profiled):
 
     Examples:
       tokonomics bench http://localhost:8000 --usd-per-hour 2.49
-      tokonomics bench http://localhost:8000 --sweep --slo ttft_p99=0.5,tpot_p99=50ms --gpu H100 --gpus 2
+      tokonomics bench http://localhost:8000 --sweep --slo ttft_p99=0.5 --gpu H100 --gpus 2
       tokonomics bench http://localhost:8000 --rate 1,2,4 --input 1000 --output 300 --save run.json
-      tokonomics bench http://localhost:8000 --trace azure-conv --speed 2 --seconds 120
-      tokonomics bench https://api.groq.com/openai/v1 --api groq:llama-3.3-70b-versatile --max-usd 1 --save groq.json
-      tokonomics bench http://localhost:8000 --sessions agent:swe --concurrency 1,8 --seconds 300
+      tokonomics bench https://api.groq.com/openai/v1 --api groq:llama-3.3-70b-versatile --max-usd 1
     """
 
 
 class ImportResultsRequest(Rented, Profiled):
     """
-    Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and genai-perf, InferenceX, llm-d Benchmark Report
-    and tokonomics bench; told apart by what is in them. Tools that write a file for each load: give all of them.
+    It also says how far our prediction was off. Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and
+    genai-perf, InferenceX, llm-d Benchmark Report and tokonomics bench, recognised by what is in them. Of tools that
+    write a file for each load, give all of them.
     With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness.
 
     Examples:
       tokonomics import vllm-*.json --gpu H100 --gpus 2
       tokonomics import benchmarks.json --gpu L40S --model llama-3.1-8b --usd-per-hour 0.86
-      tokonomics import agg_h200_tp8.json --slo tpot_p99=50ms --chart load.png
-      tokonomics import int4/results.json --baseline bf16/results.json --model llama-3.1-8b --weights int4 --keep
+      tokonomics import int4/results.json --baseline bf16/results.json --weights int4 --keep
     """
 
     files: Texts = declared(
@@ -138,14 +138,15 @@ class ImportResultsRequest(Rented, Profiled):
 
 class ProbeRequest(Request):
     """
-    Needs a CUDA GPU and PyTorch, nothing else; takes less than three minutes. Memory, matrix products by shape,
-    attention by batch and context, launches, all-reduce where there are several GPUs; and whole decode steps that
-    the curves are checked on. What a probe replaces and what it leaves: docs/calibrate.md.
+    Saves a profile that --profile uses in every prediction. Needs a CUDA GPU and PyTorch, nothing else; takes less
+    than three minutes. Times memory, matrix products by shape, attention by batch and context, launches, all-reduce
+    where there are several GPUs, and whole decode steps that the curves are checked on. What a probe replaces and
+    what it leaves: docs/calibrate.md.
 
     Examples:
-      tokonomics probe --out h200.json
-      tokonomics probe --quick --json
-      tokonomics probe --from timings.json --gpu H200 --out h200.json
+      tokonomics calibrate --probe --out h200.json
+      tokonomics calibrate --probe --quick --json
+      tokonomics calibrate --probe --from timings.json --gpu H200 --out h200.json
     """
 
     out: Text = declared("Where to save the profile (.json).", "profile.json", kind=Kind.FILE, writes=True)
@@ -161,14 +162,14 @@ class ProbeRequest(Request):
 
 class CalibrateRequest(Ran):
     """
-    Every second load teaches and the others judge: errors before and after are of loads the fit has not seen. What
-    made them worse is left out, and said. What a profile replaces and what it leaves: docs/calibrate.md.
+    --profile uses it in every prediction. Every second load teaches and the others judge: errors before and after are
+    of loads the fit has not seen. What made them worse is left out, and said. What a profile replaces and what it
+    leaves: docs/calibrate.md.
 
     Examples:
       tokonomics calibrate run.json --gpu H100 --out h100.json
-      tokonomics calibrate h200-profile.json vllm-*.json --gpu H200 --out h200.json
-      tokonomics calibrate run.json --gpu H200 --engine vllm --hold-out 0.25 --json
-      tokonomics calibrate ~/.local/share/tokonomics/meter.db --gpu H100 --gpus 2 --model llama-3.1-8b --out mine.json
+      tokonomics calibrate --probe --out h200.json
+      tokonomics calibrate --score results.csv --chart scatter.svg
       tokonomics plan llama-3.1-8b --rate 5 --input 1000 --output 300 --profile h100.json
     """
 
@@ -193,29 +194,29 @@ class CalibrateRequest(Ran):
 
 class ValidateRequest(Profiled):
     """
-    The log of an engine (every request and step) is replayed in the simulator instead, run by run.
-    The formats, with samples to start from: docs/validate.md.
+    Errors, bias, coverage and ranking; no row is dropped silently. The log of an engine (every request and step) is
+    replayed in the simulator instead, run by run. The formats, with samples to start from: docs/validate.md.
 
     Examples:
-      tokonomics validate benchmarks/data/h200_steps.json
-      tokonomics validate published.csv.gz --split dev --chart scatter.svg
-      tokonomics validate results.csv --json
-      tokonomics validate benchmarks/data/h200_engine.json --fit-on 'closed-*,poisson-16'
+      tokonomics calibrate --score benchmarks/data/h200_steps.json
+      tokonomics calibrate --score published.csv.gz --split dev --chart scatter.svg
+      tokonomics calibrate --score benchmarks/data/h200_engine.json --fit-on 'closed-*,poisson-16'
     """
 
-    file: Text = declared(
+    files: Text = declared(
         "A results table (csv, csv.gz), a JSON of step times, or an engine's log.",
         ...,
         place=Placement.FIRST,
         kind=Kind.FILE,
+        metavar="FILE",
         example="results.csv",
     )
-    split: Text | None = declared("Only rows of this split, where the table has one.", example="dev")
+    split: Text | None = declared("Only rows of this split, where the table has one.", example="dev", rare=True)
     fit_on: Text | None = declared(
         "Of an engine's log: runs to fit step times on, e.g. 'closed-*,poisson-16'.", example="closed-*,poisson-16"
     )
     steps_from: Text | None = declared(
-        "Another log of the same engine to fit step times on.", kind=Kind.FILE, example="log.json"
+        "Another log of the same engine to fit step times on.", kind=Kind.FILE, example="log.json", rare=True
     )
 
 

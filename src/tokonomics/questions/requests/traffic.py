@@ -50,13 +50,12 @@ from tokonomics.questions.request import (
 
 class TraceRequest(Traffic, Attributed):
     """
+    Rates, bursts, lengths, shared prefixes, idle hours.
+
     Examples:
       tokonomics trace azure-conv
-      tokonomics trace requests.jsonl.gz --chart traffic.svg
-      tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer --from 10m --to 40m
-      tokonomics trace spend-logs.json --by team,feature
-      tokonomics trace azure-conv --machine-tokens-per-second 20000 --machine-usd-per-hour 3
-      tokonomics trace --arrivals gamma:2,cv=3 --requests 10000 --input sample:sharegpt --save demo.parquet
+      tokonomics trace log.csv --columns arrival=time,input=prompt,output=answer
+      tokonomics trace --rate 2 --requests 10000 --input sample:sharegpt --save demo.parquet
       tokonomics trace chat.toml
     """
 
@@ -70,9 +69,12 @@ class TraceRequest(Traffic, Attributed):
         metavar="FILE",
     )
     machine_tokens_per_second: Number | None = declared(
-        "What one machine serves, prompt and answer tokens: prices its idle time.", example=20_000, unit="tokens/s"
+        "What one machine serves, prompt and answer tokens: prices its idle time.",
+        example=20_000,
+        unit="tokens/s",
+        rare=True,
     )
-    machine_usd_per_hour: Number | None = declared("What that machine costs.", example=3.0, unit="USD/h")
+    machine_usd_per_hour: Number | None = declared("What that machine costs.", example=3.0, unit="USD/h", rare=True)
     save: Text | None = saved("Save the requests as .parquet, which this verb reads.", "requests.parquet")
 
 
@@ -85,15 +87,13 @@ class SimulateRequest(
     Priced, Profiled, ReplicaInputs,
 ):  # fmt: skip
     """
+    Latency, throughput, utilisation and cost.
+
     Examples:
-      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5,tpot_p99=0.05
-      tokonomics simulate --model llama-2-7b --gpu A100-80GB --arrivals poisson:2 --duration 1h --input 512 --output 99
-      tokonomics simulate --model llama-3.1-70b --gpu H100 --tp 4 --trace log.jsonl --replicas 3 --router prefix-aware
-      tokonomics simulate --model llama-3.1-8b --gpu H100 --trace azure-conv --speed 8 --autoscale max=6,target=9,cold=9
-      tokonomics simulate --model llama-3.1-8b --gpu L40S --trace azure-code --replicas 4 --outage replica=0,at=600
-      tokonomics simulate --model bge-reranker-v2-m3 --gpu L4 --rate 40 --input 300 --slo e2e_p99=0.2
-      tokonomics simulate --model llama-3.1-70b --gpu H200 --tp 4 --trace azure-conv --prefill-replicas 2 --prefill-tp 2
-      tokonomics simulate chat.toml --replicas 2 --class gold,share=20%,priority=0 --class free,priority=1,max_wait=9
+      tokonomics simulate llama-3.1-8b --gpu H100 --trace azure-conv --slo ttft_p99=0.5
+      tokonomics simulate llama-3.1-8b --gpu L40S --rate 8 --input 512 --output 99 --replicas 3
+      tokonomics simulate llama-3.1-8b --gpu H100 --capacity --input 1000 --output 300 --slo ttft_p99=0.5
+      tokonomics simulate chat.toml --autoscale max=6,target=9,cold=9
     """
 
     autoscale: Text | None = declared(
@@ -106,12 +106,15 @@ class SimulateRequest(
     prefill_replicas: Whole = declared(
         "Replicas that compute prompts only and send the KV on (disaggregation).", 0, low=0, high=10_000
     )
-    prefill_gpu: Text | None = declared("Their GPU.", without="that of --gpu", example="H100")
-    prefill_tp: Whole | None = declared("Their tensor parallelism.", low=1, without="as --tp, --pp, --ep", example=4)
+    prefill_gpu: Text | None = declared("Their GPU.", without="that of --gpu", example="H100", rare=True)
+    prefill_tp: Whole | None = declared(
+        "Their tensor parallelism.", low=1, without="as --tp, --pp, --ep", example=4, rare=True
+    )
     link: Text | None = declared(
         "What each GPU sends KV over: nvlink, pcie, ib400, ib200, roce400, ethernet100 …; or GB/s.",
         without="ib400: 50 GB/s",
         example="ib400",
+        rare=True,
     )
     playback: Switch = declared("Also: the run moment by moment, and who missed the SLO.", False)
     save: Text | None = saved("Save what became of each request as .parquet.", "requests.parquet")
@@ -133,26 +136,25 @@ class CapacityRequest(
 ):
     """
     Examples:
-      tokonomics capacity --model llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05
-      tokonomics capacity --model llama-3.1-70b --gpu H200 --tp 2 --weights fp8 --trace azure-conv --slo tpot_p99=40ms
-      tokonomics capacity --model llama-3.1-8b --gpu L4 --arrivals gamma:1,cv=3 --input 500 --output 99 --slo ttft=1
-      tokonomics capacity chat.toml --gpu H200
+      tokonomics simulate llama-3.1-8b --capacity --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5
+      tokonomics simulate llama-3.1-70b --capacity --gpu H200 --tp 2 --trace azure-conv --slo tpot_p99=40ms
+      tokonomics simulate chat.toml --capacity --gpu H200
     """
 
 
 class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled, TierInputs):
     """
+    Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates.
+
     Examples:
-      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart cache.png
-      tokonomics cache --model llama-3.1-8b --gpu H100 --trace mooncake-conversation --tiers dram=200,ssd=2000@0
-      tokonomics cache --model llama-3.1-70b --gpu H200 --tp 2 --trace log.jsonl --slo ttft_p99=2 --tiers remote=5000
-      tokonomics cache --prompts prompts.jsonl --semantic models/all-MiniLM-L6-v2 --pairs labelled.csv
-      tokonomics cache --prompts prompts.txt --semantic https://host/v1/embeddings --embedding-model NAME
+      tokonomics cache llama-3.1-8b --gpu H100 --trace mooncake-conversation
+      tokonomics cache llama-3.1-8b --gpu H100 --trace log.jsonl --tiers dram=200,ssd=2000@0
+      tokonomics cache --prompts prompts.jsonl --semantic models/all-MiniLM-L6-v2
       tokonomics cache chat.toml --system-prompts 20,tokens=1000
     """
 
     ttl: Text | None = declared(
-        "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h"
+        "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h", rare=True
     )
     replicas: Whole | None = declared(
         "Compare on so many.", low=1, high=1000, without="what it takes without a cache", example=2
@@ -160,30 +162,34 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
     prompts: Text | None = declared(
         "Texts: .txt, .jsonl, .csv, .parquet; fixed parts are found.", kind=Kind.FILE, example="prompts.jsonl"
     )
-    prompt_column: Text | None = declared("The column with the texts.", example="prompt")
+    prompt_column: Text | None = declared("The column with the texts.", example="prompt", rare=True)
     semantic: Text | None = declared(
         "What embeds the prompts: an embeddings URL, a model folder, or 'hashed' (spelling only).",
         kind=Kind.EMBEDDER,
         example="hashed",
     )
-    embedding_model: Text | None = declared("The model an embeddings URL is asked for.", example="NAME")
-    embedding_usd_per_mtok: Number = declared("What embedding a million tokens costs.", 0.0, low=0, unit="USD/Mtok")
-    threshold: Number = declared("Cosine from which an answer is reused.", 0.95, low=0, high=1)
+    embedding_model: Text | None = declared("The model an embeddings URL is asked for.", example="NAME", rare=True)
+    embedding_usd_per_mtok: Number = declared(
+        "What embedding a million tokens costs.", 0.0, low=0, unit="USD/Mtok", rare=True
+    )
+    threshold: Number = declared("Cosine from which an answer is reused.", 0.95, low=0, high=1, rare=True)
     pairs: Text | None = declared(
-        "Labelled pairs (text_a, text_b, label): shows false hits.", kind=Kind.FILE, example="pairs.csv"
+        "Labelled pairs (text_a, text_b, label): shows false hits.", kind=Kind.FILE, example="pairs.csv", rare=True
     )
 
 
 class DraftInputs(Drafting, about=About.CHANGES):
     draft_share: Number | None = declared(
-        "Instead of a draft: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1
+        "Instead of a draft: a draft token's cost, in steps of the model.", low=0, high=10, example=0.1, rare=True
     )
 
 
 class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGES):
     """What the levers may change, and how."""
 
-    without: Texts | None = declared("Leave these alone: weights, kv, hardware, speculation, spot …", example=["spot"])
+    without: Texts | None = declared(
+        "Leave these alone: weights, kv, hardware, speculation, spot …", example=["spot"], rare=True
+    )
 
 
 class Runs(PlanTraffic, Conversations, Priced, Changes):
@@ -192,12 +198,12 @@ class Runs(PlanTraffic, Conversations, Priced, Changes):
 
 class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, Profiled):
     """
+    Each alone, and all that help together.
+
     Examples:
-      tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms
-      tokonomics levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2 --min-weights fp8
-      tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --no-prefix-cache --chart levers.png
-      tokonomics levers llama-3.1-8b --gpu H100 --rate 5 --input 1000 --output 300 --utilization
-      tokonomics levers chat.toml --without spot
+      tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1
+      tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart levers.png
+      tokonomics levers chat.toml --from-scratch
     """
 
     utilization: Switch = declared("Also: the bill against batch limit, load and burstiness.", False)
@@ -206,11 +212,9 @@ class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, Profil
 class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
     """
     Examples:
-      tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1,tpot_p99=60ms
-      tokonomics stack llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=3 --chart stack.png
-      tokonomics stack llama-3.1-8b --gpu H100 --trace mooncake-conversation --provider aws --without hardware
-      tokonomics stack llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --order hardware,weights
-      tokonomics stack chat.toml
+      tokonomics levers llama-3.1-8b --from-scratch --gpu A100-80GB --rate 20 --input 1000 --output 300
+      tokonomics levers llama-3.1-8b --from-scratch --gpu H100 --trace azure-conv --order hardware,weights
+      tokonomics levers chat.toml --from-scratch
     """
 
     order: Text | None = declared(
@@ -222,12 +226,11 @@ class TenantsRequest(
     SomeModel, OneGpu, Layout, Traffic, Attributed, RouterOrBest, Objectives, Classed, Priced, Selling, Profiled
 ):
     """
+    Replicas, latency, a noisy neighbour, and who pays what.
+
     Examples:
-      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace log.csv --columns tenant=customer --slo ttft_p99=0.5
-      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace spend-logs.json --by team,feature --slo ttft_p99=0.5
-      tokonomics tenants --model llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
-      tokonomics tenants llama-3.1-8b --gpu L4 --tenants 10,skew=1 --rate 4 --input 500 --output 100 --slo ttft_p99=1
-      tokonomics tenants --model llama-3.1-70b --gpu H200 --tp 2 --trace log.csv --lora-rank 16 --lora-adapters 50
+      tokonomics tenants llama-3.1-8b --gpu H100 --trace spend-logs.json --by team --slo ttft_p99=0.5
+      tokonomics tenants llama-3.1-8b --gpu H100 --trace team-a.csv --trace team-b.csv --slo ttft_p99=0.5
       tokonomics tenants chat.toml --tenants 10,skew=1 --sell 0.20/0.80
     """
 
@@ -258,12 +261,12 @@ class Judged(Request, about=About.MODEL):
 
 class RouteRequest(SeveralModels, Judged, PlanInputs, Attributed, Conversations, Profiled):
     """
+    Requests are routed, cascaded, or spill over: cost, latency, quality, and the share from which it pays.
+
     Examples:
-      tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --score confidence --slo ttft_p99=1,tpot_p99=60ms
-      tokonomics route llama-3.1-8b llama-3.3-70b --rate 10 --input 900 --output 200 --slo ttft_p99=1 --share 70%
-      tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --by task --quality mini/llama-3.1-8b=0.9
-      tokonomics route llama-3.3-70b --api openai:gpt-4o --trace azure-conv --slo ttft_p99=1,tpot_p99=60ms
-      tokonomics route chat.toml llama-3.1-8b llama-3.3-70b --quality llama-3.1-8b=0.66,llama-3.3-70b=0.86
+      tokonomics route llama-3.1-8b llama-3.3-70b --trace log.csv --score confidence --slo ttft_p99=1
+      tokonomics route llama-3.3-70b --api openai:gpt-4o --trace azure-conv --slo ttft_p99=1
+      tokonomics route chat.toml llama-3.1-8b llama-3.3-70b --share 70%
     """
 
     FIRST = ("model", "api", "score", "by", "share", "quality", "min_quality")
