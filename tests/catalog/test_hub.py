@@ -21,7 +21,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import TokonomicsError, flag
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import FitRequest
-from tokonomics.questions.verbs import VERBS
+from tokonomics.questions.verbs import find_verb
 
 REPOSITORY = "someone/Tiny-Llama"
 CONFIG = {
@@ -263,6 +263,6 @@ def test_a_question_takes_a_model_of_the_hub(hosts: tuple[Host, Host]) -> None:
             self.notes.append(line)
 
     heard = Heard()
-    result = VERBS["fit"].answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), heard)
+    result = find_verb("fit").answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), heard)
     assert result.plain()["model"] == "tiny-llama"
     assert any("Hugging Face hub" in note for note in heard.notes)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.explore import some
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -25,24 +24,24 @@ RESULTS = Path(__file__).parents[1] / "measure" / "results"
 NOWHERE = "http://127.0.0.1:9"
 
 PLAN = ("plan", "llama-3.1-8b", "--rate=5", "--input=1000", "--output=300", "--quick", f"--offers={OFFERS}")
-FIT = ("fit", "llama-3.1-8b", "--gpu=H100")
+FIT = ("predict", "llama-3.1-8b", "--gpu=H100", "--fit")
 PREDICT = ("predict", "llama-3.1-8b", "--gpu=H100")
-CURVE = ("curve", "llama-3.1-8b", "--gpu=H100", "--usd-per-hour=2.21")
+CURVE = ("predict", "llama-3.1-8b", "--gpu=H100", "--curve", "--usd-per-hour=2.21")
 COST = ("cost", "--usd-per-hour=2.21", "--tokens-per-second=2400")
 TRACE = ("trace", "--arrivals=poisson:5", "--requests=50", "--input=512", "--output=9")
 PRICED = (*TRACE, "--machine-tokens-per-second=5000", "--machine-usd-per-hour=2")
 SERVED = ("--model=llama-3.1-8b", "--gpu=H100", "--input=512", "--output=9", "--usd-per-hour=3")
 SIMULATE = ("simulate", *SERVED, "--arrivals=poisson:5", "--requests=50")
 APART = (*SIMULATE, "--prefill-replicas=1")
-CAPACITY = ("capacity", *SERVED, "--slo=ttft_p99=1")
-VALIDATE = ("validate", str(STEPS))
+CAPACITY = ("simulate", "--capacity", *SERVED, "--slo=ttft_p99=1")
+VALIDATE = ("calibrate", "--score", str(STEPS))
 MODELS = ("models",)
 GPUS = ("gpus",)
 OFFERED = ("offers", f"--offers={OFFERS}")
 APIS = ("apis", "gpt-4o", "--host=openai")
 IMPORT = ("import", str(RESULTS / "inferencex.json"), "--usd-per-hour=3")
 BENCH = ("bench", NOWHERE, "--model=m", "--retries=0", "--requests=2", "--usd-per-hour=3")
-REFRESH = ("prices", "refresh", f"--url={NOWHERE}", "--provider=aws")
+REFRESH = ("offers", "--refresh", f"--url={NOWHERE}", "--provider=aws")
 
 Command = tuple[str, ...]
 
@@ -93,7 +92,7 @@ NAMES: list[tuple[Command, str]] = [
     ),
     *((SIMULATE, each) for each in ("duration", "from", "to", "sessions", "tenants", "autoscale", "outage", "trace")),
     (("simulate", *SERVED[:2]), "trace"),
-    (("capacity", *SERVED[:2]), "trace"),
+    (("simulate", "--capacity", *SERVED[:2]), "trace"),
     *((IMPORT, each) for each in ("gpu", "engine", "kv", "weights", "slo", "model")),
     *((BENCH, each) for each in ("gpu", "engine", "kv", "weights", "slo", "concurrency", "rate", "trace")),
     (MODELS, "family"),
@@ -110,11 +109,11 @@ FILES: list[tuple[Command, str]] = [
 ]
 POSITIONAL: list[tuple[Command, Command]] = [
     (("plan",), PLAN[2:]),
-    (("fit",), FIT[2:]),
+    (("predict",), FIT[2:]),
     (("predict",), PREDICT[2:]),
-    (("curve",), CURVE[2:]),
+    (("predict",), CURVE[2:]),
     (("trace",), ()),
-    (("validate",), ()),
+    (("calibrate", "--score"), ()),
     (("import",), ()),
     (("bench",), ()),
     (("models",), ()),
@@ -140,8 +139,8 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     assert "Traceback" not in done.stderr, f"{done.args}\n{done.stderr}"
     assert done.returncode == 2, f"{done.args} → {done.returncode}\n{done.stdout[:600]}{done.stderr}"
     assert done.stdout == "", done.args
-    assert done.stderr.lstrip().startswith(("error: ", "Usage: ", "╭─ Error")), done.stderr
-    assert len(re.findall(r"^error: |─ Error ─", done.stderr, re.MULTILINE)) == 1, done.stderr
+    assert done.stderr.startswith(("error: ", "Usage: ")), done.stderr
+    assert len(re.findall(r"^error: |^Error: ", done.stderr, re.MULTILINE)) == 1, done.stderr
     assert all(char.isprintable() or char == "\n" for char in done.stderr), f"{done.args}\n{done.stderr!r}"
     typed = " ".join(map(str, done.args))
     assert "None" in typed or not re.search(r"\bNone\b", done.stderr), done.stderr
@@ -159,190 +158,93 @@ def settled(done: subprocess.CompletedProcess[str]) -> None:
         return
     assert done.stderr == "", f"{done.args}\n{done.stderr}"
     assert done.stdout.strip(), done.args
-    # `validate` quotes what it could not use; everything else is our own.
+    # A score quotes what it could not use; everything else is our own.
     ours = re.sub(r'"not_predicted": {.*?}', "", done.stdout, flags=re.DOTALL).partition("not predicted (")[0]
     assert not re.search(r"\b(nan|NaN|inf|Infinity)\b(?! Fabric)", ours), f"{done.args}\n{done.stdout}"
 
 
 def joined(message: str) -> str:
-    """A message without the lines and frames it was wrapped into."""
-    return re.sub(r"[\s│]+", " ", message)
+    """A message without the lines that it was wrapped into."""
+    return re.sub(r"\s+", " ", message)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "nearest"),
     [
-        ((*PLAN[:1], "llama-3.1-8bb", *PLAN[2:]), ["unknown model 'llama-3.1-8bb'", "llama-3.1-8b", "config.json"]),
-        ((*FIT[:1], "lama-3.1-70b", *FIT[2:]), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "[models.my-model]"]),
-        (
-            (*PREDICT[:1], "lama-3.1-70b", *PREDICT[2:]),
-            ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"],
-        ),
-        ((*CURVE[:1], "lama-3.1-70b", *CURVE[2:]), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"]),
-        (("models", "no-such-model"), ["unknown model 'no-such-model'", "config.json"]),
-        (("models", "--family=lamma"), ["unknown family 'lamma'", "Llama"]),
-        ((*PLAN, "--gpu=H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
-        ((*PLAN, "--gpus=H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
-        (("fit", "llama-3.1-8b", "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
-        ((*PREDICT, "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
-        ((*CURVE, "--gpu=A1000"), ["unknown GPU 'A1000'", "A100", "[gpus.MY-GPU]"]),
-        (("cost", "--tokens-per-second=1", "--gpu=H1000"), ["unknown GPU 'H1000'", "H100"]),
-        (("gpus", "H1000"), ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
-        (("gpus", "--architecture=hoper"), ["unknown architecture 'hoper'", "Did you mean hopper"]),
-        ((*OFFERED, "--gpu=H1000"), ["unknown GPU 'H1000'", "H100"]),
-        ((*PLAN, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"]),
-        *[
-            ((*each, "--engine=vlm"), ["unknown engine 'vlm'", "Did you mean vllm", "sglang"])
-            for each in (FIT, PREDICT, CURVE)
-        ],
-        *[
-            (("simulate", "--model=llama-3.1-8b", f"--gpu={gpu}", *traffic), says)
-            for gpu, traffic, says in (
-                ("H1000", SIMULATE[3:], ["unknown GPU 'H1000'", "H100", "[gpus.MY-GPU]"]),
-                ("H100", ("--trace=azure-con",), ["azure-con", "Did you mean the sample azure-conv"]),
-                ("H100", (*SIMULATE[3:], "--router=round-robbin"), ["--router", "Did you mean round-robin"]),
-            )
-        ],
-        ((*CAPACITY, "--model=lama-3.1-70b"), ["unknown model 'lama-3.1-70b'", "llama-3.1-70b", "config.json"]),
-        (("trace", "azure-con"), ["azure-con", "Did you mean the sample azure-conv"]),
-        ((*TRACE, "--arrivals=poison:5"), ["--arrivals", "did you mean poisson"]),
-        ((*TRACE, "--input=sample:sharegtp"), ["unknown sample 'sharegtp'", "Did you mean sharegpt"]),
-        ((*PLAN, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
-        ((*OFFERED, "--provider=awz"), ["unknown provider 'awz'", "aws"]),
-        (("prices", "refresh", f"--url={NOWHERE}", "--provider=awz"), ["unknown provider 'awz'", "aws"]),
-        ((*PLAN, "--region=us-east-9"), ["unknown region 'us-east-9'", "us-east-1"]),
-        ((*OFFERED, "--region=us-east-9"), ["unknown region 'us-east-9'", "us-east-1"]),
-        ((*PLAN, "--weights=fp9"), ["--weights", "'fp9'", "Valid:", "fp8", "int4"]),
-        ((*PLAN, "--min-weights=fp9"), ["--min-weights", "'fp9'", "Valid:", "fp8", "int4"]),
-        *[
-            ((*each, "--weights=fp9"), ["--weights", "'fp9'", "Valid:", "fp8", "int4"])
-            for each in (FIT, PREDICT, CURVE)
-        ],
-        ((*PLAN, "--kv=int4"), ["--kv", "'int4'", "Valid: bf16, fp8"]),
-        *[((*each, "--kv=int4"), ["--kv", "'int4'", "Valid: bf16, fp8"]) for each in (FIT, PREDICT, CURVE)],
-        ((*PLAN, "--terms=spott"), ["--terms", "'spott'", "Did you mean spot"]),
-        ((*OFFERED, "--terms=lease"), ["--terms", "'lease'", "on_demand", "spot", "reserved"]),
-        (("apis", "gpt-4o", "--host=opeanai"), ["unknown API host 'opeanai'", "openai"]),
-        (("prices", "refresh", "--source=skypilott"), ["skypilott", "skypilot", "gpuhunt"]),
-        (("prices", "refresh", "--url=ftp://x", "--provider=aws"), ["ftp://x", "http"]),
-        (("plann",), ["plann", "plan"]),
-        ((*PLAN, "--sloo=1"), ["--sloo", "--slo"]),
-        ((*PLAN, "--old-offers"), ["--old-offers", "No such option"]),
+        ((*PLAN[:1], "llama-3.1-8bb", *PLAN[2:]), "llama-3.1-8b"),
+        ((*FIT[:1], "lama-3.1-70b", *FIT[2:]), "llama-3.1-70b"),
+        (("models", "--family=lamma"), "Llama"),
+        ((*PLAN, "--gpu=H1000"), "H100"),
+        ((*PLAN, "--gpus=H1000"), "H100"),
+        ((*PREDICT, "--gpu=A1000"), "A100"),
+        (("cost", "--tokens-per-second=1", "--gpu=H1000"), "H100"),
+        (("gpus", "--architecture=hoper"), "hopper"),
+        ((*CURVE, "--engine=vlm"), "vllm"),
+        (("trace", "azure-con"), "azure-conv"),
+        ((*SIMULATE, "--router=round-robbin"), "round-robin"),
+        ((*TRACE, "--arrivals=poison:5"), "poisson"),
+        ((*TRACE, "--input=sample:sharegtp"), "sharegpt"),
+        ((*PLAN, "--provider=awz"), "aws"),
+        ((*REFRESH[:-1], "--provider=awz"), "aws"),
+        ((*REFRESH, "--source=skypilott"), "skypilot,"),
+        ((*OFFERED, "--region=us-east-9"), "us-east-1"),
+        ((*PLAN, "--weights=fp9"), "fp8"),
+        ((*PLAN, "--terms=spott"), "spot?"),
+        (("apis", "gpt-4o", "--host=opeanai"), "openai"),
+        (("plann",), "plan"),
+        ((*PLAN, "--sloo=1"), "--slo"),
     ],
     ids=lambda value: " ".join(part for part in value[:1] + value[-1:]) if isinstance(value, tuple) else "",
 )
-def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Command, says: list[str]) -> None:
-    message = joined(refusal(tokonomics(*args)))
-    assert [say for say in says if say not in message] == []
-
-
-SPLIT = pytest.mark.parametrize("command", [FIT, PREDICT, CURVE, SIMULATE, CAPACITY], ids=named)
-
-
-@SPLIT
-def test_tp_3_on_32_heads_lists_the_valid_degrees(tokonomics: Call, command: Command) -> None:
-    message = refusal(tokonomics(*command, "--tp=3"))
-    assert "--tp" in message
-    assert "tensor parallelism of 3 cannot split Llama 3.1 8B: it has 32 attention heads" in message
-    assert "Valid degrees: 1, 2, 4, 8, 16, 32." in message
-
-
-@SPLIT
-def test_more_stages_than_layers_names_the_layers(tokonomics: Call, command: Command) -> None:
-    message = refusal(tokonomics(*command, "--pp=33"))
-    assert "--pp" in message
-    assert "32" in message
-
-
-@pytest.mark.parametrize("command", [FIT, PREDICT, CURVE], ids=named)
-def test_a_context_beyond_the_models_says_how_long_it_may_be(tokonomics: Call, command: Command) -> None:
-    message = refusal(tokonomics(*command, "--context=131073"))
-    assert "--context" in message
-    assert re.search("131,?072", message)
+def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Command, nearest: str) -> None:
+    assert nearest in joined(refusal(tokonomics(*args)))
 
 
 @pytest.mark.parametrize("command", [PREDICT, CURVE, SIMULATE, CAPACITY], ids=named)
-def test_expert_parallelism_needs_experts_and_ranks_to_share_them(tokonomics: Call, command: Command) -> None:
-    assert "--ep" in refusal(tokonomics(*command, "--ep=2"))
-    message = refusal(tokonomics(*command, "--tp=2", "--ep=2"))
-    assert "Llama 3.1 8B has no experts" in message
-    assert "--ep" in message
-
-
-@SPLIT
 @pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("--gpu=V100", ["vllm does not run on volta GPUs such as V100", "These engines do: llama.cpp"]),
-        ("--engine=tensorrt-llm", []),
-    ],
+    ("options", "field"), [(("--tp=3",), "--tp"), (("--pp=33",), "--pp"), (("--tp=2", "--ep=2"), "--ep")]
 )
-def test_what_the_engine_does_not_run_is_refused_with_those_that_do(
-    tokonomics: Call, command: Command, option: str, says: list[str]
+def test_a_split_that_cannot_be_names_its_option(
+    tokonomics: Call, command: Command, options: Command, field: str
 ) -> None:
-    gpu = () if option.startswith("--gpu") else ("--gpu=MI300X",)
-    message = joined(refusal(tokonomics(*command, *gpu, option)))
-    assert [say for say in (*says, "does not run on", "These engines do: ") if say not in message] == []
+    assert field in refusal(tokonomics(*command, *options))
+
+
+@pytest.mark.parametrize("options", [("--gpu=V100",), ("--gpu=MI300X", "--engine=tensorrt-llm")])
+def test_what_the_engine_does_not_run_is_refused_with_those_that_do(tokonomics: Call, options: Command) -> None:
+    message = joined(refusal(tokonomics(*FIT, *options)))
     runs = re.findall(r"[\w.-]+(?=[,.] |, |\.$)", message.partition("These engines do: ")[2] + " ")
     assert runs
     for engine in runs:
-        settled(tokonomics(*FIT, *gpu, option, f"--engine={engine}", "--weights=int4"))
+        settled(tokonomics(*FIT, *options, f"--engine={engine}", "--weights=int4"))
 
 
 def test_a_batch_that_does_not_fit_names_the_largest_that_does(tokonomics: Call) -> None:
-    message = refusal(tokonomics(*PREDICT, "--batch=100000"))
-    found = re.search(r"largest batch that fits is ([\d,]+)\.", message)
-    assert found, message
+    found = re.search(r"largest batch that fits is ([\d,]+)\.", refusal(tokonomics(*PREDICT, "--batch=100000")))
+    assert found
     largest = int(found[1].replace(",", ""))
     assert tokonomics(*PREDICT, f"--batch={largest}").returncode == 0
     refusal(tokonomics(*PREDICT, f"--batch={largest + 1}"))
 
 
-@pytest.mark.parametrize("verb", ["predict", "curve"])
-def test_a_model_that_does_not_fit_says_what_it_takes(tokonomics: Call, verb: str) -> None:
-    message = refusal(tokonomics(verb, "llama-3.1-70b", "--gpu=H100"))
-    assert "Llama 3.1 70B bf16 on 1×H100-SXM does not fit" in message
-    assert "needs 2 GPUs" in message
-
-
-def test_a_split_that_no_row_has_is_refused_with_those_there_are(tokonomics: Call, tmp_path: Path) -> None:
-    file = tmp_path / "results.csv"
-    rows = [f"{ROW},tpot_ms,10,dev", f"{ROW},tpot_ms,10,test"]
-    file.write_text("\n".join([f"{HEADER},split", *rows]) + "\n", encoding="utf-8")
-    message = refusal(tokonomics("validate", file, "--split=tset"))
-    assert "tset" in message
-    assert "test" in message.replace("tset", "")
-    assert "dev" in message
-
-
-@pytest.mark.parametrize(
-    ("wish", "says"),
-    [
-        (["--gpu=T4", "--provider=aws"], ["no offer is left for T4", "--provider", "--offers my.csv"]),
-        (["--gpus=T4,GH200", "--region=us-east-1"], ["no offer is left for T4, GH200", "--region"]),
-    ],
-    ids=" ".join,
-)
-def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str], says: list[str]) -> None:
-    message = joined(refusal(tokonomics(*PLAN, *wish)))
-    assert [say for say in says if say not in message] == []
+@pytest.mark.parametrize("wish", [["--gpu=T4", "--provider=aws"], ["--gpus=T4,GH200", "--region=us-east-1"]])
+def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str]) -> None:
+    assert wish[1].partition("=")[0] in refusal(tokonomics(*PLAN, *wish))
 
 
 @pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
-def test_an_empty_name_is_refused(tokonomics: Call, command: Command, option: str) -> None:
-    refusal(tokonomics(*command, f"--{option}="))
-
-
-@pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
-def test_a_very_long_name_is_refused_in_a_short_message(tokonomics: Call, command: Command, option: str) -> None:
-    refusal(tokonomics(*command, f"--{option}={'y' * 5_000}"))
+@pytest.mark.parametrize("name", ["", "y" * 5_000, "zz\a\r\x1b]0;title\x07"], ids=["empty", "long", "control"])
+def test_what_cannot_be_a_name_is_refused_in_a_short_message(
+    tokonomics: Call, command: Command, option: str, name: str
+) -> None:
+    refusal(tokonomics(*command, f"--{option}={name}"))
 
 
 @pytest.mark.parametrize(("before", "after"), POSITIONAL, ids=named)
-@pytest.mark.parametrize("name", ["y" * 20_000, "\a\rred", "a\nb", "\u202egnp", "\udcff\udcfe", "💥", "~nobody/zzqq"])
+@pytest.mark.parametrize("name", ["y" * 20_000, "\a\rred\n\u202egnp", "\udcff\udcfe", "~nobody/zzqq"])
 def test_an_outlandish_name_is_refused_in_a_short_message(
     tokonomics: Call, before: Command, after: Command, name: str
 ) -> None:
@@ -351,11 +253,6 @@ def test_an_outlandish_name_is_refused_in_a_short_message(
         settled(done)
     else:
         refusal(done)
-
-
-@pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
-def test_control_characters_never_reach_the_terminal(tokonomics: Call, command: Command, option: str) -> None:
-    refusal(tokonomics(*command, f"--{option}=zz\a\r\x1b]0;title\x07"))
 
 
 text = st.one_of(
@@ -371,7 +268,7 @@ def test_any_text_for_any_option_is_answered_or_refused(
     tokonomics: Call, where: tuple[Command, str], value: str, as_json: bool
 ) -> None:
     command, option = where
-    if command is REFRESH and option != "source":
+    if command == REFRESH and option != "source":
         return  # reaches for the network, which has its own tests
     done = tokonomics(*command, f"--{option}={value}", *["--json"] * as_json)
     settled(done)
@@ -393,37 +290,11 @@ def test_any_text_for_any_argument_is_answered_or_refused(
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["--tp", "--pp", "--ep", "--dp", "--batch", "--lora-rank"])
-def test_a_word_where_a_number_belongs_is_refused_in_one_line(tokonomics: Call, option: str) -> None:
-    done = tokonomics("predict", "llama-3.1-8b", "--gpu", "H100", option, "x")
-    assert done.returncode == 2
-    assert done.stderr.strip() == f"error: {option}: must be a whole number, got x"
-
-
-def test_a_number_beyond_its_bounds_is_refused_in_one_line(tokonomics: Call) -> None:
-    done = tokonomics("plan", "llama-3.1-8b", "--rate", "1", "--input", "9", "--output", "9", "--top", "0")
-    assert done.stderr.strip() == "error: --top: should be greater than or equal to 1, got 0"
-
-
-def test_an_encoder_of_512_tokens_fits_without_a_context_of_its_own(tokonomics: Call) -> None:
-    assert "sequences of 512 tokens" in tokonomics("fit", "bge-large-en-v1.5", "--gpu", "L4").stdout
-
-
-def number_is_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
+@pytest.mark.parametrize(("command", "option"), NUMBERS, ids=named)
+@pytest.mark.parametrize("number", ["-1", "nan", "1e400", "ten"])
+def test_what_is_no_positive_number_is_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
     message = refusal(tokonomics(*command, f"--{option}={number}"))
     assert option.split("-")[-1] in message.lower() or "GPU" in message
-
-
-@pytest.mark.parametrize(("command", "option"), NUMBERS, ids=named)
-@pytest.mark.parametrize("number", ["-1", "nan", "inf", "1e400", "ten", ""])
-def test_what_is_no_positive_number_is_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
-    number_is_refused(tokonomics, command, option, number)
-
-
-@pytest.mark.parametrize(("command", "option"), some(NUMBERS), ids=named)
-@pytest.mark.parametrize("number", ["-inf", "1,5", "0x10"])
-def test_what_is_written_otherwise_is_refused_too(tokonomics: Call, command: Command, option: str, number: str) -> None:
-    number_is_refused(tokonomics, command, option, number)
 
 
 @pytest.mark.parametrize(("command", "option"), NUMBERS, ids=named)
@@ -436,35 +307,10 @@ def test_zero_is_refused_where_it_means_nothing(tokonomics: Call, command: Comma
         refusal(done)
 
 
-ABSURD = {
-    "1e-320": "1e-320",
-    "1e-9": "1e-9",
-    "2^63": str(2**63),
-    "10^30": str(10**30),
-    "10^400": str(10**400),
-    "5000 nines": "9" * 5000,
-}
-OFTEN_ANSWERED = {"1e-9", "10^30"}
-"""Where JSON has something else to say than a table; refused is refused, whatever was to be printed."""
-
-
 @pytest.mark.parametrize(("command", "option"), NUMBERS, ids=named)
-@pytest.mark.parametrize(
-    ("number", "form"),
-    [
-        *(pytest.param(number, [], id=f"table-{name}") for name, number in ABSURD.items()),
-        *(
-            pytest.param(
-                number, ["--json"], id=f"json-{name}", marks=[] if name in OFTEN_ANSWERED else pytest.mark.explore
-            )
-            for name, number in ABSURD.items()
-        ),
-    ],
-)
-def test_an_absurd_number_is_answered_or_refused(
-    tokonomics: Call, command: Command, option: str, number: str, form: list[str]
-) -> None:
-    settled(tokonomics(*command, f"--{option}={number}", *form))
+@pytest.mark.parametrize("number", ["1e-320", "1e-9", str(10**30), "9" * 5000], ids=named)
+def test_an_absurd_number_is_answered_or_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
+    settled(tokonomics(*command, f"--{option}={number}", "--json"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -512,7 +358,7 @@ def test_plan_of_any_traffic_in_range_is_answered_or_refused(
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.sampled_from(["predict", "curve"]),
+    st.sampled_from([(), ("--curve",)]),
     st.sampled_from(["llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"]),
     st.sampled_from(["T4", "L40S", "H100", "MI300X", "B200"]),
     st.sampled_from(["vllm", "sglang", "tensorrt-llm", "tgi", "llama.cpp"]),
@@ -521,69 +367,42 @@ def test_plan_of_any_traffic_in_range_is_answered_or_refused(
     st.booleans(),
 )
 def test_any_deployment_is_predicted_or_refused(
-    tokonomics: Call, verb: str, model: str, gpu: str, engine: str, tp: int, context: int, as_json: bool
+    tokonomics: Call, curve: Command, model: str, gpu: str, engine: str, tp: int, context: int, as_json: bool
 ) -> None:
     where = (f"--gpu={gpu}", f"--engine={engine}", f"--tp={tp}", f"--context={context}")
-    settled(tokonomics(verb, model, *where, *["--json"] * as_json))
+    settled(tokonomics("predict", model, *curve, *where, *["--json"] * as_json))
 
 
-@pytest.mark.parametrize("text", ["50mss", "0.05 m", "50 ms s", "ms", "1:00", "５０ms", "1e400", "-50ms", "0ms"])
+@pytest.mark.parametrize("text", ["50mss", "0.05 m", "ms", "1:00", "５０ms", "1e400", "-50ms", "0ms"])
 def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
-    message = refusal(tokonomics(*PLAN, f"--slo=tpot={text}"))
-    assert "--slo" in message
-    assert "500ms" in message or "50ms" in message
-
-
-def test_a_utilisation_in_percent_is_told_how_to_write_it(tokonomics: Call) -> None:
-    assert "write 0.7" in refusal(tokonomics(*COST, "--utilization=70"))
+    assert "--slo" in refusal(tokonomics(*PLAN, f"--slo=tpot={text}"))
 
 
 # --- loads and discounts --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "load",
-    [
-        *[
-            "",
-            "8",
-            "x",
-            "8x",
-            "x0.5",
-            "8x2",
-            "8x-0.1",
-            "0x1",
-            "-8x1",
-            "8x0.5,",
-            "8x0.5;16x0",
-            "nanx1",
-            "8xnan",
-            "infx1",
-        ],
-        *[
-            "8x0.5x3",
-            "8×0.5",
-            "1e400x1",
-            "8x1e400",
-            f"{10**30}x1",
-            "8x50%",
-            "8x0",
-            "8x0,16x0",
-            "a" * 10_000,
-            "\x1b[2Jx1",
-        ],
-    ],
-    ids=named,
-)
-def test_a_load_that_is_no_load_is_refused_with_an_example(tokonomics: Call, load: str) -> None:
-    message = refusal(tokonomics(*COST, f"--load={load}"))
-    assert "--load" in message
-    assert "8x0.99,16x0" in message or "never does any work" in message
+LOADS = [
+    "",
+    "8",
+    "x",
+    "8x2",
+    "8x-0.1",
+    "0x1",
+    "8x0.5,",
+    "nanx1",
+    "8x0.5x3",
+    "8×0.5",
+    "1e400x1",
+    "8x50%",
+    "8x0",
+    "8x0,16x0",
+]
 
 
-def test_the_second_of_two_loads_is_checked_as_well(tokonomics: Call) -> None:
-    assert "'8y1'" in refusal(tokonomics(*COST, "--load=24x0.7", "--load=8y1"))
-    assert "never does any work" in refusal(tokonomics(*COST, "--load=24x0.7", "--load=8x0"))
+@pytest.mark.parametrize("load", [*LOADS, "a" * 10_000, "\x1b[2Jx1"], ids=named)
+def test_a_load_that_is_no_load_is_refused(tokonomics: Call, load: str) -> None:
+    assert "--load" in refusal(tokonomics(*COST, f"--load={load}"))
+    assert "--load" in refusal(tokonomics(*COST, "--load=24x0.7", f"--load={load}"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -592,28 +411,13 @@ def test_any_load_is_answered_or_refused(tokonomics: Call, steps: list[tuple[flo
     settled(tokonomics(*COST, f"--load={','.join(f'{hours}{by}{share}' for hours, share in steps)}"))
 
 
-@pytest.mark.parametrize("command", [PLAN, OFFERED], ids=named)
-@pytest.mark.parametrize(
-    "discount",
-    [
-        *["", "aws", "aws=", "=0.2", "aws=x", "aws=1", "aws=20", "aws=20%", "aws=-0.1", "aws=nan", "aws=inf"],
-        *["aws=1e400", "aws=0.2=0.3", "0.2", "aws:0.2", "aws=0.2,", "aws=0.2,gcp"],
-    ],
-    ids=named,
-)
-def test_a_discount_that_is_none_is_refused_with_an_example(tokonomics: Call, command: Command, discount: str) -> None:
-    done = tokonomics(*command, f"--discount={discount}")
-    if discount == "aws=0.2,":
-        settled(done)
-        return
-    assert "aws=0.2" in refusal(done)
+DISCOUNTS = ["", "aws", "aws=", "=0.2", "aws=x", "aws=1", "aws=20%", "aws=-0.1", "aws=nan", "aws=0.2=0.3", "awz=0.2"]
 
 
 @pytest.mark.parametrize("command", [PLAN, OFFERED], ids=named)
-def test_a_discount_at_a_provider_without_offers_is_refused(tokonomics: Call, command: Command) -> None:
-    message = refusal(tokonomics(*command, "--discount=awz=0.2"))
-    assert "unknown provider 'awz'" in message
-    assert "aws" in message
+@pytest.mark.parametrize("discount", DISCOUNTS, ids=named)
+def test_a_discount_that_is_none_is_refused(tokonomics: Call, command: Command, discount: str) -> None:
+    assert "aws" in refusal(tokonomics(*command, f"--discount={discount}"))
 
 
 # --- contradictions -------------------------------------------------------------------------------------------------
@@ -629,7 +433,11 @@ def test_a_discount_at_a_provider_without_offers_is_refused(tokonomics: Call, co
         ((*PLAN, "--weights=int4", "--min-weights=bf16"), ["--min-weights", "int4", "bf16"]),
         ((*PLAN, "--discount=aws=0.2", "--discount=aws=0.3"), ["aws", "discount"]),
         ((*OFFERED, "--discount=aws=0.2,aws=0.3"), ["aws", "discount"]),
-        (("prices", "refresh", "--source=gpuhunt", f"--url={NOWHERE}"), ["gpuhunt"]),
+        ((*REFRESH, "--source=gpuhunt"), ["gpuhunt"]),
+        ((*PREDICT, "--fit", "--curve"), ["--fit", "--curve"]),
+        ((*PREDICT, "--usd-per-hour=2"), ["--usd-per-hour", "predict --curve"]),
+        ((*FIT, "--batch=2"), ["--batch"]),
+        ((*CAPACITY, "--replicas=2"), ["--replicas"]),
         (("cost", "--gpu=RTX4090", "--tokens-per-second=1", f"--offers={OFFERS}"), ["RTX4090", "price"]),
     ],
     ids=lambda value: " ".join(value[-2:]).replace(str(OFFERS), "OFFERS") if isinstance(value, tuple) else "",
@@ -643,26 +451,31 @@ def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokono
     done = tokonomics(*PLAN, "--input=131000", "--output=100")
     settled(done)
     assert done.returncode == 1
-    assert "No offer meets these constraints." in done.stdout
-    assert "requests of 131,100 tokens exceed Llama 3.1 8B's context; 131,072 tokens" in joined(done.stdout)
+    assert "131,072 tokens" in joined(done.stdout)
 
 
 @pytest.mark.parametrize(
     "args",
     [
-        *[("plan",), ("diff",), ("diff", "a.toml"), ("fit",), ("fit", "llama-3.1-8b"), ("cost",)],
-        *[("predict",), ("predict", "llama-3.1-8b"), ("curve",), ("curve", "llama-3.1-8b"), ("validate",)],
-        *[("fit", "a", "b"), ("diff", "a", "b", "c"), ("gpus", "a", "b"), ("validate", "a", "b"), ("",)],
+        *[("plan",), ("plan", "--against=a.toml"), ("predict",), ("predict", "llama-3.1-8b"), ("predict", "--fit")],
+        *[
+            ("cost",),
+            ("calibrate",),
+            ("calibrate", "--score"),
+            ("predict", "a", "b", "--fit"),
+            ("gpus", "a", "b"),
+            ("",),
+        ],
     ],
     ids=" ".join,
 )
-def test_what_is_missing_or_too_much_is_refused_with_the_usage(tokonomics: Call, args: Command) -> None:
-    assert "Usage: " in refusal(tokonomics(*args))
+def test_what_is_missing_or_too_much_is_refused(tokonomics: Call, args: Command) -> None:
+    refusal(tokonomics(*args))
 
 
 @pytest.mark.parametrize("args", [(*COST, "--json=yes"), ("models", "--moe=1")], ids=" ".join)
 def test_a_value_for_a_switch_is_refused(tokonomics: Call, args: Command) -> None:
-    assert "does not take a value" in refusal(tokonomics(*args))
+    refusal(tokonomics(*args))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -689,11 +502,6 @@ def test_a_file_that_cannot_be_used_is_named(
         path = tmp_path / f"given{kind}"
     message = refusal(tokonomics(*command, f"--{option}={path}"))
     assert str(tmp_path) in joined(message).replace(" ", "")
-
-
-@pytest.mark.parametrize(("command", "option"), FILES, ids=named)
-def test_a_file_without_a_name_is_refused(tokonomics: Call, command: Command, option: str) -> None:
-    refusal(tokonomics(*command, f"--{option}="))
 
 
 @pytest.mark.parametrize(
@@ -759,7 +567,7 @@ LLAMA = {
 }
 
 
-REST = {"plan": PLAN[2:], "fit": FIT[2:], "predict": PREDICT[2:], "curve": CURVE[2:], "models": ()}
+REST = {"plan": PLAN[2:], "predict": FIT[2:], "models": ()}
 
 
 @pytest.mark.parametrize("verb", REST)
@@ -792,13 +600,9 @@ def test_a_config_that_is_wrong_names_the_file_and_the_field(
 
 @pytest.mark.parametrize("verb", REST)
 def test_a_config_that_is_not_there_is_named(tokonomics: Call, tmp_path: Path, verb: str) -> None:
-    rest = REST[verb]
-    message = refusal(tokonomics(verb, tmp_path / "config.json", *rest))
-    assert "there is no such file" in message
-    assert "Hugging Face config.json" in message
     (tmp_path / "folder.json").mkdir()
-    assert "no such file" in refusal(tokonomics(verb, tmp_path / "folder.json", *rest))
-    refusal(tokonomics(verb, tmp_path, *rest))
+    for path in (tmp_path / "config.json", tmp_path / "folder.json", tmp_path):
+        assert path.name in joined(refusal(tokonomics(verb, path, *REST[verb])))
 
 
 json_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -812,8 +616,8 @@ def test_any_config_is_answered_or_refused(
 ) -> None:
     file = tmp_path_factory.mktemp("any") / "config.json"
     file.write_text(json.dumps({**LLAMA, **changes})[: cut if cut < 100 else None], encoding="utf-8")
-    settled(tokonomics("fit", file, "--gpu=H100"))
-    settled(tokonomics("curve", file, "--gpu=H100", "--usd-per-hour=1"))
+    settled(tokonomics("predict", file, "--gpu=H100", "--fit"))
+    settled(tokonomics("predict", file, "--gpu=H100", "--curve", "--usd-per-hour=1"))
 
 
 @pytest.mark.parametrize(
@@ -847,9 +651,9 @@ STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1
 
 
 @pytest.mark.parametrize("kind", ["missing", "a folder", "under a file", "long", "\a\r", "\a\r, there"], ids=named)
-@pytest.mark.parametrize("verb", ["validate", "trace"])
+@pytest.mark.parametrize("verb", [("calibrate", "--score"), ("trace",)])
 def test_measurements_and_logs_that_cannot_be_opened_are_named(
-    tokonomics: Call, tmp_path: Path, verb: str, kind: str
+    tokonomics: Call, tmp_path: Path, verb: Command, kind: str
 ) -> None:
     path = tmp_path / "given"
     if kind == "a folder":
@@ -863,7 +667,7 @@ def test_measurements_and_logs_that_cannot_be_opened_are_named(
         path = tmp_path / f"given{kind}"
         if kind.endswith("there"):
             path.write_text("x", encoding="utf-8")
-    assert str(tmp_path) in joined(refusal(tokonomics(verb, path))).replace(" ", "")
+    assert str(tmp_path) in joined(refusal(tokonomics(*verb, path))).replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -894,7 +698,7 @@ def test_measurements_that_are_none_say_what_is_wrong(
 ) -> None:
     file = tmp_path / "results"
     file.write_bytes(content)
-    message = refusal(tokonomics("validate", file))
+    message = refusal(tokonomics("calibrate", "--score", file))
     assert str(file) in message
     assert [say for say in says if say not in message] == []
 
@@ -940,7 +744,7 @@ def test_a_result_that_makes_no_sense_is_counted_with_its_reason(
 ) -> None:
     file = tmp_path / "results.csv"
     file.write_text(f"{HEADER}\n{row}\n{ROW},tpot_ms,10\n", encoding="utf-8")
-    done = tokonomics("validate", file, "--json")
+    done = tokonomics("calibrate", "--score", file, "--json")
     settled(done)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -949,7 +753,7 @@ def test_a_result_that_makes_no_sense_is_counted_with_its_reason(
     assert number == 1
     assert says in reason
     assert 5 < len(reason) < 200
-    settled(tokonomics("validate", file))
+    settled(tokonomics("calibrate", "--score", file))
 
 
 NOTHING: tuple[object, ...] = (None, [], {}, "x")
@@ -978,7 +782,7 @@ def test_a_step_that_makes_no_sense_is_counted_with_its_reason(
 ) -> None:
     file = tmp_path / "steps.json"
     file.write_text(json.dumps({"gpu": "H200", "rows": [{**STEP, **changes}, STEP]}), encoding="utf-8")
-    done = tokonomics("validate", file, "--json")
+    done = tokonomics("calibrate", "--score", file, "--json")
     settled(done)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -987,13 +791,13 @@ def test_a_step_that_makes_no_sense_is_counted_with_its_reason(
     assert number == 1
     assert says in reason
     assert 5 < len(reason) < 200
-    settled(tokonomics("validate", file))
+    settled(tokonomics("calibrate", "--score", file))
 
 
 def test_steps_that_are_no_objects_are_counted(tokonomics: Call, tmp_path: Path) -> None:
     file = tmp_path / "steps.json"
     file.write_text(json.dumps({"gpu": "H200", "rows": [3, None, [], "x", {}, STEP]}), encoding="utf-8")
-    found = json.loads(tokonomics("validate", file, "--json").stdout)
+    found = json.loads(tokonomics("calibrate", "--score", file, "--json").stdout)
     assert (found["rows"], found["predicted"], sum(found["not_predicted"].values())) == (6, 1, 5)
 
 
@@ -1024,7 +828,7 @@ def test_any_measurements_are_scored_or_refused(
 ) -> None:
     file = tmp_path_factory.mktemp("any") / "results.csv"
     file.write_bytes(gzip.compress(content) if packed else content)
-    settled(tokonomics("validate", file, *["--json"] * as_json))
+    settled(tokonomics("calibrate", "--score", file, *["--json"] * as_json))
 
 
 # --- the environment ------------------------------------------------------------------------------------------------
@@ -1081,13 +885,13 @@ def test_a_spoilt_price_cache_says_how_to_mend_it(
     monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
     message = refusal(tokonomics(*command))
     assert str(tmp_path / "offers.csv") in message
-    assert "tokonomics prices refresh" in message
+    assert "tokonomics offers --refresh" in message
 
 
 @pytest.mark.parametrize("url", [NOWHERE, f"{NOWHERE}/x y", "http://[", "http://127.0.0.1:99999", "http://"])
 def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_prices(tokonomics: Call, url: str) -> None:
     before = tokonomics("offers", "--json").stdout
-    done = tokonomics("prices", "refresh", f"--url={url}", "--provider=aws")
+    done = tokonomics("offers", "--refresh", f"--url={url}", "--provider=aws")
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "aws" in done.stdout + done.stderr
@@ -1129,7 +933,7 @@ def test_a_chart_name_is_checked_even_if_nothing_can_be_drawn(tokonomics: Call, 
     assert "--chart" in refusal(tokonomics(*PLAN, "--max-price=0.01", f"--chart={tmp_path / 'plan.pdf'}"))
     steps = tmp_path / "steps.json"
     steps.write_text('{"gpu": "H200", "rows": [1]}', encoding="utf-8")
-    assert "--chart" in refusal(tokonomics("validate", steps, f"--chart={tmp_path / 'plan.pdf'}"))
+    assert "--chart" in refusal(tokonomics("calibrate", "--score", steps, f"--chart={tmp_path / 'plan.pdf'}"))
 
 
 def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
@@ -1137,48 +941,14 @@ def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path:
     chart.write_text("mine", encoding="utf-8")
     refusal(tokonomics(*PLAN, "--gpu=H1000", f"--chart={chart}"))
     refusal(tokonomics(*CURVE, "--tp=3", f"--chart={chart}"))
-    refusal(tokonomics("validate", tmp_path, f"--chart={chart}"))
+    refusal(tokonomics("calibrate", "--score", tmp_path, f"--chart={chart}"))
     assert chart.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("fit", "llama-3.1-8b", "--gpu=zzzz"), "`tokonomics gpus`"),
-        (("fit", "qqqqq", "--gpu=H100"), "`tokonomics models`"),
-        (("breakeven", "llama-3.1-8b", "--api=deepinfra:x", "--input=9", "--output=9"), "`tokonomics apis`"),
-        (("trace", "nosuch"), "a shipped sample: azure-code, azure-conv, mooncake-"),
-    ],
+    "args", [("predict", "--fit"), ("predict", "llama-3.1-8b", "--curve"), ("cost",), ("tenants",)]
 )
-def test_a_name_like_no_other_is_answered_with_where_to_look(
-    tokonomics: Call, args: tuple[str, ...], says: str
-) -> None:
-    done = tokonomics(*args)
-    assert done.returncode == 2
-    assert says in done.stderr.splitlines()[1]
-
-
-@pytest.mark.parametrize(
-    ("args", "example"),
-    [
-        (("fit",), "tokonomics fit llama-3.1-70b --gpu H100"),
-        (("curve", "llama-3.1-8b"), "tokonomics curve "),
-        (("tenants",), "tokonomics tenants --model llama-3.1-8b --gpu H100 "),
-    ],
-)
-def test_what_is_missing_is_shown_in_an_example(tokonomics: Call, args: tuple[str, ...], example: str) -> None:
-    done = tokonomics(*args)
-    assert done.returncode == 2
-    assert "Missing" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"Such as: {example}")
-
-
-def test_a_price_without_a_speed_says_where_one_comes_from(tokonomics: Call) -> None:
-    said = tokonomics("cost", "--gpu=H100").stderr
-    commands = re.findall("^tokonomics (.*)$", said, re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["simulate", "plan"]
-    assert all(tokonomics(*command.split(), "--as-code").returncode == 0 for command in commands)  # they can be typed
-
-
-def test_a_value_that_cannot_be_read_needs_no_example(tokonomics: Call) -> None:
-    assert "Such as" not in tokonomics("fit", "llama-3.1-8b", "--gpu=H100", "--tp=x").stderr
+def test_what_is_missing_is_shown_in_an_example(tokonomics: Call, args: Command) -> None:
+    *_, example = refusal(tokonomics(*args)).splitlines()
+    words = example.partition("Such as: tokonomics ")[2].split()
+    assert words[0] == args[0]

@@ -16,8 +16,8 @@ ON = ("--model=llama-3.1-8b", "--gpu=H100")
 LENGTHS = ("--input=1000", "--output=uniform:20-200")
 SLO = "--slo=ttft_p99=0.5,tpot_p99=30ms"
 LOG = ("--trace=azure-code", "--requests=2000", "--speed=60")
-MADE_UP = ("capacity", *ON, *LENGTHS, SLO, "--usd-per-hour=3")
-OF_A_LOG = ("capacity", *ON, *LOG, "--slo=ttft_p99=0.5", "--usd-per-hour=3")
+MADE_UP = ("simulate", "--capacity", *ON, *LENGTHS, SLO, "--usd-per-hour=3")
+OF_A_LOG = ("simulate", "--capacity", *ON, *LOG, "--slo=ttft_p99=0.5", "--usd-per-hour=3")
 
 
 def answer(tokonomics: Call, *args: str | Path) -> Any:

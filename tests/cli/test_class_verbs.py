@@ -93,10 +93,10 @@ def test_what_classes_cannot_be_asked_is_said(tokonomics: Call, typed: tuple[str
 def test_capacity_compares_with_one_slo_for_all(tokonomics: Call) -> None:
     classes = ("--class", "gold,share=20%,slo=ttft_p99=2,priority=0", "--class", "free,slo=ttft_p90=60,priority=1")
     shape = ("--input", "const:500", "--output", "const:50", "--requests", "4000")
-    done = tokonomics("capacity", *SERVED, *shape, *classes, "--json")
+    done = tokonomics("simulate", "--capacity", *SERVED, *shape, *classes, "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
-    alike = tokonomics("capacity", *SERVED, *shape, "--slo", "ttft_p99=2,ttft_p90=60", "--json")
+    alike = tokonomics("simulate", "--capacity", *SERVED, *shape, "--slo", "ttft_p99=2,ttft_p90=60", "--json")
     assert made["classes"]["one_slo"]["rate"] == pytest.approx(json.loads(alike.stdout)["rate"], rel=0.02)
     assert made["rate"] >= made["classes"]["one_slo"]["rate"]
     assert [own["breaks"] for own in made["classes"]["classes"]] == [None, None]

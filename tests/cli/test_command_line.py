@@ -14,7 +14,7 @@ from tokonomics.questions.verbs import VERBS, find_verb
 
 
 def words_of(verb: str, values: Mapping[str, object]) -> list[str]:
-    return command_words(verb, find_verb(verb).parameters, values)
+    return command_words(find_verb(verb), find_verb(verb).parameters, values)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,9 @@ def words_of(verb: str, values: Mapping[str, object]) -> list[str]:
         ("models", {"match": "qwen3", "moe": True}, "models qwen3 --moe"),
         ("plan", {"model": ["-odd"], "rate": "-1"}, "plan --rate=-1 -- -odd"),
         ("trace", {"trace": "a log.csv"}, "trace 'a log.csv'"),
+        ("fit", {"model": "m", "gpu": "H100", "context": 4096}, "predict m --fit --gpu H100"),
+        ("diff", {"model": "a.toml", "against": "b.toml"}, "plan a.toml --against b.toml"),
+        ("own-hardware", {"purchase_usd": "30k", "years": 4}, "cost --purchase-usd 30k --years 4.0"),
     ],
 )
 def test_a_command_says_what_differs_from_the_default(verb: str, values: Mapping[str, object], line: str) -> None:

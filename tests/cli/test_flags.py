@@ -14,8 +14,8 @@ from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import AS_GIVEN
 from tokonomics.questions import inputs
 from tokonomics.questions.request import Parameter, Request
-from tokonomics.questions.requests.run import MeterExportRequest, MeterReportRequest, MeterWatchRequest
-from tokonomics.questions.verbs import VERBS, find_verb, scenario_verbs
+from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest
+from tokonomics.questions.verbs import QUESTIONS, VERBS, find_verb, scenario_verbs
 
 NAMES = [
     *["--gpu", "--tp", "--weights", "--kv", "--engine", "--input", "--output", "--rate", "--slo", "--offers"],
@@ -50,7 +50,7 @@ def commands() -> dict[str, Any]:
 
 
 def of_flag(name: str) -> Iterator[tuple[str, Parameter]]:
-    for verb in VERBS:
+    for verb in QUESTIONS:
         for key in find_verb(verb).keys.values():
             if key.flag == name and (verb, name) not in OTHERWISE and verb not in MEASURED:
                 yield verb, key
@@ -86,7 +86,7 @@ def test_a_verb_that_could_take_a_flag_takes_it() -> None:
 def test_no_group_of_inputs_is_declared_and_not_taken() -> None:
     """Some request inherits it; how an answer is shown is the command line's and no request's."""
     groups = {value for value in vars(inputs).values() if isinstance(value, type) and issubclass(value, Request)}
-    requests = [verb.request for verb in VERBS.values()] + [MeterExportRequest, MeterReportRequest, MeterWatchRequest]
+    requests = [verb.request for verb in QUESTIONS.values()] + [MeterExportRequest, MeterWatchRequest]
     taken = {group for request in requests for group in request.__mro__}
     assert groups - taken == {inputs.Shown}
 

@@ -31,7 +31,7 @@ OWN = (
     "--usd-per-kwh=0.1",
     "--host-watts=4600",
 )
-COMPARE = ("compare", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", *SIZES, OFFERS)
+COMPARE = ("plan", "--by-gpu", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", *SIZES, OFFERS)
 
 
 def found(call: Call, *flags: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 TRAFFIC = ("--rate=5", "--input=1000", "--output=300")
-OWN = ("own-hardware", "--gpu=H100", "--gpus=8", "--years=4", "--usd-per-kwh=0.12", "--host-watts=4600")
+OWN = ("cost", "--gpu=H100", "--gpus=8", "--years=4", "--usd-per-kwh=0.12", "--host-watts=4600")
 
 
 @pytest.mark.parametrize("verb", ["levers", "stack"])
@@ -47,7 +47,7 @@ def test_the_json_of_levers_says_what_is_asked(tokonomics: Call) -> None:
 
 
 def test_every_missing_flag_is_named_at_once_with_an_example(tokonomics: Call) -> None:
-    done = tokonomics("own-hardware", "--gpu=H100")
+    done = tokonomics("cost", "--gpu=H100")
     assert done.returncode == 2
     for flag in ("--purchase-usd", "--years", "--usd-per-kwh", "--host-watts"):
         assert flag in done.stderr.splitlines()[0]

@@ -105,8 +105,8 @@ def answer(*words: str) -> Any:
 
 def test_the_keys_of_a_file_are_the_flags_of_a_verb(tmp_path: Path) -> None:
     file = saved(tmp_path, SMALL + 'tp = 2\nkv = "fp8"\ncontext = 8192\n')
-    typed = answer("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "2", "--kv", "fp8", "--context", "8192")
-    assert answer("fit", str(file)) == typed
+    typed = answer("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "2", "--kv", "fp8", "--context", "8192")
+    assert answer("predict", "--fit", str(file)) == typed
 
 
 def test_what_is_typed_wins_over_a_table_and_that_over_the_top(tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_what_is_typed_wins_over_a_table_and_that_over_the_top(tmp_path: Path) -
     (tmp_path / "top").mkdir()
     top = saved(tmp_path / "top", SMALL + "context = 1000\n")
     asked = {
-        name: answer("fit", "llama-3.1-8b", "--gpu", "H100", "--context", name) for name in ("1000", "2000", "3000")
+        name: answer("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--context", name) for name in ("1000", "2000", "3000")
     }
-    assert answer("fit", str(top)) == asked["1000"]
-    assert answer("fit", str(file)) == asked["2000"]
-    assert answer("fit", str(file), "--context", "3000") == asked["3000"]
+    assert answer("predict", "--fit", str(top)) == asked["1000"]
+    assert answer("predict", "--fit", str(file)) == asked["2000"]
+    assert answer("predict", "--fit", str(file), "--context", "3000") == asked["3000"]
     assert answer("predict", str(file), "--batch", "2") == answer(
         "predict", "llama-3.1-8b", "--gpu", "H100", "--batch", "2", "--context", "1000"
     )
@@ -126,9 +126,9 @@ def test_what_is_typed_wins_over_a_table_and_that_over_the_top(tmp_path: Path) -
 
 def test_a_model_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
     file = saved(tmp_path, SMALL)
-    assert answer("fit", str(file), "qwen3-8b") == answer("fit", "qwen3-8b", "--gpu", "H100")
+    assert answer("predict", "--fit", str(file), "qwen3-8b") == answer("predict", "--fit", "qwen3-8b", "--gpu", "H100")
     for words in ((str(file), "qwen3-8b"), ("qwen3-8b", str(file)), (str(file), "--model", "qwen3-8b")):
-        done = run("capacity", *words, "--gpu", "nonsense")
+        done = run("simulate", "--capacity", *words, "--gpu", "nonsense")
         assert "nonsense" in str(done.exception)
 
 
@@ -169,7 +169,7 @@ def test_hyphens_are_underscores(tmp_path: Path) -> None:
 )
 def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, says: list[str]) -> None:
     gpu = "" if text.startswith("gpu") else "gpu = 'H100'\n"
-    message = refused("fit", str(saved(tmp_path, gpu + text)), "llama-3.1-8b")
+    message = refused("predict", "--fit", str(saved(tmp_path, gpu + text)), "llama-3.1-8b")
     assert [each for each in [*says, "scenario.toml"] if each not in message] == []
 
 
@@ -178,7 +178,7 @@ def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
     """Also where a number is taken, typed or not."""
     base = "" if line.startswith("gpu") else "gpu = 'H100'\n"
     plain = line.replace("[", "").replace("]", "")
-    answers = [run("fit", str(saved(tmp_path, base + text)), "llama-3.1-8b", "--json") for text in (line, plain)]
+    answers = [run("predict", "--fit", str(saved(tmp_path, base + text)), "llama-3.1-8b", "--json") for text in (line, plain)]
     assert answers[0].exit_code == 0
     assert answers[0].stdout == answers[1].stdout
 
@@ -188,8 +188,8 @@ def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
     [
         ("plan", "rate = 7.25"),
         ("plan", "engine = 'sglang'"),  # what stands in elsewhere is described in words
-        ("fit", "gpu = 'B200'"),
-        ("fit", "weights = 'fp8'"),
+        ("predict", "--fit", "gpu = 'B200'"),
+        ("predict", "--fit", "weights = 'fp8'"),
         ("cost", "gpu = 'B200'"),
     ],
 )
@@ -209,12 +209,12 @@ def test_help_is_shown_whatever_the_file_says_too_often(tmp_path: Path) -> None:
 
 
 def test_a_name_that_has_no_flag_is_named(tmp_path: Path) -> None:
-    message = refused("fit", str(saved(tmp_path, "gpu = 'H100'\nmodel = ['llama-3.1-8b', 'qwen3-8b']")))
+    message = refused("predict", "--fit", str(saved(tmp_path, "gpu = 'H100'\nmodel = ['llama-3.1-8b', 'qwen3-8b']")))
     assert "Name one, or write one under [fit]." in message
 
 
 def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:
-    done = run("fit", str(saved(tmp_path, SMALL + "rate = 5\nslo = 'ttft_p99=1'\n[fleet]\ndemand = '24x1'\n")))
+    done = run("predict", "--fit", str(saved(tmp_path, SMALL + "rate = 5\nslo = 'ttft_p99=1'\n[fleet]\ndemand = '24x1'\n")))
     assert done.exit_code == 0
     assert "fit does not use rate, slo" in done.stderr
     assert "demand" not in done.stderr
@@ -272,7 +272,7 @@ def test_two_files_are_too_many_and_a_flags_file_is_none(tmp_path: Path) -> None
 def test_asking_in_this_process_answers_what_the_command_line_prints(tmp_path: Path) -> None:
     file = saved(tmp_path, SMALL + "[curve]\nchart = 'no/such/folder/a.svg'\nusd_per_hour = 2\n")
     asked = ask("curve", {key: value for key, value in read_values(file, "curve").items() if key != "chart"})
-    assert asked.plain() == answer("curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
+    assert asked.plain() == answer("predict", "--curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
         ("fit", "[simulate]\ndemand = '12x20'\n", "It is for [fleet]."),
         ("fit", "[fit]\nrate = 5\n", "not for fit"),
         ("fit", "[slo]\nttft_p99 = 0.5\n", 'Write slo = "ttft_p99=0.5,tpot_p99=50ms".'),
-        ("fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
+        ("predict", "--fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
     ],
 )
 def test_a_mistake_in_a_file_is_said_of_the_file_and_its_key(tmp_path: Path, verb: str, text: str, says: str) -> None:
@@ -322,7 +322,7 @@ def test_a_mistake_in_a_file_is_said_of_the_file_and_its_key(tmp_path: Path, ver
 
 
 def test_a_mistake_that_is_typed_is_not_the_files(tmp_path: Path) -> None:
-    message = refused("fit", str(saved(tmp_path, SMALL + "context = 5\n")), "--context", "0")
+    message = refused("predict", "--fit", str(saved(tmp_path, SMALL + "context = 5\n")), "--context", "0")
     assert message.startswith("--context: must be between")
 
 
@@ -353,7 +353,7 @@ def test_one_rate_is_not_advised_to_be_a_range() -> None:
 
 
 def test_several_gpus_where_one_is_taken_are_counted() -> None:
-    assert "--gpu: one GPU at a time, got 2" in refused("fit", "llama-3.1-8b", "--gpu", "H100,H200")
+    assert "--gpu: one GPU at a time, got 2" in refused("predict", "--fit", "llama-3.1-8b", "--gpu", "H100,H200")
 
 
 def test_traffic_that_shares_nothing_says_how_to_share(tmp_path: Path) -> None:

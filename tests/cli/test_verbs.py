@@ -37,10 +37,10 @@ VERBS = [
 
 TRAFFIC = ["--rate", "5", "--input", "1000", "--output", "300"]
 PLAN = ["plan", "llama-3.1-8b", *TRAFFIC, "--offers", str(OFFERS), "--kv", "bf16", "--quick"]
-FIT = ["fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"]
+FIT = ["predict", "--fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"]
 COST = ["cost", "--usd-per-hour", "2.21", "--gpus", "4", "--tokens-per-second", "2400", "--utilization", "0.7"]
 PREDICT = ["predict", "llama-3.1-70b", "--gpu", "H100", "--tp", "4", "--batch", "32", "--context", "2048"]
-CURVE = ["curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
+CURVE = ["predict", "--curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"]
 SERVED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--input", "500", "--output", "50", "--slo", "ttft_p99=0.5"]
 CACHED = ["--model", "llama-3.1-8b", "--gpu", "H100", "--trace", "mooncake-conversation", "--requests", "300"]
 BREAKEVEN = ["llama-3.1-8b", "--api", "openai:gpt-4o-mini", *TRAFFIC[2:], "--offers", str(OFFERS), "--quick"]
@@ -53,19 +53,19 @@ OFFLINE = {
     "fit": FIT,
     "predict": PREDICT,
     "curve": CURVE,
-    "validate": ["validate", str(STEPS)],
+    "validate": ["calibrate", "--score", str(STEPS)],
     "cost": COST,
     "trace": ["trace", "azure-code"],
     "simulate": ["simulate", *SERVED, "--arrivals", "poisson:9", "--requests", "300"],
-    "capacity": ["capacity", *SERVED, "--requests", "300"],
+    "capacity": ["simulate", "--capacity", *SERVED, "--requests", "300"],
     "cache": ["cache", *CACHED, "--tiers", "dram=200"],
     "tenants": ["tenants", *SERVED, "--arrivals", "poisson:9", "--requests", "600", "--tenants", "3"],
     "breakeven": ["breakeven", *BREAKEVEN],
-    "own-hardware": ["own-hardware", *OWNED],
+    "own-hardware": ["cost", *OWNED],
     "can-run": ["can-run", "llama-3.1-8b", *OWNED],
-    "compare": ["compare", "llama-3.1-8b", *TRAFFIC, "--gpu", "H100,L4", "--offers", str(OFFERS)],
+    "compare": ["plan", "--by-gpu", "llama-3.1-8b", *TRAFFIC, "--gpu", "H100,L4", "--offers", str(OFFERS)],
     "levers": ["levers", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
-    "stack": ["stack", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
+    "stack": ["levers", "--from-scratch", "llama-3.1-8b", *LEVERS, "--without", "hardware,disaggregation"],
     "route": ["route", *ROUTED, "--slo", "ttft_p99=1"],
     "models": ["models", "llama-3"],
     "gpus": ["gpus", "--architecture", "hopper"],
@@ -213,11 +213,11 @@ def test_fit_batch_is_what_the_budget_holds_in_whole_blocks() -> None:
 
 
 def test_fit_needs_two_h100_for_a_70b_and_says_so() -> None:
-    alone = answer_json("fit", "llama-3.1-70b", "--gpu", "H100")
+    alone = answer_json("predict", "--fit", "llama-3.1-70b", "--gpu", "H100")
     assert alone["fits"] is False
     assert alone["max_sequences"] == 0
     assert alone["min_gpus"] == 2
-    assert "does not fit" in answer("fit", "llama-3.1-70b", "--gpu", "H100")
+    assert "does not fit" in answer("predict", "--fit", "llama-3.1-70b", "--gpu", "H100")
 
 
 def test_fit_reads_a_config_json(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ CURVES = [
 
 @pytest.mark.parametrize("args", CURVES, ids=lambda args: " ".join(args[:3]))
 def test_curve_runs_from_one_to_the_kv_limit(args: list[str]) -> None:
-    curve = answer_json("curve", *args, "--usd-per-hour", "2")
+    curve = answer_json("predict", "--curve", *args, "--usd-per-hour", "2")
     batches = [point["batch"] for point in curve["points"]]
     assert batches[0] == 1
     assert batches[-1] == curve["max_sequences"]
@@ -340,12 +340,12 @@ def test_curve_runs_from_one_to_the_kv_limit(args: list[str]) -> None:
     fit = [arg for arg in args if arg != "--ep"]
     if "--ep" in args:
         fit.pop(args.index("--ep"))
-    assert curve["max_sequences"] == answer_json("fit", *fit, "--context", context)["max_sequences"]
+    assert curve["max_sequences"] == answer_json("predict", "--fit", *fit, "--context", context)["max_sequences"]
 
 
 @pytest.mark.parametrize("args", CURVES, ids=lambda args: " ".join(args[:3]))
 def test_curve_gains_tokens_and_loses_time_with_the_batch(args: list[str]) -> None:
-    curve = answer_json("curve", *args, "--usd-per-hour", "2")
+    curve = answer_json("predict", "--curve", *args, "--usd-per-hour", "2")
     points, gpus = curve["points"], curve["usd_per_hour"] / 2
     for one, next in pairwise(points):
         assert next["tpot_s"] >= one["tpot_s"]
@@ -374,18 +374,18 @@ def _prices_as_refreshed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
 def test_curve_takes_the_price_of_the_cheapest_offer() -> None:
-    curve = answer_json("curve", "llama-3.1-8b", "--gpu", "L4")
+    curve = answer_json("predict", "--curve", "llama-3.1-8b", "--gpu", "L4")
     assert curve["usd_per_hour"] == pytest.approx(0.8048)
     first = curve["points"][0]
     assert first["usd_per_mtok"] == pytest.approx(0.8048 * first["tpot_s"] / 3600 * 1e6)
     # Two GPUs that split every layer must sit in one machine: the only one with more than one has eight of them.
-    split = answer_json("curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
+    split = answer_json("predict", "--curve", "llama-3.1-8b", "--gpu", "L4", "--tp", "2")
     assert split["usd_per_hour"] == pytest.approx(13.35)
 
 
 @pytest.mark.usefixtures("_prices_as_refreshed")
 def test_curve_of_a_gpu_that_nobody_offers_has_no_price() -> None:
-    args = ("curve", "llama-3.1-8b", "--gpu", "L40S")
+    args = ("predict", "--curve", "llama-3.1-8b", "--gpu", "L40S")
     curve = answer_json(*args)
     assert curve["usd_per_hour"] is None
     assert {point["usd_per_mtok"] for point in curve["points"]} == {None}
@@ -872,7 +872,7 @@ def test_a_process_answers_on_stdout_and_exits_with_0(tokonomics_process: Call, 
 
 
 def test_a_process_that_fails_says_so_on_stderr_and_exits_with_2(tokonomics_process: Call) -> None:
-    done = tokonomics_process("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3")
+    done = tokonomics_process("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")

@@ -79,10 +79,10 @@ BREAKEVEN = (
     "--output=1000",
 )
 BREAKEVEN_PLAN = ("breakeven", "llama-3.3-70b", "--api=openai:gpt-4o", "--input=1000", "--output=300", OFFERS)
-OWN = ("own-hardware", "--gpu=H100", "--gpus=8", "--purchase-usd=250000", "--years=4", "--usd-per-kwh=0.12",
+OWN = ("cost", "--gpu=H100", "--gpus=8", "--purchase-usd=250000", "--years=4", "--usd-per-kwh=0.12",
        "--host-watts=4600")  # fmt: skip
-COMPARE = ("compare", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", "--input=1000", "--output=300")
-CAPACITY = ("capacity", *SERVED, "--input=1000", "--output=300")
+COMPARE = ("plan", "--by-gpu", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", "--input=1000", "--output=300")
+CAPACITY = ("simulate", "--capacity", *SERVED, "--input=1000", "--output=300")
 
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": DEMO,
@@ -90,16 +90,16 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "plan-quick": (*DEMO, "--quick"),
     "plan-cases": (*DEMO, "--gpu=A100-80GB,GH200", "--rate=2:5:20"),
     "plan-models": (*DEMO[:2], "gpt-oss-20b", *DEMO[2:]),
-    "diff": ("diff", "tests/golden/today.toml", "tests/golden/proposed.toml"),
+    "diff": ("plan", "tests/golden/today.toml", "--against", "tests/golden/proposed.toml"),
     "fleet": (*FLEET, "--gpu=A100-80GB,L4"),
     "fleet-availability": (*FLEET, "--gpu=GH200", "--availability=0.999999", "--no-replay"),
-    "fit": ("fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),
-    "fit-not": ("fit", "llama-3.1-70b", "--gpu", "H100"),
+    "fit": ("predict", "--fit", "llama-3.1-70b", "--gpu", "H100", "--tp", "4"),
+    "fit-not": ("predict", "--fit", "llama-3.1-70b", "--gpu", "H100"),
     "predict": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "64", "--context", "1024"),
     "predict-moe": ("predict", "deepseek-v3", "--gpu", "H200", "--tp", "8", "--batch", "128", "--context", "4096"),
     "predict-scaled": ("predict", "llama-3.1-8b", "--gpu", "MI300X", "--batch", "64"),
-    "curve": ("curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"),
-    "validate": ("validate", str(STEPS)),
+    "curve": ("predict", "--curve", "llama-3.1-8b", "--gpu", "H100", "--context", "1024", "--usd-per-hour", "2.21"),
+    "validate": ("calibrate", "--score", str(STEPS)),
     "calibrate": ("calibrate", str(LOADED), "--gpu=H200", "--engine=vllm"),
     "import": ("import", str(RESULTS / "inferencex.json"), "--usd-per-hour=2.5", "--slo=ttft_p50=0.5"),
     "import-bench": ("import", str(RESULTS / "bench.json"), "--usd-per-hour=0.05"),
@@ -124,7 +124,15 @@ SCREENS: dict[str, tuple[str, ...]] = {
     ),
     "simulate-scaled": ("simulate", *SERVED, *CONVERSATIONS, "--autoscale=max=6,target=20,cold=30"),
     "capacity": (*CAPACITY, "--slo=ttft_p99=0.5,tpot_p99=50ms"),
-    "capacity-log": ("capacity", *SERVED, "--trace=azure-conv", "--requests=3000", "--speed=9", "--slo=tpot_p99=20ms"),
+    "capacity-log": (
+        "simulate",
+        "--capacity",
+        *SERVED,
+        "--trace=azure-conv",
+        "--requests=3000",
+        "--speed=9",
+        "--slo=tpot_p99=20ms",
+    ),
     "cache": ("cache", *SERVED, "--trace=mooncake-conversation", "--requests=2000", "--tiers=dram=200@0,ssd=2000"),
     "tenants": ("tenants", *SERVED, *TENANTS, "--tenants=3,skew=1", "--lora-rank=16", "--lora-adapters=50"),
     "tenants-many": ("tenants", *SERVED, *TENANTS, "--tenants=15,skew=1"),
@@ -147,7 +155,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "own-hardware": (*OWN, "--cost-of-capital=0.08", "--residual=0.1", OFFERS),
     "compare": (*COMPARE, "--quality=llama-3.1-8b=0.66,qwen2.5-32b=0.8", OFFERS),
     "levers": ("levers", "llama-3.1-8b", *LEVERS, "--utilization", "--without=speculation,hardware"),
-    "stack": ("stack", "llama-3.1-8b", *LEVERS, "--without=speculation,hardware"),
+    "stack": ("levers", "--from-scratch", "llama-3.1-8b", *LEVERS, "--without=speculation,hardware"),
     "trace-messy": ("trace", "tests/golden/messy.csv", "--columns", "arrival=when,input=asked,output=said,tenant=who"),
 }
 
@@ -169,14 +177,14 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     "error-fleet-slo": (*FLEET, "--slo=ttft_p99=1ms"),
     "error-fleet-demand": (*FLEET, "--demand=12by20"),
     "error-without": ("levers", "llama-3.1-8b", *LEVERS, "--without=hardwear"),
-    "error-naive": ("stack", "llama-3.1-8b", *LEVERS, "--slo=ttft_p99=1ms"),
-    "error-tp": ("fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3"),
-    "error-model": ("fit", "lama-3.1-70b", "--gpu", "H100"),
+    "error-naive": ("levers", "--from-scratch", "llama-3.1-8b", *LEVERS, "--slo=ttft_p99=1ms"),
+    "error-tp": ("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--tp", "3"),
+    "error-model": ("predict", "--fit", "lama-3.1-70b", "--gpu", "H100"),
     "error-batch": ("predict", "llama-3.1-8b", "--gpu", "H200", "--batch", "6400"),
     "error-does-not-fit": ("predict", "llama-3.1-70b", "--gpu", "H100"),
-    "error-engine": ("fit", "llama-3.1-8b", "--gpu", "V100"),
+    "error-engine": ("predict", "--fit", "llama-3.1-8b", "--gpu", "V100"),
     "error-no-offer": (*DEMO, "--gpu", "T4", "--provider", "aws"),
-    "error-gpu": ("fit", "llama-3.1-8b", "--gpu", "H1000"),
+    "error-gpu": ("predict", "--fit", "llama-3.1-8b", "--gpu", "H1000"),
     "error-slo": (*CAPACITY, "--slo=ttft_p42=0.5"),
     "error-never-holds": (*CAPACITY, "--slo=ttft_p99=1ms"),
     "error-router": ("simulate", *SERVED, "--trace=azure-conv", "--router=round-robbin"),

@@ -290,7 +290,7 @@ def test_nothing_predicted_has_no_figures() -> None:
 def test_the_screen_says_which_rows_taught_the_model(splits: tuple[str, ...], says: str) -> None:
     result, _ = validate([BARE[0].model_copy(update={"split": split}) for split in splits])
     assert result.splits == {split: 1 for split in splits if split}
-    answer = described(ValidateResult(**dict(result)), ValidateRequest(file="rows.csv"))
+    answer = described(ValidateResult(**dict(result)), ValidateRequest(files="rows.csv"))
     shown = " ".join(answer.text().split())
     assert says in shown
     assert "held-out rows: docs/accuracy.md" in shown

@@ -38,7 +38,7 @@ def test_only_what_differs_is_listed() -> None:
 
 
 def shown(made: Diff) -> Answer:
-    return described(OneNoun(noun=made), DiffRequest(before="a", after="b"))
+    return described(OneNoun(noun=made), DiffRequest(model="a", against="b"))
 
 
 def test_the_saving_is_the_difference_of_the_bills() -> None:
@@ -63,7 +63,7 @@ def test_a_comment_is_drawn_as_its_forge_does(forge: str, saves: tuple[str, str]
     dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
     sides = ("a", TODAY_FILE, dear), ("b", _words(PlanRequest.of({**SAID, "rate": 7})), cheap)
     for made, (begins, cell) in ((diff(*sides), saves), (diff(*reversed(sides)), costs)):
-        text = described(OneNoun(noun=made), DiffRequest(before="a", after="b", format=forge)).text()
+        text = described(OneNoun(noun=made), DiffRequest(model="a", against="b", format=forge)).text()
         assert text.startswith(begins)
         (bill,) = [line for line in text.splitlines() if line.startswith("| $ a month |")]
         assert cell in bill
@@ -74,7 +74,7 @@ def test_the_json_has_the_figures_and_the_comment() -> None:
     dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
     made = OneNoun(noun=diff(("a", TODAY_FILE, dear), ("b", TODAY_FILE, cheap)))
     texts = {
-        form: described(made, DiffRequest(before="a", after="b", format=form)).text() for form in ("json", "github")
+        form: described(made, DiffRequest(model="a", against="b", format=form)).text() for form in ("json", "github")
     }
     read = json.loads(texts["json"])
     assert read.pop("comment") == texts["github"]
@@ -92,7 +92,7 @@ def test_a_comment_marks_fewer_bits_and_what_was_not_simulated() -> None:
         return made.model_copy(update=sides | {"after": made.after.model_copy(update={"plan": pick})})
 
     texts = [
-        described(OneNoun(noun=each), DiffRequest(before="a", after="b", format="github")).text()
+        described(OneNoun(noun=each), DiffRequest(model="a", against="b", format="github")).text()
         for each in (marked(False, True), marked(True, False))
     ]
     said = [("fewer bits than published" in text, "so no SLO is checked: b." in text) for text in texts]
@@ -119,7 +119,7 @@ def test_less_traffic_never_costs_more_for_an_old_price() -> None:
 
 def test_no_other_format() -> None:
     with pytest.raises(TokonomicsError, match="bitbucket"):
-        answered(DiffRequest(before="a", after="b", format="bitbucket"))
+        answered(DiffRequest(model="a", against="b", format="bitbucket"))
 
 
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:

@@ -117,7 +117,7 @@ def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffe
     return NoOffer(
         f"no {terms.replace('_', '-')} price is known for {gpu}{size}{why and f': {why}'}",
         fix=f"Give the price yourself, add an offers file ({option('offers', 'my.csv')}), "
-        "or run `tokonomics prices refresh`.",
+        "or run `tokonomics offers --refresh`.",
     )
 
 

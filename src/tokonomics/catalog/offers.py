@@ -179,7 +179,7 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
         return read_offers(cached)
     except BadInput as error:
         raise BadInput(
-            error.what, where=error.where, fix="Delete that file, or run `tokonomics prices refresh` to write it anew."
+            error.what, where=error.where, fix="Delete that file, or write it anew: `tokonomics offers --refresh`."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Today's GPU prices, fetched only when asked: ``tokonomics prices refresh``.
+"""Today's GPU prices, fetched only when asked: ``tokonomics offers --refresh``.
 
 Reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), takes the lowest price in
 each region as the shipped snapshot does (``data/README.md``), and writes the user's cache in one step. A provider that

@@ -13,9 +13,10 @@ def init(
     file: Annotated[
         Path | None, typer.Argument(help="Where to; - prints it.", show_default="scenario.toml", metavar="FILE")
     ] = None,
+    every_key: Annotated[bool, typer.Option("--all", help="With every key of every verb, explained.")] = False,
     verb: Annotated[
         list[str] | None,
-        typer.Option(help="Only the keys of these verbs: with commas, or repeat.", autocompletion=scenario_verbs),
+        typer.Option(help="With every key of these verbs: with commas, or repeat.", autocompletion=scenario_verbs),
     ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Write the JSON Schema of scenario files instead: scenario.schema.json.")
@@ -23,11 +24,12 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a scenario file to begin with: every input of every verb as a key, explained, with values that work.
+    """Write a scenario file to begin with, which every verb takes in place of flags.
 
     \b
     Examples:
       tokonomics init
+      tokonomics init chat.toml --all
       tokonomics init chat.toml --verb plan,simulate,levers
       tokonomics init --schema
       tokonomics plan chat.toml
@@ -36,7 +38,7 @@ def init(
     from tokonomics.errors import BadInput, UnknownName, option, shorten
     from tokonomics.files import write_text
     from tokonomics.planner.parsing import listed
-    from tokonomics.questions.scenario_text import SCHEMA_FILE, scenario_schema, scenario_text
+    from tokonomics.questions.scenario_text import SCHEMA_FILE, first_scenario, scenario_schema, scenario_text
 
     if schema and verb:
         raise BadInput("is for a scenario, not for the schema", field="verb")
@@ -45,7 +47,7 @@ def init(
         if name not in scenario_verbs():
             raise UnknownName("verb", name, scenario_verbs())
     path = file or Path(SCHEMA_FILE if schema else "scenario.toml")
-    text = as_text(scenario_schema()) if schema else scenario_text(verbs)
+    text = as_text(scenario_schema()) if schema else scenario_text(verbs) if verb or every_key else first_scenario()
     if str(path) == "-":
         typer.echo(text, nl=False)
         return

@@ -141,7 +141,7 @@ def fleet_machines(
     old = [offer.date for offer, refusal in unsold if refusal.kind is Reason.old_price]
     if old and not stocks:
         newest = max(old)
-        fix = f"Give prices of your own ({option('offers', 'mine.csv')}), or run `tokonomics prices refresh`."
+        fix = f"Give prices of your own ({option('offers', 'mine.csv')}), or run `tokonomics offers --refresh`."
         raise BadInput(f"every price is over a year old, the newest of {newest}", fix=fix)
     if not stocks:
         wanted = ", ".join(term.replace("_", " ") for term in terms)

@@ -1,7 +1,7 @@
 """A profile: what was learned about the user's own machine, and how every prediction comes to use it.
 
 Two things can be in it. ``kernels``: curves in the laws of ``matrix_kernels`` and ``attention_kernels``, fitted on what
-``tokonomics probe`` timed on a GPU; they take the place of ours wherever that GPU runs those kernels. ``corrections``:
+``calibrate --probe`` timed on a GPU; they take the place of ours wherever that GPU runs those kernels. ``corrections``:
 for an engine on a GPU, a factor for decode steps, one for prompts, and what the host adds to a step, fitted by
 ``tokonomics calibrate`` on results of a server, with a pull towards no correction. Each keeps the sizes it has seen and
 its error on points that were held out.
@@ -396,7 +396,7 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"is not a profile: {shorten(str(error), 120)}", where=where) from None
     if not is_profile(document):
-        fix = "Make one with `tokonomics probe` or `tokonomics calibrate FILE --out mine.json`."
+        fix = "Make one with `tokonomics calibrate --probe` or `tokonomics calibrate FILE --out mine.json`."
         raise BadInput("is not a profile", where=where, fix=fix)
     if document.get("schema_version") != SCHEMA_VERSION:
         version = shorten(str(document.get("schema_version")))

@@ -177,7 +177,7 @@ def _limits(question: Question) -> Iterator[Blame]:
             yield Blame(
                 constraint=option("max_age", limits.max_age_days),
                 why=f"every price is older, the newest {newest} days",
-                nearest=f"run `tokonomics prices refresh`, or give {option('max_age', newest)}",
+                nearest=f"run `tokonomics offers --refresh`, or give {option('max_age', newest)}",
             )
     if limits.max_gpus is not None and (ranked := without("max_gpus", question.simulate).ranked):
         row = min(ranked, key=lambda row: (row.gpus_paid, row.usd_per_month))
@@ -206,7 +206,7 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
         yield Blame(
             constraint="prices up to a year old",
             why=f"every price is older, the newest {newest} days",
-            nearest=f"run `tokonomics prices refresh`, or take old prices with {option('max_age', newest)}",
+            nearest=f"run `tokonomics offers --refresh`, or take old prices with {option('max_age', newest)}",
         )
     elif not priced:
         sold = sorted(term for term in Terms if any(offer.price(term) is not None for offer in question.offers))

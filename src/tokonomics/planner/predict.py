@@ -186,7 +186,7 @@ def batch_curve(
 
 
 _WORTH = 1.1
-"""Of the asked layout's tokens/s: less is within what a prediction is off by (``tokonomics validate``)."""
+"""Of the asked layout's tokens/s: less is within what a prediction is off by (``tokonomics calibrate --score``)."""
 
 
 @dataclass(frozen=True)

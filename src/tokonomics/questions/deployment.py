@@ -25,7 +25,7 @@ def reading(model: ModelSpec, images: str | None) -> ModelSpec:
 def require_writer(model: ModelSpec) -> None:
     """Refuse an encoder where the question is about answers."""
     if model.is_encoder:
-        fix = "Of encoders ask fit, predict, plan, compare, simulate or capacity."
+        fix = "Of encoders ask predict, plan or simulate."
         raise BadInput(f"{model.name} is an encoder: it writes no tokens", field="model", fix=fix)
 
 
@@ -39,7 +39,7 @@ def deployment_of(
 ) -> Deployment:
     several = [name for name in gpu.split(",") if name.strip()]
     if len(several) > 1:
-        fix = "Several are compared by: tokonomics plan, tokonomics compare."
+        fix = "Several are compared by: tokonomics plan, tokonomics plan --by-gpu."
         raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
     weights = layout.weights
     return deploy(

@@ -182,7 +182,7 @@ def _gpu_prices() -> Iterator[Check]:
     if not old:
         yield _ok("GPU prices", seen, None, **facts)
         return
-    fix = "Fetch today's: tokonomics prices refresh (asks the network)"
+    fix = "Fetch today's: tokonomics offers --refresh (asks the network)"
     yield _note("GPU prices", f"{seen}; {old:,} older than {STALE_AFTER_DAYS} days", fix, **facts)
 
 
@@ -232,7 +232,7 @@ def _profile() -> Iterator[Check]:
         seen = f"none in use; in {folder}: {', '.join(profiles.values())}"
         yield _note("profile", seen, f"Use one with --profile, or for good: export {VARIABLE}={next(iter(profiles))}")
     else:
-        fix = "To predict with what your own machine does: tokonomics probe, then tokonomics calibrate"
+        fix = "To predict with what your own machine does: tokonomics calibrate --probe, then tokonomics calibrate"
         yield _note("profile", "none: predictions use published measurements", fix)
 
 

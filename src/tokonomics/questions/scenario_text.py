@@ -1,7 +1,8 @@
 """The scenario file that ``tokonomics init`` writes, and the JSON Schema of such files, both from the requests.
 
-The file holds a small case that works, and every other key, commented out: its default, or an example where there is
-none. Keys that several verbs share stand at the top, by what they are about; those of one verb under its table.
+The file holds a small case that works; with ``--all`` also every other key, commented out: its default, or an example
+where there is none. Keys that several verbs share stand at the top, by what they are about; those of one verb under
+its table.
 
 The schema is what an editor completes, explains and underlines: draft 4, the newest that Taplo (Even Better TOML)
 reads. A key at the top takes whatever any verb takes from there; in a table, what that verb takes. No number of a
@@ -35,7 +36,25 @@ def groups() -> dict[str, list[str]]:
     return keys
 
 
+def first_scenario() -> str:
+    """A file to begin with: what every verb needs, and what ``plan`` compares."""
+    lines = [
+        f"#:schema ./{SCHEMA_FILE}",
+        "# One file for every verb:  tokonomics plan FILE, tokonomics simulate FILE, tokonomics levers FILE …",
+        "# Every flag is a key; a flag that is typed wins. A table such as [plan] is for that verb alone.",
+        "# All keys, explained:  tokonomics init --all",
+        "",
+        *(_line(key, value, True) for key, value in WORKING.items()),
+        "",
+        "[plan]",
+        _line("gpu", _SEARCHED, True),
+        *(_line(key, value, False) for key, value in {"provider": ["aws", "gcp"], "spare": 1}.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def scenario_text(verbs: Sequence[str]) -> str:
+    """A file with every key of these verbs."""
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",

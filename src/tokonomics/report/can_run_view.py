@@ -32,7 +32,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     yield blocks.line(f"{machine}: {asked}", kind="asked")
     if result.not_counted:
         yield blocks.line(
-            f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics capacity` counts the load."
+            f"Not counted here: {', '.join(map(option, result.not_counted))}; `simulate --capacity` counts the load."
         )
     if not result.runs:
         only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""
@@ -188,7 +188,7 @@ def _notes(result: CanRunResult) -> blocks.Line:
     return blocks.note(
         f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
-        f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
+        f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics simulate --capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
         f"TTFT: a prompt as long as the context ({option('context')}), server idle."
         + ("" if result.every_layout else " Longest: one sequence alone."),
@@ -224,4 +224,4 @@ def _of_power(result: CanRunResult) -> Iterable[str]:
         yield f"PUE 1 is a desk ({mean})."
     if isinstance(power, Purchase):
         bought = f"{usd(power.purchase_usd)} over {power.years:g} years"
-        yield f"With the machine, {bought}; capital, hosting and people: `tokonomics own-hardware`."
+        yield f"With the machine, {bought}; capital, hosting and people: `tokonomics cost --purchase-usd`."

@@ -150,7 +150,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     are = f"{too_old} of those shown {'is' if too_old == 1 else 'are'} over a year old"
     yield blocks.note(
         f"$/GPU-h is {on}; the other prices are dollars an hour for the whole instance.",
-        f"{_STALE}: `tokonomics prices refresh`." if any(offer.is_stale(day) for offer in shown) else "",
+        f"{_STALE}: `tokonomics offers --refresh`." if any(offer.is_stale(day) for offer in shown) else "",
         f"{are}: no verb uses them unless told ({option('max_age')} of plan)." if too_old else "",
         "Verbs that serve a model pass over hosts with too little memory for its weights.",
     )

@@ -263,7 +263,7 @@ def _fewer_bits(plan: Plan) -> str:
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
     """What is said of old prices, once; where the table marks some of its rows, what the mark means."""
     if shown and all(row.price_stale for row in plan.leaders(len(plan.ranked))):
-        return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics prices refresh`."
+        return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics offers --refresh`."
     return OLD_PRICE if any(row.price_stale for row in shown) else ""
 
 

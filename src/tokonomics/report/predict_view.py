@@ -154,7 +154,7 @@ def _prediction(made: PredictResult) -> blocks.View:
     )
     yield _faster(made.faster, f"with as many sequences in all, {made.batch:,}")
     yield blocks.note(
-        "Ranges hold four of five measurements of this kind (`tokonomics validate`).",
+        "Ranges hold four of five measurements of this kind (`tokonomics calibrate --score`).",
         _LAUNCHES if made.prompt_bound == "host" else "",
     )
 

@@ -262,9 +262,9 @@ def _hint(made: SimulateResult) -> blocks.Line | None:
     elif made.hopeless:
         said = f"An SLO is missed: {made.hopeless.reason}. {made.hopeless.what_to_do}"
     elif missed:
-        said = f"An SLO is missed: add {replicas}, or ask tokonomics capacity how many it takes."
+        said = f"An SLO is missed: add {replicas}, or ask tokonomics simulate --capacity how many it takes."
     elif waits:
-        said = f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics capacity."
+        said = f"Requests queue for seconds: more than it holds. Add {replicas}, or ask tokonomics simulate --capacity."
     elif made.preemptions > made.requests / 10:
         said = f"The KV cache is too small for this batch: lower {most}, use {option('kv', 'fp8')}, or a larger GPU."
     elif made.batch < 4 and made.busy_share < 0.5:

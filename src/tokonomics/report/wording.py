@@ -23,7 +23,7 @@ ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
 """How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
-OLD_PRICE = f"† price {OLDER}: run `tokonomics prices refresh`."
+OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."
 """What the mark on old prices means."""
 FEWER_BITS = (
     f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "

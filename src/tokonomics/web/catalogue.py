@@ -113,5 +113,5 @@ def catalogue() -> dict[str, Any]:
 
 def _newest_price(quoted: date) -> str:
     """How old even the newest GPU price is, and what to do where that is too old."""
-    old = f": {OLDER}, run `tokonomics prices refresh`" if is_stale(quoted, today()) else ""
+    old = f": {OLDER}, run `tokonomics offers --refresh`" if is_stale(quoted, today()) else ""
     return f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}"
