@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from tokonomics.errors import TokonomicsError as TokonomicsError
-from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
+from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
 from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
 from tokonomics.traffic.trace import Trace

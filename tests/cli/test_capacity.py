@@ -146,5 +146,5 @@ def test_a_mistake_is_explained(tokonomics: Call, flags: tuple[str, ...], says: 
 
 
 def test_lengths_are_asked_for(tokonomics: Call) -> None:
-    assert "--input" in refusal(tokonomics, "capacity", *ON)
-    assert "--output" in refusal(tokonomics, "capacity", *ON, "--input=100")
+    assert "--input" in refusal(tokonomics, "simulate", "--capacity", *ON)
+    assert "--output" in refusal(tokonomics, "simulate", "--capacity", *ON, "--input=100")

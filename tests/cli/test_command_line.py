@@ -32,7 +32,7 @@ def words_of(verb: str, values: Mapping[str, object]) -> list[str]:
         ("trace", {"trace": "a log.csv"}, "trace 'a log.csv'"),
         ("fit", {"model": "m", "gpu": "H100", "context": 4096}, "predict m --fit --gpu H100"),
         ("diff", {"model": "a.toml", "against": "b.toml"}, "plan a.toml --against b.toml"),
-        ("own-hardware", {"purchase_usd": "30k", "years": 4}, "cost --purchase-usd 30k --years 4.0"),
+        ("own-hardware", {"purchase_usd": "30k", "years": 4}, "cost --purchase-usd 30k --years 4"),
     ],
 )
 def test_a_command_says_what_differs_from_the_default(verb: str, values: Mapping[str, object], line: str) -> None:

@@ -121,5 +121,5 @@ def test_every_help_says_that_a_scenario_file_is_taken(verb: str) -> None:
 def test_ranges_are_said_in_words() -> None:
     helps = {verb: CliRunner().invoke(app, [verb, "--help"], terminal_width=140).output for verb in ("bench", "plan")}
     assert "<int: 1 to 1,000,000>" in helps["bench"]
-    assert "<int: 0 or more>" in helps["plan"]
+    assert "<int: 1 or more>" in helps["plan"]
     assert not re.search(r"<=x|x>=|e\+0", "".join(helps.values()))

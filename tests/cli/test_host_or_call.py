@@ -23,7 +23,7 @@ SIZES = ("--input=1000", "--output=300")
 QUICK = ("breakeven", "llama-3.1-8b", *SIZES, OFFERS, "--quick")
 MOONCAKE = ("breakeven", "llama-3.1-8b", "--trace=mooncake-conversation", OFFERS, "--quick", "--api=openai:gpt-4o")
 OWN = (
-    "own-hardware",
+    "cost",
     "--gpu=H100",
     "--gpus=8",
     "--purchase-usd=250000",

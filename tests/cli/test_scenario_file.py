@@ -114,7 +114,8 @@ def test_what_is_typed_wins_over_a_table_and_that_over_the_top(tmp_path: Path) -
     (tmp_path / "top").mkdir()
     top = saved(tmp_path / "top", SMALL + "context = 1000\n")
     asked = {
-        name: answer("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--context", name) for name in ("1000", "2000", "3000")
+        name: answer("predict", "--fit", "llama-3.1-8b", "--gpu", "H100", "--context", name)
+        for name in ("1000", "2000", "3000")
     }
     assert answer("predict", "--fit", str(top)) == asked["1000"]
     assert answer("predict", "--fit", str(file)) == asked["2000"]
@@ -178,7 +179,9 @@ def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
     """Also where a number is taken, typed or not."""
     base = "" if line.startswith("gpu") else "gpu = 'H100'\n"
     plain = line.replace("[", "").replace("]", "")
-    answers = [run("predict", "--fit", str(saved(tmp_path, base + text)), "llama-3.1-8b", "--json") for text in (line, plain)]
+    answers = [
+        run("predict", "--fit", str(saved(tmp_path, base + text)), "llama-3.1-8b", "--json") for text in (line, plain)
+    ]
     assert answers[0].exit_code == 0
     assert answers[0].stdout == answers[1].stdout
 
@@ -188,8 +191,8 @@ def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
     [
         ("plan", "rate = 7.25"),
         ("plan", "engine = 'sglang'"),  # what stands in elsewhere is described in words
-        ("predict", "--fit", "gpu = 'B200'"),
-        ("predict", "--fit", "weights = 'fp8'"),
+        ("fit", "gpu = 'B200'"),
+        ("fit", "weights = 'fp8'"),
         ("cost", "gpu = 'B200'"),
     ],
 )
@@ -214,7 +217,9 @@ def test_a_name_that_has_no_flag_is_named(tmp_path: Path) -> None:
 
 
 def test_keys_for_other_verbs_are_said_not_refused(tmp_path: Path) -> None:
-    done = run("predict", "--fit", str(saved(tmp_path, SMALL + "rate = 5\nslo = 'ttft_p99=1'\n[fleet]\ndemand = '24x1'\n")))
+    done = run(
+        "predict", "--fit", str(saved(tmp_path, SMALL + "rate = 5\nslo = 'ttft_p99=1'\n[fleet]\ndemand = '24x1'\n"))
+    )
     assert done.exit_code == 0
     assert "fit does not use rate, slo" in done.stderr
     assert "demand" not in done.stderr
@@ -314,7 +319,7 @@ def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
         ("fit", "[simulate]\ndemand = '12x20'\n", "It is for [fleet]."),
         ("fit", "[fit]\nrate = 5\n", "not for fit"),
         ("fit", "[slo]\nttft_p99 = 0.5\n", 'Write slo = "ttft_p99=0.5,tpot_p99=50ms".'),
-        ("predict", "--fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
+        ("fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
     ],
 )
 def test_a_mistake_in_a_file_is_said_of_the_file_and_its_key(tmp_path: Path, verb: str, text: str, says: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
-from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
+from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.result import Result, frame_of
 from tokonomics.questions.results import BreakevenResult, FleetResult, PlanResult
 from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult

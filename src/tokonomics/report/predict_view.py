@@ -9,7 +9,7 @@ from tokonomics.physics.calibration import Coverage
 from tokonomics.physics.intervals import Interval
 from tokonomics.physics.memory import Fit
 from tokonomics.planner.predict import BatchCurve, FasterLayout, Prediction
-from tokonomics.questions.predict_results import CurveResult, FitResult, PredictResult
+from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.report import blocks, charts

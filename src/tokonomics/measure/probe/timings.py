@@ -4,7 +4,7 @@
 
 Sections run one after the other; each has a share of the time and stops, with what it has, when that is over. The file
 is written after every section, and every few seconds within one; a section that fails says so in ``failures`` and the
-rest goes on. ``calibrate --probe`` runs this and fits a profile on it; ``tokonomics calibrate OUT.json`` does the latter
+rest goes on. ``calibrate --probe`` runs this and fits a profile on it; ``calibrate OUT.json`` does the latter
 alone.
 """
 
