@@ -5,7 +5,7 @@
 First: whole steps of models, batches and contexts that the probe did not time, predicted with the curves we ship and
 with those of ``results/h200-profile.json``. Then the loop: a real engine was loaded on the H200 (``end_to_end.py``),
 every second load taught, the others were predicted. Prints tables and writes ``results/profile.json``; the data:
-data/README.md. The profile: ``tokonomics probe --from timings.json``, timed on the H200 on 2026-11-15.
+data/README.md. The profile: ``tokonomics calibrate --probe --from timings.json``, timed on the H200 on 2026-11-15.
 """
 
 import argparse

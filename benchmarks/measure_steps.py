@@ -3,7 +3,7 @@
     python benchmarks/measure_steps.py --out FILE [--models NAME ...] [--seconds N]
 
 Needs torch and a CUDA GPU, and of tokonomics only ``measure/probe`` (PYTHONPATH=src), not its dependencies. What it
-writes, ``tokonomics validate FILE`` scores.
+writes, ``tokonomics calibrate --score FILE`` scores.
 
 - The steps are those of ``tokonomics.measure.probe.transformer``: decode in one CUDA graph, the median of replays timed
   with events; prefill without a graph, causal SDPA pinned to the flash kernel.

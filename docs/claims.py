@@ -344,7 +344,7 @@ def _stack() -> str:
     return (
         f"simulated for a 70B on 4×A100 at AWS with Azure's conversations: {usd(made.naive.usd_per_mtok.blended)} → "
         f"{usd(made.end.usd_per_mtok.blended)}, −{made.saved_share * 100:.1f} % ({steps}); from the batched deployment on, "
-        f"−{saving(batched, made.end.usd_per_mtok.blended) * 100:.0f} % (`tokonomics stack`)"
+        f"−{saving(batched, made.end.usd_per_mtok.blended) * 100:.0f} % (`tokonomics levers --from-scratch`)"
     )
 
 
@@ -358,7 +358,7 @@ CLAIMS = (
     Claim("C03", "7B on A100-80: $2.21/h, 2,900 tok/s", "$0.21", "holds at 100 %", _per_mtok(2.21, 2900)),
     Claim("C04", "7B on A10G: $1.01/h, 850 tok/s", "$0.33", "holds at 100 %", _per_mtok(1.01, 850)),
     Claim("C05", "7B on L4: $0.54/h, 620 tok/s", "$0.24", "holds at 100 %", _per_mtok(0.54, 620)),
-    Claim("C06", "7B on T4: $0.38/h, 350 tok/s", "$0.30", "holds at 100 %; 16-bit weights leave next to no room for KV in 16 GB (`tokonomics fit llama-2-7b --gpu T4`)", _per_mtok(0.38, 350)),
+    Claim("C06", "7B on T4: $0.38/h, 350 tok/s", "$0.30", "holds at 100 %; 16-bit weights leave next to no room for KV in 16 GB (`tokonomics predict --fit llama-2-7b --gpu T4`)", _per_mtok(0.38, 350)),
     Claim("C07", "70B FP16 on 4×A100: $8.84/h, 2,400 tok/s", "$1.46", "**inconsistent**: the only row of its table that uses 70 % utilisation; the others use 100 %", _both_bases(2.21, 2400, 4)),
     Claim("C08", "70B FP16 on 4×H100: $18/h, 6,200 tok/s", "$0.81", "holds at 100 %", _both_bases(4.50, 6200, 4)),
     Claim("C09", "70B INT4 on 2×A100: $4.42/h, 1,800 tok/s", "$0.68", "holds at 100 %", _both_bases(2.21, 1800, 2)),
@@ -399,11 +399,11 @@ CLAIMS = (
 
 
 RIGHT_SIZING = """The article names neither contexts nor, but for two rows, a batch. Here every sequence has 1,024 tokens and vLLM only decodes
-(prompts would take time from it): one row is `tokonomics curve llama-2-70b --gpu A100-80GB --tp 4 --context 1024`, one cell
+(prompts would take time from it): one row is `tokonomics predict --curve llama-2-70b --gpu A100-80GB --tp 4 --context 1024`, one cell
 `tokonomics predict llama-2-70b --gpu A100-80GB --tp 4 --batch 64 --context 1024`."""
 
 CHEAPEST = """By the token, on machines that are always full, in 16 or 8 bits (INT8, or FP8 where the GPU computes it), in the layout that suits
-each GPU best. `tokonomics compare llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`
+each GPU best. `tokonomics plan --by-gpu llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`
 buys whole machines for a rate instead: at little traffic the cheapest machine wins, not the cheapest token."""
 
 

@@ -287,7 +287,7 @@ def rule_figure() -> str:
         f"{'; '.join(said)}. An A100 wins at 7–13B where an H100 costs {faster[0]:.1f} to {faster[-1]:.1f} times as much "
         f"({article['H100-SXM'] / article['A100-80GB']:.2f} in the article, {market['H100-SXM'] / market['A100-80GB']:.2f} today); "
         f"an L4 where one is enough: a 3B up to {few:.2g} requests/s "
-        "(`tokonomics compare llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`)"
+        "(`tokonomics plan --by-gpu llama-3.2-3b llama-3.1-8b llama-2-70b --gpu L4,A100,H100 --rate 2 --input 512 --output 512`)"
     )
 
 
@@ -302,4 +302,4 @@ def right_sizing_figure() -> str:
         "no room": "without room for one sequence",
     }
     said = ", ".join(f"{number} {words[reason]}" for reason, number in counted.items())
-    return f"{said}; row by row below (`tokonomics curve llama-2-70b --gpu A100-80GB --tp 4 --context {CONTEXT}`)"
+    return f"{said}; row by row below (`tokonomics predict --curve llama-2-70b --gpu A100-80GB --tp 4 --context {CONTEXT}`)"

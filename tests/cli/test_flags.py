@@ -25,7 +25,7 @@ NAMES = [
 MEASURED = ("bench", "import", "calibrate")
 """Their machine is the one that ran: every flag may be left out, and says so."""
 OTHERWISE = {
-    ("cost", "--gpu"), ("own-hardware", "--gpu"), ("probe", "--gpu"),  # whose price, which machine: nothing runs on it
+    ("cost", "--gpu"), ("own-hardware", "--gpu"), ("probe", "--gpu"), ("meter report", "--gpu"),  # nothing runs on it
     ("plan", "--gpus"),  # the most to pay for
     ("breakeven", "--usd-per-hour"),  # beside --replica-tokens-per-second
     ("tenants", "--trace"),  # one log for each tenant
