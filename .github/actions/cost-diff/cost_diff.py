@@ -120,7 +120,7 @@ def _change(status: str, path: str, then: Path) -> Change | None:
     if not was:
         bill = _plan(new)
         return Change(path, 0.0, bill, f"New: {_usd(bill)} a month.")
-    made = json.loads(_tokonomics("diff", str(old), str(new), "--format", "json"))
+    made = json.loads(_tokonomics("plan", str(old), "--against", str(new), "--format", "json"))
     before, after = (float(made[side]["plan"]["usd_per_month"]) for side in ("before", "after"))
     return Change(path, before, after, made["comment"])
 

@@ -11,7 +11,7 @@ scenario may be below 0, and where flags say more, that holds.
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokonomics.errors import by_name
@@ -59,7 +59,7 @@ def scenario_text(verbs: Sequence[str]) -> str:
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",
-        *(f"# {line}" for line in textwrap.wrap(", ".join(verbs) + ".", _WIDTH - 2, break_on_hyphens=False)),
+        *(f"# {line}" for line in textwrap.wrap(f"{_asked_by(verbs)}.", _WIDTH - 2, break_on_hyphens=False)),
         "# Every key is a flag; a flag that is typed wins. Keys at the top are for all verbs that have such a flag,",
         "# a table such as [plan] for one verb alone. Commented out: the default, or an example.",
     ]
@@ -85,9 +85,10 @@ def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
         for parameter in find_verb(verb).keys.values()
         if (parameter.key not in shared or not shares(verb, parameter.key)) and parameter.key != "json"
     ]
+    asked = _asked_by([verb])
     lines = [
         "",
-        f"# ── tokonomics {verb} alone {'─' * (_WIDTH - len(verb) - 24)}",
+        f"# ── tokonomics {asked} alone {'─' * (_WIDTH - len(asked) - 24)}",
         "",
         f"{'' if searches else '#'}[{verb}]",
     ]
@@ -96,6 +97,11 @@ def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
     for parameter in own:
         lines += [*_comment(parameter), _line(parameter.key, shown(parameter), False)]
     return lines if own or searches else []
+
+
+def _asked_by(verbs: Iterable[str]) -> str:
+    """``plan, plan --by-gpu``: how questions are asked on the command line."""
+    return ", ".join(" ".join(find_verb(verb).words) for verb in verbs)
 
 
 def _comment(parameter: Parameter) -> list[str]:
@@ -114,7 +120,7 @@ def scenario_schema() -> dict[str, Any]:
     for key in shared_keys():
         takers = sharers_of(key)
         said = [told_by(tables[verb]["properties"][key]) for verb in takers]
-        used = {"description": f"{said[0]['description']} Used by {', '.join(takers)}."}
+        used = {"description": f"{said[0]['description']} Used by {_asked_by(takers)}."}
         alike = {name: text for name, text in said[0].items() if all(other.get(name) == text for other in said)}
         keys[key] = {**alike, **used, **value_schema(list(takers.values()))}
     both = {name: {"anyOf": [keys[name], tables[name]]} for name in keys.keys() & tables.keys()}
@@ -132,7 +138,7 @@ def scenario_schema() -> dict[str, Any]:
 def _table_schema(verb: str) -> dict[str, Any]:
     said = {**find_verb(verb).request.model_json_schema()["properties"], **Shown.model_json_schema()["properties"]}
     return {
-        "description": f"For tokonomics {verb} alone; wins over the top.",
+        "description": f"For tokonomics {_asked_by([verb])} alone; wins over the top.",
         "type": "object",
         "additionalProperties": False,
         "properties": {
