@@ -25,12 +25,12 @@ COMMANDS = (
     "breakeven llama-3.3-70b --input 1000 --output 300 --quick --gpu H100 --provider aws "
     "--api groq:llama-3.3-70b-versatile",
     "can-run llama-3.1-8b qwen3-8b --gpu RTX3090 --gpus 2 --usd-per-kwh 0.3",
-    "fit llama-3.1-70b --gpu H100 --tp 4 --context 32k",
+    "predict llama-3.1-70b --fit --gpu H100 --tp 4 --context 32k",
     "predict llama-3.1-8b --gpu H200 --batch 64",
-    "curve llama-2-7b --gpu H100 --usd-per-hour 2.5",
+    "predict llama-2-7b --curve --gpu H100 --usd-per-hour 2.5",
     "trace azure-conv --to 10m",
     "simulate llama-3.1-8b --gpu H100 --trace azure-conv --to 1m --slo ttft_p99=0.5 --no-prefix-cache",
-    "capacity llama-3.1-8b --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05",
+    "simulate llama-3.1-8b --capacity --gpu H100 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=0.05",
 )  # fmt: skip
 MEASURED = {"wall_s", "simulated_requests_per_s", "seconds", "solve_s"}
 """How long it took here."""
@@ -61,7 +61,7 @@ def test_the_code_gives_the_document_of_the_command(command: str, tokonomics: Co
 
 
 def test_without_json_it_prints_what_the_terminal_shows(tokonomics: Command) -> None:
-    words = ("fit", "llama-3.1-8b", "--gpu", "H100")
+    words = ("predict", "--fit", "llama-3.1-8b", "--gpu", "H100")
     _, printed = run(tokonomics(*words, "--as-code").stdout)
     assert [line.rstrip() for line in printed.splitlines()] == [
         line.rstrip() for line in tokonomics(*words).stdout.splitlines()
@@ -82,7 +82,7 @@ def test_a_list_is_a_frame_with_the_same_rows(command: str, tokonomics: Command)
 def test_a_scenario_is_written_out(tokonomics: Command, tmp_path: Path) -> None:
     file = tmp_path / "chat.toml"
     file.write_text('model = "llama-3.1-8b"\ngpu = "L4"\ncontext = 2048\n')
-    code = tokonomics("fit", file, "--gpu", "H100", "--as-code").stdout
+    code = tokonomics("predict", "--fit", file, "--gpu", "H100", "--as-code").stdout
     assert 'tk.fit("llama-3.1-8b", gpu="H100", context=2048)' in code
 
 
