@@ -54,7 +54,7 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
         "breakeven llama-3.3-70b --input 1000 --output 300 --quick --gpu H100 --provider aws "
         "--api groq:llama-3.3-70b-versatile",
     ),
-    "fit": ({"model": "llama-3.1-70b", "gpu": "H100", "tp": 4}, "fit llama-3.1-70b --gpu H100 --tp 4"),
+    "fit": ({"model": "llama-3.1-70b", "gpu": "H100", "tp": 4}, "predict llama-3.1-70b --fit --gpu H100 --tp 4"),
     "predict": ({"model": "llama-3.1-8b", "gpu": "H200", "batch": 64}, "predict llama-3.1-8b --gpu H200 --batch 64"),
     "simulate": (
         {"model": "llama-3.1-8b", "gpu": "H100", "trace": "azure-conv", "to": "1m", "slo": {"ttft_p99": 0.5}},

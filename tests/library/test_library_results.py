@@ -104,7 +104,7 @@ def test_a_notebook_shows_the_figures_that_printing_shows(name: str, made: Calla
 
 
 VIEWS = {
-    "fit": "fit llama-3.1-8b --gpu H100",
+    "fit": "predict llama-3.1-8b --fit --gpu H100",
     "trace": "trace azure-code",
     "plan": "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --gpu L4,H100 --quick",
 }

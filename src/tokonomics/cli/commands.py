@@ -79,7 +79,8 @@ def _options(verb: Verb) -> dict[str, Parameter]:
 def more_inputs(verb: Verb) -> str:
     """The line after the help that names the options which it leaves out."""
     rare = [str(parameter.flag) for parameter in _options(verb).values() if parameter.rare]
-    return f"More inputs, explained by `tokonomics init --all` and docs/scenario.md: {', '.join(rare)}." if rare else ""
+    where = ", explained by `tokonomics init --all` and docs/scenario.md" if verb.scenario else ""
+    return f"More inputs{where}: {', '.join(rare)}." if rare else ""
 
 
 def _switch(question: Verb) -> Parameter:
@@ -193,7 +194,7 @@ def _arguments(parameter: Parameter, panel: str | None = None) -> list[inspect.P
     if parameter.place is not Placement.FLAG:
         name = parameter.name if parameter.place is Placement.FIRST else f"{parameter.name}{BY_PLACE}"
         shown = parameter.default_text or True
-        help, metavar = parameter.help, parameter.metavar or _metavar(parameter)
+        help, metavar = parameter.help, parameter.metavar or parameter.name.upper()
         info = typer.Argument(help=help, metavar=metavar, show_default=shown, autocompletion=offered)
         arguments.append(_argument(name, Annotated[optional, info], default))
     if parameter.place is not Placement.FIRST:

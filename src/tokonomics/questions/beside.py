@@ -4,9 +4,8 @@ Each further model is written as ``model_text`` reads it. What it does not say i
 """
 
 from tokonomics.errors import BadInput, option
-from tokonomics.planner.plan import Question
 from tokonomics.planner.shared_gpu import crossing, shared_plan
-from tokonomics.planner.shared_ways import Crossing, SharedPlan, tenants_of
+from tokonomics.planner.shared_ways import tenants_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import cases_of, questions_of
 from tokonomics.questions.model_text import model_in
@@ -26,7 +25,7 @@ _TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", 
 
 def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
     """The ways to serve the model and those beside it, with the plan of the first on machines of its own."""
-    questions = [_question(asked, listener) for asked in requests_of(request)]
+    questions = [question for asked in requests_of(request) for question in questions_of(asked, False, listener)]
     say_if_compiling(listener)
     for question in questions:
         say_left_out(question.load.within(question.model.max_context), question.model.max_context, listener)
@@ -46,17 +45,8 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
         )
         for tenant in tenants
     )
-    together = _together(asked, ways, crossing(tenants, ways, say))
+    together = PlanTogether(**dict(ways), asked=asked, crossing=crossing(tenants, ways, say))
     return PlanResult(**dict(first.plan) | {"ranked": first.plan.ranked[: request.top]}, together=together, study=first)
-
-
-def _together(asked: tuple[AskedModel, ...], ways: SharedPlan, found: Crossing | None) -> PlanTogether:
-    return PlanTogether(**dict(ways), asked=asked, crossing=found)
-
-
-def _question(request: PlanRequest, listener: Listener) -> Question:
-    (question,) = questions_of(request, False, listener)
-    return question
 
 
 def requests_of(request: PlanRequest) -> list[PlanRequest]:

@@ -13,7 +13,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
-from tokonomics.fleet.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
+from tokonomics.fleet.scaling import require_on_demand, require_slos, scaling_ways
 from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
 from tokonomics.money.api_bill import host_bills
 from tokonomics.money.batch_work import BatchWork, parse_batch_work
@@ -84,18 +84,11 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     bought = bought.counted_less(found.counted_share) if found.counted_share < 1 else bought
     return FleetResult(
         **dict(found),
-        scaling=_scaling(request, found, bought, traffic, listener),
+        scaling=scaling_ways(bought, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
+        if request.scaling
+        else None,
         batch_work=None if work is None else _batch_work(request, work, found, bought, traffic, listener),
     )
-
-
-def _scaling(
-    request: FleetRequest, found: FleetReport, machines: Machines, traffic: FleetTraffic, listener: Listener
-) -> ScalingReport | None:
-    """Ways to follow the demand, on the machines that the fleet could be made of."""
-    if not request.scaling:
-        return None
-    return scaling_ways(machines, traffic, found.slos, request.scaling_room, request.seed, listener.doing)
 
 
 def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[Terms]) -> None:

@@ -27,9 +27,8 @@ from tokonomics.questions.request import (
 
 _MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file."
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
-READ_AS = "Read a config.json as this `model_type`, whatever it says."
-READ_AS_PLACE: dict[str, Any] = {"key": "as", "without": "as it says", "example": "llama"}
-ON_HUB = "Look up org/model on the Hugging Face hub: its config.json and the size of its weights."
+_MODELS = "Names (see `tokonomics models`) or config.json files; or a scenario file."
+_MODELS_PLACE = _MODEL_PLACE | {"metavar": "MODEL… | SCENARIO.toml"}
 _GPU = "GPU to run it on."
 ROUTERS = "How requests find a replica: round-robin, least-outstanding, power-of-two, prefix-aware or session-affine."
 
@@ -47,48 +46,45 @@ class About(StrEnum):
     ANSWER = "The answer"
 
 
-class OneModel(Request, about=About.MODEL):
+class ModelSource(Request, about=About.MODEL):
+    """Where a model comes from that is not in the catalogue."""
+
+    FIRST: ClassVar[tuple[str, ...]] = ("model",)
+
+    as_family: Text | None = declared(
+        "Read a config.json as this `model_type`, whatever it says.",
+        key="as",
+        without="as it says",
+        example="llama",
+        rare=True,
+    )
+    hub: Switch = declared(
+        "Look up org/model on the Hugging Face hub: its config.json and the size of its weights.", False, rare=True
+    )
+
+
+class OneModel(ModelSource, about=About.MODEL):
     model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
-    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
-class SomeModel(Request, about=About.MODEL):
+class SomeModel(ModelSource, about=About.MODEL):
     """The model that is served, by position or by name; some questions can do without."""
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
-    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
-class SeveralModels(Request, about=About.MODEL):
+class SeveralModels(ModelSource, about=About.MODEL):
     """Models to compare."""
 
-    model: Texts = declared(
-        "Names (see `tokonomics models`) or config.json files; or a scenario file.",
-        ...,
-        place=Placement.FIRST,
-        kind=Kind.MODEL,
-        example="llama-3.1-8b",
-        metavar="MODEL… | SCENARIO.toml",
-    )
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
-    hub: Switch = declared(ON_HUB, False, rare=True)
+    model: Texts = declared(_MODELS, ..., place=Placement.FIRST, **_MODELS_PLACE)
 
 
-class SomeModels(Request, about=About.MODEL):
+class SomeModels(ModelSource, about=About.MODEL):
     """Models to look at, where a question can take all of them."""
 
     model: Texts | None = declared(
-        "Names (see `tokonomics models`) or config.json files; or a scenario file.",
-        place=Placement.FIRST,
-        kind=Kind.MODEL,
-        without="every model of the catalogue",
-        example="llama-3.1-8b",
-        metavar="MODEL… | SCENARIO.toml",
+        _MODELS, place=Placement.FIRST, without="every model of the catalogue", **_MODELS_PLACE
     )
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
-    hub: Switch = declared(ON_HUB, False, rare=True)
 
 
 class Profiled(Request, about=About.ENGINE):

@@ -1,6 +1,6 @@
 """What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
-from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precision
+from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
@@ -99,23 +99,20 @@ def choices_of(changes: Changes) -> Choices:
             raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=fix)
     if changes.draft is not None and changes.draft_share is not None:
         raise BadInput(f"says the same as {option('draft')}", field="draft_share", fix="Give one of the two.")
+    # The fewest bits of the weights are as asked for; where scores decide, any; else FP8.
+    floor = None if changes.min_recovery is not None else FLOOR
+    if changes.min_weights is not None:
+        floor = parse_precision(changes.min_weights, WEIGHT_PRECISIONS, "min_weights")
     return Choices(
         draft=changes.draft,
         draft_share=changes.draft_share,
         draft_tokens=DRAFT_TOKENS if changes.draft_tokens is None else changes.draft_tokens,
         acceptance=changes.acceptance,
         tiers=changes.tiers,
-        min_weights=_floor(changes),
+        min_weights=floor,
         min_recovery=share_of_quality(changes.min_recovery),
         without=frozenset(names),
     )
-
-
-def _floor(changes: Changes) -> Precision | None:
-    """The fewest bits of the weights: as asked for; where scores decide, none; else FP8."""
-    if changes.min_weights is not None:
-        return parse_precision(changes.min_weights, WEIGHT_PRECISIONS, "min_weights")
-    return None if changes.min_recovery is not None else FLOOR
 
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:

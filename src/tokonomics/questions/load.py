@@ -38,7 +38,7 @@ from tokonomics.planner.parsing import (
     weights_for,
 )
 from tokonomics.planner.plan import Question, Study
-from tokonomics.planner.plan_answer import KV_CHOICES, Catch
+from tokonomics.planner.plan_answer import KV_CHOICES, Catch, Limits
 from tokonomics.questions.deployment import reading
 from tokonomics.questions.inputs import (
     Conversations,
@@ -126,7 +126,8 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     images = request.images if isinstance(request, ImageInputs) else None
     model = reading(find_model(model_name), images)
     allowed = allowed_of(request, offers)
-    given = dict.fromkeys(("gpus", "router", "max_utilization", "spare", "disaggregate")) | dict(request)
+    given = dict.fromkeys(("gpus", "router", "spare", "disaggregate")) | dict(request)
+    limits = {name: value for name, value in given.items() if name in Limits.model_fields}
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
@@ -150,11 +151,9 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         not_tried=left_out | kv_left_out | pairs_left_out,
         terms=terms_from(request.terms),
         limits=limits_from(
-            max_utilization=given["max_utilization"],
-            max_usd_per_gpu_hour=request.max_price,
-            max_gpus=most_gpus,
-            max_age_days=request.max_age,
-            spare=spare_from(given["spare"]),
+            **limits
+            | {"max_usd_per_gpu_hour": request.max_price, "max_gpus": most_gpus, "max_age_days": request.max_age}
+            | {"spare": spare_from(given["spare"])}
         ),
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
@@ -168,9 +167,6 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     if isinstance(request, PlanRequest):
         catches |= _catches(request, question, offers if len(offers) > len(allowed) else None)
     return replace(question, catches=catches)
-
-
-# Lists of offers are kept, so that the next question about the same market finds what was worked out for them.
 
 
 def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:

@@ -251,15 +251,12 @@ def _say_rate(made: Trace, traffic: Traffic, rate: float, listener: Listener) ->
     is_cut = any(cut is not None for cut in cuts)
     if not is_cut and traffic.requests is None and traffic.duration is None:
         return
-    served = _rate_of(made, None if is_cut else read_time(traffic.duration, "duration"))
+    # Over the time that was asked for: a night at its end is part of a day.
+    duration_s = None if is_cut else read_time(traffic.duration, "duration")
+    served = len(made) / duration_s if duration_s else made.rate
     if abs(served / rate - 1) > _AS_GOOD_AS:
         what = f"{plural(len(made), 'request')} at {served:.3g} a second, not {rate:.3g}"
         listener.note(f"{shorten(made.source)}: {what}, which is the mean of the whole")
-
-
-def _rate_of(made: Trace, duration_s: float | None) -> float:
-    """Over the time that was asked for: a night at its end is part of a day."""
-    return len(made) / duration_s if duration_s else made.rate
 
 
 def window_of(start: str | None, end: str | None) -> tuple[float, float] | None:

@@ -1,10 +1,10 @@
 """What is asked of the catalogue and of the installation (see ``verbs``)."""
 
-from tokonomics.questions.inputs import ON_HUB, READ_AS, READ_AS_PLACE, About, Market, SomeGpus
+from tokonomics.questions.inputs import About, Market, ModelSource, SomeGpus
 from tokonomics.questions.request import Kind, Number, Placement, Request, Switch, Text, Texts, Tokens, Whole, declared
 
 
-class ModelsRequest(Request):
+class ModelsRequest(ModelSource):
     """
     Examples:
       tokonomics models
@@ -12,10 +12,10 @@ class ModelsRequest(Request):
       tokonomics models path/to/config.json --json
     """
 
+    FIRST = ("match",)
+
     match: Text | None = declared("Only names that contain this.", place=Placement.FIRST, kind=Kind.MODEL)
     family: Text | None = declared("Only this family, such as llama.", rare=True)
-    as_family: Text | None = declared(READ_AS, **READ_AS_PLACE, rare=True)
-    hub: Switch = declared(ON_HUB, False, rare=True)
     moe: Switch | None = declared("Only mixtures of experts, or only dense.", off="--dense", rare=True)
 
 
