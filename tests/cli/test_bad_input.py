@@ -481,26 +481,34 @@ def test_a_value_for_a_switch_is_refused(tokonomics: Call, args: Command) -> Non
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
+def unusable(folder: Path, kind: str) -> Path:
+    """A path that no file can be read from."""
+    path = folder / "given"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind in ("empty", "under a file"):
+        path.touch()
+    elif kind == "binary":
+        path.write_bytes(bytes(range(256)) * 8)
+    special = {"under a file": path / "x", "long": folder / ("y" * 5000), "\a\r": folder / "given\a\r"}
+    return special.get(kind, path)
+
+
 @pytest.mark.parametrize(("command", "option"), FILES, ids=named)
 @pytest.mark.parametrize("kind", ["missing", "empty", "a folder", "binary", "under a file", "long", "\a\r"], ids=named)
 def test_a_file_that_cannot_be_used_is_named(
     tokonomics: Call, tmp_path: Path, command: Command, option: str, kind: str
 ) -> None:
-    path = tmp_path / "given"
-    if kind == "empty":
-        path.touch()
-    elif kind == "a folder":
-        path.mkdir()
-    elif kind == "binary":
-        path.write_bytes(bytes(range(256)) * 8)
-    elif kind == "under a file":
-        path.touch()
-        path /= "x"
-    elif kind == "long":
-        path = tmp_path / ("y" * 5000)
-    elif kind != "missing":
-        path = tmp_path / f"given{kind}"
-    message = refusal(tokonomics(*command, f"--{option}={path}"))
+    message = refusal(tokonomics(*command, f"--{option}={unusable(tmp_path, kind)}"))
+    assert str(tmp_path) in joined(message).replace(" ", "")
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "under a file", "long", "\a\r"], ids=named)
+@pytest.mark.parametrize("verb", [("calibrate", "--score"), ("trace",)])
+def test_measurements_and_logs_that_cannot_be_opened_are_named(
+    tokonomics: Call, tmp_path: Path, verb: Command, kind: str
+) -> None:
+    message = refusal(tokonomics(*verb, unusable(tmp_path, kind)))
     assert str(tmp_path) in joined(message).replace(" ", "")
 
 
@@ -651,148 +659,83 @@ ROW = f"{LOAD},fixed_concurrency"
 STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1, "ctx": 1024, "ms": 4.5}
 
 
-@pytest.mark.parametrize("kind", ["missing", "a folder", "under a file", "long", "\a\r", "\a\r, there"], ids=named)
-@pytest.mark.parametrize("verb", [("calibrate", "--score"), ("trace",)])
-def test_measurements_and_logs_that_cannot_be_opened_are_named(
-    tokonomics: Call, tmp_path: Path, verb: Command, kind: str
-) -> None:
-    path = tmp_path / "given"
-    if kind == "a folder":
-        path.mkdir()
-    elif kind == "under a file":
-        path.touch()
-        path /= "x"
-    elif kind == "long":
-        path = tmp_path / ("y" * 5000)
-    elif kind != "missing":
-        path = tmp_path / f"given{kind}"
-        if kind.endswith("there"):
-            path.write_text("x", encoding="utf-8")
-    assert str(tmp_path) in joined(refusal(tokonomics(*verb, path))).replace(" ", "")
-
-
 @pytest.mark.parametrize(
-    ("content", "says"),
+    "content",
     [
-        (b"", ["missing columns model, gpu"]),
-        (b"\n\n", ["missing columns model, gpu"]),
-        (bytes(range(256)) * 8, ["UTF-8"]),
-        (gzip.compress(f"{HEADER}\n{ROW},tpot_ms,10\n".encode(), mtime=0)[:-12], ["cannot be read"]),
-        (b"\x1f\x8b", ["cannot be read"]),
-        (b"\x1f\x8b" + b"z" * 50, ["cannot be read"]),
-        (gzip.compress(b"\xff\xfe" * 9, mtime=0), ["UTF-8"]),
-        (gzip.compress(b"model,gpu\n", mtime=0), ["missing columns num_gpus, tp"]),
-        (HEADER.replace("tp,", "").encode(), ["missing column tp", "one figure a row", "batch_or_concurrency"]),
-        (HEADER.replace("value", "Value").encode(), ["missing column value"]),
-        (b'{"gpu": "H200"', ["not JSON"]),
-        (b'{"gpu": "H200"}', ["'gpu' and 'rows'"]),
-        (b'{"rows": []}', ["'gpu' and 'rows'"]),
-        (b'{"gpu": 3, "rows": []}', ["'gpu' must be a name"]),
-        (b'{"gpu": "H200", "rows": {}}', ["'rows' a list"]),
-        (b'{"gpu": "H200", "rows": ' + b"[" * 100_000, ["not JSON"]),
-        (f'{HEADER}\n{ROW},tpot_ms,"{"1" * 200_000}"\n'.encode(), ["not a CSV file", "results:"]),
+        *[b"", b"\n\n", bytes(range(256)) * 8, b"\x1f\x8b", b"\x1f\x8b" + b"z" * 50],
+        gzip.compress(f"{HEADER}\n{ROW},tpot_ms,10\n".encode(), mtime=0)[:-12],
+        gzip.compress(b"\xff\xfe" * 9, mtime=0),
+        HEADER.replace("tp,", "").encode(),
+        *[
+            b'{"gpu": "H200"',
+            b'{"gpu": "H200"}',
+            b'{"rows": []}',
+            b'{"gpu": 3, "rows": []}',
+            b'{"gpu": "H200", "rows": {}}',
+        ],
+        b'{"gpu": "H200", "rows": ' + b"[" * 100_000,
+        f'{HEADER}\n{ROW},tpot_ms,"{"1" * 200_000}"\n'.encode(),
     ],
-    ids=lambda value: named(value[:24].decode("latin-1")) if isinstance(value, bytes) else "",
+    ids=lambda value: named(value[:24].decode("latin-1")),
 )
-def test_measurements_that_are_none_say_what_is_wrong(
-    tokonomics: Call, tmp_path: Path, content: bytes, says: list[str]
-) -> None:
+def test_measurements_that_are_none_are_named(tokonomics: Call, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "results"
     file.write_bytes(content)
-    message = refusal(tokonomics("calibrate", "--score", file))
-    assert str(file) in message
-    assert [say for say in says if say not in message] == []
+    assert str(file) in refusal(tokonomics("calibrate", "--score", file))
 
 
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        (f"{ROW},tpot_ms,ten", "value 'ten' is not a number"),
-        (f"{ROW},tpot_ms,nan", "value is nan"),
-        (f"{ROW},tpot_ms,inf", "value is inf"),
-        (f"{ROW},tpot_ms,1e400", "value is 1e400"),
-        (f"{ROW},tpot_ms,", "value"),
-        (f"{ROW},tpot_ms,0", "value"),
-        (f"{ROW},tpot_ms,-3", "value"),
-        (f"{ROW},tpot_ms", "value"),
-        (LOAD, "metric"),
-        ("llama-3.1-8b", "metric"),
-        (f"{ROW},tpot_min,10", "unknown metric 'tpot_min'"),
-        (f"{ROW},{'y' * 5000},10", "unknown metric 'yyy"),
-        (f"{LOAD},at_rest,tpot_ms,10", "at_rest"),
-        (f"lama-9b,{ROW.partition(',')[2]},tpot_ms,10", "unknown model 'lama-9b'"),
-        (ROW.replace("H100", "H1000") + ",tpot_ms,10", "unknown GPU 'H1000'"),
-        (ROW.replace("vllm", "vlm") + ",tpot_ms,10", "unknown engine 'vlm'"),
-        (ROW.replace("vllm", "") + ",tpot_ms,10", "engine"),
-        (ROW.replace("1,1,vllm", "0,1,vllm") + ",tpot_ms,10", "gpus"),
-        (ROW.replace("1,1,vllm", "3,3,vllm") + ",tpot_ms,10", "cannot be split 3 ways"),
-        (ROW.replace("1,1,vllm", "x,1,vllm") + ",tpot_ms,10", "num_gpus 'x'"),
-        (ROW.replace(",16,", ",qps=x,") + ",tpot_ms,10", "batch_or_concurrency 'x'"),
-        (ROW.replace(",16,", ",qps=0,") + ",tpot_ms,10", "rate"),
-        (ROW.replace(",16,", ",many,") + ",tpot_ms,10", "batch_or_concurrency 'many'"),
-        (ROW.replace(",1000,", ",1e300,") + ",tpot_ms,10", ""),
-        (ROW.replace(",1000,", ",-1000,") + ",tpot_ms,10", "input"),
-        (ROW.replace(",300,", ",0,") + ",tpot_ms,10", "an answer of one token"),
-        (ROW.replace(",300,", ",-3,") + ",tpot_ms,10", "output"),
-        (f"{LOAD[:-2]}1e300,decode_step,tpot_ms,10", ""),
-        (f"{ROW},tpot_ms,1e-320", ""),
-        (ROW.replace("1,1,vllm", "1e300,,vllm") + ",tpot_ms,10", "field 'gpus'"),
-    ],
-    ids=lambda value: named(value[-24:]),
-)
-def test_a_result_that_makes_no_sense_is_counted_with_its_reason(
-    tokonomics: Call, tmp_path: Path, row: str, says: str
-) -> None:
-    file = tmp_path / "results.csv"
-    file.write_text(f"{HEADER}\n{row}\n{ROW},tpot_ms,10\n", encoding="utf-8")
+def counted(tokonomics: Call, file: Path) -> None:
+    """One row of two is predicted, and the other is counted with a short reason."""
     done = tokonomics("calibrate", "--score", file, "--json")
     settled(done)
-    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["rows"], found["predicted"]) == (2, 1)
     ((reason, number),) = found["not_predicted"].items()
     assert number == 1
-    assert says in reason
     assert 5 < len(reason) < 200
     settled(tokonomics("calibrate", "--score", file))
 
 
-NOTHING: tuple[object, ...] = (None, [], {}, "x")
+GOOD = f"{ROW},tpot_ms,10"
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    "row",
     [
-        ({"ms": "fast"}, "fast"),
-        *[({"ms": value}, "") for value in (0, -1, math.nan, math.inf, 10**400, *NOTHING)],
-        *[({"batch": value}, "") for value in (0, -1, math.inf, math.nan, 10**400, 1e300, *NOTHING)],
-        *[({"ctx": value}, "") for value in (-5, math.inf, math.nan, *NOTHING)],
-        ({"model": "lama"}, "unknown model 'lama'"),
-        ({"model": None}, "unknown model"),
-        ({"kind": "encode"}, "kind 'encode'"),
-        ({"kind": []}, "kind"),
-        ({"tp": 3}, "cannot be split 3 ways"),
-        ({"tp": 0}, "tp"),
-        ({"weights": "fp9"}, "'fp9'"),
-        ({"kv": "int4"}, "int4"),
+        *[f"{ROW},tpot_ms{value}" for value in (",ten", ",nan", ",inf", ",1e400", ",", ",0", ",-3", ",1e-320", "")],
+        *[LOAD, "llama-3.1-8b", f"{ROW},tpot_min,10", f"{ROW},{'y' * 5000},10", f"{LOAD},at_rest,tpot_ms,10"],
+        *[GOOD.replace("llama-3.1-8b", "lama-9b"), GOOD.replace("H100", "H1000"), GOOD.replace("vllm", "vlm")],
+        *[GOOD.replace("1,1,vllm", setup) for setup in ("1,1,", "0,1,vllm", "3,3,vllm", "x,1,vllm", "1e300,,vllm")],
+        *[GOOD.replace(",16,", load) for load in (",qps=x,", ",qps=0,", ",many,")],
+        *[GOOD.replace(",1000,", prompt) for prompt in (",1e300,", ",-1000,")],
+        *[GOOD.replace(",300,", answer) for answer in (",0,", ",-3,")],
+        f"{LOAD[:-2]}1e300,decode_step,tpot_ms,10",
+    ],
+    ids=lambda value: named(value[-24:]),
+)
+def test_a_result_that_makes_no_sense_is_counted_with_its_reason(tokonomics: Call, tmp_path: Path, row: str) -> None:
+    file = tmp_path / "results.csv"
+    file.write_text(f"{HEADER}\n{row}\n{GOOD}\n", encoding="utf-8")
+    counted(tokonomics, file)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *[{"ms": value} for value in ("fast", 0, -1, math.nan, math.inf, 10**400, None, [])],
+        *[{"batch": value} for value in (0, -1, math.inf, 10**400, 1e300, None, "x")],
+        *[{"ctx": value} for value in (-5, math.inf, math.nan, {}, "x")],
+        *[{"model": "lama"}, {"model": None}, {"kind": "encode"}, {"kind": []}, {"tp": 3}, {"tp": 0}],
+        *[{"weights": "fp9"}, {"kv": "int4"}],
     ],
     ids=lambda value: named(str(value)[:24]),
 )
 def test_a_step_that_makes_no_sense_is_counted_with_its_reason(
-    tokonomics: Call, tmp_path: Path, changes: dict[str, object], says: str
+    tokonomics: Call, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     file = tmp_path / "steps.json"
     file.write_text(json.dumps({"gpu": "H200", "rows": [{**STEP, **changes}, STEP]}), encoding="utf-8")
-    done = tokonomics("calibrate", "--score", file, "--json")
-    settled(done)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["rows"], found["predicted"]) == (2, 1)
-    ((reason, number),) = found["not_predicted"].items()
-    assert number == 1
-    assert says in reason
-    assert 5 < len(reason) < 200
-    settled(tokonomics("calibrate", "--score", file))
+    counted(tokonomics, file)
 
 
 def test_steps_that_are_no_objects_are_counted(tokonomics: Call, tmp_path: Path) -> None:

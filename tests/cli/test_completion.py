@@ -60,7 +60,7 @@ def asked(shell: str, typed: str, *, light: bool = True) -> list[str]:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_completes_a_verb_an_option_and_a_gpu(shell: str) -> None:
     assert set(asked(shell, "tokonomics c")) == {verb for verb in VERBS if verb.startswith("c")}
-    assert set(asked(shell, "tokonomics plan --g")) == {"--gpu", "--gpus", "--grid"}
+    assert set(asked(shell, "tokonomics plan --g")) == {"--gpu", "--gpus"}
     assert set(asked(shell, "tokonomics predict llama-3.1-8b --gpu H2")) == {
         gpu.key for gpu in find_gpus() if gpu.key.startswith("H2")
     }
@@ -150,21 +150,20 @@ def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("plan --gpu H100 --g", {"--grid", "--gpu", "--gpus"}),  # a list may be given again
-        ("plan --grid FR --g", {"--gpu", "--gpus"}),
-        ("plan --grid=FR llama-3.1-8b --g", {"--gpu", "--gpus"}),
+        ("plan --gpu H100 --g", {"--gpu", "--gpus"}),  # a list may be given again
+        ("plan --gpus 2 --g", {"--gpu"}),
+        ("plan --gpus=2 llama-3.1-8b --g", {"--gpu"}),
         (
             "meter http://localhost:8000 --once --g",
             {"--gpu", "--gpus", "--gpu-metrics"},
         ),  # meter URL is meter watch URL
         ("meter files --g", set()),
         ("plam --g", set()),
-        ("compare llama-3.1-8b --rate 5 gpt-oss-2", {"gpt-oss-20b"}),  # as many models as one likes
-        ("fit llama-3.1-8b llama-3", set()),  # one
-        ("fit --gpu H100 gpt-oss-2", {"gpt-oss-20b"}),
+        ("plan llama-3.1-8b --by-gpu --rate 5 gpt-oss-2", {"gpt-oss-20b"}),  # as many models as one likes
+        ("predict --fit llama-3.1-8b llama-3", set()),  # one
+        ("predict --gpu H100 gpt-oss-2", {"gpt-oss-20b"}),
         ("plan llama-3.1-8b --rate ", set()),
         ("meter ", {"watch", "report", "export", "files"}),
-        ("prices r", {"refresh"}),
     ],
 )
 def test_what_may_still_be_given_is_offered(typed: str, offered: set[str]) -> None:
@@ -175,5 +174,5 @@ def test_fish_offers_files_where_there_is_nothing_to_offer(
     tokonomics_process: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     asks = {VARIABLE: "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "is-args"}
-    for line, code in (("tokonomics fit --gpu H2", 0), ("tokonomics plan --rate ", 1)):
+    for line, code in (("tokonomics predict --gpu H2", 0), ("tokonomics plan --rate ", 1)):
         assert tokonomics_process(env={**asks, "_TYPER_COMPLETE_ARGS": line}).returncode == code

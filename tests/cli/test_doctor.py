@@ -47,7 +47,7 @@ def test_prices_are_as_old_as_their_file_says(tokonomics: Run) -> None:
         "oldest_days": max(ages),
         "stale": sum(age > 90 for age in ages),
     }
-    assert "prices refresh" in prices["fix"]
+    assert "offers --refresh" in prices["fix"]
 
 
 def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:

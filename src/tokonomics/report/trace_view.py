@@ -9,7 +9,7 @@ from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.request import Request, parameters_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.traffic_results import TraceResult
-from tokonomics.questions.verbs import find_verb
+from tokonomics.questions.verbs import VERBS
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import turn_table
@@ -59,7 +59,7 @@ def _next(made: TraceSummary, request: Request) -> blocks.Line:
     asked = {name: value for name, value in request.given().items() if name in known}
     if any(getattr(request, name, None) is not None for name in ("sample", "speed")):
         asked |= {"rate": f"{made.rate:.3g}"}
-    command = command_line(command_words(find_verb("plan"), known, asked | {"model": ("MODEL",)}))
+    command = command_line(command_words(VERBS["plan"], known, asked | {"model": ("MODEL",)}))
     return blocks.line(f"What would serve it:  {command}", kind="next")
 
 
