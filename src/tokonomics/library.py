@@ -69,7 +69,7 @@ class Function:
     def __call__(self, *by_place: Any, **inputs: Any) -> Any:
         try:
             return self._answered(self.request(*by_place, **inputs))
-        except TokonomicsError as error:  # what a person got wrong is said without the way through our code
+        except TokonomicsError as error:  # a person's mistake needs no traceback through our code
             raise error.with_traceback(None) from None
 
     def _answered(self, request: Request) -> Any:

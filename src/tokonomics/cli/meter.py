@@ -66,7 +66,7 @@ app = typer.Typer(
 
 
 def watch(**given: Any) -> None:
-    """Meter until told to stop, showing each interval."""
+    """Meter until stopped, showing each interval."""
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.session import meter_servers
     from tokonomics.questions.meter import asked, ledger_of

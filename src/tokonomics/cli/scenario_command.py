@@ -52,7 +52,7 @@ class ScenarioCommand(VerbCommand):
         ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
         for taken in self.params:
             if taken.name in ctx.default_map:
-                vars(taken)["show_default"] = True  # not what stands in where nothing is said
+                vars(taken)["show_default"] = True  # instead of the words for a missing value
 
     def invoke(self, ctx: Any) -> Any:
         file: ScenarioFile | None = ctx.meta.get(_FILE)

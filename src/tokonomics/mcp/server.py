@@ -30,7 +30,7 @@ from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, 
 from tokonomics.workers import Broken, Pool, Task
 
 Heard = Callable[[int, str], Any]
-"""Is told how many lines have come, and the last of them; awaited."""
+"""Takes the number of lines so far and the last of them; awaited."""
 
 
 def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
@@ -80,7 +80,7 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
 
 
 async def _answered(pool: Pool, work: dict[str, Any], heard: Heard) -> bytes:
-    """What a worker answers; ``heard`` is told what it does. Cancelled, the work ends."""
+    """The answer of a worker; ``heard`` takes its progress. Cancelling ends the work."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def put(line: str | None) -> None:

@@ -50,7 +50,7 @@ class Toolbox:
     fenced: bool = False
     """Whether no file is read but the ledger."""
     ledger: Path | None = None
-    """Of the meter; the user's own where none is named and there is no fence."""
+    """The meter's ledger; the user's own where none is named and there is no fence."""
     whole: bool = False
     """Whether long documents are left as they are."""
 
@@ -139,7 +139,7 @@ def _length(document: object) -> int:
 
 
 def _cut(value: Any, most: int, at: str, counts: dict[str, int]) -> Any:
-    """A document whose lists have so many entries at most; ``counts`` gets how many those that were cut had."""
+    """The document with lists of at most ``most`` entries; ``counts`` takes the length of those that were cut."""
     if isinstance(value, dict):
         return {key: _cut(part, most, f"{at}.{key}" if at else key, counts) for key, part in value.items()}
     if not isinstance(value, list):

@@ -43,7 +43,7 @@ def with_profile(request: Request, listener: Listener) -> Iterator[None]:
 
 
 def _say_outside(profile: "Profile", request: Request, listener: Listener) -> None:
-    """What of the question the profile knows nothing about."""
+    """Note the GPUs, engines, models and sizes that the profile knows nothing about."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.load_models import find_model
     from tokonomics.errors import TokonomicsError

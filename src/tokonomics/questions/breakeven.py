@@ -126,7 +126,7 @@ def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenRep
 
 
 def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float | None:
-    """The user's own tokens a month, however the traffic is said; None where only its shape is."""
+    """The user's own tokens a month, however the traffic is given; None where only its shape is given."""
     if request.rate is not None and request.tokens_per_month is not None:
         what = f"says the same as {option('rate')}"
         raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")

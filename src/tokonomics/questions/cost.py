@@ -54,7 +54,7 @@ def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:
 
 
 def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float, float]:
-    """Of a request: the means that were given, or those of so many drawn from a distribution."""
+    """Return the mean prompt and answer tokens: as given, or the mean of many draws from a distribution."""
     if input_text is None and output_text is None:
         return 0.0, 0.0
 

@@ -180,7 +180,7 @@ def _size_classes(text: str | None) -> tuple[int, ...]:
         raise BadInput(
             f"'{shorten(text)}' are not sizes in tokens",
             field="size_classes",
-            fix="Write such as 4000, or 1k,8k: requests of up to so many tokens each.",
+            fix="Write sizes in tokens, such as 4000 or 1k,8k.",
         )
     return tuple(sorted(sizes))
 

@@ -199,7 +199,11 @@ class LengthInputs(Request, about=About.TRAFFIC):
         unit="tokens",
     )
     output: Text | None = declared(
-        "Answer tokens, likewise.", without="pairs of --input's sample", kind=Kind.LENGTHS, example=300, unit="tokens"
+        "Answer tokens, written the same way.",
+        without="pairs of --input's sample",
+        kind=Kind.LENGTHS,
+        example=300,
+        unit="tokens",
     )
 
 
@@ -213,7 +217,7 @@ class ImageInputs(Request, about=About.TRAFFIC):
 
 class ThinkingInput(Request, about=About.TRAFFIC):
     thinking: Text | None = declared(
-        "What of the output is thinking: a share (0.7) or tokens (2000).",
+        "How much of the output is thinking: a share (0.7) or tokens (2000).",
         without="0.74 of a reasoning model's, else none",
         example="0.7",
         rare=True,
@@ -240,7 +244,7 @@ class Attributed(Request, about=About.TRAFFIC):
 
 class Seeded(Request, about=About.TRAFFIC):
     seed: Whole = declared(
-        "Of everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0, rare=True
+        "Seed for everything random: equal seeds give equal traffic.", 0, low=0, high=NO_LIMIT, example=0, rare=True
     )
 
 
@@ -280,16 +284,16 @@ class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
 
     strict: Switch = declared("Stop at the first row of the log that cannot be used.", False, rare=True)
     sample: Number | None = declared("Keep requests with this probability; prefix reuse falls.", example=0.5, rare=True)
-    speed: Number | None = declared("Replay so many times as fast.", example=2)
+    speed: Number | None = declared("Replay this many times as fast.", example=2)
     requests: Whole | None = declared(
         "Number of requests to generate; of a log the first ones.", without="20,000 with --rate", example=20_000
     )
-    duration: Text | None = declared("Generate requests for so long: 90, 10m, 2h, 1d.", example="1h", rare=True)
+    duration: Text | None = declared("Generate requests for this long: 90, 10m, 2h, 1d.", example="1h", rare=True)
     tenants: Text | None = declared("Customers of unequal size: 10,skew=1,priorities=0/1/…", example="10,skew=1")
     servegen_model: Text | None = declared(
-        "Of ServeGen's clients: whose, where it describes several models.", example="m-small", rare=True
+        "Which model's clients to take, where ServeGen describes several.", example="m-small", rare=True
     )
-    servegen_scale: Number | None = declared("Of ServeGen's clients: so many times their rate.", example=2, rare=True)
+    servegen_scale: Number | None = declared("Multiply the rate of ServeGen's clients.", example=2, rare=True)
 
     @property
     def is_made_up(self) -> bool:

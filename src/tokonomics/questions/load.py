@@ -106,7 +106,7 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: L
 
 
 def _check_model(name: str) -> None:
-    """A name that is none is said before the traffic is missed: it may have been meant for a scenario's."""
+    """Refuse an unknown model before missing traffic is refused: the name may have been meant as a scenario file."""
     try:
         find_model(name)
     except UnknownName as unknown:

@@ -160,7 +160,7 @@ def _in_range(field: str, seconds: float, low: float, high: float) -> float:
 
 
 TEAM = "team"
-"""The label that exports tell teams by unless told otherwise; servers may be without."""
+"""The label that exports group by unless another is named; servers may lack it."""
 _BY_HOUR_S = 2 * DAY_S
 """The chart has a bar for each hour of a stretch up to this long, for each day of a longer one."""
 
@@ -209,7 +209,7 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
 
 
 def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
-    """What stands behind each address, where it is said."""
+    """Return the GPUs behind each address; None where they are not named."""
     if request.gpu is None:
         if request.gpus is not None:
             raise BadInput("needs their kind too", field="gpus", fix=f"Add {option('gpu', 'H100')}.")

@@ -364,7 +364,7 @@ _HOSTS = 2
 
 
 def _cached_share(request: CompareRequest, load: Load) -> float:
-    """Of a log's prompts, what hosts read from their caches: at its own pace, which decides what they still hold."""
+    """The share of a log's prompts that hosts read from their caches: at its own pace, which decides what they hold."""
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
     return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)
 

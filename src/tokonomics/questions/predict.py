@@ -119,7 +119,7 @@ def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResu
     if thinking is not None:
         require_writer(deployment.model)
     if thinking is not None and thinking.tokens is None:
-        what = "needs a number of tokens: no output is said here to take a share of"
+        what = "needs a number of tokens: there is no output here to take a share of"
         raise BadInput(what, field="thinking", fix=f"Such as {option('thinking', 2000)}.")
     before = thinking.tokens if thinking else None
     context = _context(request, deployment.model)
@@ -130,7 +130,7 @@ def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResu
 
 
 def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
-    """As given; where it is not, no more than the model takes: many encoders have 512 tokens."""
+    """The context that was given; else the default, cut to what the model takes (many encoders take 512 tokens)."""
     room = model.max_context - (model.images.tokens if model.images else 0)
     return request.context if "context" in request.given() else max(1, min(request.context, room))
 

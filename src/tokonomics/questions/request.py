@@ -52,13 +52,13 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the doors know of a field beside its schema, which is told the bounds and the unit alone."""
+    """What the doors know of a field beyond its schema, which holds only the bounds and the unit."""
 
     low: float | None = None
     high: float | None = None
     unit: str | None = None
     default_text: str | None = None
-    """In words, what holds where it is not given."""
+    """What holds where no value is given, in words."""
     kind: Kind = Kind.PLAIN
     place: Placement = Placement.FLAG
     metavar: str | None = None
@@ -90,8 +90,8 @@ def declared(
 ) -> Any:
     """A field: what it means, its default (``...`` where it is needed), its bounds, an example, and how it is ``Seen``.
 
-    ``without`` says in words what holds where it is not given; ``key`` is its name in files and flags where that is no
-    name in Python.
+    ``without`` says in words what holds where no value is given; ``key`` is the name in files and flags where that is
+    no name in Python.
     """
     known: Any = Seen(low=low, high=high, default_text=without, **seen)
     examples = None if example is None else [example]
@@ -106,7 +106,7 @@ def saved(help: str, example: str, without: str | None = None) -> Any:
 def texts(value: object) -> list[str]:
     """As one would type it: one text, or one for each part of a list or of names with values.
 
-    Of a list of names with values, as arrays of tables are, one for each: ``model=qwen3-8b,rate=0.1``.
+    A list of tables gives one text for each table: ``model=qwen3-8b,rate=0.1``.
     """
     if isinstance(value, Mapping):
         return [f"{name}={part}" for name, part in value.items()]
@@ -218,7 +218,7 @@ class Request(BaseModel):
     FIRST: ClassVar[tuple[str, ...]] = ()
     """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
     ABOUT: ClassVar[str]
-    """Of a group of inputs: the heading over its keys in a scenario file."""
+    """The heading over a group's keys in a scenario file."""
 
     def __init_subclass__(cls, about: str = "", **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -309,7 +309,7 @@ class Parameter(Seen):
 
 
 Parameters = Mapping[str, Parameter]
-"""Of one question, by the name of the field."""
+"""The parameters of one question, by the name of the field."""
 
 
 @lru_cache(maxsize=64)

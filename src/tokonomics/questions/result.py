@@ -25,7 +25,7 @@ class Result(Noun):
     """An answer in figures, and ways to look at it."""
 
     ROWS: ClassVar[str] = ""
-    """The part that ``to_frame`` shows unless told otherwise; itself, as one row, where there is none."""
+    """The list that ``to_frame`` shows unless another is named; empty: the result itself, as one row."""
 
     _described: Callable[[], Any] | None = PrivateAttr(default=None)
     """The door's description of it: see ``report.answer``."""

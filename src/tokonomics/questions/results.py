@@ -156,7 +156,7 @@ class PlanResult(Result, Plan):
     discounts: dict[str, float] = Field(default_factory=dict)
     """Shares that were taken off the prices of providers."""
     log_pace: LogPace | None = None
-    """Of a log of sessions: why it is planned at more requests a second than it has over all its time."""
+    """Why a log of sessions is planned at more requests a second than its mean."""
     blame: tuple[Blame, ...] = ()
     """Where no offer meets the constraints: what stands in the way."""
     deploy: tuple[DeployFile, ...] = ()
@@ -170,7 +170,7 @@ class PlanResult(Result, Plan):
     how_to_make: str | None = None
     """The tool that makes such a checkpoint, where none is known."""
     thinking: FirstAnswer | None = None
-    """Of a reasoning model: when the pick's answers begin, and what their tokens cost."""
+    """When the answers of a reasoning model begin on the pick, and what their tokens cost."""
     notes: tuple[str, ...] = ()
     """What was noted of how a config.json was read, such as fields that are not known."""
     sale: FleetSale | None = None

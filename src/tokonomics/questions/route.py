@@ -33,7 +33,7 @@ from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.units import plural
 
 _MOST_MODELS = 3
-"""Of one's own: with more, ways to send labels outgrow what can be tried."""
+"""The most models of one's own: with more, there are too many ways to send labels."""
 _OTHERS = "others"
 
 
@@ -225,7 +225,7 @@ def _labels(by: Sequence[str], values: Values) -> tuple[Counts | None, tuple[str
 def _most_frequent(
     label: Counts | None, labels: tuple[str, ...], listener: Listener
 ) -> tuple[Counts | None, tuple[str, ...]]:
-    """The labels that are told apart: of many, the rare ones together."""
+    """Keep the most frequent labels; the rare ones are joined."""
     if label is None or len(labels) <= MOST_LABELS:
         return label, labels
     order = np.argsort(-np.bincount(label, minlength=len(labels)), kind="stable")
@@ -271,7 +271,7 @@ def _qualities(
     labels: tuple[str, ...],
     listener: Listener,
 ) -> list[Floats]:
-    """Of each model, the quality of its answer to each request."""
+    """Return, for each model, the quality of its answer to each request."""
     known = {score.label for score in scores if score.label is not None}
     for name in sorted(known - set(labels)):
         hint = did_you_mean(name, labels, 1) or f"Labels: {shorten(', '.join(labels), 200)}."

@@ -65,7 +65,7 @@ class ScenarioFile:
         return {key: self._found(verb, key, _single_value(verb, key, value)) for key, value in said.items()}
 
     def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
-        """What of the file stays beside what was typed: traffic and prices that are typed replace the file's."""
+        """What the file still says beside what was typed: typed traffic and prices replace the file's."""
         price, lookup = _EITHER.get(verb, ("", ()))
         gone = replaced_by(typed) | ({price} if set(lookup) & set(typed) else set())
         values = {key: value for key, value in self.values_for(verb).items() if key not in gone}
@@ -81,7 +81,7 @@ class ScenarioFile:
         return _said_once(verb, values, typed)
 
     def with_table(self, verb: Verb) -> "ScenarioFile":
-        """Of a question that a flag of another verb asks: that verb's table, unless it has one of its own."""
+        """The file with the verb's table for a question that its flag asks, unless the question has its own table."""
         taken = {key: value for key, value in self.tables.get(verb.of, {}).items() if parameter_for(verb.name, key)}
         return replace(self, tables={verb.name: taken, **self.tables})
 
@@ -163,7 +163,7 @@ def sharers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Para
 
 
 def _said_once(verb: str, values: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
-    """Without what is said in another way: a price beats the GPU that it would be looked up for."""
+    """The values without the GPU that a price would be looked up for, where the price is given."""
     price, lookup = _EITHER.get(verb, ("", ()))
     return {key: value for key, value in values.items() if not (key in lookup and price in said)}
 
@@ -275,7 +275,7 @@ def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, ob
 
 @contextmanager
 def saying_where(verb: str, file: ScenarioFile, values: Mapping[str, object]) -> Iterator[None]:
-    """A mistake in a value of the file is said of its key there, not of an input that nobody typed."""
+    """Within it, a mistake in a value of the file names the key there, not a flag that nobody typed."""
     try:
         yield
     except TokonomicsError as error:

@@ -148,7 +148,7 @@ def _table_schema(verb: str) -> dict[str, Any]:
 
 
 def inputs_schema(request: type[Request], parameters: Parameters) -> dict[str, Any]:
-    """Of an object with these fields of a request, in this order; numbers may be text where text is taken."""
+    """The schema of an object with these fields of a request; numbers may be text where text is taken."""
     fields = request.model_json_schema(by_alias=False)["properties"]
     return {
         "type": "object",
@@ -165,7 +165,7 @@ def _input_schema(parameter: Parameter, field: dict[str, Any]) -> dict[str, Any]
 
 
 def told_by(schema: dict[str, Any]) -> dict[str, Any]:
-    """What the schema of a request's field says to a reader; what a file may hold is said by ``value_schema``."""
+    """The parts of a field's schema that a reader sees; ``value_schema`` gives the type."""
     told = {name: schema.get(name) for name in ("title", "description", "unit", "default", "examples")}
     return {name: text for name, text in told.items() if text is not None}
 

@@ -69,7 +69,7 @@ def within_context(requests: Trace, deployment: Deployment, listener: Listener) 
 
 
 def say_left_out(load: Load, context: int, listener: Listener) -> None:
-    """What of a log is not in the figures."""
+    """Note the requests of a log that the figures leave out."""
     if load.bad_rows:
         listener.note(f"{load.bad_rows:,} rows of the log could not be used: see `tokonomics trace`")
     if load.too_long:
@@ -94,7 +94,7 @@ def fleet_of(
     outages: Sequence[str] | None = None,
     timeout: str | None = None,
 ) -> FleetSettings:
-    """A checked fleet; one replica unless told."""
+    """A checked fleet; one replica by default."""
     return FleetSettings(
         **_retries(timeout),
         replicas=replicas,
@@ -192,7 +192,7 @@ def _retries(text: str | None) -> dict[str, Any]:
 
 
 def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[float, str]]:
-    """Dollars an hour of a replica among so many, and whose price it is; whole machines are shared."""
+    """A function from the number of replicas to dollars an hour of one, and whose price it is: machines are shared."""
 
     def of(count: int) -> tuple[float, str]:
         if priced.usd_per_hour is not None:

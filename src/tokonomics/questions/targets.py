@@ -65,7 +65,7 @@ def trace_for(model: ModelSpec, trace: Trace) -> Trace:
     if model.images is None:
         return trace
     if trace.prefix is not None:
-        # The tower's work is told by how much of a prompt is cached, and a cached head is text, not images.
+        # The work of the image tower follows from how much of a prompt is cached, and a cached head is text.
         what = "are not counted where prompts share their heads"
         raise BadInput(what, field="images", fix="Give lengths alone, or a log without shared prefixes.")
     return trace.resized(trace.input_tokens + np.int32(model.images.tokens), trace.output_tokens)

@@ -152,7 +152,7 @@ def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelCo
 
 
 def _requests(request: TenantsRequest, context: int, listener: Listener) -> Trace:
-    """Of one log with tenants, of a log for each tenant, or made up."""
+    """The requests of one log with tenants, of a log for each tenant, or made-up ones."""
     logs: Sequence[str] = request.trace or ()
     if len(logs) > 1 and request.by:
         raise BadInput("is for one log: of several, each is a tenant", field="by")

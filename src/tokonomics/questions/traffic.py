@@ -39,7 +39,7 @@ from tokonomics.traffic.trace import Trace, save_trace
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural
 
 _AS_GOOD_AS = 0.05
-"""By so much may made-up requests miss the rate asked for before it is said: 20,000 random ones miss it by 1 %."""
+"""Made-up requests that miss the rate by more than this are noted; 20,000 random ones miss it by 1 %."""
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 _LEAST_RATE, _MOST_RATE = 1e-9, 1e9
 """Requests a second that a ``Workload`` takes."""
@@ -303,7 +303,7 @@ def read_rate(text: str) -> float:
 
 
 def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
-    """Requests a second that come to so many tokens a month."""
+    """Requests a second that come to this many tokens a month."""
     rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")

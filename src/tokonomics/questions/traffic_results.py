@@ -67,13 +67,13 @@ class SimulateResult(Result, Outcome):
     usd_per_job: float | None = None
     """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
     thinking: FirstAnswer | None = None
-    """Of a reasoning model: when the answer begins, and what its tokens cost."""
+    """When the answer of a reasoning model begins, and what its tokens cost."""
     lengths: str = ""
     """How long prompts and answers are, in words."""
     too_long: int = 0
-    """Of the refused ones: longer than the model's context."""
+    """Requests refused because they are longer than the model's context."""
     sides: tuple[SideOutcome, ...] = ()
-    """Of a disaggregated fleet: what computes prompts, then what answers."""
+    """The two sides of a disaggregated fleet: prefill, then decode."""
     classes: ClassReport | None = None
     """What each class of service gets and pays, where there are any."""
     timeline: tuple[Moment, ...]

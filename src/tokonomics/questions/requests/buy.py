@@ -158,7 +158,7 @@ class FleetRequest(
         "The most of the demand that one spot zone may take with it.",
         low=0,
         high=1,
-        without="1; 0 where it is not bought again",
+        without="1; 0 with --no-fallback",
         example=0.5,
         rare=True,
     )
@@ -306,7 +306,7 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
 
 class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, ImageInputs, ThinkingInput, Profiled):
     """
-    Times have an interval, and it is said where they go.
+    Each time has an interval, and the parts that it is made of.
 
     Examples:
       tokonomics predict llama-3.1-8b --gpu H200 --batch 64 --context 1024

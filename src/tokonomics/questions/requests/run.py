@@ -48,7 +48,7 @@ class Rented(Ran, Objectives, GpuPrice):
     """A machine or an API with a price, and the latency targets that its loads are held against."""
 
     api: Text | None = declared(
-        "Of an API: host:model as in `tokonomics apis`, or dollars per Mtok of input/output: 0.59/0.79.",
+        "Price of an API: host:model as in `tokonomics apis`, or $ per Mtok of input/output: 0.59/0.79.",
         example="groq:llama-3.3-70b-versatile",
     )
 
@@ -81,16 +81,18 @@ class LoadTest(Request):
         example=1000,
         unit="tokens",
     )
-    output: Text = declared("Answer tokens, likewise.", "const:128", kind=Kind.LENGTHS, example=300, unit="tokens")
-    requests: Whole | None = declared("At most so many a load.", low=1, high=10**7, example=1000)
-    seconds: Number = declared("At most so long a load.", 60.0, unit="s")
+    output: Text = declared(
+        "Answer tokens, written the same way.", "const:128", kind=Kind.LENGTHS, example=300, unit="tokens"
+    )
+    requests: Whole | None = declared("The most requests of a load.", low=1, high=10**7, example=1000)
+    seconds: Number = declared("The most seconds of a load.", 60.0, unit="s")
     precision: Number = declared("Stop when mean latencies are known this closely.", 0.05, rare=True)
-    max_usd: Number | None = declared("At most so many dollars in all.", example=5, unit="USD")
-    retries: Whole = declared("Of requests the server did not take.", 1, low=0, high=10, rare=True)
+    max_usd: Number | None = declared("The most dollars in all.", example=5, unit="USD")
+    retries: Whole = declared("Retries of requests that the server did not take.", 1, low=0, high=10, rare=True)
     timeout: Number = declared("Seconds after which a request has failed.", 600.0, unit="s")
-    speed: Number | None = declared("Replay so many times as fast.", example=2)
+    speed: Number | None = declared("Replay this many times as fast.", example=2)
     seed: Whole | None = declared(
-        "Of prompts and arrivals; the same seed sends the same.", low=0, without="new", example=0
+        "Seed for prompts and arrivals; the same seed sends the same.", low=0, without="new", example=0
     )
     save: Text | None = saved("Keep the result with every request (.json), for import.", "run.json")
 
@@ -131,7 +133,7 @@ class ImportResultsRequest(Rented, Profiled):
         example="llama-3.1-8b",
     )
     baseline: Text | None = declared(
-        "Of lm-evaluation-harness: the results of the model as published.", kind=Kind.FILE, example="bf16.json"
+        "Results of lm-evaluation-harness of the model as published.", kind=Kind.FILE, example="bf16.json"
     )
     keep: Switch = declared("Keep the recovery in your catalogue: it counts before published ones.", False, writes=True)
 
@@ -188,7 +190,7 @@ class CalibrateRequest(Ran):
         "Which of our engines stands for the one that ran.", without="as the files say, or vllm", example="vllm"
     )
     hold_out: Number = declared("Share of the loads that judge instead of teaching, 0.1 to 0.5.", 0.5)
-    name: Text | None = declared("Of the profile.", without="the GPU's", example="my-h100")
+    name: Text | None = declared("Name of the profile.", without="the GPU's", example="my-h100")
     out: Text | None = saved("Save the profile (.json).", "h100.json", without="only shown")
 
 
@@ -213,7 +215,7 @@ class ValidateRequest(Profiled):
     )
     split: Text | None = declared("Only rows of this split, where the table has one.", example="dev", rare=True)
     fit_on: Text | None = declared(
-        "Of an engine's log: runs to fit step times on, e.g. 'closed-*,poisson-16'.", example="closed-*,poisson-16"
+        "Runs of an engine's log to fit step times on: 'closed-*,poisson-16'.", example="closed-*,poisson-16"
     )
     steps_from: Text | None = declared(
         "Another log of the same engine to fit step times on.", kind=Kind.FILE, example="log.json", rare=True
@@ -266,7 +268,7 @@ class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted
     FIRST = ("since", "until", "by")
 
     since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "1d", example="7d")
-    until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
+    until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
     by: Text = declared("model, target, engine, day, hour or any label, with commas.", "model,day")
     csv: Text | None = saved("Save the lines as a table.", "week.csv")
 
@@ -288,7 +290,7 @@ class MeterExportRequest(InLedger, BehindAddress):
         "litellm, focus, openmetrics or csv.", ..., place=Placement.FIRST, metavar="FORMAT", example="litellm"
     )
     since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "30d", example="7d")
-    until: Text | None = declared("To, likewise.", without="now", example="2026-11-08")
+    until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
     by: Text = declared("The label that says whose a charge is.", "team", example="team")
     plan: Text | None = declared(
         "Export what will be paid instead: the file of `tokonomics plan … --json`.",
@@ -336,7 +338,9 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan, Budgeted):
     from_now: Switch = declared("Leave out the time since the last meter on this ledger.", False)
     label: Texts | None = declared("For reports: team=search. Repeat it for more.", example=["team=search"])
     prometheus: Text | None = declared("Read engines through the Prometheus that scrapes them.", example=PROMETHEUS)
-    query: Text | None = declared('Of its series: namespace="prod",job=~"vllm.*".', example='namespace="prod"')
+    query: Text | None = declared(
+        'Only these of its series: namespace="prod",job=~"vllm.*".', example='namespace="prod"'
+    )
     keep_label: Texts | None = declared("Its label to group reports by: team. Repeat.", example=["team"])
     since: Text | None = declared("Read its past first, from: 1d, 2026-11-08.", example="1d")
     listen: Text | None = declared("Serve our own /metrics: 9464, 0.0.0.0:9464; see `meter files`.", example="9464")

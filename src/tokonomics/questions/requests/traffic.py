@@ -157,7 +157,7 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
         "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h", rare=True
     )
     replicas: Whole | None = declared(
-        "Compare on so many.", low=1, high=1000, without="what it takes without a cache", example=2
+        "Compare on this many replicas.", low=1, high=1000, without="what it takes without a cache", example=2
     )
     prompts: Text | None = declared(
         "Texts: .txt, .jsonl, .csv, .parquet; fixed parts are found.", kind=Kind.FILE, example="prompts.jsonl"
@@ -278,7 +278,7 @@ class RouteRequest(SeveralModels, Judged, PlanInputs, Attributed, Conversations,
     )
     by: Texts | None = declared("Send requests by a label of the log, each value to one model.", example=["task"])
     share: Share | None = declared(
-        "Of the requests, answered by the first model.",
+        "Share of the requests that the first model answers.",
         low=0.01,
         high=0.99,
         without="scores from 0.5, or half",
