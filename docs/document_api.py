@@ -120,7 +120,7 @@ def _function(asked: Function) -> list[str]:
     lines = [f"## {asked.__name__}", "", f"`tk.{asked.__name__}(…) -> {asked.returns}`", "", _plain(about), ""]
     examples = said[len(about) :].split("\nArguments:")[0].strip()
     lines += ["```python", _run(examples, {}).rstrip("\n"), "```", ""]
-    lines += [f"On the command line: `tokonomics {asked.verb.name}`.", ""]
+    lines += [f"On the command line: `tokonomics {' '.join(asked.verb.words)}`.", ""]
     lines += ["| argument | type | default | |", "|---|---|---|---|", *map(_argument, asked.arguments.values())]
     found = _result(asked)
     if found:
