@@ -18,7 +18,9 @@ import polars as pl
 from tokonomics.errors import TokonomicsError as TokonomicsError
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
-from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
+from tokonomics.questions.levers import LeversResult
+from tokonomics.questions.simulate import CapacityResult, SimulateResult
+from tokonomics.questions.traffic import TraceResult
 from tokonomics.traffic.trace import Trace
 
 __version__: str

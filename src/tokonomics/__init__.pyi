@@ -9,7 +9,9 @@ import polars as pl
 from tokonomics.errors import TokonomicsError as TokonomicsError
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
-from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
+from tokonomics.questions.levers import LeversResult
+from tokonomics.questions.simulate import CapacityResult, SimulateResult
+from tokonomics.questions.traffic import TraceResult
 from tokonomics.traffic.trace import Trace
 
 __version__: str
@@ -305,9 +307,9 @@ def levers(
 def models(
     match: Words | None = None,
     *,
-    family: Words | None = None,
     as_family: Words | None = None,
     hub: bool = False,
+    family: Words | None = None,
     moe: bool | None = None,
 ) -> pl.DataFrame: ...
 def offers(

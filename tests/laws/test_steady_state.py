@@ -15,8 +15,7 @@ from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.results import PlanResult
-from tokonomics.questions.simulate import capacity, simulate
-from tokonomics.questions.traffic_results import SimulateResult
+from tokonomics.questions.simulate import SimulateResult, capacity, simulate
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.counted import counted
 from tokonomics.serving.loop import Watcher

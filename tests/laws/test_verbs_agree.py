@@ -33,9 +33,8 @@ from tokonomics.questions.requests.traffic import (
     SimulateRequest,
     TenantsRequest,
 )
-from tokonomics.questions.simulate import capacity, simulate
+from tokonomics.questions.simulate import SimulateResult, capacity, simulate
 from tokonomics.questions.tenants import tenants
-from tokonomics.questions.traffic_results import SimulateResult
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.traffic.arrivals import parse_arrivals

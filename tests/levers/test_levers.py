@@ -35,8 +35,8 @@ from tokonomics.levers.stack import ORDER, Stacked, Waterfall, naive_setup, orde
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import decode_step
+from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import levers_view
 from tokonomics.report.answer import Answer
 from tokonomics.report.rich_text import renderable

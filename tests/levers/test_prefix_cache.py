@@ -25,8 +25,8 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
+from tokonomics.questions.cache import CacheResult
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.outcome import outcome

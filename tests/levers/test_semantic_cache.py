@@ -31,8 +31,8 @@ from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
+from tokonomics.questions.cache import CacheResult
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report.cache_view import cache
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate

@@ -15,10 +15,12 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
+from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.result import Result, frame_of
 from tokonomics.questions.results import BreakevenResult, FleetResult, PlanResult
-from tokonomics.questions.traffic_results import CapacityResult, LeversResult, SimulateResult, TraceResult
+from tokonomics.questions.simulate import CapacityResult, SimulateResult
+from tokonomics.questions.traffic import TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 Cli = Callable[..., subprocess.CompletedProcess[str]]

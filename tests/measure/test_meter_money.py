@@ -10,8 +10,7 @@ from tests.measure.meter_states import budget, group, state
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import ExposedSettings, metrics
 from tokonomics.questions.listener import Listener
-from tokonomics.questions.measured_results import MeterReportResult
-from tokonomics.questions.meter import meter_report
+from tokonomics.questions.meter import MeterReportResult, meter_report
 from tokonomics.questions.requests.run import MeterReportRequest
 from tokonomics.report.blocks import sections
 from tokonomics.report.markdown import markdown

@@ -28,7 +28,7 @@ from tokonomics.measure.measurements import (
 from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
 from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
-from tokonomics.questions.measured_results import ValidateResult
+from tokonomics.questions.calibrate import ValidateResult
 from tokonomics.questions.requests.run import ValidateRequest
 from tokonomics.report.validate_view import validate as described
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s

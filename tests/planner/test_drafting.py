@@ -26,7 +26,7 @@ from tokonomics.planner.prospects import prospects
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import SimulateRequest
-from tokonomics.questions.traffic_results import SimulateResult
+from tokonomics.questions.simulate import SimulateResult
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
 from tokonomics.report.rich_text import as_text

@@ -7,7 +7,7 @@ import pytest
 
 from tokonomics.planner.route_models import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import RouteResult
+from tokonomics.questions.route import RouteResult
 from tokonomics.report.route_view import route
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.serving.spread import spread

@@ -24,10 +24,10 @@ from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, brea
 from tokonomics.money.fleet import FleetComparison
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.questions.results import FleetResult
-from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
 from tokonomics.report.charts.bills import breakeven_chart, swings_chart

@@ -12,7 +12,7 @@ from tokonomics.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.deployment import deploy
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import TenantsResult
+from tokonomics.questions.tenants import TenantsResult
 from tokonomics.report.charts.levers import tenants_chart
 from tokonomics.report.tenants_view import tenants
 from tokonomics.traffic.arrivals import parse_arrivals

@@ -17,8 +17,8 @@ from tokonomics.levers.ranking import Ranked, arrival_patterns, arriving, rank_l
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.breakeven import with_shared_head
 from tokonomics.planner.plan import plan
+from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import LeversResult
 from tokonomics.report.levers_view import levers
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings, Router

@@ -12,11 +12,6 @@ from tokonomics.questions.verbs import QUESTIONS
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 NAMES = {name.replace("_", "-") for verb in QUESTIONS.values() for name in verb.parameters}
 OURS = NAMES | {"from", "to", "help", "json"}
-    "from",
-    "to",
-    "help",
-    "json",
-}
 """An engine's own flag, in a file or beside its name, is what the reader types there."""
 MODEL = {"model": "llama-3.1-8b"}
 TRAFFIC = {"rate": 5, "input": 1000, "output": 300}

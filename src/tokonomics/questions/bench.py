@@ -20,12 +20,13 @@ from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun, Stated, save_run
-from tokonomics.measure.importers.lm_eval import HarnessRun, kept_quality, read_scores
+from tokonomics.measure.importers.lm_eval import HarnessRun, KeptQuality, kept_quality, read_scores
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import (
     GivenMachine,
     MeasuredMachine,
     Price,
+    PricedRun,
     as_model,
     machine_of,
     price_run,
@@ -35,13 +36,50 @@ from tokonomics.measure.stated_setup import stated_weights
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
+from tokonomics.questions.result import Result
 from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.generate import agent_in, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.trace import Trace
+from tokonomics.units import fine_percent, plural, usd
+
+
+class PricedRunResult(Result, PricedRun):
+    """A measured run with what it costs and how far predictions were off."""
+
+    ROWS = "run.points"
+
+    def headline(self) -> str:
+        what = f"{self.run.model or 'a server'}, measured by {self.run.tool}"
+        best = self.verdict.best
+        if best is None:
+            return f"{what}: {plural(len(self.points), 'load')}"
+        point, price = self.run.points[best], self.points[best].usd_per_mtok
+        if price is None:
+            return f"{what}: {point.output_tokens_per_s:,.0f} output tokens/s at {point.load}"
+        return f"{what}: {usd(price.blended)} per Mtok at {point.load}"
+
+
+class RecoveryResult(Result, KeptQuality):
+    """What a quantised model keeps of the published one's scores."""
+
+    ROWS = "tasks"
+
+    model: str
+    name: str
+    """The model's, for people."""
+    part: QuantisedPart
+    precision: Precision
+    published: Precision
+    """What it is compared with."""
+    kept: bool
+    """In the user's catalogue, where plans find it."""
+
+    def headline(self) -> str:
+        what = self.precision.upper() if self.part == "weights" else f"{self.precision.upper()} KV cache"
+        return f"{self.model} {what}: {fine_percent(self.recovery)} recovered over {plural(len(self.tasks), 'task')}"
 
 
 def priced(run: BenchmarkRun, request: Rented) -> PricedRunResult:

@@ -5,24 +5,36 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.errors import BadInput, option
-from tokonomics.levers.prefix_cache import prefix_cache_lever
+from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
 from tokonomics.levers.semantic_cache import (
     THRESHOLDS,
     SemanticHits,
+    SemanticLever,
     false_hits,
     semantic_cache_lever,
     semantic_hits,
 )
-from tokonomics.levers.templates import template_lever, text_templates
+from tokonomics.levers.templates import TemplateLever, TextTemplate, template_lever, text_templates
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import CacheRequest
+from tokonomics.questions.result import Result
 from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
 from tokonomics.questions.targets import check_jobs, check_pauses, targets_of
 from tokonomics.questions.traffic import read_time, traffic_of
-from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.traffic.prompts import Prompts, embed, read_pairs, read_prompts
+
+
+class CacheResult(Result):
+    """What each kind of caching saves."""
+
+    prefix_cache: PrefixCacheLever | None
+    templates: TemplateLever | None
+    text_templates: tuple[TextTemplate, ...]
+    semantic: SemanticHits | None
+    semantic_bill: SemanticLever | None
+    price_from: str | None
 
 
 def cache(request: CacheRequest, listener: Listener = SILENT) -> CacheResult:

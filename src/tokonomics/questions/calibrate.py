@@ -1,5 +1,6 @@
 """How good are predictions, and what does one's own machine do differently? ``validate``, ``calibrate``, ``probe``."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,73 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import check_path
+from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.calibrate import calibrate as fit
 from tokonomics.measure.engine_log import is_engine_log, read_engine_log
 from tokonomics.measure.evidence import read_evidence
 from tokonomics.measure.measurements import parse_json, read_measurements, read_text
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
-from tokonomics.measure.replay import replay
+from tokonomics.measure.replay import Replay, replay
+from tokonomics.measure.validate import Validation
 from tokonomics.measure.validate import validate as score
-from tokonomics.physics.calibration import using, write_profile
+from tokonomics.physics.calibration import Profile, using, write_profile
 from tokonomics.questions.bench import paths_of, require_range, said_of
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.measured_results import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
 from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling
+from tokonomics.units import percent, plural
+
+
+class CalibrateResult(Result, Calibrated):
+    """A profile, what was learned of each server, and its errors on held-out loads."""
+
+    ROWS = "groups"
+
+    saved_to: Any = beside()
+    """The file that holds the profile; None where nothing was kept."""
+
+    def headline(self) -> str:
+        learned = plural(len(self.profile.corrections), "correction")
+        return f"{self.profile.name}: {learned} from {plural(len(self.groups), 'server')}"
+
+
+class ProbeResult(Result):
+    """A profile from the kernels of one GPU; the file that it is saved to also holds the timings."""
+
+    profile: Profile
+    saved_to: Any = beside()
+
+    def plain(self) -> Any:
+        return self.profile.model_dump(mode="json")
+
+    def headline(self) -> str:
+        return f"{', '.join(self.profile.gpus)}: kernels timed on {self.profile.made}"
+
+
+class ValidateResult(Result, Validation):
+    """Errors of predictions, by group, and what could not be predicted."""
+
+    predictions: Any = beside()
+
+    def headline(self) -> str:
+        if self.overall is None:
+            return f"none of {plural(self.rows, 'row')} could be predicted"
+        return (
+            f"{self.predicted:,} of {plural(self.rows, 'row')} predicted: median error "
+            f"{percent(math.expm1(self.overall.median_abs_log_error))}, "
+            f"{percent(self.overall.inside_interval)} inside the interval"
+        )
+
+
+class ReplayResult(Result, Replay):
+    """The runs of an engine's log, each served again in the simulator."""
+
+    ROWS = "runs"
+
+    def headline(self) -> str:
+        return f"{self.model} on {self.gpu}: {plural(len(self.runs), 'run')} replayed"
 
 
 def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> CalibrateResult:

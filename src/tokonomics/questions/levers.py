@@ -1,14 +1,18 @@
 """What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
 
+from typing import Any
+
+from pydantic import Field
+
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.levers.lever_list import KNOBS, Choices, all_levers
-from tokonomics.levers.ranking import rank_levers, utilization_bills
-from tokonomics.levers.stack import order_from
+from tokonomics.levers.ranking import Ranking, Utilization, rank_levers, utilization_bills
+from tokonomics.levers.stack import Waterfall, order_from
 from tokonomics.levers.stack import stack as stacked
-from tokonomics.money.breakeven import upkeep
+from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
@@ -19,14 +23,56 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import load_of
 from tokonomics.questions.offers import extras_of, offers_of
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.targets import check_pauses, targets_of
-from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.workload import Workload
+from tokonomics.units import percent, usd
+
+
+class LeversResult(Result, Ranking):
+    """Every lever, the largest saving first, and all that help together."""
+
+    ROWS = "levers"
+
+    utilization: Utilization | None
+    """The bill against batch limit, load and burstiness, where asked for."""
+    upkeep_now: Upkeep | None = None
+    """A month of today's setup with people and overheads, where any are given."""
+    upkeep_together: Upkeep | None = None
+    """The same with all levers that help."""
+    workload: Workload
+    slos: tuple[Slo, ...] = Field(alias="promises")
+
+    setup: Any = beside()
+
+    def headline(self) -> str:
+        now, together = usd(self.now.usd_per_month), usd(self.together.usd_per_month)
+        if not self.taken:
+            return f"{self.now.deployment}: {now} a month, and no lever lowers it"
+        first = next((lever for lever in self.levers if lever.name in self.taken and lever.saved_share > 0), None)
+        alone = f"; {first.name} alone: {percent(first.saved_share)} less" if first else ""
+        return (
+            f"{self.now.deployment}: {now} a month now, {together} with all that help "
+            f"({percent(self.saved_share)} less){alone}"
+        )
+
+
+class StackResult(Result, Waterfall):
+    """From one request at a time to the best deployment found, step by step."""
+
+    ROWS = "steps"
+
+    workload: Workload
+    slos: tuple[Slo, ...] = Field(alias="promises")
+    setup: Any = beside()
+
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""

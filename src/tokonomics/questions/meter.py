@@ -5,6 +5,7 @@ import time
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
@@ -12,7 +13,9 @@ from tokonomics.catalog.places import WORLD, grid_named
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.bill import (
+    MeteredEnergy,
     MeteredGpu,
+    StatementSale,
     bill,
     bill_csv,
     bill_sale,
@@ -30,19 +33,18 @@ from tokonomics.measure.meter.export import (
 )
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
-from tokonomics.measure.meter.price_factors import read_plan, unusual_days
+from tokonomics.measure.meter.price_factors import UnusualDay, read_plan, unusual_days
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus
 from tokonomics.measure.meter.readings import GpuSource, SystemClock, dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.scrape import PrometheusApi, address_of
 from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
-from tokonomics.measure.meter.state import Planned
+from tokonomics.measure.meter.state import BudgetState, Planned, Statement
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S
-from tokonomics.money.breakeven import upkeep
+from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cost import require_positive
 from tokonomics.money.sale import sell_terms
 from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.offers import extras_of
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
@@ -53,7 +55,33 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
+from tokonomics.questions.result import Result, beside
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds, usd
+
+
+class MeterReportResult(Result, Statement):
+    """What metered tokens have cost."""
+
+    ROWS = "lines"
+
+    unusual: tuple[UnusualDay, ...] = ()
+    """Days whose price leaves its band, and why."""
+    sale: StatementSale | None = None
+    """What was earned, where a price or a margin is given."""
+    budgets: tuple[BudgetState, ...] = ()
+    energy: MeteredEnergy | None = None
+    """What the servers drew and emitted; None where the GPUs were neither read nor named."""
+    upkeep: Upkeep | None = None
+    """The same bill with people and overheads of this stretch, where any are given."""
+    in_time: Any = beside()
+    """The same by ``over`` alone, for the chart."""
+    over: Any = beside()
+    extent: Any = beside()
+    """When the ledger begins and ends, in Unix seconds."""
+
+    def headline(self) -> str:
+        price = self.total.usd_per_mtok
+        return f"{usd(self.total.usd)} in all" + ("" if price is None else f", {usd(price)} per Mtok")
 
 
 def ledger_of(request: InLedger) -> Path:

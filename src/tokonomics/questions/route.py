@@ -16,21 +16,32 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
-from tokonomics.planner.route_models import OwnModel, RoutedModel, called, part_of, tokens_in
+from tokonomics.planner.route_models import OwnModel, RoutedModel, RouteReport, called, part_of, tokens_in
 from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing
 from tokonomics.questions.deployment import require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.load import cases_of, load_of, question_of, say_not_tried
 from tokonomics.questions.offers import every_offer
 from tokonomics.questions.requests.traffic import RouteRequest
+from tokonomics.questions.result import Result
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.targets import targets_of
-from tokonomics.questions.traffic_results import RouteResult
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.formats import UNNAMED
 from tokonomics.traffic.trace import Counts, Floats
-from tokonomics.units import plural
+from tokonomics.units import plural, usd
+
+
+class RouteResult(Result, RouteReport):
+    """Ways to share traffic among models."""
+
+    ROWS = "ways"
+
+    def headline(self) -> str:
+        way = self.best or self.ways[-1]
+        return f"{way.name}: {usd(way.usd_per_month)} a month"
+
 
 _MOST_MODELS = 3
 """The most models of one's own: with more, there are too many ways to send labels."""

@@ -20,6 +20,7 @@ from tokonomics.planner.parsing import router_from
 from tokonomics.questions.deployment import deployment_of
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import (
     apart,
     check_servable,
@@ -41,11 +42,10 @@ from tokonomics.questions.targets import (
     trace_for,
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
-from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
-from tokonomics.serving.class_outcome import simulated
+from tokonomics.serving.class_outcome import FirstAnswer, simulated
 from tokonomics.serving.loop import Watcher
-from tokonomics.serving.outcome import Outcome, moments, outcome, save_records, sides
-from tokonomics.serving.playback import playback
+from tokonomics.serving.outcome import Moment, Outcome, SideOutcome, moments, outcome, save_records, sides
+from tokonomics.serving.playback import Playback, playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for
 from tokonomics.serving.simulator import simulate as run
 from tokonomics.serving.state import REFUSED, too_long
@@ -53,7 +53,7 @@ from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.load import Load, load_of_requests
 from tokonomics.sizing.screen import late_by_pauses
-from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed
+from tokonomics.sizing.search import HighestRate, NeverHolds, ReplicasNeeded, highest_rate, replicas_needed
 from tokonomics.sizing.setup import Handling, Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.slo import Slo
@@ -61,6 +61,83 @@ from tokonomics.traffic.tenants import classed, strictest, without_classes
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import lengths_text, parse_thinking
 from tokonomics.types import copied
+from tokonomics.units import plural, requests_a_second, seconds, usd
+
+
+class SimulateResult(Result, Outcome):
+    """A simulation in figures, its bill, and how it went over time."""
+
+    deployment: str
+    usd_per_mtok: float | None
+    """The whole bill over all tokens; None where no price is known."""
+    cost: ServedCost | None
+    usd_per_job: float | None = None
+    """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
+    thinking: FirstAnswer | None = None
+    """When the answer of a reasoning model begins, and what its tokens cost."""
+    lengths: str = ""
+    """How long prompts and answers are, in words."""
+    too_long: int = 0
+    """Requests refused because they are longer than the model's context."""
+    sides: tuple[SideOutcome, ...] = ()
+    """The two sides of a disaggregated fleet: prefill, then decode."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays, where there are any."""
+    timeline: tuple[Moment, ...]
+    playback: Playback | None = None
+    """The run moment by moment, and who missed the SLO, where asked for."""
+    wall_s: float
+    simulated_requests_per_s: float
+
+    hopeless: Any = beside()
+    """Why no hardware meets the SLOs (``NotServed``); None where some might."""
+    simulation: Any = beside()
+    log: Any = beside()
+
+    def plain(self) -> Any:
+        found = super().plain()
+        return {"deployment": found.pop("deployment"), **found}
+
+    def headline(self) -> str:
+        price = "no price" if self.usd_per_mtok is None else f"{usd(self.usd_per_mtok)} per Mtok"
+        times = [(name, spread.p99) for name, spread in (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))]
+        latency = "".join(f", {name} p99 {seconds(value)}" for name, value in times if value is not None)
+        missed = ", ".join(target.slo for target in self.slo if not target.met)
+        verdict = "" if self.slo_met is None else f"; {missed} missed" if missed else "; every SLO met"
+        return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{verdict}"
+
+
+class CapacityResult(Result):
+    """The highest rate of one replica, and the replicas that a log needs."""
+
+    ROWS = "highest_rate.trials"
+
+    deployment: str
+    rate: float
+    """Requests a second that one replica holds."""
+    replicas: int | None
+    """For the log at its own rate; None for made-up requests."""
+    usd_per_mtok: float | None
+    usd_per_job: float | None = None
+    """Of sessions: what is paid while they are offered, over the finished ones."""
+    lengths: str = ""
+    """How long prompts and answers are, in words."""
+    highest_rate: HighestRate
+    replicas_needed: ReplicasNeeded | None
+    cost: ServedCost | None
+    classes: ClassReport | None = None
+    """What each class of service gets and pays at that rate, where there are any."""
+
+    placed: Any = beside()
+    log: Any = beside()
+
+    def headline(self) -> str:
+        price = "" if self.usd_per_mtok is None else f", {usd(self.usd_per_mtok)} per Mtok"
+        needed = "" if self.replicas is None else f"; this log needs {plural(self.replicas, 'replica')}"
+        breaks = self.highest_rate.breaks
+        holds = requests_a_second(f"{self.rate:.3g}")
+        return f"{self.deployment}: {holds} a replica, then {breaks}{needed}{price}"
+
 
 _WORTH_COUNTING = 200_000
 """Requests from which a simulation takes long enough for a progress bar."""

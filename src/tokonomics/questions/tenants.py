@@ -3,28 +3,83 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.levers.lora import lora_lever
-from tokonomics.levers.noisy_neighbour import noisy_neighbour
+from tokonomics.levers.lora import LoraLever, lora_lever
+from tokonomics.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
 from tokonomics.levers.tenancy import Pooling, Sharing, TenantRow, pool
 from tokonomics.money.attribution import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
-from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms
+from tokonomics.money.sale import Sale, SellPrice, SellTerms, break_even, sell_terms
 from tokonomics.planner.class_report import ClassReport, class_report
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.deployment import deployment_of, require_writer
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TenantsRequest
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
 from tokonomics.questions.targets import classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of
-from tokonomics.questions.traffic_results import LabelCost, LabelRow, TenantSale, TenantsResult, TenantsSale
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.slo import ServiceClass
 from tokonomics.traffic.tenants import classed, joined, present
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
+
+
+class TenantSale(Noun):
+    tenant: str
+    hour: Sale
+    """Revenue from its tokens against its part of the shared fleet's bill."""
+
+
+class TenantsSale(Noun):
+    """What an hour of the shared fleet earns, tenant by tenant."""
+
+    usd_per_mtok: SellPrice
+    tenants: tuple[TenantSale, ...]
+    hour: Sale
+    break_even_tokens_per_day: float | None
+    """Of all tenants together, at this mix."""
+    break_even_load: float | None
+    """Of what full batches would do; None where that is not known."""
+
+
+class LabelRow(Noun):
+    """What the requests with one value of a label pay of the shared fleet."""
+
+    value: str
+    requests: int
+    tokens: int
+    pays_usd_per_hour: float
+
+
+class LabelCost(Noun):
+    """The bill of the shared fleet by one label, the largest first."""
+
+    label: str
+    values: tuple[LabelRow, ...]
+
+
+class TenantsResult(Result, Pooling):
+    """One fleet for all tenants, or one for each."""
+
+    by: tuple[LabelCost, ...] = ()
+    """Where tenants are named by several labels: each label alone."""
+    noisy_neighbour: NoisyNeighbour
+    lora: LoraLever | None
+    price_from: str
+    sale: TenantsSale | None = None
+    """What the shared fleet earns, where a price or a margin is given."""
+    classes: ClassReport | None = None
+    """What each class of service gets and pays on the shared fleet, where there are any."""
+    targets: Any = beside()
+
+    def plain(self) -> Any:
+        return super().plain() | {"gain": self.gain, "saved_share": self.bill.saved_share}
+
 
 _TAKES_A_WHILE = 400_000
 """Requests from which some twenty simulations of all of them take more than half a minute."""

@@ -15,8 +15,8 @@ from tokonomics.planner.parsing import amount
 from tokonomics.questions.inputs import Attributed, Conversations, Traffic, TrafficShape
 from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
+from tokonomics.questions.result import Result
 from tokonomics.questions.tables import say_columns, trace_in
-from tokonomics.questions.traffic_results import TraceResult
 from tokonomics.sizing.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.attribution import labels_in
@@ -34,9 +34,21 @@ from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.recognise import DescribesClients
 from tokonomics.traffic.servegen import servegen_trace
-from tokonomics.traffic.summary import summarize
+from tokonomics.traffic.summary import TraceSummary, summarize
 from tokonomics.traffic.trace import Trace, save_trace
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count, percent, plural, seconds
+
+
+class TraceResult(Result, TraceSummary):
+    """What traffic is like."""
+
+    def headline(self) -> str:
+        span = seconds(self.duration_s)
+        return (
+            f"{self.source}: {plural(self.requests, 'request')} over {span}, {self.rate:.3g} a second; "
+            f"{count(self.input.mean)} tokens in and {count(self.output.mean)} out in the mean"
+        )
+
 
 _AS_GOOD_AS = 0.05
 """Made-up requests that miss the rate by more than this are noted; 20,000 random ones miss it by 1 %."""

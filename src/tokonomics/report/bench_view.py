@@ -8,7 +8,7 @@ from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.questions.measured_results import PricedRunResult, RecoveryResult
+from tokonomics.questions.bench import PricedRunResult, RecoveryResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer

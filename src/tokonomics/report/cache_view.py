@@ -9,8 +9,8 @@ from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
 from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
+from tokonomics.questions.cache import CacheResult
 from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.questions.traffic_results import CacheResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import short_run, turns_side_by_side

@@ -6,8 +6,8 @@ from functools import partial
 from tokonomics.errors import option
 from tokonomics.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
 from tokonomics.levers.stack import Drafted, Step, Waterfall
+from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text

@@ -17,7 +17,7 @@ from tokonomics.measure.meter.state import (
     StatementLine,
     Verdict,
 )
-from tokonomics.questions.measured_results import MeterReportResult
+from tokonomics.questions.meter import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer

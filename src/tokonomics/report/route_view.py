@@ -6,7 +6,7 @@ from functools import partial
 from tokonomics.errors import option
 from tokonomics.planner.route_models import RouteBreakEven, RouteWay
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import RouteResult
+from tokonomics.questions.route import RouteResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, aged_since, and_slos, time_text, workload_text

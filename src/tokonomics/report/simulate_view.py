@@ -8,7 +8,7 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.serving import AS_GIVEN
-from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
+from tokonomics.questions.simulate import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.playback_view import missed_sections, player

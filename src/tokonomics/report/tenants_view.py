@@ -8,7 +8,7 @@ from tokonomics.levers.lora import LoraLever
 from tokonomics.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
 from tokonomics.levers.tenancy import FleetRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
-from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
+from tokonomics.questions.tenants import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import SALE_COLUMNS, class_sections, price_text, sale_cells, verdict

@@ -13,7 +13,7 @@ from tokonomics.measure.calibrate import GroupResult
 from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
 from tokonomics.physics.calibration import Correction, Fitted, HeldOut, Kernels, Profile
-from tokonomics.questions.measured_results import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
+from tokonomics.questions.calibrate import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.run import ValidateRequest
 from tokonomics.report import blocks, charts
