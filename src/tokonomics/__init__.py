@@ -8,6 +8,8 @@ A name is loaded when it is first used, so that importing this package costs not
 all arguments stand in ``__init__.pyi``, which ``docs/library_stub.py`` writes from the requests.
 """
 
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
@@ -26,6 +28,17 @@ def __getattr__(name: str) -> Any:
     found = errors.TokonomicsError if name == "TokonomicsError" else library.function(name)
     globals()[name] = found
     return found
+
+
+class _Library(ModuleType):
+    """Keeps ``tk.fleet`` and ``tk.levers`` functions where the packages of these names are imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Library
 
 
 def __dir__() -> list[str]:

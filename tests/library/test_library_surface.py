@@ -161,3 +161,8 @@ def test_messages_speak_of_arguments_instead_of_flags() -> None:
         'end: must be later than start\n  Such as rate=5, or tokens_per_month="2B"; see `tokonomics fit x --gpu H100`.'
     )
     assert spelled(f"{option('slo', 'ttft_p99=0.5')}", in_python) == 'slo="ttft_p99=0.5"'
+
+
+def test_a_package_of_the_same_name_does_not_take_a_functions_place() -> None:
+    code = "import tokonomics as tk, tokonomics.fleet.design, tokonomics.levers.stack; print(tk.fleet, tk.levers)"
+    assert run(code).stdout.split("\n")[0] == "<function tokonomics.fleet> <function tokonomics.levers>"
