@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import polars as pl
 
 from tokonomics.errors import TokonomicsError as TokonomicsError
+from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
-from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
 from tokonomics.questions.traffic import TraceResult
 from tokonomics.traffic.trace import Trace

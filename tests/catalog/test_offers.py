@@ -115,7 +115,7 @@ def test_a_refreshed_file_in_the_cache_comes_before_the_shipped_one() -> None:
 def test_a_broken_cache_says_how_to_mend_it() -> None:
     cache_file().parent.mkdir(parents=True)
     cache_file().write_text("nonsense")
-    with pytest.raises(BadInput, match="prices refresh"):
+    with pytest.raises(BadInput, match="offers --refresh"):
         load_offers()
 
 

@@ -255,7 +255,7 @@ def test_a_list_with_nothing_newer_than_a_year_says_so(tmp_path: Path, monkeypat
         found = planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500)), *others], monkeypatch)
         assert found.best is None
         assert "the newest 500 days" in found.blame[0].why
-        assert "prices refresh" in found.blame[0].nearest
+        assert "offers --refresh" in found.blame[0].nearest
     assert picked(planned(tmp_path, [offer("aws", "H100", 2.0, age=timedelta(days=500))], monkeypatch, max_age=600))
 
 

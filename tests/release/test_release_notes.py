@@ -29,7 +29,7 @@ def test_the_security_page_names_every_command_that_opens_a_connection() -> None
     """By what the sources import: a new one is named there first."""
     opens = re.compile(r"\b(?:urlopen\(|aiohttp\.ClientSession\(|create_connection\(|import gpuhunt|ray\.init\()")
     because_of = {
-        "catalog/refresh.py": "`prices refresh`",
+        "catalog/refresh.py": "`offers --refresh`",
         "traffic/prompts.py": "`cache --semantic URL`",
         "measure/bench/client.py": "`bench URL`",
         "measure/meter/": "`meter URL`, `meter --prometheus URL`",

@@ -89,4 +89,4 @@ def test_the_page_says_how_old_the_newest_price_is(prices_of_august: Callable[[s
     assert catalogue()["prices"] == "the newest GPU price is of 2026-08-22, 90 days ago"
     prices_of_august(FIRST)
     told = json.loads(json.dumps(catalogue()))["prices"]
-    assert told.endswith("91 days ago: older than 90 days, run `tokonomics prices refresh`")
+    assert told.endswith("91 days ago: older than 90 days, run `tokonomics offers --refresh`")

@@ -6,6 +6,7 @@ and refuses those that the one asked does not take.
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,8 @@ def more_inputs(verb: Verb) -> str:
     """The line after the help that names the options which it leaves out."""
     rare = [str(parameter.flag) for parameter in _options(verb).values() if parameter.rare]
     where = ", explained by `tokonomics init --all` and docs/scenario.md" if verb.scenario else ""
-    return f"More inputs{where}: {', '.join(rare)}." if rare else ""
+    text = f"More inputs{where}: {', '.join(rare)}."
+    return "\b\n" + textwrap.fill(text, 76, break_on_hyphens=False) if rare else ""
 
 
 def _switch(question: Verb) -> Parameter:

@@ -24,7 +24,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write a scenario file to begin with, which every verb takes in place of flags.
+    """Write a scenario file to begin with.
+
+    Every verb takes it in place of flags.
 
     \b
     Examples:

@@ -48,9 +48,9 @@ class _UrlsOrVerb(TyperGroup):
 app = typer.Typer(
     cls=_UrlsOrVerb,
     no_args_is_help=True,
-    help=f"""What the tokens of live servers cost, from the counters that they expose; idle time included.
+    help=f"""What the tokens of live servers cost, idle time included.
 
-    Reads {_READ}. Every interval goes to a ledger, which survives crashes of the
+    Reads the counters that {_READ} expose. Every interval goes to a ledger, which survives crashes of the
     meter and restarts of the servers without losing or inventing a token. How it counts: docs/meter.md.
 
     \b

@@ -30,9 +30,9 @@ def mcp(
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Leave long answers whole: some have a megabyte.")] = False,
 ) -> None:
-    """Answer agents over the Model Context Protocol: plan, fit, simulate, look up prices.
+    """Answer agents over the Model Context Protocol.
 
-    Started by the agent, it speaks over stdin and stdout and reads the files that the agent names. Over HTTP it reads
+    They plan, fit, simulate and look up prices. Started by the agent, it speaks over stdin and stdout and reads the files that the agent names. Over HTTP it reads
     none, and takes requests from this machine alone. How to add it to an agent: docs/agents.md.
 
     \b

@@ -94,7 +94,9 @@ def sweep(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Ask a verb at many points of a scenario; what is done is kept, and the same command goes on from there.
+    """Ask a verb at many points of a scenario.
+
+    What is done is kept, and the same command goes on from there.
 
     \b
     Examples:

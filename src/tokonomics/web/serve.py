@@ -34,7 +34,9 @@ def web(
     ] = None,
     ledger: Annotated[Path | None, typer.Option(help="The meter's ledger, for the view of what is spent.")] = None,
 ) -> None:
-    """Open the page: the same answers as here, with sliders, charts and links; on this machine alone.
+    """Open the page: the same answers, with sliders and charts.
+
+    It is served to this machine alone unless --host says otherwise.
 
     \b
     Examples:
