@@ -32,8 +32,9 @@ def mcp(
 ) -> None:
     """Answer agents over the Model Context Protocol.
 
-    They plan, fit, simulate and look up prices. Started by the agent, it speaks over stdin and stdout and reads the files that the agent names. Over HTTP it reads
-    none, and takes requests from this machine alone. How to add it to an agent: docs/agents.md.
+    They plan, fit, simulate and look up prices. Started by the agent, it speaks over stdin and stdout and reads the
+    files that the agent names. Over HTTP it reads none, and takes requests from this machine alone. How to add it to an
+    agent: docs/agents.md.
 
     \b
     Examples:
