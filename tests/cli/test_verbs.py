@@ -356,7 +356,7 @@ def test_curve_gains_tokens_and_loses_time_with_the_batch(args: list[str]) -> No
 
 def test_curve_and_predict_agree() -> None:
     for point in answer_json(*CURVE)["points"][::3]:
-        made = answer_json("predict", *CURVE[1:6], "--batch", str(point["batch"]))
+        made = answer_json("predict", *CURVE[2:7], "--batch", str(point["batch"]))
         assert point["tpot_s"] == pytest.approx(made["decode_step_s"]["mid"])
         assert point["tokens_per_s"] == pytest.approx(made["tokens_per_s"]["mid"])
 
