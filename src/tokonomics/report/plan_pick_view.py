@@ -8,23 +8,25 @@ from tokonomics.catalog.checkpoints import Recovery, recovery_text
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec, PromptImages
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
-from tokonomics.catalog.places import LISTED_EVERYWHERE
+from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller
 from tokonomics.errors import option
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Flip, Flips
 from tokonomics.planner.infeasible import Blame
-from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
+from tokonomics.planner.plan_answer import Candidate, Catch, Plan, PrefillSide, SetAside
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import PlanResult, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.wording import (
     aged,
     and_slos,
+    machine_text,
+    rented_text,
     speed_text,
     time_text,
     usd_text,
     workload_text,
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.spare import ZONES, Spare
@@ -36,41 +38,69 @@ if TYPE_CHECKING:
 
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
-    """What to rent, what it costs, how it serves."""
-    prices = row.usd_per_mtok
-    tokens = "all tokens" if plan.workload.writes else "the tokens read"
-    whole_bill = f"whole bill over {tokens}; {usd(row.usd_per_mtok_usage)}"
-    router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
-    capacity = f"of capacity{router}{', all machines up' if plan.limits.spare else ''}"
+    """What to rent, what it costs, and how it meets the SLOs; ``firm`` are facts that this answer adds."""
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
+    machines = f"{row.instances:,} × " if row.instances > 1 else ""
+    where = f": {machines}{_where(row)}"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
-    what = f", {layout_text(row)} at {_where(row)}{aged(row.price_age_days)}{_may_fail(row, plan.limits.spare)}"
     return [
-        blocks.line(f"{label}: ", bill, what, kind="headline"),
+        blocks.line(f"{label}: ", bill, f", {usd(row.usd_per_mtok.blended)} per Mtok", where, kind="headline"),
+        blocks.line(f"{served_as(row)}{_may_fail(row, plan.limits.spare)}{aged(row.price_age_days)}"),
         blocks.facts(
-            ("per Mtok", usd(prices.blended), f"{whole_bill} at full use", prices.blended),
-            *(_by_kind(row) if plan.workload.writes else ()),
+            *_latencies(row, plan.slos, of_slos=True),
             *_job(row),
-            *_latencies(row, plan.slos),
-            blocks.fact("load", percent(row.load_share), capacity, number=row.load_share, less="worse"),
             *firm,
             *_drafted(row),
-            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
-            ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
-            ("network", "assumed", network) if spans else None,
             *_apart(row),
             ("more KV", tiers_text(row.tiers), _more_kv(row)) if row.tiers else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
+            ("network", "assumed", network) if spans else None,
+            ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
+            ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
         ),
     ]
+
+
+def bill_facts(row: Candidate, plan: Plan) -> list[blocks.Fact]:
+    """The same bill by what it goes to, the latencies without an SLO, and how full the replicas are."""
+    prices = row.usd_per_mtok
+    tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
+    router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
+    spare = ", all machines up" if plan.limits.spare else ""
+    bursts = "bursts and SLOs leave less to use than that"
+    capacity = f"of what full batches of mean requests hold{router}{spare}; {bursts}"
+    whole = f"the whole bill over {tokens}; {usd(row.usd_per_mtok_usage)} if the replicas were always full"
+    return [
+        blocks.fact("per Mtok", usd(prices.blended), whole, number=prices.blended),
+        *(_by_kind(row) if plan.workload.writes else ()),
+        *_latencies(row, plan.slos, of_slos=False),
+        blocks.fact("load", percent(row.load_share), capacity, number=row.load_share, less="worse"),
+    ]
+
+
+def served_as(row: Candidate) -> str:
+    """``2 replicas of 4 GPUs (TP=4, fp8, KV fp8)``; with the replicas for prompts before, where there are any."""
+    kv = f"KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
+    drafts = f"drafts {row.draft.name}" if row.draft else ""
+
+    def text(side: Candidate | PrefillSide, name: str, *more: str) -> str:
+        split = split_text(side) if side.gpus_per_replica > 1 else ""
+        inside = ", ".join(part for part in (split, *more) if part)
+        said = f"{plural(side.replicas, name)} of {plural(side.gpus_per_replica, 'GPU')}"
+        return f"{said} ({inside})" if inside else said
+
+    if row.prefill is None:
+        return text(row, "replica", row.weights.value, kv, drafts)
+    answers = text(row, "decode replica", row.weights.value, kv, drafts)
+    return f"{text(row.prefill, 'prefill replica')} + {answers}"
 
 
 def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
     """What a Mtok of input, of cached input and of output costs: the same bill, by the GPU's time that each takes."""
     prices = row.usd_per_mtok
-    yield blocks.fact("input", usd(prices.input), "per Mtok that is computed: prefill's GPU time", number=prices.input)
+    yield blocks.fact("input", usd(prices.input), "per Mtok computed: prefill's share of GPU time", number=prices.input)
     if prices.cached is not None:
         is_found = f"is found in the prefix cache, {percent(row.cached_share)} of prompts" if row.cached_share else ""
         note = f"per Mtok that {is_found or 'a prefix cache would find'}: attended to, not computed"
@@ -110,7 +140,7 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
             blocks.Span(
                 f"{saved} less with {_asked_for(aside, plan.best)}" if saved else _asked_for(aside, None), "strong"
             ),
-            f" ({catch}): from {usd(row.usd_per_month)} a month, {layout_text(row)} at {_where(row)}",
+            f" ({catch}): from {usd(row.usd_per_month)} a month, {served_as(row)} at {rented_text(row)}",
             f"{aged(row.price_age_days)}{why}{_rests_on(row)}",
         )
 
@@ -171,11 +201,13 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
 
 
 def _where(row: Candidate) -> str:
-    """``aws p5.48xlarge, us-east-1 or 3 other regions``."""
+    """``AWS p5.48xlarge, 8× H100, us-east-1 or 3 other regions``."""
+    machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances, row.region)
+    if row.region == UNSPECIFIED:
+        return machine
     more = len(row.regions) - 1
     others = f" or {plural(more, 'other region')}" if more else ""
-    others += " (it lists all regions: ask)" if row.provider in LISTED_EVERYWHERE else ""
-    return f"{row.provider} {row.instance}{'' if row.region == UNSPECIFIED else f', {row.region}{others}'}"
+    return f"{machine}{others}{' (it lists all regions: ask)' if row.provider in LISTED_EVERYWHERE else ''}"
 
 
 def _may_fail(row: Candidate, spare: Spare) -> str:
@@ -197,13 +229,14 @@ def _job(row: Candidate) -> Iterable[blocks.Fact]:
     yield blocks.fact("per job", usd(job.usd), f"{job.requests:.3g} requests each, {rate}{found}", number=job.usd)
 
 
-def _latencies(row: Candidate, slos: Sequence[Slo]) -> Iterable[blocks.Fact]:
-    """The tail of each latency, or the statistic that its SLO is about; means where nothing was simulated."""
+def _latencies(row: Candidate, slos: Sequence[Slo], *, of_slos: bool) -> Iterable[blocks.Fact]:
+    """The latencies that SLOs are about (TTFT and TPOT without any), or the others; means where none is simulated."""
+    asked = {slo.latency for slo in slos} or {Latency.ttft, Latency.tpot}
     for name, latency, spread in (
         ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
         ("job", Latency.job, row.job.job_s if row.job else None),
     ):  # fmt: skip
-        if spread is None:
+        if spread is None or (latency in asked) is not of_slos:
             continue
         targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
         if latency is Latency.e2e and row.tpot_s.mean is None and not targets:
@@ -227,11 +260,12 @@ _TERMS = {
 
 
 def _price_note(row: Candidate) -> str:
+    """On which terms, and where and when the price was quoted for which of the seller's machines."""
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
-    machines = f" × {plural(row.instances, 'instance')}" if row.instances > 1 else ""
-    seller = f" by a {row.seller}" if row.seller else ""
+    machines = f" × {plural(row.instances, 'machine')}" if row.instances > 1 else ""
+    market = " on a marketplace" if row.seller is Seller.marketplace else ""
     source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
-    return f"{_TERMS[row.terms]}{years}{machines}, quoted{seller} on {row.price_date} ({source})"
+    return f"{_TERMS[row.terms]}{years}{machines}{market}, quoted {row.price_date}: {row.instance} ({source})"
 
 
 def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
@@ -270,10 +304,10 @@ def nothing(
 
 
 _SPLITS = {
-    "TP": "every layer split over so many GPUs",
-    "PP": "layers in so many stages",
-    "EP": "experts dealt out over so many GPUs",
-    "DP": "so many groups of GPUs, each with its own sequences",
+    "TP": "GPUs that share every layer",
+    "PP": "stages of layers",
+    "EP": "GPUs that share the experts",
+    "DP": "groups of GPUs, each with its own sequences",
 }
 
 
@@ -302,18 +336,20 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
 
 def split_legend(rows: Sequence[Candidate]) -> str:
     """What the letters in these rows mean."""
-    shown = " ".join(splits_text(row) for row in rows)
+    shown = " ".join(replicas_text(row) for row in rows)
     said = [f"{name} = {meaning}" for name, meaning in _SPLITS.items() if f"{name}=" in shown]
     if any(row.prefill for row in rows):
         said.append("a + b = replicas that compute prompts and replicas that answer")
-    return f"split: {'; '.join(said)}." if said else ""
+    return f"replicas: {'; '.join(said)}." if said else ""
 
 
-def splits_text(row: Candidate) -> str:
-    """How replicas are split; those for prompts before, where they are split otherwise."""
-    answers = split_text(row)
-    prompts = split_text(row.prefill) if row.prefill else answers
-    return answers if prompts == answers else f"{prompts} + {answers}"
+def replicas_text(row: Candidate) -> str:
+    """``2 × TP=4``, ``3`` of one GPU each; ``1 × TP=2 + 2 × TP=4`` where one computes prompts and two answer."""
+
+    def text(side: Candidate | PrefillSide) -> str:
+        return f"{side.replicas:,} × {split_text(side)}" if side.gpus_per_replica > 1 else f"{side.replicas:,}"
+
+    return f"{text(row.prefill)} + {text(row)}" if row.prefill else text(row)
 
 
 def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
@@ -327,7 +363,7 @@ def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[bl
         yield blocks.line(
             "Runner-up, the cheapest on another GPU: ",
             blocks.Span(f"{usd(rival.usd_per_month)} a month", "strong"),
-            f", {layout_text(rival)} at {rival.provider} {rival.instance}: ",
+            f", {served_as(rival)} at {rented_text(rival)}: ",
             "the same bill" if same else f"{how} everywhere",
         )
     yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
@@ -378,7 +414,14 @@ def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
         facts.append(_quality("quality", model, row.weights, result.recovery))
     if row.kv.is_below(Precision.bf16):
         facts.append(_quality("KV quality", model, row.kv, result.kv_recovery))
-    return [*facts, _checkpoint(result, model)]
+    return facts if row.weights is model.served else [*facts, _checkpoint(result)]
+
+
+def at_checkpoint_line(row: Candidate) -> blocks.Line:
+    """The cheapest way to serve the model as it was published, in a line."""
+    bill = f"{usd(row.usd_per_month)} a month, {usd(row.usd_per_mtok.blended)} per Mtok"
+    where = f"{served_as(row)} at {rented_text(row)}{aged(row.price_age_days)}"
+    return blocks.line("At the published precision: ", blocks.Span(bill, "strong"), f", {where}")
 
 
 def published_checkpoint(model: ModelSpec) -> blocks.Fact:
@@ -402,10 +445,8 @@ def _quality(name: str, model: ModelSpec, precision: Precision, found: Recovery 
     return blocks.fact(name, value, f"of {rest}", number=found.recovery, less="worse")
 
 
-def _checkpoint(result: PlanResult, model: ModelSpec) -> blocks.Fact:
+def _checkpoint(result: PlanResult) -> blocks.Fact:
     found = result.checkpoint
-    if result.best and result.best.weights is model.served:
-        return published_checkpoint(model)
     if found is None:
         return blocks.fact("checkpoint", "none listed", result.how_to_make or "")
     where = "" if found.source.endswith(found.repository) else f" in the {found.source}"

@@ -1,9 +1,10 @@
 """A plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
@@ -11,12 +12,14 @@ from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.vary import Case, CostRange, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
+from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.can_run_view import can_run
 from tokonomics.report.plan_pick_view import (
     asked_text,
+    at_checkpoint_line,
+    bill_facts,
     flip_lines,
     not_tried,
     nothing,
@@ -24,9 +27,9 @@ from tokonomics.report.plan_pick_view import (
     published_checkpoint,
     quality_facts,
     ratio_blocks,
+    replicas_text,
     set_aside_lines,
     split_legend,
-    splits_text,
     why_blocks,
     why_line,
 )
@@ -48,6 +51,7 @@ from tokonomics.report.wording import (
     known_text,
     percent_text,
     quoted_on,
+    rented_text,
     thinking_facts,
     time_text,
     usd_text,
@@ -57,6 +61,9 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
+
+_SHOWN = 10
+"""Rows of the table of candidates, unless asked for more."""
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
@@ -103,56 +110,76 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
-    """One model at one demand."""
+    """One model at one demand: the pick, why it won and the other candidates; the rest is folded."""
     study: Study = result.study
-    whole, name = study.plan, study.question.model.name
+    whole, model = study.plan, study.question.model
     if whole.best is None:
-        yield from nothing(whole, name, result.blame, images=study.question.model.images)
+        yield from nothing(whole, model.name, result.blame, images=model.images)
         if whole.set_aside:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
-        yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
-        firm = [_room(result.headroom), _interval(result.bill_range)] if result.headroom and result.bill_range else []
-        firm += quality_facts(result, study.question.model)
-        firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
-        firm += fleet_sale_facts(result.sale) if result.sale else []
-        firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
+        yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
-        yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
+        yield blocks.section(*pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas)
-        faithful = result.at_checkpoint
-        if faithful and faithful != whole.best:
-            own = [published_checkpoint(study.question.model)]
-            yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
-        if whole.set_aside:
-            yield blocks.section(*set_aside_lines(whole))
+        faithful = result.at_checkpoint if result.at_checkpoint != whole.best else None
+        yield blocks.section(at_checkpoint_line(faithful) if faithful else None, *set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))
-        shown = leaders[: request.top or 10]
-        yield ranking(leaders, len(shown))
-        drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
-        pace = log_pace_note(result.log_pace) if result.log_pace else None
-        notes = _notes(whole, shown, request, result.discounts)
-        yield blocks.section(notes, pace, drawn, *_dropped(result, request))
+        shown = leaders[: request.top or _SHOWN]
+        yield blocks.section(ranking(leaders, len(shown)), _marks(whole, shown), *_dropped(result, request))
         if result.measured:
             from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
 
             yield from measured_sections(result.measured)
-        if result.flips:
-            yield blocks.section(*flip_lines(whole, result.rival, result.flips))
-        if result.why and request.explain:
-            yield blocks.section(*why_blocks(result.why))
-        if result.sensitivity:
-            yield _sensitivity(result.sensitivity)
-        if result.ratios:
-            yield blocks.section(*ratio_blocks(study, result.ratios))
-        yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
+        yield from _explained(result, request, shown)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
 
-def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
+def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
+    """What stands beside the SLOs of the pick: how firm it is, what else it is about, and the cheapest API."""
+    if result.headroom and result.bill_range:
+        yield from (_room(result.headroom), _interval(result.bill_range))
+    yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
+    yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
+    for api in result.apis[:1]:
+        bill = api.usd_per_month(result.workload.tokens_per_month)
+        host, _, name = api.name.partition(":")
+        said = f"a month for the same tokens at {host} ({name})"
+        yield blocks.fact("cheapest API", usd(bill), said, number=bill)
+
+
+def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candidate]) -> blocks.View:
+    """What stands behind the answer, folded: a terminal prints it with ``explain``."""
+    study: Study = result.study
+    whole, model, best, faithful = study.plan, study.question.model, result.best, result.at_checkpoint
+    if best is None:
+        return
+
+    def more(title: str, *parts: blocks.Block | None) -> blocks.Section:
+        return blocks.section(*parts, title=title if any(parts) else "", folded=True, printed=request.explain)
+
+    checkpoint = [published_checkpoint(model)] if best.weights is model.served else []
+    yield more("The bill in detail", blocks.facts(*bill_facts(best, whole), *checkpoint, *energy_facts(result.energy)))
+    if faithful and faithful != best:
+        own = pick_blocks(faithful, "Cheapest", whole, [published_checkpoint(model)])
+        yield more("At the published precision", *own)
+    if result.flips:
+        yield more("What would change the choice", *flip_lines(whole, result.rival, result.flips))
+    if result.why:
+        yield more("The pick beside the nearest other ways", *why_blocks(result.why))
+    if result.sensitivity:
+        yield more("What moves the bill", _sensitivity(result.sensitivity))
+    if result.ratios:
+        yield more("Prefill and decode", *ratio_blocks(study, result.ratios))
+    pace = log_pace_note(result.log_pace) if result.log_pace else None
+    yield more("How to read this", _notes(whole, shown, request), pace, blocks.note(*energy_notes(result.energy)))
+    yield blocks.section(ranking(whole.ranked, None, full=True), title="Every offer", folded=True)
+
+
+def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
     """What of the prompts and of the speed follows from the kind of model."""
     if model.images:
         said = f"in every prompt, counted above ({model.images.text}); the vision tower {TOWER_SPEED}"
@@ -180,19 +207,24 @@ def _room(headroom: Headroom) -> blocks.Fact:
 
 
 def _interval(bills: CostRange) -> blocks.Fact:
-    """The bill over the 80 % interval of the speed."""
-    fast, slow = bills.fast, bills.slow
+    """The bill over the 80 % interval of the speed, and why it moves."""
+    fast, mid, slow = bills.fast, bills.mid, bills.slow
     name = "80 % interval"
+    slower = f"{percent(1 - slow.speed)} slower than predicted"
     if slow.usd_per_month is None or fast.usd_per_month is None:
-        low = usd(fast.usd_per_month or bills.mid.usd_per_month or 0.0)
-        return blocks.fact(
-            name, f"from {low}", f"{percent(1 - slow.speed)} slower, no number of replicas meets the SLO"
-        )
-    dollars = [fast.usd_per_month, slow.usd_per_month, bills.mid.usd_per_month or fast.usd_per_month]
-    speeds = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+        low = usd(fast.usd_per_month or mid.usd_per_month or 0.0)
+        return blocks.fact(name, f"from {low}", f"{slower}, no number of replicas meets the SLO")
+    dollars = [fast.usd_per_month, slow.usd_per_month, mid.usd_per_month or fast.usd_per_month]
     if min(dollars) == max(dollars):
-        return blocks.fact(name, "same bill", f"{speeds}: whole replicas absorb it")
-    return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month; {speeds}")
+        return blocks.fact(name, "same bill", f"{slower}, the same replicas still meet the SLO")
+    counted = [str(at.replicas) for at in (fast, mid, slow) if at.replicas]
+    why = f"if {slower}, it takes {plural(slow.replicas or 0, 'replica')} instead of {mid.replicas}"
+    if slow.replicas == mid.replicas:
+        faster = f"{percent(fast.speed - 1)} faster"
+        why = f"{faster}, it takes {plural(fast.replicas or 0, 'replica')} instead of {mid.replicas}"
+    if len({*counted}) == 1:
+        why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+    return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month: {why}")
 
 
 def _off(speed: float) -> str:
@@ -204,52 +236,56 @@ def ranking(
     shown: int | None,
     model: Callable[[Candidate], str] | None = None,
     opens: Callable[[Candidate], str] = lambda _: "",
+    full: bool = False,
 ) -> blocks.Table:
     """Candidates, the pick first; with the name of the model of each where there are several.
 
-    ``opens`` is, of each, what to ask for more of it.
+    ``opens`` gives, for each, what to ask for more of it; ``full`` adds the columns that a terminal has no room for.
     """
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
-    some_draft = any(row.draft for row in rows)
     writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
+    some_kv = writes and (full or any(row.kv.is_below(Precision.bf16) for row in rows[:shown]))
     return blocks.listed(
         rows,
         ("!model", model) if model else None,
-        ("!replicas × GPUs", lambda row: blocks.Span(replicas_text(row), opens=opens(row))),
-        ("split", splits_text),
+        ("!rent", lambda row: blocks.Span(rented_text(row), opens=opens(row))),
+        ("!replicas", replicas_text),
         ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
-        ("KV", lambda row: row.kv.value) if writes else None,
-        ("drafts", lambda row: row.draft.name if row.draft else "–") if some_draft else None,
-        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        ("KV", lambda row: row.kv.value) if some_kv else None,
+        ("drafts", lambda row: row.draft.name if row.draft else "–") if any(row.draft for row in rows) else None,
         (">$/month", lambda row: f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}"),
         (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
-        (">load", lambda row: percent(row.load_share)),
+        (">load", lambda row: percent(row.load_share)) if full else None,
         (f">TTFT {late}", lambda row: time_text(getattr(row.ttft_s, late))),
         (f">TPOT {late}", lambda row: time_text(getattr(row.tpot_s, late))) if writes else None,
         ("speed", lambda row: known_text(row.speed, row.profiled)),
+        ("instance", lambda row: f"{row.instance}, {row.region}") if full else None,
         best=0,
         shown=shown,
         numbered=True,
     )
 
 
-def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest, discounts: Mapping[str, float]) -> blocks.Line:
+def _marks(plan: Plan, shown: Sequence[Candidate]) -> blocks.Line:
+    """What the marks of the table mean, what else there is, and what to ask for more."""
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
-    taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
-    less = "hold; bursts and SLOs leave less to use than that"
-    tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
     return blocks.note(
-        f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
-        f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
-        split_legend(shown),
-        "speed: timed = kernels timed on that GPU; scaled = from such, or from a related GPU's; assumed = neither.",
-        PROFILED if shown[0].profiled else "",
-        _how_sized(plan, bool(plan.slos or request.classes)),
-        f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
-        f"After your discounts: {taken_off}." if discounts else "",
         _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
         _old(plan, shown),
+        "" if plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
+        f"{ranked} ranked, {rejected} rejected ({option('why')}). Energy, sources and what each word means: "
+        f"{option('explain')}.",
+    )
+
+
+def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> blocks.Line:
+    return blocks.note(
+        split_legend(shown),
+        "speed: timed = kernels timed on that GPU; scaled = from kernels of a related GPU; assumed = neither.",
+        PROFILED if shown[0].profiled else "",
+        _how_sized(plan, bool(plan.slos or request.classes)),
+        f"{quoted_on(row.price_date for row in shown)}.",
     )
 
 
@@ -288,6 +324,9 @@ def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
         yield blocks.hint(
             "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
         )
+    if result.discounts:
+        taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in result.discounts.items())
+        yield blocks.note(f"After your discounts: {taken_off}.")
     for name, why in result.left_out.items():
         yield blocks.hint(f"{name} is left out: {why.marked}.")
 

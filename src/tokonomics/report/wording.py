@@ -1,14 +1,17 @@
 """Phrases that several views share."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from tokonomics.catalog.offers import OLDER
+from tokonomics.catalog.offers import OLDER, UNSPECIFIED
+from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.report import blocks
 from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import SloOutcome
@@ -39,6 +42,45 @@ NO_VALUE = "–"
 _DAYS_IN_DAYS = 120
 _MONTHS_IN_MONTHS = 24
 """Longer ages are told in the next larger unit."""
+
+
+_PROVIDERS = {
+    "aws": "AWS", "azure": "Azure", "cudo": "CUDO", "do": "DigitalOcean", "fluidstack": "FluidStack",
+    "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs", "oci": "Oracle Cloud",
+    "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod", "vast": "Vast.ai",
+}  # fmt: skip
+"""Names as the providers write them; the others are their key with a capital letter."""
+
+
+def provider_text(provider: str) -> str:
+    """``AWS``, ``Google Cloud``, ``Lambda``; of a price list of one's own, the name that stands there."""
+    if seller_of(provider) is None:
+        return provider
+    return _PROVIDERS.get(provider, provider.capitalize())
+
+
+def gpu_text(gpu: str) -> str:
+    """``H100``, ``A100 80GB``, ``RTX 5090``, ``RTX PRO 6000``."""
+    return re.sub("(RTX|PRO)(?=[A-Z0-9])", r"\1 ", gpu.removesuffix("-SXM").replace("-", " "))
+
+
+def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: str = UNSPECIFIED) -> str:
+    """``AWS p5.48xlarge, 8× H100, us-east-1``; ``Yotta, RTX 5090, us-east-3``.
+
+    Instance types of hyperscalers, and of price lists of one's own, are names that people know and order by. Those of
+    other sellers spell out the GPU, the cores and the memory, so the GPU says enough.
+    """
+    known = seller_of(provider) in (None, Seller.hyperscaler)
+    seller = f"{provider_text(provider)} {instance}" if known else provider_text(provider)
+    several = f"{gpus}× " if gpus > 1 else ""
+    where = "" if region == UNSPECIFIED else f", {region}"
+    return f"{seller}, {several}{gpu_text(gpu)}{where}"
+
+
+def rented_text(row: Candidate) -> str:
+    """The machines of a candidate, without their region: ``2 × RunPod, L40S``."""
+    machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances)
+    return f"{row.instances:,} × {machine}" if row.instances > 1 else machine
 
 
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
