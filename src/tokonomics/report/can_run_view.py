@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
+from tokonomics.catalog.load_models import all_models
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
-from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
+from tokonomics.planner.can_run import LOADS, CanRun, LoadPrices, RunnableModel, TooLarge, shortlist
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
@@ -15,13 +16,14 @@ from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text,
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
-_SHOWN = 40
-"""Rows on a terminal; those below are named in a line."""
+_SHOWN = 15
+"""Rows on a terminal."""
+_NEAREST = 6
+"""Models that are too large for the machine and are named."""
 
 
 def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:
-    """The models that fit, the largest first, or every layout of those named; then those that do not fit, and what
-    they would need."""
+    """The models that fit, the most capable first, or every layout of those named; then what larger ones need."""
     return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
 
 
@@ -46,15 +48,17 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
         yield blocks.headline(f"{best.tokens_per_s.mid:,.0f} tokens/s for {plural(best.users, 'user')}", where)
     else:
         yield blocks.headline(f"{fits} of {of} {'fits' if fits == 1 else 'fit'}", _up_to(result.runs))
+    rows = list(result.runs)
     if result.every_layout:
         yield from _layouts(result)
     else:
+        first = shortlist(result.runs, all_models(), _SHOWN)
+        rows = [*first, *(row for row in rows if row not in first)]
         yield blocks.listed(
-            result.runs,
+            rows,
             ("!model", lambda row: row.model),
             (">parameters", lambda row: count(row.parameters)),
-            ("!weights", _weights),
-            ("!KV", lambda row: row.kv.value),
+            ("!weights", lambda row: f"{_weights(row)}{_kv(row)}"),
             ("!layout", _layout),
             (">longest", lambda row: f"{row.longest_context:,}"),
             (">TTFT", lambda row: seconds(row.ttft_s.mid)),
@@ -63,11 +67,11 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
             (">all", _together),
             ("!speed", lambda row: known_text(row.speed, row.profiled)),
             title="Output tokens/s: one user alone, and all users together",
-            shown=_SHOWN,
+            shown=len(first),
         )
-    yield _dollars(result)
+    yield _dollars(result, rows)
     yield blocks.section(*_besides(result))
-    yield _notes(result)
+    yield _notes(result, rows[:_SHOWN])
 
 
 def _up_to(runs: Sequence[RunnableModel]) -> str:
@@ -82,6 +86,10 @@ def _weights(row: RunnableModel) -> str:
     return f"{row.weights}{'*' if row.below_checkpoint else ''}"
 
 
+def _kv(row: RunnableModel) -> str:
+    return f", KV {row.kv}" if row.kv.bits < 16 else ""
+
+
 def _together(row: RunnableModel) -> str:
     """Tokens a second of all users."""
     return f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE
@@ -92,7 +100,7 @@ def _layouts(result: CanRunResult) -> blocks.View:
     yield blocks.listed(
         result.runs,
         ("!model", lambda row: row.model),
-        ("!weights", lambda row: f"{_weights(row)}{f', KV {row.kv}' if row.kv.bits < 16 else ''}"),
+        ("!weights", lambda row: f"{_weights(row)}{_kv(row)}"),
         ("!layout", _layout),
         (">tok/s", _together),
         (">users", lambda row: f"{row.users:,}"),
@@ -137,18 +145,24 @@ def _in_processes(row: RunnableModel) -> bool:
     return row.replicas > 1 and f"--data-parallel-size {row.replicas}" not in (row.command or "")
 
 
-def _dollars(result: CanRun) -> blocks.Table | None:
+def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | None:
     """By load, where a price of electricity is known."""
     if result.power is None:
         return None
-    columns = ["!model", "weights", "layout", *(f">load {percent(load)}" for load in LOADS.values())]
-    rows = [
-        [row.model, row.weights.value, _layout(row), *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
-        for row in result.runs
-        if row.usd_per_mtok
-    ]
     what = "electricity and the machine" if isinstance(result.power, Purchase) else "electricity"
-    return blocks.table(columns, rows, f"Dollars per Mtok of output, {what}", shown=_SHOWN)
+    return blocks.listed(
+        [(row, row.usd_per_mtok) for row in rows if row.usd_per_mtok],
+        ("!model", lambda row: row[0].model),
+        ("weights", lambda row: row[0].weights.value),
+        ("layout", lambda row: _layout(row[0])),
+        *((f">load {percent(share)}", partial(_at_load, load)) for load, share in LOADS.items()),
+        title=f"Dollars per Mtok of output, {what}",
+        shown=_SHOWN,
+    )
+
+
+def _at_load(load: str, row: tuple[RunnableModel, LoadPrices]) -> str:
+    return usd(getattr(row[1], load))
 
 
 def _layout(row: RunnableModel) -> str:
@@ -159,12 +173,17 @@ def _layout(row: RunnableModel) -> str:
 
 
 def _besides(result: CanRun) -> Iterable[blocks.Line]:
-    more = [row.model for row in result.runs[_SHOWN:]]
-    if more:
-        yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
+    """How to see the models that the table leaves out, what larger ones need, and how to see dollars."""
+    named = len({row.model for row in result.runs})
+    if not result.every_layout and named > _SHOWN:
+        yield blocks.line(
+            f"The newest of each maker and size. {option('as_json')} lists all {named} that fit; name models to see "
+            f"every layout: `tokonomics can-run qwen3-8b …`."
+        )
     if result.too_large:
-        fit = "It fits" if len(result.too_large) == 1 else "They fit"
-        yield blocks.line(f"Too large here. {fit} {_needs(result.too_large)}.")
+        more = len(result.too_large) - _NEAREST
+        others = f"; {plural(more, 'larger one')}" if more > 0 else ""
+        yield blocks.line(f"Too large here, and what they need: {_needs(result.too_large[:_NEAREST])}{others}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
@@ -172,28 +191,28 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
 
 
 def _needs(too_large: Iterable[TooLarge]) -> str:
-    """By the number of GPUs that they need, how they lie on them, and at what precision."""
+    """``gpt-oss-120b and qwen2.5-72b 4 GPUs (TP=4) at int4``, by what they need."""
     parts = []
     for (gpus, layout, weights), models in groupby(
         too_large, key=lambda model: (model.min_gpus, model.min_layout, model.weights)
     ):
-        where = f"{plural(gpus, 'GPU')} ({layout}) at {weights}" if gpus else "no number of these GPUs"
-        parts.append(f"{where}: {', '.join(model.model for model in models)}")
+        where = f"{plural(gpus, 'GPU')} ({layout}) at {weights}" if gpus else "more GPUs than are sold together"
+        parts.append(f"{', '.join(model.model for model in models)}: {where}")
     return "; ".join(parts)
 
 
-def _notes(result: CanRunResult) -> blocks.Line:
-    speeds = {row.speed for row in result.runs}
-    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in result.runs if row.context < result.context)
+def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
+    speeds = {row.speed for row in shown}
+    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in shown if row.context < result.context)
     return blocks.note(
         f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
         "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
         f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
-        "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
+        "0 users: even one answer is slower than the SLO." if any(not row.users for row in shown) else "",
         f"TTFT: a prompt as long as the context ({option('context')}), server idle."
         + ("" if result.every_layout else " Longest: one sequence alone."),
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
-        if any(row.below_checkpoint for row in result.runs)
+        if any(row.below_checkpoint for row in shown)
         else "",
         f"Tried: as published, and FP8; fewer bits where neither fits, or by {option('weights', 'int4')}."
         if result.every_layout

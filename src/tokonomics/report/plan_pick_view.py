@@ -77,6 +77,7 @@ def bill_facts(row: Candidate, plan: Plan) -> list[blocks.Fact]:
         *(_by_kind(row) if plan.workload.writes else ()),
         *_latencies(row, plan.slos, of_slos=False),
         blocks.fact("load", percent(row.load_share), capacity, number=row.load_share, less="worse"),
+        blocks.fact("price from", row.price_source, f"quoted on {row.price_date}"),
     ]
 
 
@@ -260,12 +261,11 @@ _TERMS = {
 
 
 def _price_note(row: Candidate) -> str:
-    """On which terms, and where and when the price was quoted for which of the seller's machines."""
+    """On which terms, and when the price was quoted for which of the seller's machines."""
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
     machines = f" × {plural(row.instances, 'machine')}" if row.instances > 1 else ""
     market = " on a marketplace" if row.seller is Seller.marketplace else ""
-    source = row.price_source if row.terms is Terms.reserved else row.price_source.split("; ")[0]
-    return f"{_TERMS[row.terms]}{years}{machines}{market}, quoted {row.price_date}: {row.instance} ({source})"
+    return f"{_TERMS[row.terms]}{years}{machines}{market}, quoted {row.price_date}: {row.instance}"
 
 
 def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:

@@ -146,8 +146,7 @@ def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
     yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
     for api in result.apis[:1]:
         bill = api.usd_per_month(result.workload.tokens_per_month)
-        host, _, name = api.name.partition(":")
-        said = f"a month for the same tokens at {host} ({name})"
+        said = f"a month, the same tokens at {api.name.partition(':')[0]}: see `tokonomics breakeven`"
         yield blocks.fact("cheapest API", usd(bill), said, number=bill)
 
 
@@ -200,7 +199,8 @@ def _room(headroom: Headroom) -> blocks.Fact:
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
-    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {headroom.breaks}"
+    breaks = headroom.breaks.partition("; the SLO is")[0]  # which stands above
+    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {breaks}"
     if not headroom.simulated:
         more, said = f"≤ {more}", f"not simulated: {said.replace('holds', 'in the mean')}; bursts leave less"
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
@@ -210,7 +210,7 @@ def _interval(bills: CostRange) -> blocks.Fact:
     """The bill over the 80 % interval of the speed, and why it moves."""
     fast, mid, slow = bills.fast, bills.mid, bills.slow
     name = "80 % interval"
-    slower = f"{percent(1 - slow.speed)} slower than predicted"
+    slower = f"if {percent(1 - slow.speed)} slower"
     if slow.usd_per_month is None or fast.usd_per_month is None:
         low = usd(fast.usd_per_month or mid.usd_per_month or 0.0)
         return blocks.fact(name, f"from {low}", f"{slower}, no number of replicas meets the SLO")
@@ -218,9 +218,9 @@ def _interval(bills: CostRange) -> blocks.Fact:
     if min(dollars) == max(dollars):
         return blocks.fact(name, "same bill", f"{slower}, the same replicas still meet the SLO")
     counted = [str(at.replicas) for at in (fast, mid, slow) if at.replicas]
-    why = f"if {slower}, it takes {plural(slow.replicas or 0, 'replica')} instead of {mid.replicas}"
+    why = f"{slower}, it takes {plural(slow.replicas or 0, 'replica')} instead of {mid.replicas}"
     if slow.replicas == mid.replicas:
-        faster = f"{percent(fast.speed - 1)} faster"
+        faster = f"if {percent(fast.speed - 1)} faster"
         why = f"{faster}, it takes {plural(fast.replicas or 0, 'replica')} instead of {mid.replicas}"
     if len({*counted}) == 1:
         why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"

@@ -28,10 +28,7 @@ TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
 """How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
 OLD_PRICE = f"† price {OLDER}: run `tokonomics prices refresh`."
 """What the mark on old prices means."""
-FEWER_BITS = (
-    f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
-    f"{option('kv')})."
-)
+FEWER_BITS = f"* fewer bits than published: check quality on your own task ({option('min_weights')}, {option('kv')})."
 """What the mark on precisions means."""
 PROFILED = (
     "Profile: measured = calibrated on this layout; carried over = corrected as the nearest layout that was, where "
@@ -85,7 +82,7 @@ def rented_text(row: Candidate) -> str:
 
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     """How a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
-    others = " and ".join(speed_from)
+    others = " and ".join(map(gpu_text, speed_from))
     if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
@@ -99,7 +96,7 @@ def known_text(speed: Speed, profiled: Coverage | None) -> str:
 
 def speed_word(speed: Speed, speed_from: Sequence[str]) -> str:
     """``timed``, ``scaled from H100-SXM``, ``assumed``."""
-    others = f" from {' and '.join(speed_from)}" if speed is Speed.scaled and speed_from else ""
+    others = f" from {' and '.join(map(gpu_text, speed_from))}" if speed is Speed.scaled and speed_from else ""
     return f"{speed.value}{others}"
 
 
