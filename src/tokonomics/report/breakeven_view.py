@@ -1,7 +1,8 @@
 """Hosting oneself against APIs: the break-even of each, the bills at round volumes, what moves it."""
 
+import math
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
@@ -10,17 +11,20 @@ from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
 from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
-from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
+from tokonomics.report.wording import OLD_PRICE, aged, and_slos, machine_text, speed_word
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
 """APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
+_VOLUMES = 5
+"""Volumes at which bills are shown."""
 
 
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
@@ -56,9 +60,9 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
     yield _bills(result, letters)
     if result.hosted.extras:
         yield _lines(result)
-    yield _swings(result, letters)
     yield _hardware(result)
     yield _notes(result, every_host)
+    yield blocks.section(_swings(result, letters), title="What moves the break-even", folded=True)
 
 
 def letters_for(apis: int) -> list[str]:
@@ -105,7 +109,8 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         rate = f"tokens a month: {a_second}"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
-        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
+        named = _machines(result).get(fleet.name, fleet.name)
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {named}"))
         if first < stays:
             undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
             rows.append(blocks.fact("first cheaper", count(first), undone))
@@ -160,24 +165,31 @@ def _tokens(volume: float | None) -> str:
 
 
 def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
-    """Sides of the comparison as rows, volumes as columns."""
-    bills, own = result.bills, result.own_tokens_per_month
+    """The bill of each side at a few volumes about the user's own, or about the break-even."""
+    own = result.own_tokens_per_month
 
-    def row(label: str, name: str, dollars: Iterable[float]) -> list[blocks.Piece]:
-        return [label, *(_dollars(bill, name, amount) for bill, amount in zip(bills, dollars, strict=True))]
+    def asked(name: str) -> Callable[[CostAt], blocks.Piece]:
+        return lambda bill: _dollars(bill, name, bill.api_usd[name])
 
-    rows: list[list[blocks.Piece]] = [
-        row(SELF_HOSTED, SELF_HOSTED, (bill.hosted_usd for bill in bills)),
-        ["  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)],
-        *(
-            row(f"{letters[place]} {name}", name, (bill.api_usd[name] for bill in bills))
-            for place in result.cheapest(_DRAWN)
-            for name in [result.apis[place].name]
-        ),
-    ]
-    volumes = [bill.tokens_per_month for bill in bills]
-    heads = [f">{count(volume)}{' (yours)' if volume == own else ''}" for volume in volumes]
-    return blocks.table(["tokens a month", *heads], rows, "Dollars a month (→ the cheapest)")
+    return blocks.listed(
+        _about(result),
+        ("!tokens a month", lambda bill: f"{count(bill.tokens_per_month)}{_yours(bill, own)}"),
+        (f">{SELF_HOSTED}", lambda bill: _dollars(bill, SELF_HOSTED, bill.hosted_usd)),
+        (">replicas / GPUs", lambda bill: f"{bill.replicas:,} / {bill.gpus:,}"),
+        *((f">{letters[place]}", asked(result.apis[place].name)) for place in result.cheapest(_DRAWN)),
+        title="Dollars a month (→ the cheapest)",
+    )
+
+
+def _about(result: BreakEvenReport) -> list[CostAt]:
+    """The bills at the volumes nearest to the user's own, or to the break-even, in order."""
+    pivot = result.own_tokens_per_month or result.found[0].stays_tokens_per_month or result.bills[-1].tokens_per_month
+    near = sorted(result.bills, key=lambda bill: abs(math.log(bill.tokens_per_month / pivot)))[:_VOLUMES]
+    return sorted(near, key=lambda bill: bill.tokens_per_month)
+
+
+def _yours(bill: CostAt, own: float | None) -> str:
+    return " (yours)" if bill.tokens_per_month == own else ""
 
 
 def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
@@ -186,7 +198,7 @@ def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
 
 def _lines(result: BreakEvenReport) -> blocks.Table:
     """The self-hosted bill line by line."""
-    bills = result.bills
+    bills = _about(result)
     rows = [
         (line.name, *(usd(bill.hosted.lines[place].usd) for bill in bills))
         for place, line in enumerate(bills[0].hosted.lines)
@@ -213,19 +225,32 @@ def _plain(what: str) -> str:
     return f"{'slower' if '−' in what else 'faster'} than modelled (80 % interval)"
 
 
+def _machines(result: BreakEvenReport) -> dict[str, str]:
+    """Each kind of hardware by its name, in words: ``RunPod, 2× H100 (TP=2 fp8)``."""
+    picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
+    return {
+        name: f"{machine_text(pick.provider, pick.instance, pick.gpu, pick.gpus_paid // pick.instances)} "
+        f"({name.partition(' at ')[0].partition(' ')[2]})"
+        for name, pick in picks.items()
+    }
+
+
 def _hardware(result: BreakEvenReport) -> blocks.Table:
-    old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
-    speeds = {hosted.kind.name: speed_word(hosted.pick.speed, hosted.pick.speed_from) for hosted in result.hardware}
+    picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
+    named = _machines(result)
+    old = {name for name, pick in picks.items() if pick.price_stale}
     return blocks.listed(
         sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase),
-        ("bought as volume grows", lambda kind: f"{kind.name}{'†' if kind.name in old else ''}"),
+        ("bought as volume grows", lambda kind: f"{named.get(kind.name, kind.name)}{'†' if kind.name in old else ''}"),
         (">$/month a machine", lambda kind: usd(kind.usd_per_purchase)),
-        (">GPUs", lambda kind: str(kind.gpus_per_purchase)),
-        (">replicas", lambda kind: str(kind.replicas_per_purchase)),
         (">tokens a month a replica", _holds),
         (">$/Mtok full", lambda kind: usd(kind.usd_per_mtok_full)),
-        ("speed", lambda kind: speeds.get(kind.name, "as given")),
+        ("speed", lambda kind: _speed(picks.get(kind.name))),
     )
+
+
+def _speed(pick: Candidate | None) -> str:
+    return speed_word(pick.speed, pick.speed_from) if pick else "as given"
 
 
 def _holds(kind: FleetKind) -> str:
@@ -240,7 +265,6 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
     other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
     return blocks.note(
         same if every_host else other,
-        "Of the APIs it is not checked where they run.",
         *api_latency_notes(result.latencies.values(), [api.name for api in result.apis]),
         _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
@@ -251,6 +275,7 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
         *_of_caches(result),
         *(f"Left out: {api.name}, {api.why}." for api in result.left_out),
         *(f"{api.name}: {api.note}." for api in result.apis if api.note),
+        f"What moves the break-even (machine and API prices, speed, load): {option('html')} or {option('chart')}.",
     )
 
 
@@ -261,8 +286,7 @@ def _ages(result: BreakEvenReport) -> str:
         return ""
     span = " to ".join(str(age) for age in dict.fromkeys((days[0], days[-1])))
     mark = f" †: more than {STALE_AFTER_DAYS}." if days[-1] > STALE_AFTER_DAYS else ""
-    since = "since they were checked or, where no such day is known, since their list was"
-    return f"API prices are {span} days old, {since}.{mark}"
+    return f"API prices are {span} days old.{mark}"
 
 
 def _of_hardware(result: BreakEvenReport) -> Iterable[str]:

@@ -8,9 +8,10 @@ from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import CompareResult, layout_text
+from tokonomics.questions.results import CompareResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.plan_pick_view import replicas_text, served_as
 from tokonomics.report.plan_view import ranking
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
@@ -19,6 +20,7 @@ from tokonomics.report.wording import (
     and_slos,
     price_text,
     quoted_text,
+    rented_text,
     speed_text,
     speed_word,
     workload_text,
@@ -75,7 +77,7 @@ def _sections(result: CompareResult) -> blocks.View:
 def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
     (cell, best), (other, last) = picks[0], picks[-1]
     price = best.usd_per_mtok.blended
-    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"
+    where = f", {cell.model_name} on {rented_text(best)} ({served_as(best)}){aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
     times = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     worst = times if len(picks) > 1 else ""
@@ -111,7 +113,7 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
     for cell, pick in picks:
         cheapest.setdefault(cell.model, (cell, pick))
     with_quality = any(cell.quality for cell in result.cells)
-    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load", "speed"]
+    columns = ["!model", "cheapest on", "replicas", "weights", ">$/month", ">$/Mtok", ">load", "speed"]
     columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
     rows: list[list[blocks.Pieces]] = []
     for model in result.models:
@@ -120,13 +122,11 @@ def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Ta
             rows.append([name, "no offer meets these constraints", *[""] * (len(columns) - 2)])
             continue
         cell, pick = cheapest[model]
-        layout = f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}"
-        offer = f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}"
-        used = pick.replicas * pick.gpus_per_replica
-        gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
+        where = blocks.Span(f"{rented_text(pick)}{'†' if pick.price_stale else ''}", opens=_plan_of(cell))
+        weights = f"{pick.weights}{'*' if pick.below_checkpoint else ''}"
         prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        where, speed = blocks.Span(layout, opens=_plan_of(cell)), speed_word(pick.speed, pick.speed_from)
-        row: list[blocks.Pieces] = [cell.model_name, where, offer, gpus, *prices, percent(pick.load_share), speed]
+        used = [percent(pick.load_share), speed_word(pick.speed, pick.speed_from)]
+        row: list[blocks.Pieces] = [cell.model_name, where, replicas_text(pick), weights, *prices, *used]
         weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
         rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
     return blocks.table(columns, rows)
@@ -177,7 +177,6 @@ def _notes(result: Comparison) -> blocks.Line:
         "–: no offer meets these constraints; `tokonomics plan` says why." if refused else "",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
-        "load: of the GPUs in use. GPUs: in use, and paid for where the machines have more.",
         quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)),
         FEWER_BITS if any(pick.below_checkpoint for pick in picks) else "",
         f"More expensive, not in the grid: {more} ({option('gpu')})." if more else "",

@@ -16,7 +16,7 @@ from tokonomics.questions.results import OneNoun, layout_text
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, aged
+from tokonomics.report.wording import FEWER_BITS, NO_VALUE, OLD_PRICE, aged, rented_text
 from tokonomics.units import count, percent, seconds, usd
 
 
@@ -130,7 +130,7 @@ def _rows(made: Diff) -> list[tuple[str, ...]]:
 
 
 def _offer(row: Candidate) -> str:
-    return f"{row.provider} {row.instance}{'†' if row.price_stale else ''}"
+    return f"{rented_text(row)}{'†' if row.price_stale else ''}"
 
 
 def _layout(row: Candidate) -> str:

@@ -43,11 +43,11 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
     machines = f"{row.instances:,} × " if row.instances > 1 else ""
-    where = f": {machines}{_where(row)}"
+    where = f": {machines}{_where(row)}{aged(row.price_age_days)}"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
     return [
         blocks.line(f"{label}: ", bill, f", {usd(row.usd_per_mtok.blended)} per Mtok", where, kind="headline"),
-        blocks.line(f"{served_as(row)}{_may_fail(row, plan.limits.spare)}{aged(row.price_age_days)}"),
+        blocks.line(f"{served_as(row)}{_may_fail(row, plan.limits.spare)}"),
         blocks.facts(
             *_latencies(row, plan.slos, of_slos=True),
             *_job(row),
@@ -208,7 +208,7 @@ def _where(row: Candidate) -> str:
         return machine
     more = len(row.regions) - 1
     others = f" or {plural(more, 'other region')}" if more else ""
-    return f"{machine}{others}{' (it lists all regions: ask)' if row.provider in LISTED_EVERYWHERE else ''}"
+    return f"{machine}{others}{' (listed for every region: ask)' if row.provider in LISTED_EVERYWHERE else ''}"
 
 
 def _may_fail(row: Candidate, spare: Spare) -> str:

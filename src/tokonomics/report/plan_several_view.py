@@ -7,17 +7,20 @@ from tokonomics.errors import option
 from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
-from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether
 from tokonomics.report import blocks
-from tokonomics.report.plan_pick_view import asked_text, nothing
+from tokonomics.report.plan_pick_view import asked_text, nothing, replicas_text
 from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
+    aged,
     aged_since,
     and_slos,
     duration_text,
+    machine_text,
     percent_text,
+    rented_text,
     time_text,
     usd_text,
     workload_text,
@@ -54,7 +57,7 @@ def _headline(found: PlanTogether) -> blocks.Line:
     if best is None:
         return blocks.line("No way meets every SLO.", kind="worst")
     own = next((row for row in found.rows if row.way is Way.own), None)
-    place = f", {best.gpu} at {best.machine}" if best.way not in _NAMED else ""
+    place = f", {_rented(best)}" if best.way not in _NAMED else ""
     than = ""
     if own and best.way is not Way.own and own.meets:
         than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
@@ -106,14 +109,21 @@ def _rates(rates: list[float], factor: float) -> str:
     return f"{' + '.join(f'{rate * factor:.3g}' for rate in rates)} requests/s"
 
 
+def _rented(row: WayRow) -> str:
+    """``AWS g6.xlarge, L4``; where models have machines of several kinds, the first and how many more."""
+    first, several, more = row.machine.partition(" and ")
+    provider, _, instance = first.partition(" ")
+    gpu = row.gpu.partition(" and ")[0]
+    return f"{machine_text(provider, instance, gpu)}{several}{more}"
+
+
 def _ways(found: PlanTogether) -> blocks.Table:
     rows: list[Sequence[blocks.Pieces]] = []
     for row in found.rows:
         met = blocks.Span("met", "good") if row.meets else blocks.Span(_missed(row), "bad")
-        rows.append((row.way.value, row.gpu, row.machine, f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
-    rows += [(way.value, *[NO_VALUE] * 4, why) for way, why in found.not_possible.items()]
-    heads = ["!way", "GPU", "offer", ">GPUs paid", ">$/month", "SLOs"]
-    return blocks.table(heads, rows, best=0 if found.best else None)
+        rows.append((row.way.value, _rented(row), f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
+    rows += [(way.value, *[NO_VALUE] * 3, why) for way, why in found.not_possible.items()]
+    return blocks.table(["!way", "rent", ">GPUs paid", ">$/month", "SLOs"], rows, best=0 if found.best else None)
 
 
 def _missed(row: WayRow) -> str:
@@ -181,12 +191,16 @@ def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks
     if not rows:
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         return
-    cheapest = rows[0].usd_per_mtok.blended
+    first, cheapest = rows[0], rows[0].usd_per_mtok.blended
+    bill = blocks.Span(f"{usd(first.usd_per_month)} a month", "best")
+    where = f", {names[first.model]} on {rented_text(first)}{aged(first.price_age_days)}"
+    yield blocks.line("Cheapest: ", bill, f", {usd(cheapest)} per Mtok", where, kind="headline")
     yield blocks.listed(
         rows,
         ("!model", lambda row: names[row.model]),
-        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
-        ("offer", lambda row: f"{row.provider} {row.instance}"),
+        ("rent", rented_text),
+        ("replicas", replicas_text),
+        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
         (">$/month", lambda row: usd(row.usd_per_month)),
         (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
         (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
@@ -196,13 +210,12 @@ def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks
         numbered=True,
     )
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
-    said = [
-        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
-        "Whether a cheaper model is good enough is for you to measure.",
+    yield blocks.note(
+        "The same tokens for each model; tokenizers differ by some percent. Measure whether the cheaper one is good "
+        "enough for you.",
         "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
         f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
-    ]
-    yield blocks.note(" ".join(part for part in said if part))
+    )
 
 
 def sold_view(result: PlanModels) -> blocks.View:
@@ -244,19 +257,19 @@ def cases_view(result: PlanCases) -> blocks.View:
     bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
     yield blocks.line(
         "Least regret: ",
-        blocks.Span(f"{least.gpu} {least.layout}", "best"),
-        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        blocks.Span(least.layout, "best"),
+        f" at {machine_text(least.provider, least.instance, least.gpu)}: {bills} a month for {' / '.join(cases)}, "
         f"at most {percent(least.largest_regret)} above the best of any case",
         kind="headline",
     )
     rows = []
     for place, choice in enumerate(found.choices, 1):
-        hardware = f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}"
+        hardware = f"{choice.layout}{'*' if choice.below_checkpoint else ''}"
         dollars = (f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases)
         best_in = ", ".join(cases[at] for at in choice.best_in) or "–"
-        offer, regret = f"{choice.provider} {choice.instance}", percent(choice.largest_regret)
-        rows.append((str(place), hardware, offer, *dollars, regret, best_in))
-    heads = ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"]
+        offer = machine_text(choice.provider, choice.instance, choice.gpu)
+        rows.append((str(place), offer, hardware, *dollars, percent(choice.largest_regret), best_in))
+    heads = ["", "!rent", "layout", *(f">{case}" for case in cases), ">most regret", "best in"]
     yield blocks.table(heads, rows, best=0)
     yield blocks.note(
         "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."

@@ -271,7 +271,7 @@ def _marks(plan: Plan, shown: Sequence[Candidate]) -> blocks.Line:
     """What the marks of the table mean, what else there is, and what to ask for more."""
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
     return blocks.note(
-        _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
+        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
         _old(plan, shown),
         "" if plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
         f"{ranked} ranked, {rejected} rejected ({option('why')}). Energy, sources and what each word means: "
@@ -287,13 +287,6 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
         _how_sized(plan, bool(plan.slos or request.classes)),
         f"{quoted_on(row.price_date for row in shown)}.",
     )
-
-
-def _fewer_bits(plan: Plan) -> str:
-    """What the mark on precisions means; an encoder has no KV cache."""
-    if plan.workload.writes:
-        return FEWER_BITS
-    return f"* weights at fewer bits than published: check quality on your own task ({option('min_weights')})."
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:

@@ -29,7 +29,7 @@ from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 if TYPE_CHECKING:
-    from tokonomics.sizing.search import ReplicasNeeded
+    from tokonomics.sizing.search import ReplicasNeeded, Trial
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
@@ -300,23 +300,33 @@ def _capacity(result: CapacityResult) -> blocks.View:
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield short_run(judged, needed is None)
-    rows: list[list[blocks.Piece]] = []
-    for trial in best.trials:
-        then, holds = trial.outcome, blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")
-        latencies = [(slo.delivered_s, slo.met) for slo in then.slo or _tails(then)]
-        seen = (blocks.Span(time_text(delivered_s), "" if met else "bad") for delivered_s, met in latencies)
-        tokens = f"{then.total_tokens_per_s if encoder else then.output_tokens_per_s:,.0f}"
-        rows.append([f"{trial.rate:,.{digits}g}", *seen, tokens, holds])
-    named = (f">{slo.slo}" for slo in made.slo or _tails(made))
-    yield blocks.table([">requests/s", *named, ">tok/s" if encoder else ">tok/s out", ""], rows)
+    limited, limits = any(trial.max_sequences for trial in best.trials), result.placed.limits
+    yield blocks.listed(
+        best.trials,
+        (">requests/s", lambda trial: f"{trial.rate:,.{digits}g}"),
+        (">batch limit", lambda trial: f"{trial.max_sequences or limits.max_sequences:,}") if limited else None,
+        *((f">{slo.slo}", partial(_of_trial, place)) for place, slo in enumerate(made.slo or _tails(made))),
+        (">tok/s", lambda trial: f"{trial.outcome.total_tokens_per_s:,.0f}")
+        if encoder
+        else (">tok/s out", lambda trial: f"{trial.outcome.output_tokens_per_s:,.0f}"),
+        ("", lambda trial: blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")),
+    )
     yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
         f"{log.source}: {result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
         "the two rates are 1 % apart.",
+        "Replicas behind one router share their bursts: several hold more than as many times this rate, so "
+        "`tokonomics plan` may need fewer.",
         _price_text(cost, True) if cost else "",
     )
+
+
+def _of_trial(place: int, trial: "Trial") -> blocks.Span:
+    """What one of the SLOs came to in a trial."""
+    slo = (trial.outcome.slo or _tails(trial.outcome))[place]
+    return blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
 
 
 def _tails(made: Outcome) -> tuple[SloOutcome, ...]:

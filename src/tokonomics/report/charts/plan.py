@@ -12,7 +12,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.questions.results import layout_text, replicas_text
 from tokonomics.report.charts import style
-from tokonomics.report.wording import and_slos, price_text, workload_text
+from tokonomics.report.wording import and_slos, price_text, rented_text, workload_text
 from tokonomics.sizing.hosts import UNUSED
 from tokonomics.units import count, percent, plural, usd
 
@@ -40,7 +40,7 @@ def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, s
     """Bills as bars, split into what they pay for, with the price of a million tokens."""
     named = list(zip(order, leaders, strict=True))
     parts = [
-        {"what": name, "offer": f"{row.provider} {row.instance}", "part": line.name, "usd": line.usd, "order": place}
+        {"what": name, "offer": rented_text(row), "part": line.name, "usd": line.usd, "order": place}
         for name, row in named
         for place, line in enumerate(row.bill.lines)
     ]
