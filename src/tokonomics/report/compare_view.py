@@ -11,8 +11,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import CompareResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.plan_pick_view import replicas_text, served_as
-from tokonomics.report.plan_view import ranking
+from tokonomics.report.plan_pick_view import ranking, served_as
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
     FEWER_BITS,
@@ -22,7 +21,6 @@ from tokonomics.report.wording import (
     quoted_text,
     rented_text,
     speed_text,
-    speed_word,
     workload_text,
 )
 from tokonomics.units import count, percent, usd
@@ -56,19 +54,17 @@ def _sections(result: CompareResult) -> blocks.View:
         return
     yield blocks.section(*_headline(result, picks))
     yield _grid(result)
-    yield _picks(result, picks)
+    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
+    named = lambda pick: cells[pick.model, pick.gpu].model_name  # noqa: E731
+    opened = lambda pick: _plan_of(cells[pick.model, pick.gpu])  # noqa: E731
+    cheapest = {pick.model: pick for _, pick in reversed(picks)}
+    yield ranking(sorted(cheapest.values(), key=lambda pick: pick.usd_per_mtok.blended), None, named, opened)
     if result.front:
         yield _front(result)
     if result.apis:
         yield _apis(result)
     yield _notes(result)
-    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
-    every = ranking(
-        [pick for _, pick in picks],
-        None,
-        lambda pick: cells[pick.model, pick.gpu].model_name,
-        lambda pick: _plan_of(cells[pick.model, pick.gpu]),
-    )
+    every = ranking([pick for _, pick in picks], None, named, opened, full=True)
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
@@ -105,31 +101,6 @@ def _grid(result: Comparison) -> blocks.Table:
 def _plan_of(cell: Cell) -> str:
     """What to ask ``plan`` for more of a pair."""
     return urlencode({"model": cell.model, "gpu": cell.gpu})
-
-
-def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
-    """The cheapest pair of each model."""
-    cheapest: dict[str, tuple[Cell, Candidate]] = {}
-    for cell, pick in picks:
-        cheapest.setdefault(cell.model, (cell, pick))
-    with_quality = any(cell.quality for cell in result.cells)
-    columns = ["!model", "cheapest on", "replicas", "weights", ">$/month", ">$/Mtok", ">load", "speed"]
-    columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
-    rows: list[list[blocks.Pieces]] = []
-    for model in result.models:
-        if model not in cheapest:
-            name = next(cell.model_name for cell in result.cells if cell.model == model)
-            rows.append([name, "no offer meets these constraints", *[""] * (len(columns) - 2)])
-            continue
-        cell, pick = cheapest[model]
-        where = blocks.Span(f"{rented_text(pick)}{'†' if pick.price_stale else ''}", opens=_plan_of(cell))
-        weights = f"{pick.weights}{'*' if pick.below_checkpoint else ''}"
-        prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        used = [percent(pick.load_share), speed_word(pick.speed, pick.speed_from)]
-        row: list[blocks.Pieces] = [cell.model_name, where, replicas_text(pick), weights, *prices, *used]
-        weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
-        rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
-    return blocks.table(columns, rows)
 
 
 def _apis(result: CompareResult) -> blocks.Section:
@@ -169,12 +140,14 @@ def _notes(result: Comparison) -> blocks.Line:
     how = "sized by simulation" if result.simulated else filled
     refused = any(cell.usd_per_mtok is None and cell.gpu in result.gpus for cell in result.cells)
     picks = [cell.pick for cell in result.cells if cell.pick]
+    none = [model for model in result.models if not any(cell.pick for cell in result.cells if cell.model == model)]
     scored = any(cell.quality for cell in result.cells)
     unscored = ", ".join(dict.fromkeys(cell.model_name for cell in result.cells if not cell.quality)) if scored else ""
     more = ", ".join(result.gpus[_MOST_GPUS:])
     return blocks.note(
         f"Each pair is the cheapest offer{' that meets the SLO' if result.slos else ''}: {how}.",
         "–: no offer meets these constraints; `tokonomics plan` says why." if refused else "",
+        f"On none of these GPUs: {', '.join(none)}." if none else "",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
         quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)),

@@ -1,7 +1,7 @@
 """A plan's pick: what to rent, what it costs, how it serves, why it won; and what is cheaper with a catch."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_text
@@ -20,6 +20,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.wording import (
     aged,
     and_slos,
+    known_text,
     machine_text,
     rented_text,
     speed_text,
@@ -297,6 +298,42 @@ def nothing(
         if kinds
         else None,
         not_tried(plan),
+    )
+
+
+def ranking(
+    rows: Sequence[Candidate],
+    shown: int | None,
+    model: Callable[[Candidate], str] | None = None,
+    opens: Callable[[Candidate], str] = lambda _: "",
+    full: bool = False,
+) -> blocks.Table:
+    """Candidates, the pick first; with the name of the model of each where there are several.
+
+    ``opens`` gives, for each, what to ask for more of it; ``full`` adds the columns that a terminal has no room for.
+    """
+    late = "p99" if any(row.simulated for row in rows) else "mean"
+    some_old = not all(row.price_stale for row in rows)
+    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
+    some_kv = writes and (full or any(row.kv.is_below(Precision.bf16) for row in rows[:shown]))
+    return blocks.listed(
+        rows,
+        ("!model", model) if model else None,
+        ("!rent", lambda row: blocks.Span(rented_text(row), opens=opens(row))),
+        ("!replicas", replicas_text),
+        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
+        ("KV", lambda row: row.kv.value) if some_kv else None,
+        ("drafts", lambda row: row.draft.name if row.draft else "–") if any(row.draft for row in rows) else None,
+        (">$/month", lambda row: f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}"),
+        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
+        (">load", lambda row: percent(row.load_share)) if full else None,
+        (f">TTFT {late}", lambda row: time_text(getattr(row.ttft_s, late))),
+        (f">TPOT {late}", lambda row: time_text(getattr(row.tpot_s, late))) if writes else None,
+        ("speed", lambda row: known_text(row.speed, row.profiled)),
+        ("instance", lambda row: f"{row.instance}, {row.region}") if full else None,
+        best=0,
+        shown=shown,
+        numbered=True,
     )
 
 

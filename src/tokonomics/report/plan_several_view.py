@@ -9,7 +9,7 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
 from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether
 from tokonomics.report import blocks
-from tokonomics.report.plan_pick_view import asked_text, nothing, replicas_text
+from tokonomics.report.plan_pick_view import asked_text, nothing, ranking
 from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,
@@ -191,28 +191,16 @@ def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks
     if not rows:
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         return
-    first, cheapest = rows[0], rows[0].usd_per_mtok.blended
+    first = rows[0]
     bill = blocks.Span(f"{usd(first.usd_per_month)} a month", "best")
-    where = f", {names[first.model]} on {rented_text(first)}{aged(first.price_age_days)}"
-    yield blocks.line("Cheapest: ", bill, f", {usd(cheapest)} per Mtok", where, kind="headline")
-    yield blocks.listed(
-        rows,
-        ("!model", lambda row: names[row.model]),
-        ("rent", rented_text),
-        ("replicas", replicas_text),
-        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
-        (">$/month", lambda row: usd(row.usd_per_month)),
-        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
-        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
-        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
-        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
-        best=0,
-        numbered=True,
-    )
+    where = f"{names[first.model]} on {rented_text(first)}{aged(first.price_age_days)}"
+    yield blocks.line("Cheapest: ", bill, f", {usd(first.usd_per_mtok.blended)} per Mtok, {where}", kind="headline")
+    yield ranking(rows, None, lambda row: names[row.model])
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     yield blocks.note(
         "The same tokens for each model; tokenizers differ by some percent. Measure whether the cheaper one is good "
         "enough for you.",
+        FEWER_BITS if any(row.below_checkpoint for row in rows) else "",
         "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
         f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
     )
