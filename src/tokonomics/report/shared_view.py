@@ -9,7 +9,7 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
-from tokonomics.planner.class_report import BreaksAt, ClassLoad, ClassReport, OneSlo
+from tokonomics.planner.class_report import ClassLoad, ClassReport, OneSlo
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
     NO_VALUE,
@@ -44,7 +44,12 @@ def class_sections(report: ClassReport | None, replicas: int | None = None, rate
         return
     said = _one_slo(report.one_slo, report, replicas, rate) if report.one_slo else None
     yield blocks.section(_classes(report), said, title="By class")
-    lines = [blocks.line(text) for text in _breaks(report.breaks_at)]
+    lines = [
+        blocks.line(f"{one.name} meets its SLO at every load tried.")
+        if one.load is None
+        else blocks.line(f"{one.name} breaks at {one.load:.2f} times the load: {one.breaks}.")
+        for one in report.breaks_at
+    ]
     title = "Who breaks first, as the load grows on the same fleet"
     yield blocks.section(_overload(report), *lines, title=title)
 
@@ -79,23 +84,8 @@ def _overload(report: ClassReport) -> blocks.Table:
 
 
 def _cells(one: ClassLoad) -> list[blocks.Piece]:
-    mood: blocks.Mood = "bad" if one.breaks else ""
-    within = blocks.Span(tenths_text(one.within), mood)
-    return [blocks.Span(time_text(one.ttft_p99_s), mood), within, blocks.Span(_shed(one.shed_share), mood)]
-
-
-def _breaks(found: tuple[BreaksAt, ...]) -> list[str]:
-    """One sentence a class, who breaks first first."""
-    said = []
-    for place, one in enumerate(found):
-        if one.load is None:
-            said.append(f"{one.name} gets what it is owed at every load tried.")
-        elif one.load == 1:
-            said.append(f"{one.name} breaks as it is: {one.breaks}.")
-        else:
-            first = " first" if place == 0 and len(found) > 1 else ""
-            said.append(f"{one.name} breaks{first} at {one.load:.2f} times the load: {one.breaks}.")
-    return said
+    cells = time_text(one.ttft_p99_s), tenths_text(one.within), _shed(one.shed_share)
+    return [blocks.Span(cell, "bad" if one.breaks else "") for cell in cells]
 
 
 def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float | None) -> blocks.Line:

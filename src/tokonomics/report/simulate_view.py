@@ -24,12 +24,11 @@ from tokonomics.report.wording import (
 )
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.spread import Spread
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 if TYPE_CHECKING:
-    from tokonomics.sizing.search import ReplicasNeeded, Trial
+    from tokonomics.sizing.search import Trial
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
@@ -42,21 +41,12 @@ _SIDE_COLOURS: dict[str, blocks.Colour] = {
 
 def simulate(result: SimulateResult, request: Request) -> Answer:
     """Latency, throughput, where the time went, what failed."""
-    simulation, log = result.simulation, result.log
+    log, served = result.log, what_serves(result.simulation)
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
-    served = what_serves(simulation)
     drawn = {"What happens over time": lambda: charts.traffic.simulate_chart(result, result.timeline, served, subtitle)}
     view = partial(_simulation, result, getattr(request, "trace", None) is None)
-    found = result.playback
-    plays = partial(player, simulation, result, found) if found else None
+    plays = partial(player, result, result.playback) if result.playback else None
     return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
-
-
-def _served_as(needed: "ReplicasNeeded") -> str:
-    """Behind which router, and with which limit on sequences, replicas are as few."""
-    router = f"; {option('router', needed.router)}" if needed.router and needed.replicas > 1 else ""
-    limit = f"; {option('max_sequences', needed.max_sequences)}" if needed.max_sequences else ""
-    return f"{router}{limit}"
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
@@ -71,9 +61,7 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
     simulation, cost = made.simulation, made.cost
     model = simulation.deployment.model
-    value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
-    if model.is_encoder:
-        value = f"{made.total_tokens_per_s:,.0f} tokens/s"
+    value = f"{made.total_tokens_per_s:,.0f} tokens/s, prompts included"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
     missed = ", ".join(slo.slo for slo in made.slo if not slo.met)
@@ -132,15 +120,11 @@ def what_serves(simulation: Simulation) -> str:
 
 
 def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
-    def row(name: str, values: Spread) -> list[str]:
-        return [name, *map(time_text, (values.p50, values.p90, values.p95, values.p99, values.mean))]
-
-    rows = [
-        *([] if encoder else [row("first token (TTFT)", made.ttft_s), row("per token after (TPOT)", made.tpot_s)]),
-        row("whole request (e2e)" if encoder else "whole answer (e2e)", made.e2e_s),
-        row("of that, waiting", made.queue_s),
-    ]
-    return blocks.table(["latency", ">p50", ">p90", ">p95", ">p99", ">mean"], rows)
+    times = {} if encoder else {"first token (TTFT)": made.ttft_s, "per token after (TPOT)": made.tpot_s}
+    times |= {"whole request (e2e)" if encoder else "whole answer (e2e)": made.e2e_s, "of that, waiting": made.queue_s}
+    names = ("p50", "p90", "p95", "p99", "mean")
+    rows = [(what, *(time_text(getattr(spread, name)) for name in names)) for what, spread in times.items()]
+    return blocks.table(["latency", *(f">{name}" for name in names)], rows)
 
 
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
@@ -180,22 +164,23 @@ def _figures(made: SimulateResult) -> blocks.Facts:
     lost = (
         ("preemptions", made.preemptions, "requests lost their place and were computed again"),
         ("restarts", made.restarts, "requests began again when their replica failed"),
-        ("refused", made.refused, _why_refused(made)),
+        ("refused", made.refused, f"longer than the context of {rules.max_context:,} tokens or a replica's memory"),
         ("timed out", made.timed_out, "clients hung up"),
         ("never sent", unsent, "an earlier request of their session failed"),
         ("unserved", made.unserved - unsent, "no replica was up"),
         ("shed", made.shed, "turned away by the limits of their class"),
     )
-    autoscaled = simulation.fleet.autoscale
+    rate = made.total_tokens_per_s if encoder else made.output_tokens_per_s
+    written = "" if encoder else f"{made.total_tokens_per_s:,.0f} with prompts"
     replicas = f"paid for in the mean, {made.peak_replicas} at the most"
     return blocks.facts(
-        _throughput(made, encoder),
+        blocks.fact("read" if encoder else "output", f"{rate:,.0f} tok/s", written, number=rate, less="worse"),
         ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
         ("busy", percent(made.busy_share), f"of the paid time; {percent(made.useful_share)} computing what was used"),
         ("load", percent_text(made.load_share), "of the requests that full batches would finish"),
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
         None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
-        ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
+        ("replicas", f"{made.mean_replicas:.3g}", replicas) if simulation.fleet.autoscale else None,
         *_pools(made),
         ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
         if made.cached_tokens
@@ -206,13 +191,6 @@ def _figures(made: SimulateResult) -> blocks.Facts:
         else None,
         *thinking_facts(made.thinking),
     )
-
-
-def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
-    """Tokens a second: those written, or those read where none are."""
-    name, rate = ("read", made.total_tokens_per_s) if encoder else ("output", made.output_tokens_per_s)
-    said = "no tokens are written" if encoder else f"{made.total_tokens_per_s:,.0f} with prompts"
-    return blocks.fact(name, f"{rate:,.0f} tok/s", said, number=rate, less="worse")
 
 
 def _pools(made: SimulateResult) -> list[blocks.Fact]:
@@ -230,13 +208,6 @@ def _pools(made: SimulateResult) -> list[blocks.Fact]:
         )
         for side in made.sides
     ]
-
-
-def _why_refused(made: SimulateResult) -> str:
-    if not made.too_long:
-        return "longer than a replica's memory holds"
-    context = f"longer than the model's context of {made.simulation.rules.max_context:,} tokens"
-    return context if made.too_long == made.refused else f"{context}, or than a replica's memory"
 
 
 def _hint(made: SimulateResult) -> blocks.Line | None:
@@ -280,12 +251,14 @@ def _capacity(result: CapacityResult) -> blocks.View:
     # As many digits as tell the rate that holds from the next that does not.
     digits = next((number for number in range(3, 10) if f"{best.rate:.{number}g}" != f"{best.at_most:.{number}g}"), 3)
     encoder = result.placed.model.is_encoder
-    output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
-    if encoder:
-        output = f"{made.total_tokens_per_s:,.0f} tokens a second"
+    output = f"{made.output_tokens_per_s or made.total_tokens_per_s:,.0f} {'' if encoder else 'output '}tokens a second"
     paid = f"per million tokens {'of this log' if needed else 'at that rate'}, prompts included"
     price = cost.usd_per_mtok if cost else None
     traffic = f"{log.source}, {requests_a_second(f'{log.rate:.3g}')}"
+    if needed and needed.router and needed.replicas > 1:
+        traffic += f"; {option('router', needed.router)}"
+    if needed and needed.max_sequences:
+        traffic += f"; {option('max_sequences', needed.max_sequences)}"
     yield blocks.facts(
         blocks.fact("holds", f"{best.rate:,.{digits}g}/s", output, number=best.rate, less="worse"),
         ("fails at", f"{best.at_most:,.{digits}g}/s", best.breaks),
@@ -293,7 +266,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
         if best.max_sequences
         else None,
-        ("log needs", plural(needed.replicas, "replica"), f"{traffic}{_served_as(needed)}") if needed else None,
+        ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
     )
     judged = needed.outcome if needed else made
@@ -317,7 +290,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     yield blocks.note(
         f"{log.source}: {result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
         "the two rates are 1 % apart.",
-        "Replicas behind one router share their bursts: several hold more than as many times this rate, so "
+        "Replicas behind one router share their bursts: n of them hold more than n times this rate, so "
         "`tokonomics plan` may need fewer.",
         _price_text(cost, True) if cost else "",
     )
