@@ -19,7 +19,7 @@ from tokonomics.questions.plan import diff as answered
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer
-from tokonomics.report.diff_view import diff as described
+from tokonomics.report.compare_view import diff as described
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 

@@ -96,7 +96,7 @@ def _plain(value: Any, spell: Spell) -> Any:
 
 
 _VIEWS = {
-    "plan": "plan_view", "diff": "diff_view", "fleet": "fleet_view", "breakeven": "breakeven_view",
+    "plan": "plan_view", "diff": "compare_view", "fleet": "fleet_view", "breakeven": "breakeven_view",
     "own_hardware": "cost_view", "can_run": "can_run_view", "compare": "compare_view", "fit": "predict_view",
     "predict": "predict_view", "curve": "predict_view", "cost": "cost_view", "models": "catalog_view",
     "gpus": "catalog_view", "offers": "catalog_view", "apis": "catalog_view", "trace": "trace_view",
