@@ -319,7 +319,7 @@ def ranking(
     return blocks.listed(
         rows,
         ("!model", model) if model else None,
-        ("!rent", lambda row: blocks.Span(rented_text(row), opens=opens(row))),
+        ("rent", lambda row: blocks.Span(rented_text(row), opens=opens(row))),
         ("!replicas", replicas_text),
         ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
         ("KV", lambda row: row.kv.value) if some_kv else None,
@@ -349,8 +349,8 @@ _SPLITS = {
 
 
 def why_line(why: WhyPick) -> blocks.Line:
-    """The nearest other kind of way, in a sentence."""
-    return blocks.line(blocks.Span("Why this one: ", "strong"), why.text)
+    """The nearest other kind of way, in a clause; ``explain`` has the whole sentence."""
+    return blocks.line(blocks.Span("Why this one: ", "strong"), f"{why.text.partition('; ')[0].removesuffix('.')}.")
 
 
 def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
@@ -366,6 +366,7 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
     title = "The nearest way of each other kind"
     yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
     yield blocks.note(
+        why.text,
         "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",
         "≥: not sized by simulation, as it costs more even so." if any(row.at_least for row in why.others) else "",
     )

@@ -46,7 +46,10 @@ def together_view(found: PlanTogether) -> blocks.View:
             for asked in found.asked
         )
     )
-    yield blocks.section(_headline(found), *_same_bits(found), *_crossing_line(found))
+    same_bits = None
+    if (usd_apart := found.own_at_these_bits_usd_per_month) is not None:
+        same_bits = blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(usd_apart)}.")
+    yield blocks.section(_headline(found), same_bits, *_crossing_line(found))
     yield _ways(found)
     yield _models(found)
     yield blocks.note(*_notes(found))
@@ -63,12 +66,6 @@ def _headline(found: PlanTogether) -> blocks.Line:
         than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
     way = {**_NAMED, **_SHARED}[best.way]
     return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}{aged_since(best.price_date)}")
-
-
-def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:
-    """What own GPUs cost at the pick's precision, where theirs is higher."""
-    if (at_these_bits := found.own_at_these_bits_usd_per_month) is not None:
-        yield blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(at_these_bits)}.")
 
 
 def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:

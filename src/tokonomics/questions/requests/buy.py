@@ -97,7 +97,9 @@ class PlanRequest(
     )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
-    explain: Switch = declared("Show which traffic would flip the choice, and what moves the bill; slower.", False)
+    explain: Switch = declared(
+        "Show energy, sources, what each word means, what would flip the choice and what moves the bill; slower.", False
+    )
     deploy: Texts | None = declared(
         "The files that start the pick: vllm, sglang, skypilot, kubernetes, keda, llm-d, kserve, dynamo, "
         "production-stack, dstack, compose.",
