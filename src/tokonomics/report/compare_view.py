@@ -79,7 +79,7 @@ def _sections(result: CompareResult) -> blocks.View:
 def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
     (cell, best), (other, last) = picks[0], picks[-1]
     price = best.usd_per_mtok.blended
-    where = f", {cell.model_name} on {rented_text(best)} ({served_as(best)}){aged(best.price_age_days)}"
+    where = f", {cell.model_name} on {rented_text(best)}, {served_as(best)}{aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
     times = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     worst = times if len(picks) > 1 else ""

@@ -10,7 +10,15 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import LeversResult, StackResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
+from tokonomics.report.wording import (
+    aged_since,
+    bought_text,
+    percent_text,
+    quoted_text,
+    setup_text,
+    speed_word,
+    time_text,
+)
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
@@ -133,7 +141,7 @@ def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
 
 
 def _bill_fact(name: str, bill: Bill) -> blocks.Fact:
-    bought = f"{bill.bought}{'†' if bill.price_stale else ''}; speed {speed_word(bill.speed, bill.speed_from)}"
+    bought = f"{bought_text(bill)}{'†' if bill.price_stale else ''}; speed {speed_word(bill.speed, bill.speed_from)}"
     runs = f"{plural(bill.all_replicas, 'replica')} of {bill.deployment}; {bought}"
     if bill.job and bill.job.job_s and bill.job.job_s.p99 is not None:
         runs += f"; a job takes {time_text(bill.job.job_s.p50)}, p99 {time_text(bill.job.job_s.p99)}"
@@ -148,7 +156,7 @@ def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
     """With the GPUs it moves to, and on whose machines; and what it saves."""
     to = ""
     if lever.knob == "hardware":
-        to = f": {bill.deployment.rpartition(' on ')[2]} ({bill.bought})"
+        to = f": {bill.deployment.rpartition(' on ')[2]} ({bought_text(bill)})"
     elif lever.knob == "tiers":
         to = f": {_memories(bill)}"
     share = lever.saved_share

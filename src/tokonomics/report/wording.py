@@ -15,6 +15,7 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.report import blocks
 from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import SloOutcome
+from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
@@ -78,6 +79,15 @@ def rented_text(row: Candidate) -> str:
     """The machines of a candidate, without their region: ``2 × RunPod, L40S``."""
     machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances)
     return f"{row.instances:,} × {machine}" if row.instances > 1 else machine
+
+
+def bought_text(bill: Bill) -> str:
+    """The machines of a bill in words: ``3 × RunPod, L40S, US, on demand``."""
+
+    def named(found: re.Match[str]) -> str:
+        return f"{found[1]} × {machine_text(found[2], found[3], bill.gpu)}"
+
+    return re.sub(r"(\d+)× (\S+) ([^,;]+)", named, bill.bought)
 
 
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
