@@ -17,7 +17,8 @@ from tokonomics.planner.can_run import shortlist
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.vary import AtSpeed, CostRange
-from tokonomics.report.plan_pick_view import ranking, set_aside_lines
+from tokonomics.report.plan_pick_view import set_aside_lines
+from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.plan_view import _interval
 from tokonomics.report.wording import gpu_text, machine_text
 from tokonomics.sizing.load import load_of_shape

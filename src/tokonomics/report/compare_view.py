@@ -15,7 +15,8 @@ from tokonomics.questions.results import CompareResult, OneNoun, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
-from tokonomics.report.plan_pick_view import ranking, served_as
+from tokonomics.report.plan_pick_view import served_as
+from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
     FEWER_BITS,

@@ -9,7 +9,8 @@ from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
 from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether
 from tokonomics.report import blocks
-from tokonomics.report.plan_pick_view import asked_text, nothing, ranking
+from tokonomics.report.plan_pick_view import asked_text, nothing
+from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,

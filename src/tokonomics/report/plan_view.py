@@ -19,20 +19,22 @@ from tokonomics.report.plan_pick_view import (
     asked_text,
     at_checkpoint_line,
     bill_facts,
-    flip_lines,
     not_tried,
     nothing,
     pick_blocks,
     published_checkpoint,
     quality_facts,
+    set_aside_lines,
+)
+from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
+from tokonomics.report.plan_table_view import (
+    flip_lines,
     ranking,
     ratio_blocks,
-    set_aside_lines,
     split_legend,
     why_blocks,
     why_line,
 )
-from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
 from tokonomics.report.shared_view import (
     class_sections,
     energy_facts,
@@ -154,7 +156,7 @@ def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candida
         return
 
     def more(title: str, *parts: blocks.Block | None) -> blocks.Section:
-        return blocks.section(*parts, title=title if any(parts) else "", folded=True, printed=request.explain)
+        return blocks.section(*parts, title=title, folded=True, printed=request.explain)
 
     checkpoint = [published_checkpoint(model)] if best.weights is model.served else []
     yield more("The bill in detail", blocks.facts(*bill_facts(best, whole), *checkpoint, *energy_facts(result.energy)))
@@ -170,7 +172,8 @@ def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candida
     if result.ratios:
         yield more("Prefill and decode", *ratio_blocks(study, result.ratios))
     pace = log_pace_note(result.log_pace) if result.log_pace else None
-    yield more("How to read this", _notes(whole, shown, request), pace, blocks.note(*energy_notes(result.energy)))
+    drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
+    yield more("How to read this", _notes(whole, shown, request), pace, drawn)
     yield blocks.section(ranking(whole.ranked, None, full=True), title="Every offer", folded=True)
 
 
@@ -190,8 +193,7 @@ def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
 def _room(headroom: Headroom) -> blocks.Fact:
     """The room to grow."""
     if headroom.at_most is None:
-        never = "nothing breaks however much the traffic grows"
-        return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
+        return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
@@ -213,13 +215,10 @@ def _interval(bills: CostRange) -> blocks.Fact:
     dollars = [fast.usd_per_month, slow.usd_per_month, mid.usd_per_month or fast.usd_per_month]
     if min(dollars) == max(dollars):
         return blocks.fact(name, "same bill", f"{slower}, the same replicas still meet the SLO")
-    counted = [str(at.replicas) for at in (fast, mid, slow) if at.replicas]
-    why = f"{slower}, it takes {plural(slow.replicas or 0, 'replica')} instead of {mid.replicas}"
-    if slow.replicas == mid.replicas:
-        faster = f"if {percent(fast.speed - 1)} faster"
-        why = f"{faster}, it takes {plural(fast.replicas or 0, 'replica')} instead of {mid.replicas}"
-    if len({*counted}) == 1:
-        why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+    why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+    for at, speed in ((fast, f"if {percent(fast.speed - 1)} faster"), (slow, slower)):
+        if at.replicas != mid.replicas:
+            why = f"{speed}, it takes {plural(at.replicas or 0, 'replica')} instead of {mid.replicas}"
     return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month: {why}")
 
 
@@ -263,11 +262,9 @@ def _how_sized(plan: Plan, has_slos: bool) -> str:
         return f"Replicas are planned to at most {share} of the closed form's capacity, {how}."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
-    aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"
     return (
-        f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
-        f"{aside} that these limits allow is cheaper than the runner-up; "
-        "the rows after it are examples, not a full ranking."
+        f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations. Nothing else that these "
+        "limits allow is cheaper than the runner-up; the rows after it are examples, not a full ranking."
     )
 
 
