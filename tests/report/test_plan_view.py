@@ -13,7 +13,6 @@ from tests.planner.small_catalogue import OFFERS, SLOS, asked
 import tokonomics
 from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.load_models import all_models
-from tokonomics.planner.can_run import shortlist
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
 from tokonomics.planner.vary import AtSpeed, CostRange
@@ -137,7 +136,7 @@ def test_an_encoder_shows_no_kv_no_stages_and_no_decode() -> None:
 def test_the_first_models_are_recent_and_no_two_of_a_maker_are_alike() -> None:
     found = tokonomics.can_run(gpu="RTX3090", gpus=2)
     known = {model.key: model for model in all_models()}
-    first = [known[row.model] for row in shortlist(found.runs, list(known.values()), 15)]
+    first = [known[row.model] for row in found.shortlist]
     assert len({model.key for model in first}) == 15
     assert min(str(model.released) for model in first) >= "2024"
     assert not any(model.is_encoder for model in first)

@@ -39,6 +39,8 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
+SHORTLIST = 15
+"""Models that a person would look at first: what a screen holds."""
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
 """Shares of full use at which a million tokens is priced: most machines of one's own are idle most of the day."""
 
@@ -183,7 +185,7 @@ def can_run(
     )
 
 
-def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec], count: int) -> list[RunnableModel]:
+def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec]) -> list[RunnableModel]:
     """The models a person would pick first: the newest of each maker, size and kind, the most capable first.
 
     A model counts as twice as capable for twice its parameters or for a year less of age. A mixture of experts counts
@@ -210,7 +212,7 @@ def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec], count:
     best: dict[tuple[str, int, bool], RunnableModel] = {}
     for row in sorted(runs, key=capable, reverse=True):
         best.setdefault(alike(row), row)
-    return list(best.values())[:count]
+    return list(best.values())[:SHORTLIST]
 
 
 def _fitting(

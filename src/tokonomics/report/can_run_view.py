@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
-from tokonomics.catalog.load_models import all_models
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
-from tokonomics.planner.can_run import LOADS, CanRun, LoadPrices, RunnableModel, TooLarge, shortlist
+from tokonomics.planner.can_run import LOADS, CanRun, LoadPrices, RunnableModel, TooLarge
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
@@ -17,7 +16,7 @@ from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _SHOWN = 15
-"""Rows on a terminal."""
+"""Rows on a terminal: as many as the shortlist has."""
 _NEAREST = 6
 """Models that are too large for the machine and are named."""
 
@@ -52,7 +51,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     if result.every_layout:
         yield from _layouts(result)
     else:
-        first = shortlist(result.runs, all_models(), _SHOWN)
+        first = list(result.shortlist or result.runs[:_SHOWN])
         rows = [*first, *(row for row in rows if row not in first)]
         yield blocks.listed(
             rows,
