@@ -11,14 +11,13 @@ from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
 from tokonomics.planner.breakeven import BreakEvenReport
-from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
-from tokonomics.report.wording import OLD_PRICE, aged, and_slos, machine_text, speed_word
+from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, quoted_text, speed_word
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
@@ -168,12 +167,18 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     """The bill of each side at a few volumes about the user's own, or about the break-even."""
     own = result.own_tokens_per_month
 
+    def volume(bill: CostAt) -> str:
+        return f"{count(bill.tokens_per_month)}{' (yours)' if bill.tokens_per_month == own else ''}"
+
     def asked(name: str) -> Callable[[CostAt], blocks.Piece]:
         return lambda bill: _dollars(bill, name, bill.api_usd[name])
 
     return blocks.listed(
         _about(result),
-        ("!tokens a month", lambda bill: f"{count(bill.tokens_per_month)}{_yours(bill, own)}"),
+        (
+            "!tokens a month",
+            lambda bill: f"{count(bill.tokens_per_month)}{' (yours)' * (bill.tokens_per_month == own)}",
+        ),
         (f">{SELF_HOSTED}", lambda bill: _dollars(bill, SELF_HOSTED, bill.hosted_usd)),
         (">replicas / GPUs", lambda bill: f"{bill.replicas:,} / {bill.gpus:,}"),
         *((f">{letters[place]}", asked(result.apis[place].name)) for place in result.cheapest(_DRAWN)),
@@ -186,10 +191,6 @@ def _about(result: BreakEvenReport) -> list[CostAt]:
     pivot = result.own_tokens_per_month or result.found[0].stays_tokens_per_month or result.bills[-1].tokens_per_month
     near = sorted(result.bills, key=lambda bill: abs(math.log(bill.tokens_per_month / pivot)))[:_VOLUMES]
     return sorted(near, key=lambda bill: bill.tokens_per_month)
-
-
-def _yours(bill: CostAt, own: float | None) -> str:
-    return " (yours)" if bill.tokens_per_month == own else ""
 
 
 def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
@@ -210,19 +211,12 @@ def _lines(result: BreakEvenReport) -> blocks.Table:
 def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     shown = result.cheapest(_DRAWN)
     rows = [
-        (_plain(swing.what), *(_tokens(result.swings[api][place].found.stays_tokens_per_month) for api in shown))
+        (swing.what, *(_tokens(result.swings[api][place].found.stays_tokens_per_month) for api in shown))
         for place, swing in enumerate(result.swings[0])
     ]
     now = ("as above", *(_tokens(result.found[api].stays_tokens_per_month) for api in shown))
     heads = ["what if", *(f">{letters[api]}" for api in shown)]
     return blocks.table(heads, [now, *rows], "Break-even for good, tokens a month")
-
-
-def _plain(what: str) -> str:
-    """Each API has an interval of its own hardware; the row stands for all."""
-    if not what.startswith("speed"):
-        return what
-    return f"{'slower' if '−' in what else 'faster'} than modelled (80 % interval)"
 
 
 def _machines(result: BreakEvenReport) -> dict[str, str]:
@@ -239,18 +233,15 @@ def _hardware(result: BreakEvenReport) -> blocks.Table:
     picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
     named = _machines(result)
     old = {name for name, pick in picks.items() if pick.price_stale}
+    speeds = {name: speed_word(pick.speed, pick.speed_from) for name, pick in picks.items()}
     return blocks.listed(
         sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase),
         ("bought as volume grows", lambda kind: f"{named.get(kind.name, kind.name)}{'†' if kind.name in old else ''}"),
         (">$/month a machine", lambda kind: usd(kind.usd_per_purchase)),
         (">tokens a month a replica", _holds),
         (">$/Mtok full", lambda kind: usd(kind.usd_per_mtok_full)),
-        ("speed", lambda kind: _speed(picks.get(kind.name))),
+        ("speed", lambda kind: speeds.get(kind.name, "as given")),
     )
-
-
-def _speed(pick: Candidate | None) -> str:
-    return speed_word(pick.speed, pick.speed_from) if pick else "as given"
 
 
 def _holds(kind: FleetKind) -> str:
@@ -295,15 +286,10 @@ def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
         return
     simulated = all(hosted.simulated for hosted in result.hardware)
     how = "simulated" if simulated else f"closed form ({option('quick')}), filled to 70 %"
-    dates = sorted({pick.price_date for pick in picks})
-    held = "What replicas hold under the SLO" if result.slos else "What replicas hold, no SLO"
-    yield f"{held}: {how}. GPU prices of {' to '.join(map(str, dict.fromkeys((dates[0], dates[-1]))))}, on these terms."
-    if any(pick.price_stale for pick in picks):
-        yield OLD_PRICE
-    below = sorted({pick.weights.value for pick in picks if pick.below_checkpoint})
-    if below:
-        bits = f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)})"
-        yield f"{bits}: check quality, or ask with {option('min_weights')} and {option('kv')}."
+    yield f"What replicas hold{' under the SLO' if result.slos else ', no SLO'}: {how}."
+    yield quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks))
+    if any(pick.below_checkpoint for pick in picks):
+        yield FEWER_BITS.removeprefix("* ").capitalize()
 
 
 def _of_caches(result: BreakEvenReport) -> Iterable[str]:

@@ -67,7 +67,7 @@ def _sections(result: CompareResult) -> blocks.View:
     cheapest = {pick.model: pick for _, pick in reversed(picks)}
     yield ranking(sorted(cheapest.values(), key=lambda pick: pick.usd_per_mtok.blended), None, named, opened)
     if result.front:
-        yield _front(result)
+        yield _front(result, cheapest.values())
     if result.apis:
         yield _apis(result)
     yield _notes(result)
@@ -130,15 +130,18 @@ def _apis(result: CompareResult) -> blocks.Section:
     return blocks.section(table, blocks.note(*api_latency_notes(result.latencies.values(), shown)))
 
 
-def _front(result: Comparison) -> blocks.Table:
+def _front(result: Comparison, cheapest: Iterable[Candidate]) -> blocks.Table:
+    """The front of price and quality, and the cheapest pair of each model that is not on it."""
+    pairs = dict.fromkeys([*result.front, *((pick.model, pick.gpu) for pick in cheapest)])
     return blocks.listed(
-        [result.cell(*pair) for pair in result.front],
+        [result.cell(*pair) for pair in pairs],
         ("!model", lambda cell: cell.model_name),
         ("GPU", lambda cell: cell.gpu),
-        (">quality", lambda cell: f"{cell.quality:g}"),
+        (">quality", lambda cell: f"{cell.quality:g}" if cell.quality else "no score"),
         (">$/Mtok", lambda cell: usd(cell.usd_per_mtok or 0)),
-        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok or 0)),
-        title="Front: no other pair is both better and cheaper",
+        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""),
+        ("", lambda cell: "front" if (cell.model, cell.gpu) in result.front else ""),
+        title="Price and quality (front: no other pair is both better and cheaper)",
     )
 
 

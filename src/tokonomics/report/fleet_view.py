@@ -221,27 +221,24 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
 
 
 def _notes(report: FleetResult) -> blocks.Line:
-    plan, machines = report.plan, len(report.machines)
+    plan = report.plan
     bought = [report.kind(purchase.offer) for purchase in plan.purchases]
     starts = sorted({kind.startup_s for kind in bought})
-    counted = percent(report.counted_share)
-    spare = report.availability.spare_machines
-    proven_for = "machines no larger, with that room for failures," if spare else "these machines"
-    proven_for += " for the demand without batch work" if report.batch_work else ""
+    room = " with that room for failures" if report.availability.spare_machines else ""
     longer = f", as far as proven: {option('time_limit')} gives it longer" if plan.gap > _WIDE else ""
+    served = dict.fromkeys(f"{kind.gpu} {kind.layout} behind a {kind.router} router{_limit(kind)}" for kind in bought)
     return blocks.note(
-        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {proven_for} is cheaper "
-        f"by more than {gap_text(plan.gap)}{longer}.",
-        f"Chosen from {plural(machines, 'machine')}, their replicas sized by simulation as a plan sizes them. Machines "
-        "are bought whole; req/s is what one is counted on for in the busiest hour, and less where fewer run. All have "
-        f"one precision, the cheapest of those that a plan tries ({option('weights')}).",
-        _served_as(bought),
-        f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
+        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet{room} is cheaper by more "
+        f"than {gap_text(plan.gap)}{longer}. Chosen from {plural(len(report.machines), 'machine')}, bought whole.",
+        "Replicas are sized by simulation, as in a plan; req/s is what a machine is counted on for in the busiest "
+        f"hour. All have one precision, the cheapest that a plan tries ({option('weights')}).",
+        f"Counted on and simulated as: {'; '.join(served)}." if served else "",
+        f"Counted on for {percent(report.counted_share)} of what was measured: with more the fleet missed its SLO in "
+        "the simulator."
         if report.counted_share < 1
         else "",
         f"A machine serves {' to '.join(dict.fromkeys(map(seconds, (starts[0], starts[-1]))))} after it is ordered "
-        f"({option('startup')}), and that is paid for as well: "
-        f"{percent(plan.startup_usd / plan.expected_usd)} of the bill."
+        f"({option('startup')}), which is paid for too: {percent(plan.startup_usd / plan.expected_usd)} of the bill."
         if starts and plan.expected_usd
         else "",
         _spot_note(report) if _has_spot(report) else "",
@@ -251,14 +248,8 @@ def _notes(report: FleetResult) -> blocks.Line:
     )
 
 
-def _served_as(bought: Sequence[MachineKind]) -> str:
-    """How replicas must be deployed to carry what they are counted on for."""
-
-    def text(kind: MachineKind) -> str:
-        limit = f", at most {kind.max_sequences} sequences at a time" if kind.max_sequences else ""
-        return f"{kind.gpu} {kind.layout} behind a {kind.router} router{limit}"
-
-    return f"Counted on and simulated as: {'; '.join(dict.fromkeys(map(text, bought)))}." if bought else ""
+def _limit(kind: MachineKind) -> str:
+    return f", at most {kind.max_sequences} sequences at a time" if kind.max_sequences else ""
 
 
 def _place(report: FleetReport, bought: Sequence[MachineKind]) -> str:
@@ -325,25 +316,22 @@ def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
     if best is None:
         larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
         return blocks.line(f"No way to scale meets the SLO on this day: {larger}.", kind="bad")
-    said = ""
+    said = "" if scaled in (None, best) else f" On demand it is {scaled.name}, {usd(scaled.usd_per_month)}."
     if scaled is not None:
-        left = 1 - perfect.usd_per_month / scaled.usd_per_month
-        more = f"would save {percent(left)} more" if perfect.met and left > 0.0005 else "would save nothing more"
-        of_those = "" if scaled is best else f" On demand {scaled.name} is, {usd(scaled.usd_per_month)}."
-        said = f".{of_those} A perfect forecast {more}"
+        left = 1 - perfect.usd_per_month / scaled.usd_per_month if perfect.met else 0.0
+        said += f" A perfect forecast would save {percent(left) if left > 0.0005 else 'nothing'} more."
     bill = blocks.Span(f"{best.name}, {usd(best.usd_per_month)} a month", "best")
-    return blocks.line("Cheapest that meets the SLO: ", bill, f"{said}.")
+    return blocks.line("Cheapest that meets the SLO: ", bill, f".{said}")
 
 
 def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
     """Which of the two bills on the page to pay, and what the other is for."""
     plan = f"the plan above ({usd(plan_usd)} a month)"
     if round(best.usd_per_month, 2) < round(plan_usd, 2):
-        saved = usd(plan_usd - best.usd_per_month)
         return (
             f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
-            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse "
-            f"day is worth less to you than the {saved} between them."
+            f"({usd(best.usd_per_month)}) met it over this one day, with no failures: it is cheaper if a worse day "
+            "may miss the SLO."
         )
     follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
     return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
@@ -360,19 +348,15 @@ def _scaling_notes(scaling: ScalingReport) -> Iterable[str]:
         f"requests/s and serves {seconds(scaling.cold_start_s)} after it is ordered ({option('startup')})."
     )
     yield (
-        "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
-        f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
-        f"is the least that meets it now; {percent(ROOMS[-1])} is the most that is tried. short: time with fewer "
-        "serving than a perfect forecast shows to be enough; lag: from such a need to as many serving, in the mean."
+        "room: above the peak, the target or the forecast: what met the SLO before the time judged here, and a step "
+        f"more ({option('scaling_room')} sets it; at most {percent(ROOMS[-1])}). short: time with fewer replicas than "
+        "a perfect forecast shows to be enough; lag: until as many serve, in the mean."
     )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."
     if scaling.simulated_share < 1:
-        yield (
-            f"Simulated: {percent(scaling.simulated_share)} of the requests on as much smaller a fleet, whose machines "
-            f"are coarser steps; dollars are those of all. replicas and starts are "
-            "those simulated."
-        )
+        share = percent(scaling.simulated_share)
+        yield f"Simulated: {share} of the requests on a fleet that much smaller; dollars are for all of them."
 
 
 # --- batch work beside the fleet's own traffic -----------------------------------------------------------------------
@@ -429,7 +413,4 @@ def _checked(report: BatchReport) -> Iterable[str]:
     verdict = "the SLO is met" if all(slo.met for slo in check.slo) else "the SLO is missed"
     hour = f"hour {check.start_hour:.0f}, which holds the most batch work"
     yield f"In the simulator, {hour}, batch requests behind all others: {delivered} for the others; {verdict}."
-    yield (
-        "Batch requests have the lengths of the others. Beside them they may use what machines carry under the SLO, "
-        f"which is cautious, since nobody waits for them. Month: {HOURS_PER_MONTH} hours."
-    )
+    yield f"Batch requests have the lengths of the others, and wait for them. Month: {HOURS_PER_MONTH} hours."
