@@ -52,8 +52,10 @@ def together_view(found: PlanTogether) -> blocks.View:
         same_bits = blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(usd_apart)}.")
     yield blocks.section(_headline(found), same_bits, *_crossing_line(found))
     yield _ways(found)
-    yield _models(found)
+    if found.best:
+        yield _models([found.best])
     yield blocks.note(*_notes(found))
+    yield blocks.section(_models(found.rows), title="Each model in each way", folded=True)
 
 
 def _headline(found: PlanTogether) -> blocks.Line:
@@ -130,11 +132,11 @@ def _missed(row: WayRow) -> str:
     return f"missed: {late[0]}{more}"
 
 
-def _models(found: PlanTogether) -> blocks.Table:
-    """Each model in each way."""
+def _models(ways: Sequence[WayRow]) -> blocks.Table:
+    """What each model gets in each of the ways."""
     return blocks.listed(
-        [("" if place else row.way.value, model) for row in found.rows for place, model in enumerate(row.models)],
-        ("!way", lambda row: row[0]),
+        [("" if place else row.way.value, model) for row in ways for place, model in enumerate(row.models)],
+        ("!way", lambda row: row[0]) if len(ways) > 1 else None,
         ("!model", lambda row: row[1].model),
         ("weights", lambda row: f"{row[1].weights.value}{'*' if row[1].below_checkpoint else ''}"),
         ("place", lambda row: row[1].place),
@@ -144,7 +146,6 @@ def _models(found: PlanTogether) -> blocks.Table:
         (">TPOT p99", lambda row: _late(time_text(row[1].tpot_p99_s), row[1], "tpot")),
         (">$/month", lambda row: usd(row[1].usd_per_month)),
         (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
-        title="Each model in each way",
     )
 
 

@@ -77,8 +77,7 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
         parts = (f"{part:.2g}" for part in row.gpu_s.by_part.values())
         rows.append((way, layout, bill, *used, *parts, f"{row.batch:,}", row.limited_by))
     heads = ["way", "!layout", ">$/month", ">$/GPU-h", ">in use", ">GPU-s a request", ">prompts", ">weights", ">KV"]
-    title = "The nearest way of each other kind"
-    yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, title, best=0)
+    yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, best=0)
     yield blocks.note(
         why.text,
         "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",

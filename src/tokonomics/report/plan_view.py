@@ -126,7 +126,9 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(at_checkpoint_line(faithful) if faithful else None, *set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))
         shown = leaders[: request.top or _SHOWN]
-        yield blocks.section(ranking(leaders, len(shown)), _marks(whole, shown), *_dropped(result, request))
+        yield blocks.section(
+            ranking(leaders, len(shown)), _marks(whole, shown, request.explain), *_dropped(result, request)
+        )
         if result.measured:
             from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
 
@@ -168,7 +170,8 @@ def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candida
     if result.why:
         yield more("The pick beside the nearest other ways", *why_blocks(result.why))
     if result.sensitivity:
-        yield more("What moves the bill", _sensitivity(result.sensitivity))
+        now = f"{usd(result.sensitivity.usd_per_month)}, {percent(result.sensitivity.used)} of what it holds"
+        yield more(f"What moves the bill of the pick ({now})", _sensitivity(result.sensitivity))
     if result.ratios:
         yield more("Prefill and decode", *ratio_blocks(study, result.ratios))
     pace = log_pace_note(result.log_pace) if result.log_pace else None
@@ -226,15 +229,15 @@ def _off(speed: float) -> str:
     return f"{'−' if speed < 1 else '+'}{percent(abs(speed - 1))}"
 
 
-def _marks(plan: Plan, shown: Sequence[Candidate]) -> blocks.Line:
+def _marks(plan: Plan, shown: Sequence[Candidate], explained: bool) -> blocks.Line:
     """What the marks of the table mean, what else there is, and what to ask for more."""
+    more = "" if explained else f" Energy, sources and what each word means: {option('explain')}."
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
     return blocks.note(
         FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
         _old(plan, shown),
         "" if plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
-        f"{ranked} ranked, {rejected} rejected ({option('why')}). Energy, sources and what each word means: "
-        f"{option('explain')}.",
+        f"{ranked} ranked, {rejected} rejected ({option('why')}).{more}",
     )
 
 
@@ -315,5 +318,4 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
     return blocks.table(
         ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
-        f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
     )
