@@ -2,8 +2,8 @@
 
 A file holds commands, each in a line that begins with ``$ tokonomics``, and below it what the command prints. To keep
 another screen, write its command into a file. ``errors.txt`` has the refusals. ``figures.txt`` has more commands, each
-with nothing but its headline and the numbers behind its facts: no figure may move unseen. After a change that is meant
-to be seen, write the files anew (in one process) and read the difference before it is committed:
+with nothing but the numbers behind its facts (its headline where it has none), so that no figure moves unseen. After a
+change that is meant to be seen, write the files anew (in one process) and read the difference before it is committed:
 
     UPDATE_GOLDEN=1 python -m pytest tests/golden && git diff tests/golden
 
@@ -132,10 +132,10 @@ def test_figures_are_as_they_were(tokonomics: Call, answers: list[Answer], file:
     done = tokonomics(*shlex.split(command))
     assert done.returncode in (0, 1), done.stderr
     blocks = [block for section in answers[0].sections() for block in section.blocks]
-    lines = [block for block in blocks if isinstance(block, Line)]
-    first = next((line for line in lines if line.kind in ("headline", "worst")), lines[0])
     facts = [fact for block in blocks if isinstance(block, Facts) for fact in block.rows if fact.number is not None]
-    said = ["".join(span.text for span in first.spans), *(f"  {fact.name} {fact.number:.6g}" for fact in facts)]
+    numbers = [f"  {fact.name} {fact.number:.6g}" for fact in facts]
+    first = next(block for block in blocks if isinstance(block, Line) and block.kind != "asked")
+    said = numbers or ["".join(span.text for span in first.spans)]
     compare(file, command, spelled("\n".join(said), flag))
 
 
