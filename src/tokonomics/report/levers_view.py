@@ -67,18 +67,18 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
         for lever in ranking.levers
         if not lever.bill and lever.reason
     ]
-    yield _folded(without, "not applied alone")
+    yield _folded(without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)
     yield _footnotes(ranking, [lever for lever, _ in pulled])
 
 
-def _folded(levers: Sequence[tuple[str, str]], what: str) -> blocks.Section | None:
-    """Levers without a bill, each with the reason; ``8 levers not applied alone`` above them."""
+def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
+    """Levers without a bill of their own, each with the reason; ``8 levers do not apply`` above them."""
     if not levers:
         return None
-    title = f"{plural(len(levers), 'lever')} {what}"
+    title = f"{plural(len(levers), 'lever')} {'does' if len(levers) == 1 else 'do'} not apply"
     return blocks.section(blocks.table(["!lever", "because"], levers), title=title, folded=True, printed=True)
 
 
@@ -234,7 +234,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     rows += [_step(step, made.drafted) for step in made.steps]
     heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
-    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out], "left out")
+    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out])
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(

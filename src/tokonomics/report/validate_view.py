@@ -82,10 +82,11 @@ def _taught(result: Validation) -> str:
     """Whether the model was fitted on these rows, as far as their table says."""
     if not result.splits:
         return "The file has no splits: it does not say whether any of its rows taught the model."
-    taught = result.splits.get(TAUGHT, 0)
+    if not (taught := result.splits.get(TAUGHT, 0)):
+        return "None of these rows taught the model."
     others = " or ".join(option("split", name) for name in sorted(result.splits) if name != TAUGHT)
-    fewer = f" ({others} scores the others alone)" if taught and others else ""
-    return f"{taught:,} of these rows taught the model (split {TAUGHT}){fewer}: new ones are predicted less well."
+    fewer = f" ({others} scores the others alone)" if others else ""
+    return f"{taught:,} of these rows taught the model{fewer}: new ones are predicted less well."
 
 
 def _reasons(reasons: Mapping[str, int], heading: str) -> blocks.Table:
