@@ -42,7 +42,10 @@ def _sections(result: PricedRun) -> blocks.View:
         yield _slos(result)
     if any(point.scored for point in result.points):
         yield _predictions(result)
-        yield _errors(result)
+        names = {metric.figure(statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
+        sizes = result.median_abs_error.items()
+        note = "off in the median over the loads"
+        yield blocks.facts(*((f"predicted {names[figure]}", percent(size), note, size) for figure, size in sizes))
     yield blocks.section(*map(blocks.hint, _hints(result)))
     yield blocks.note(*_notes(result))
 
@@ -198,17 +201,6 @@ def _predictions(result: PricedRun) -> blocks.Table:
 
 def _name(metric: Metric, statistic: Statistic) -> str:
     return _NAMES[metric] if metric is Metric.output_tok_s else f"{_NAMES[metric]} {statistic}"
-
-
-def _errors(result: PricedRun) -> blocks.Facts:
-    names = {metric.figure(statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
-    note = "off in the median over the loads"
-    return blocks.facts(
-        *(
-            blocks.fact(f"predicted {names[figure]}", percent(size), note, number=size)
-            for figure, size in result.median_abs_error.items()
-        )
-    )
 
 
 def _hints(result: PricedRun) -> Iterable[str]:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
-from tokonomics.planner.can_run import LOADS, CanRun, LoadPrices, RunnableModel, TooLarge
+from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
@@ -127,7 +127,10 @@ def _layouts(result: CanRunResult) -> blocks.View:
             title=f"Flags of {result.engine} in which they differ",
             shown=_SHOWN,
         )
-    several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
+    first = started[0]
+    # Engines copy dense models behind one port; of others each replica is a server of its own.
+    apart = first.replicas > 1 and f"--data-parallel-size {first.replicas}" not in (first.command or "")
+    several = f" in {plural(first.replicas, 'process')}" if apart else ""
     yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
     if result.longest_request:
         longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
@@ -137,11 +140,6 @@ def _layouts(result: CanRunResult) -> blocks.View:
 def _flags(row: RunnableModel) -> list[str]:
     """``--name value`` each, of its command."""
     return [f"--{flag.strip()}" for flag in (row.command or "").split(" --")[1:]]
-
-
-def _in_processes(row: RunnableModel) -> bool:
-    """Whether each replica is a server of its own: engines copy dense models behind one port, and no others."""
-    return row.replicas > 1 and f"--data-parallel-size {row.replicas}" not in (row.command or "")
 
 
 def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | None:
@@ -154,14 +152,12 @@ def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | No
         ("!model", lambda row: row[0].model),
         ("weights", lambda row: row[0].weights.value),
         ("layout", lambda row: _layout(row[0])),
-        *((f">load {percent(share)}", partial(_at_load, load)) for load, share in LOADS.items()),
+        (f">load {percent(LOADS['full'])}", lambda row: usd(row[1].full)),
+        (f">load {percent(LOADS['half'])}", lambda row: usd(row[1].half)),
+        (f">load {percent(LOADS['tenth'])}", lambda row: usd(row[1].tenth)),
         title=f"Dollars per Mtok of output, {what}",
         shown=_SHOWN,
     )
-
-
-def _at_load(load: str, row: tuple[RunnableModel, LoadPrices]) -> str:
-    return usd(getattr(row[1], load))
 
 
 def _layout(row: RunnableModel) -> str:
@@ -205,8 +201,8 @@ def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
     shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in shown if row.context < result.context)
     return blocks.note(
         f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
-        "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
-        f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics capacity`.",
+        "A user is one answer being written with its context full; users are what memory holds and the SLO allows "
+        f"({option('slo')}). Prompts that arrive meanwhile slow all of them: `tokonomics capacity`.",
         "0 users: even one answer is slower than the SLO." if any(not row.users for row in shown) else "",
         f"TTFT: a prompt as long as the context ({option('context')}), server idle."
         + ("" if result.every_layout else " Longest: one sequence alone."),

@@ -226,7 +226,8 @@ def _notes(report: FleetResult) -> blocks.Line:
     starts = sorted({kind.startup_s for kind in bought})
     room = " with that room for failures" if report.availability.spare_machines else ""
     longer = f", as far as proven: {option('time_limit')} gives it longer" if plan.gap > _WIDE else ""
-    served = dict.fromkeys(f"{kind.gpu} {kind.layout} behind a {kind.router} router{_limit(kind)}" for kind in bought)
+    limit = {kind.name: f", at most {kind.max_sequences} sequences" if kind.max_sequences else "" for kind in bought}
+    served = dict.fromkeys(f"{kind.gpu} {kind.layout}, {kind.router} router{limit[kind.name]}" for kind in bought)
     return blocks.note(
         f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet{room} is cheaper by more "
         f"than {gap_text(plan.gap)}{longer}. Chosen from {plural(len(report.machines), 'machine')}, bought whole.",
@@ -246,10 +247,6 @@ def _notes(report: FleetResult) -> blocks.Line:
         OLD_PRICE if any(kind.price_stale for kind in bought) else "",
         _place(report, bought),
     )
-
-
-def _limit(kind: MachineKind) -> str:
-    return f", at most {kind.max_sequences} sequences at a time" if kind.max_sequences else ""
 
 
 def _place(report: FleetReport, bought: Sequence[MachineKind]) -> str:

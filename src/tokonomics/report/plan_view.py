@@ -121,7 +121,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(*pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
         if result.why:
             yield why_line(result.why)
-        yield from class_sections(result.classes, whole.best.replicas)
+        yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
         faithful = result.at_checkpoint if result.at_checkpoint != whole.best else None
         yield blocks.section(at_checkpoint_line(faithful) if faithful else None, *set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))

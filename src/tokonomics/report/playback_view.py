@@ -41,8 +41,11 @@ def player(made: Outcome, found: Playback) -> dict[str, Any]:
         *([("missed SLO", _counts(found.missed))] if _is_judged(made, found) else []),
         *([("replicas", _counts(found.replicas))] if found.replicas else []),
         ("tokens", [count(tokens) for tokens in found.tokens]),
-        *_bill(found),
     ]
+    if found.usd is not None:
+        pairs = zip(found.usd, found.tokens, strict=True)
+        prices = [usd(paid / tokens * TOKENS_PER_MTOK) if tokens else NO_VALUE for paid, tokens in pairs]
+        counters += [("paid", [usd(paid) for paid in found.usd]), ("$/Mtok so far", prices)]
     lanes = [
         _lane("Waiting requests", found.waiting, _counts(found.waiting)),
         _lane("Running requests", found.running, _counts(found.running)),
@@ -96,16 +99,6 @@ def _told(made: Outcome, found: Playback) -> str:
 
 def _counts(values: Sequence[int]) -> list[str]:
     return [f"{value:,}" for value in values]
-
-
-def _bill(found: Playback) -> list[tuple[str, list[str]]]:
-    if found.usd is None:
-        return []
-    prices = [
-        usd(paid / tokens * TOKENS_PER_MTOK) if tokens else NO_VALUE
-        for paid, tokens in zip(found.usd, found.tokens, strict=True)
-    ]
-    return [("paid", [usd(paid) for paid in found.usd]), ("$/Mtok so far", prices)]
 
 
 def _lane(name: str, values: Sequence[float], texts: list[str], full: float | None = None) -> dict[str, Any]:

@@ -149,7 +149,9 @@ def _prediction(made: PredictResult) -> blocks.View:
         ("first answer token", seconds(answer.mid), f"{_range(answer, seconds)}; behind the thinking", answer.mid)
         if (answer := made.first_answer_s)
         else None,
-        _images(made),
+        ("images", f"{images.tokens:,} tokens", f"in every prompt ({images.text})")
+        if (images := made.images)
+        else None,
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
         blocks.fact("network", *made.network.split(", ", 1)) if made.network else None,
         ("speed from", made.speed.value, _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
@@ -196,13 +198,6 @@ def _profile(made: Prediction) -> blocks.Fact | None:
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-
-
-def _images(made: Prediction) -> blocks.Fact | None:
-    if made.images is None:
-        return None
-    work = f"in every prompt ({made.images.text}), {made.images.flops / 1e12:,.3g} TFLOP of the vision tower"
-    return blocks.fact("images", f"{made.images.tokens:,} tokens", work)
 
 
 def _faster(layout: FasterLayout | None, when: str) -> blocks.Line | None:

@@ -21,7 +21,6 @@ from tokonomics.report.wording import (
     time_text,
     usd_text,
 )
-from tokonomics.serving.class_outcome import ClassOutcome
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.traffic.sessions import LogPace, TurnsAlike
@@ -31,45 +30,38 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 # --- classes of service ----------------------------------------------------------------------------------------------
 
 
-_SAME_RATE = 0.01
-"""The rates of a search are known to 1 %."""
-
-
-def class_sections(report: ClassReport | None, replicas: int | None = None, rate: float | None = None) -> blocks.View:
-    """Two tables and what they come to; nothing without classes.
+def class_sections(
+    report: ClassReport | None, replicas: int | None = None, rate: float | None = None, *, folded: bool = False
+) -> blocks.View:
+    """What each class gets, when it breaks, and, perhaps ``folded``, what it gets as the load grows.
 
     ``replicas`` or ``rate`` are what the classes need or hold, to compare with one SLO for all.
     """
     if report is None:
         return
     said = _one_slo(report.one_slo, report, replicas, rate) if report.one_slo else None
-    yield blocks.section(_classes(report), said, title="By class")
     lines = [
         blocks.line(f"{one.name} meets its SLO at every load tried.")
         if one.load is None
         else blocks.line(f"{one.name} breaks at {one.load:.2f} times the load: {one.breaks}.")
         for one in report.breaks_at
     ]
-    title = "Who breaks first, as the load grows on the same fleet"
-    yield blocks.section(_overload(report), *lines, title=title)
+    yield blocks.section(_classes(report), said, *lines, title="By class")
+    yield blocks.section(_overload(report), title="As the load grows on the same fleet", folded=folded)
 
 
 def _classes(report: ClassReport) -> blocks.Table:
     heads = ["!class", ">priority", ">requests", ">TTFT p50", ">p99", ">TPOT p99", ">within", ">shed", "SLO"]
-    priced = bool(report.bill)
-    heads += [f">used, {report.bill_for}", ">unused", ">pays", ">$/Mtok"] if priced else []
-    rows: list[list[blocks.Piece]] = [_class(found) for found in report.classes]
-    if priced:
-        for row, own in zip(rows, report.bill, strict=True):
-            row += [usd(own.used_usd), usd(own.unused_usd), usd(own.usd), usd_text(own.usd_per_mtok)]
+    heads += [f">used, {report.bill_for}", ">unused", ">pays", ">$/Mtok"] if report.bill else []
+    rows: list[list[blocks.Piece]] = []
+    for found in report.classes:
+        met = blocks.Span("MISSED", "bad") if found.breaks else blocks.Span("met" if found.slo else NO_VALUE, "good")
+        times = map(time_text, (found.ttft_s.p50, found.ttft_s.p99, found.tpot_s.p99))
+        shares = tenths_text(found.within), _shed(found.shed_share)
+        rows.append([found.name, f"{found.priority}", f"{found.requests:,}", *times, *shares, met])
+    for row, own in zip(rows, report.bill, strict=False):
+        row += [usd(own.used_usd), usd(own.unused_usd), usd(own.usd), usd_text(own.usd_per_mtok)]
     return blocks.table(heads, rows)
-
-
-def _class(found: ClassOutcome) -> list[blocks.Piece]:
-    verdict = blocks.Span("MISSED", "bad") if found.breaks else blocks.Span("met" if found.slo else NO_VALUE, "good")
-    times = [time_text(value) for value in (found.ttft_s.p50, found.ttft_s.p99, found.tpot_s.p99)]
-    shares = [tenths_text(found.within), _shed(found.shed_share)]
-    return [found.name, f"{found.priority}", f"{found.requests:,}", *times, *shares, verdict]
 
 
 def _shed(share: float) -> str:
@@ -94,19 +86,13 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
     if one.why_not is not None:
         return blocks.hint(f"{asks}, is met on no number of these replicas: {one.why_not}.")
     if one.rate is not None and rate is not None:
-        more = rate / one.rate - 1
-        change = f"classes hold {percent(more)} more" if more > 0 else f"classes hold {percent(-more)} less"
-        change = "classes hold the same" if abs(more) < _SAME_RATE else change
-        return blocks.hint(f"{asks}: a replica holds {requests_a_second(f'{one.rate:.3g}')}; {change}.")
+        holds = f"a replica holds {requests_a_second(f'{one.rate:.3g}')}"
+        return blocks.hint(f"{asks}: {holds}; with classes {requests_a_second(f'{rate:.3g}')}.")
     bill = sum(own.usd for own in report.bill)
     if one.usd_per_month is None or one.replicas is None or replicas is None or not bill:
         return blocks.hint(f"{asks}.")
-    saved = 1 - bill / one.usd_per_month
-    takes = f"{plural(one.replicas, 'replica')} instead of {replicas}, {usd(one.usd_per_month)} a month"
-    change = "classes cost the same"
-    if abs(saved) > 5e-4:
-        change = f"classes save {percent(saved)}" if saved > 0 else f"classes cost {percent(-saved)} more"
-    return blocks.hint(f"{asks}: {takes}; {change}.")
+    takes = f"{plural(one.replicas, 'replica')}, {usd(one.usd_per_month)} a month"
+    return blocks.hint(f"{asks}: {takes}; with classes {plural(replicas, 'replica')}, {usd(bill)}.")
 
 
 # --- conversations and jobs ------------------------------------------------------------------------------------------

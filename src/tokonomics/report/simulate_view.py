@@ -16,6 +16,7 @@ from tokonomics.report.shared_view import class_sections, job_facts, short_run, 
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
+    delivered_text,
     duration_text,
     marked_old,
     percent_text,
@@ -24,7 +25,6 @@ from tokonomics.report.wording import (
 )
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 if TYPE_CHECKING:
@@ -130,19 +130,11 @@ def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
     for slo in made.slo:
         mark = blocks.Span("met   ", "best") if slo.met else blocks.Span("MISSED", "worst")
-        yield blocks.line(mark, f"  {slo.slo} {_delivered(slo, made)}, SLO {seconds(slo.objective_s)}")
+        yield blocks.line(mark, f"  {slo.slo} {delivered_text(slo)}, SLO {seconds(slo.objective_s)}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
         good = requests_a_second(f"{made.goodput_per_s:.3g}")
         yield blocks.line(f"{attained} of all requests answered within every SLO: {good}")
-
-
-def _delivered(slo: SloOutcome, made: Outcome) -> str:
-    """What was reached, or why nothing was."""
-    if slo.delivered_s is None and not slo.met and slo.slo.startswith(Latency.job) and made.sessions:
-        failed = f"{made.sessions.failed:,} of {plural(made.sessions.jobs, 'job')} failed"
-        return f"never: {failed}, and count as never finished"
-    return time_text(slo.delivered_s)
 
 
 def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:

@@ -32,7 +32,10 @@ def tenants(result: TenantsResult, request: Request) -> Answer:
 
 
 def _sections(result: TenantsResult) -> blocks.View:
-    yield blocks.section(_headline(result), _figures(result), *_why(result), _growth(result.noisy_neighbour))
+    noisy = result.noisy_neighbour
+    takes = f"{plural(noisy.needs, 'replica')} together, and {noisy.apart_needs} with {noisy.tenant} on its own"
+    growth = blocks.hint(f"If {noisy.tenant} sends {noisy.times} times as much, it takes {takes}.")
+    yield blocks.section(_headline(result), _figures(result), *_why(result), growth)
     targets = f", meeting {', '.join(result.slos)} for each" if result.slos else " that keep up"
     yield blocks.section(_fleets(result), title=f"The fewest replicas{targets}")
     yield blocks.section(_tenants(result), _too_few(result), title="What each tenant sees and pays")
@@ -43,7 +46,6 @@ def _sections(result: TenantsResult) -> blocks.View:
         lines = [[row.value, f"{row.requests:,}", usd(row.pays_usd_per_hour)] for row in bill.values]
         table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
         yield blocks.section(table, title=f"The same bill by {bill.label}")
-    noisy = result.noisy_neighbour
     yield blocks.section(_noisy(noisy), title=f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much")
     if result.lora:
         yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
@@ -84,12 +86,6 @@ def _why(pooling: Pooling) -> Iterable[blocks.Line]:
     if times > _LATER and not pooling.slos:
         asks = f"no SLO is set: say with {option('slo')} what may not get worse"
         yield blocks.hint(f"First tokens come later when shared, {times:.2g} times at the p99 for {worst}; {asks}.")
-
-
-def _growth(noisy: NoisyNeighbour) -> blocks.Line:
-    apart = f"and {noisy.apart_needs} with {noisy.tenant} on its own"
-    takes = f"it takes {plural(noisy.needs, 'replica')} together, {apart}"
-    return blocks.hint(f"If {noisy.tenant} sends {noisy.times} times as much, {takes}.")
 
 
 def _fleets(pooling: Pooling) -> blocks.Table:
