@@ -103,7 +103,7 @@ def test_a_plan_at_an_old_price_is_marked() -> None:
     new, old = (plan(asked(offers=(offer("H100-SXM", 1, 3.0, date=day),))) for day in (RECENT, date(2026, 5, 1)))
     text = shown(diff(("a", TODAY_FILE, new), ("b", TODAY_FILE, old))).text()
     (offered,) = (line for line in text.splitlines() if line.startswith("offer"))
-    assert offered.count("H100") == 2
+    assert offered.count("acme") == 2
     assert offered.count("†") == 1
 
 
