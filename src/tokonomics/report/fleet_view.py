@@ -142,7 +142,7 @@ def _purchases(report: FleetReport) -> blocks.Table:
     total, hours = report.plan.usd_per_month or 1.0, report.plan.hours
     return blocks.listed(
         [(row, report.kind(row.offer)) for row in _in_order(report)],
-        ("!buy", lambda row: f"{_terms(row[0])} {row[0].place or ''}".strip()),
+        ("!buy", lambda row: f"{_terms(row[0])} {(row[0].place or '').partition(' ')[2]}".strip()),
         ("machine", lambda row: f"{kind_text(row[1], row[1].region)}{'†' if row[1].price_stale else ''}"),
         ("!replicas", lambda row: f"{row[1].replicas:,} × {row[1].layout}"),
         (">least", lambda row: f"{min(row[0].by_hour)}"),
