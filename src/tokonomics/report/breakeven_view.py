@@ -40,7 +40,11 @@ def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest)
 
 
 def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
-    cached = f"; {_cached(result)}" if result.cached_share else ""
+    cached = ""
+    if result.cached_share:
+        theirs = " or ".join(sorted({percent(api.cached_share) for api in result.apis}))
+        ours = " or ".join(sorted({percent(kind.cached_share) for kind in result.hardware})) or "as in your speed"
+        cached = f"; of the prompts cached: {theirs} at the APIs, {ours} self-hosted"
     prices = plural(len(result.apis), "API price")
     against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
     asked = f"requests of {result.lengths}{cached}{and_slos(result.slos)}"
@@ -55,7 +59,7 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
         yield blocks.section(*(_verdict(result, other) for other in others))
     yield blocks.section(*_advice(result))
     letters = letters_for(len(result.apis))
-    yield _apis(result, letters)
+    yield _apis(result, letters, _DRAWN if every_host else None)
     yield _bills(result, letters)
     if result.hosted.extras:
         yield _lines(result)
@@ -68,13 +72,6 @@ def letters_for(apis: int) -> list[str]:
     """A to Z, then AA, BB and so on: every API has one."""
     names = string.ascii_uppercase
     return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
-
-
-def _cached(result: BreakEvenReport) -> str:
-    """Which share of the prompts each side finds in its cache."""
-    theirs = sorted({percent(api.cached_share) for api in result.apis})
-    ours = sorted({percent(kind.cached_share) for kind in result.hardware}) or ["as in your speed"]
-    return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
 def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
@@ -136,7 +133,7 @@ def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
         )
 
 
-def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
+def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blocks.Table:
     def quoted(api: ApiCost) -> str:
         return f"{api.date or '?'}{'†' if (_days(api) or 0) > STALE_AFTER_DAYS else ''}"
 
@@ -151,6 +148,7 @@ def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
         (">for good", lambda row: _tokens(row[2].stays_tokens_per_month)),
         ("!price of", lambda row: quoted(row[1])),
         title="$/Mtok of this mix; break-even in tokens a month: first, and for good",
+        shown=shown,
     )
 
 
