@@ -84,7 +84,7 @@ def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any
 
 
 def _plain(value: Any, spell: Spell) -> Any:
-    """Of a block, or a part of one, plain data with every text in it spelled."""
+    """Return a block, or a part of one, as plain data with every text spelled for the door."""
     if isinstance(value, str):
         return spelled(value, spell)
     if isinstance(value, tuple):

@@ -94,7 +94,7 @@ def _aged(result: BreakEvenReport, stays: float | None) -> str:
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
-    """Of the first API: what runs at the break-even, and both prices."""
+    """Show what runs at the break-even with the first API, and both prices."""
     first, stays, own = meets.first_tokens_per_month, meets.stays_tokens_per_month, result.own_tokens_per_month
     rows = []
     if first is not None and stays is not None:

@@ -18,11 +18,11 @@ from tokonomics.report.wording import duration_text, hourly_text, marked_old, pe
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _NOTHING = 0.002
-"""Of a bill: less is where requests went in one simulation and not in the other."""
+"""Share of a bill below which a change is chance between two simulations."""
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
-    """Whatever of the levers was asked for."""
+    """Describe the caches that were asked for."""
     drawn = lambda: charts.levers.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})

@@ -138,12 +138,12 @@ def _layouts(result: CanRunResult) -> blocks.View:
 
 
 def _flags(row: RunnableModel) -> list[str]:
-    """``--name value`` each, of its command."""
+    """Split a command into its flags, ``--name value`` each."""
     return [f"--{flag.strip()}" for flag in (row.command or "").split(" --")[1:]]
 
 
 def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | None:
-    """By load, where a price of electricity is known."""
+    """Tabulate $/Mtok by load, where a price of electricity is known."""
     if result.power is None:
         return None
     what = "electricity and the machine" if isinstance(result.power, Purchase) else "electricity"
@@ -161,7 +161,7 @@ def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | No
 
 
 def _layout(row: RunnableModel) -> str:
-    """``2 × TP=2``: replicas of so many GPUs."""
+    """Write a layout: ``2 × TP=2`` is two replicas of two GPUs."""
     degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     split = " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
     return f"{row.replicas} × {split}" if row.replicas > 1 else split
@@ -222,7 +222,7 @@ def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
 
 
 def _of_power(result: CanRunResult) -> Iterable[str]:
-    """What dollars count."""
+    """Say what the dollars include."""
     power = result.power
     if power is None:
         return

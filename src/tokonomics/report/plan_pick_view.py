@@ -106,7 +106,7 @@ def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def _apart(row: Candidate) -> Iterable[blocks.Fact]:
-    """Of a disaggregated pick: why it pays, and what its KV is sent over."""
+    """Say what a disaggregated pick sends its KV over, and whether it would hold without."""
     if (side := row.prefill) is None:
         return
     where = "inside the machine" if row.instances == 1 else "between machines; ask the seller"
@@ -155,7 +155,7 @@ def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
-    """Of the weights, and not because the model is published so."""
+    """Whether the weights have fewer bits than a plan tries by default, and than the pick's."""
     return row.weights.is_below(FLOOR) and (best is None or row.weights.is_below(best.weights))
 
 
@@ -297,7 +297,7 @@ def at_checkpoint_line(row: Candidate) -> blocks.Line:
 
 
 def published_checkpoint(model: ModelSpec) -> blocks.Fact:
-    """The model's own."""
+    """Name the published checkpoint."""
     return blocks.fact("checkpoint", "published", model.repository or "your own")
 
 

@@ -181,7 +181,7 @@ def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candida
 
 
 def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
-    """What of the prompts and of the speed follows from the kind of model."""
+    """Say what images, or an encoder, mean for prompts and speed."""
     if model.images:
         said = f"in every prompt, counted above ({model.images.text}); the vision tower {TOWER_SPEED}"
         yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
@@ -302,7 +302,7 @@ def _why(plan: Plan) -> blocks.Table:
 
 
 def _example(members: Sequence[Rejection]) -> str:
-    """The commonest reason of a group, with the layout or offer it befell."""
+    """Give the most common reason of a group, with a layout that it applies to."""
     reason, _ = Counter(member.reason for member in members).most_common(1)[0]
     first = next(member for member in members if member.reason == reason)
     layout = f"{first.layout}: " if first.layout else ""

@@ -119,7 +119,7 @@ def _constant(model: ModelSpec) -> str:
 
 
 def _activations(fit: Fit) -> Iterator[blocks.Fact]:
-    """The same of an encoder."""
+    """Say what a sequence takes of an encoder's memory."""
     yield blocks.fact("KV cache", "none", "an encoder reads a prompt once and keeps nothing")
     each = f"each GPU: activations of {fit.context:,} tokens"
     yield blocks.fact("a sequence", gigabytes(fit.kv_bytes_per_sequence), each)

@@ -14,7 +14,7 @@ from tokonomics.report.wording import NO_VALUE, aged_since, and_slos, time_text,
 from tokonomics.units import percent, usd
 
 _AS_MUCH = 0.0005
-"""Of a bill: what two may differ by and still be called equal, less than shown digits tell."""
+"""Share of a bill by which two may differ and still be called equal: the digits shown do not tell them apart."""
 
 
 def route(result: RouteResult, request: Request) -> Answer:
@@ -74,7 +74,7 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
 
 
 def _cheapest(result: RouteResult, single: bool) -> RouteWay | None:
-    """Of one model, or of several: the cheapest that meets the SLOs, and the floor of quality where there is one."""
+    """Find the cheapest way of one model, or of several, that meets the SLOs and the floor of quality."""
     floor = result.min_quality
     good = (way for way in result.ways if floor is None or (way.quality is not None and way.quality >= floor - 1e-12))
     found = (way for way in good if (way.kind == "single") == single and way.meets)
@@ -126,7 +126,7 @@ def _first_token(way: RouteWay) -> str:
 
 
 def _judged(way: RouteWay) -> str:
-    """By the waits that are known: where an API answers some, the SLO is met but for its own time."""
+    """Say whether the SLO is met; ‡ marks a way with an API, whose own time is not known."""
     return NO_VALUE if not way.slo else "missed" if not way.meets else "met" if way.simulated_share >= 1 else "met‡"
 
 

@@ -99,7 +99,7 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
 
 
 def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[blocks.Fact]:
-    """Of all sessions together."""
+    """Show what all sessions together cost and took."""
     if usd_per_job is not None:
         requests = f"{made.requests_per_job:.3g} requests each, the paid time over the finished ones"
         yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
@@ -115,7 +115,7 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
 
 
 def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
-    """That a run is too short to leave out its ramp-up and drain, and how long one would tell the steady cost."""
+    """Warn that a run is too short to leave out its ramp-up and drain, and say how long would do."""
     if made.times_longer is None:
         return None
     wanted = made.requests * made.times_longer
@@ -128,7 +128,7 @@ def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
 
 
 def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.Table:
-    """What of the prompts of each turn was found in a cache."""
+    """Show how much of each turn's prompt was found in a cache."""
     return blocks.listed(
         turns,
         ("turn", lambda row: span_text(row.first, row.last)),
@@ -194,7 +194,7 @@ def verdict(sale: Sale, over: str) -> blocks.Line:
 
 
 def fleet_sale_facts(sale: FleetSale) -> list[blocks.Fact]:
-    """Of a plan's pick: price, revenue, profit, margin, and the volume from which on it pays."""
+    """Show what a plan's pick earns: price, revenue, profit, margin, and the volume from which it pays."""
     month, mtok, price, load = sale.month, sale.mtok, sale.usd_per_mtok, sale.break_even_load
     mood: blocks.Mood = "worst" if month.margin_usd < 0 else "best"
     kinds = [price.input, price.output, *([] if price.cached is None else [price.cached])]

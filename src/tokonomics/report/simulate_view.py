@@ -36,7 +36,7 @@ _COLOURS: dict[str, blocks.Colour] = {
 _SIDE_COLOURS: dict[str, blocks.Colour] = {
     "prefill busy": "blue", "prefill idle": "grey", "decode busy": "green", "decode idle": "grey",
 }  # fmt: skip
-"""Of the bill of a disaggregated fleet, whose sides have a price each."""
+"""Colours for the bill of a disaggregated fleet, whose sides have a price each."""
 
 
 def simulate(result: SimulateResult, request: Request) -> Answer:

@@ -21,7 +21,7 @@ _SHOWN = 12
 _FEW = 100
 """Requests below which a p99 is the slowest of them."""
 _LATER = 1.05
-"""Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
+"""Factor on the TTFT p99 from which first tokens count as later: another seed changes less."""
 
 
 def tenants(result: TenantsResult, request: Request) -> Answer:

@@ -193,7 +193,7 @@ def _notes(made: TraceSummary) -> Iterable[blocks.Line]:
 
 
 def _rate(requests_per_s: float) -> str:
-    """By the second, or by the hour where that would read as nothing."""
+    """Write a rate per second, or per hour where it is below 0.01/s."""
     by, number = ("s", requests_per_s) if requests_per_s >= 0.01 else ("h", requests_per_s * 3600)
     return f"{count(float(f'{number:.3g}'))}/{by}"
 

@@ -251,7 +251,7 @@ def _numbers(found: Correction) -> str:
 
 
 def _or_none(time_s: float) -> str:
-    """A time that rounds away beside any step is none."""
+    """Write a time; one that rounds away beside any step reads 0 ms."""
     return seconds(time_s) if time_s > 1e-8 else "0 ms"
 
 
@@ -375,7 +375,7 @@ def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[Accurac
 
 
 def _drawn(drawn: DrawnErrors, kind: str) -> Iterable[blocks.Fact]:
-    """Of the points in the chart: how many, how far off, and that by how their speed is known."""
+    """Say how many points the chart has and how far off they are, by how their speed is known."""
     if not drawn.points:
         yield blocks.fact("in the chart", "none", f"no {kind} is of that choice")
         return

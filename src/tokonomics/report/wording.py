@@ -26,7 +26,7 @@ from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plur
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
-"""How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
+"""How the speed of a vision tower is known (``physics.attention_kernels.GEMM_SHARE``)."""
 OLD_PRICE = f"† price {OLDER}: run `tokonomics prices refresh`."
 """What the mark on old prices means."""
 FEWER_BITS = f"* fewer bits than published: check quality on your own task ({option('min_weights')}, {option('kv')})."
@@ -140,7 +140,7 @@ def age_text(days: int) -> str:
 
 
 def aged(*ages: int) -> str:
-    """``; price 8 months old`` behind an answer, of prices so many days old; those of the last days need no word."""
+    """Say how old prices are, behind an answer: ``; price 8 months old``. A price of the last two days needs no word."""
     oldest = max(ages, default=0)
     if oldest <= 1:
         return ""
@@ -148,7 +148,7 @@ def aged(*ages: int) -> str:
 
 
 def aged_since(*quoted: date) -> str:
-    """The same, of the days on which the prices were quoted."""
+    """Like ``aged``, from the days on which the prices were quoted."""
     return aged(*((today() - day).days for day in quoted))
 
 
@@ -188,7 +188,7 @@ def minus_text(share: float) -> str:
 
 
 def delivered_text(slo: SloOutcome) -> str:
-    """The latency that an SLO is judged by; of requests that are never answered ``never``."""
+    """The latency that an SLO is judged by; ``never`` where requests are never answered."""
     return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
@@ -201,7 +201,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def how_long(made: TraceSummary) -> str:
-    """After the number of requests of a log."""
+    """Say how long a log lasts, behind its number of requests."""
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
@@ -260,5 +260,5 @@ def span_text(first: int, last: int) -> str:
 
 
 def gap_text(gap: float) -> str:
-    """A share that is proven; never as none, which no solver proves."""
+    """Write a proven gap, at least 0.01 %: no solver proves none."""
     return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"
