@@ -140,7 +140,7 @@ def age_text(days: int) -> str:
 
 
 def aged(*ages: int) -> str:
-    """Say how old prices are, behind an answer: ``; price 8 months old``. A price of the last two days needs no word."""
+    """Say how old prices are, behind an answer: ``; price 8 months old``. Those of the last two days need no word."""
     oldest = max(ages, default=0)
     if oldest <= 1:
         return ""
