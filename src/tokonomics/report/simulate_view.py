@@ -61,7 +61,9 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
 def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
     simulation, cost = made.simulation, made.cost
     model = simulation.deployment.model
-    value = f"{made.total_tokens_per_s:,.0f} tokens/s, prompts included"
+    value = f"{made.output_tokens_per_s:,.0f} output tokens/s"
+    if model.is_encoder:
+        value = f"{made.total_tokens_per_s:,.0f} tokens/s"
     if cost and cost.usd_per_mtok is not None:
         value = f"{usd(cost.usd_per_mtok)} per million tokens"
     missed = ", ".join(slo.slo for slo in made.slo if not slo.met)

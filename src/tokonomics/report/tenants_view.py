@@ -89,13 +89,13 @@ def _why(pooling: Pooling) -> Iterable[blocks.Line]:
 
 
 def _fleets(pooling: Pooling) -> blocks.Table:
-    apart = pooling.apart
+    apart, whole = pooling.apart, pooling.apart.usd_per_hour
     return blocks.listed(
         (apart, pooling.together, *pooling.what_if),
         ("!", lambda row: row.name),
         (">replicas", lambda row: f"{row.replicas}"),
         (">$/hour", lambda row: usd(row.usd_per_hour)),
-        (">against apart", lambda row: "" if row is apart else f"{(row.usd_per_hour / apart.usd_per_hour - 1):+.0%}"),
+        (">against apart", lambda row: "" if row is apart else f"{row.usd_per_hour / whole * 100 - 100:+.0f} %"),
         (">load", lambda row: percent_text(row.load_share)),
         (">busy", lambda row: percent(row.busy_share)),
         (">correlation", lambda row: "" if row.correlation is None else f"{row.correlation:.2f}"),
