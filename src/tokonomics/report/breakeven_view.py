@@ -285,7 +285,8 @@ def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
     simulated = all(hosted.simulated for hosted in result.hardware)
     how = "simulated" if simulated else f"closed form ({option('quick')}), filled to 70 %"
     yield f"What replicas hold{' under the SLO' if result.slos else ', no SLO'}: {how}."
-    yield quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks))
+    quoted = quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks))
+    yield f"GPU p{quoted.removeprefix('P')}"
     if any(pick.below_checkpoint for pick in picks):
         yield FEWER_BITS.removeprefix("* ").capitalize()
 

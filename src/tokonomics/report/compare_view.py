@@ -141,7 +141,7 @@ def _front(result: Comparison, cheapest: Iterable[Candidate]) -> blocks.Table:
         (">$/Mtok", lambda cell: usd(cell.usd_per_mtok or 0)),
         (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""),
         ("", lambda cell: "front" if (cell.model, cell.gpu) in result.front else ""),
-        title="Price and quality (front: no other pair is both better and cheaper)",
+        title="Price and quality (front: none is better and cheaper)",
     )
 
 
