@@ -181,14 +181,17 @@ def _templates(fixed: TemplateLever) -> Iterable[blocks.Block]:
         yield blocks.line("Templates: no beginning is shared by 1 % of the requests.")
         return
     head = f"{plural(len(fixed.templates), 'template')}: {percent(fixed.fixed_share)} of the prompt tokens are fixed"
-    rows = []
-    for template in fixed.templates:
-        sizes = (template.fixed_tokens, template.requests, template.mean_tokens)
-        times = map(seconds, (template.once_s, template.saved_s_per_request))
-        rows.append([*(f"{size:,.0f}" for size in sizes), gigabytes(template.kv_bytes), *times])
-    heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     yield blocks.line(head, kind="heading")
-    yield blocks.table(heads, rows, shown=5)
+    yield blocks.listed(
+        fixed.templates,
+        (">fixed tokens", lambda row: f"{row.fixed_tokens:,.0f}"),
+        (">requests", lambda row: f"{row.requests:,.0f}"),
+        (">mean prompt", lambda row: f"{row.mean_tokens:,.0f}"),
+        (">KV kept", lambda row: gigabytes(row.kv_bytes)),
+        (">once", lambda row: seconds(row.once_s)),
+        (">saved a request", lambda row: seconds(row.saved_s_per_request)),
+        shown=5,
+    )
     saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
     does = f"save {usd(saved)} of" if saved >= 0 else f"add {usd(-saved)} to"
     if abs(fixed.bill.saved_share) < _NOTHING:
@@ -202,14 +205,16 @@ def _text_templates(texts: Sequence[TextTemplate]) -> Iterable[blocks.Block]:
     if not texts:
         yield blocks.line("No shared beginning of eight words or more covers 1 % of the prompts.")
         return
-    rows = []
-    for text in texts:
-        numbers = (text.prompts, text.tokens, text.fixed_head_tokens, text.fixed_later_tokens)
-        begins = text.begins if len(text.begins) <= 48 else text.begins[:47] + "…"
-        rows.append([begins, *(f"{number:,.0f}" for number in numbers)])
-    heads = ["!prompts that begin", ">prompts", ">tokens", ">fixed head", ">fixed later"]
     yield blocks.line("Fixed parts of the texts (tokens estimated)", kind="heading")
-    yield blocks.table(heads, rows, shown=8)
+    yield blocks.listed(
+        texts,
+        ("!prompts that begin", lambda row: row.begins if len(row.begins) <= 48 else f"{row.begins[:47]}…"),
+        (">prompts", lambda row: f"{row.prompts:,.0f}"),
+        (">tokens", lambda row: f"{row.tokens:,.0f}"),
+        (">fixed head", lambda row: f"{row.fixed_head_tokens:,.0f}"),
+        (">fixed later", lambda row: f"{row.fixed_later_tokens:,.0f}"),
+        shown=8,
+    )
     if any(text.fixed_later_tokens >= 16 for text in texts):
         yield blocks.hint("Fixed parts behind a dynamic one are computed every time: move them to the front.")
 

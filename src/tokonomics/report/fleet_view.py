@@ -12,7 +12,7 @@ from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
-from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPlan, FleetPurchase
+from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
@@ -381,25 +381,16 @@ def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
 
 
 def _fleets(report: BatchReport) -> Iterable[str]:
-    """What to buy for it on machines of one's own, and among which fleets that is the cheapest."""
-    if report.own is None:
-        yield f"The fleet for both: {_bought(report.plan)}."
-        yield f"No fleet that serves both together is cheaper by more than {gap_text(report.plan.gap)}."
-        return
-    where = "in idle hours of the fleet above, then on" if report.plan.batch else "on"
-    yield f"Batch work {where} a fleet of its own: {_bought(report.own)}."
-    yield (
-        f"No other fleet of its own is cheaper by more than {gap_text(report.own.gap)}; one fleet for both is dearer, "
-        "since there batch work gets no more than machines carry under the SLO."
+    """Say what to buy for it on machines of one's own, and how sure it is that this is the cheapest."""
+    plan = report.own or report.plan
+    bought = "; ".join(
+        f"{_terms(row)} {row.offer}, {sum(row.by_hour) / plan.hours:.3g} in the mean" for row in plan.purchases
     )
-
-
-def _bought(plan: FleetPlan) -> str:
-    parts = []
-    for purchase in plan.purchases:
-        mean = f"{sum(purchase.by_hour) / plan.hours:.3g} in the mean"
-        parts.append(f"{_terms(purchase)} {purchase.offer}, {mean}")
-    return "; ".join(parts)
+    where = "in idle hours of the fleet above, then on" if report.own and report.plan.batch else "on"
+    whose = f"Batch work {where} a fleet of its own" if report.own else "The fleet for both"
+    yield f"{whose}: {bought}. No other such fleet is cheaper by more than {gap_text(plan.gap)}."
+    if report.own:
+        yield "One fleet for both costs more: there batch work gets no more than machines carry under the SLO."
 
 
 def _checked(report: BatchReport) -> Iterable[str]:

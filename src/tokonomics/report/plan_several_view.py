@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import option
 from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
+from tokonomics.planner.shared_ways import ModelHere, Way, WayRow
 from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether
 from tokonomics.report import blocks
 from tokonomics.report.plan_pick_view import asked_text, nothing
@@ -50,7 +50,7 @@ def together_view(found: PlanTogether) -> blocks.View:
     same_bits = None
     if (usd_apart := found.own_at_these_bits_usd_per_month) is not None:
         same_bits = blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(usd_apart)}.")
-    yield blocks.section(_headline(found), same_bits, *_crossing_line(found))
+    yield blocks.section(_headline(found), same_bits, _crossing_line(found))
     yield _ways(found)
     if found.best:
         yield _models([found.best])
@@ -71,42 +71,26 @@ def _headline(found: PlanTogether) -> blocks.Line:
     return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}{aged_since(best.price_date)}")
 
 
-def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
-    """From which traffic on the other choice is cheaper."""
+def _crossing_line(found: PlanTogether) -> blocks.Line | None:
+    """Say up to which traffic one GPU for all is the cheaper choice."""
     crossed = found.crossing
     if crossed is None:
-        return
-    rates = [asked.workload.rate for asked in found.asked]
-    if crossed.above is None:
-        most = _rates(rates, crossed.below)
-        said = f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
-    elif not crossed.below:
-        said = f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
-    else:
-        said = _between(crossed, rates)
+        return None
+
+    def at(factor: float, bill: float | None) -> str:
+        rates = " + ".join(f"{asked.workload.rate * factor:.3g}" for asked in found.asked)
+        return f"{factor:.3g} times this traffic ({rates} requests/s{f', {usd(bill)} a month' if bill else ''})"
+
     # The crossing is between GPUs that are never switched off.
-    always_on = found.best is not None and found.best.way is Way.zero
-    yield blocks.line(f"Of GPUs that stay on: {said[0].lower()}{said[1:]}" if always_on else said)
-
-
-def _between(crossed: Crossing, rates: list[float]) -> str:
-    above = crossed.above or 0.0
-    times = "this traffic" if crossed.below == 1 else f"{crossed.below:.3g} times this traffic"
-    cheap = f" ({usd(crossed.together_usd_per_month)} a month)" if crossed.together_usd_per_month else ""
-    own = f"own GPUs cost {usd(crossed.own_usd_per_month)}" if crossed.own_usd_per_month else "own GPUs serve it"
-    other = (
-        f"one for all {usd(crossed.together_above_usd_per_month)}"
-        if crossed.together_above_usd_per_month
-        else "no GPU below that serves all"
-    )
-    return (
-        f"One GPU for all is the cheaper choice up to {times}{cheap}; from "
-        f"{above:.3g} times on ({_rates(rates, above)}) apart is: {own}, {other}."
-    )
-
-
-def _rates(rates: list[float], factor: float) -> str:
-    return f"{' + '.join(f'{rate * factor:.3g}' for rate in rates)} requests/s"
+    stay = " of GPUs that stay on" if found.best is not None and found.best.way is Way.zero else ""
+    if not crossed.below:
+        return blocks.line(
+            f"Own GPUs{stay} are the cheaper choice down to {crossed.above or 0.0:.2g} times the traffic."
+        )
+    one = f"One GPU for all is the cheaper choice{stay} up to {at(crossed.below, crossed.together_usd_per_month)}"
+    if crossed.above is None:
+        return blocks.line(f"{one}.")
+    return blocks.line(f"{one}; own GPUs are from {at(crossed.above, crossed.own_usd_per_month)} on.")
 
 
 def _rented(row: WayRow) -> str:
@@ -157,25 +141,15 @@ def _notes(found: PlanTogether) -> Iterator[str]:
     ways = {row.way: row for row in found.rows}
     yield "memory: of the GPU's. GPU time: in which it works for the model. A shared bill is split by GPU time."
     if Way.shares in ways:
-        yield (
-            "Memory shares: processes without MPS take turns on the GPU. While k of them have work each runs at 1/k; "
-            "switching is taken to be free."
-        )
+        yield "Memory shares: processes without MPS take turns; while k have work each runs at 1/k. Switching is free."
     if Way.slices in ways:
-        yield (
-            "MIG slices: each has its part of the multiprocessors, memory and bandwidth, by NVIDIA's guide; speeds are "
-            "scaled. The bill is split by multiprocessors."
-        )
+        yield "MIG slices: parts of multiprocessors, memory and bandwidth by NVIDIA's guide; the bill is split by them."
     if (row := ways.get(Way.turns)) and row.switches_per_hour is not None:
         switches = f"{row.switches_per_hour:.3g} switches an hour"
         yield f"Sleep and wake: weights wait in the host's memory (vLLM's level 1); {switches}."
     if (row := ways.get(Way.zero)) and row.hold_s is not None:
-        waits = f"nothing has come for {duration_text(row.hold_s)} at the most"
-        yield f"Scaled to zero: paid by the second, from the order of a machine until {waits}."
-    yield (
-        "Times to load, sleep and wake: published figures in catalog/data/start_times.toml. Every way has the same "
-        "choice of precisions: the most bits that fit, and on a shared GPU the fewest for all where those miss an SLO."
-    )
+        yield f"Scaled to zero: paid by the second, until nothing has come for {duration_text(row.hold_s)}."
+    yield "Times to load, sleep and wake are published figures (catalog/data/start_times.toml)."
     if any(model.below_checkpoint for row in found.rows for model in row.models):
         yield FEWER_BITS
 
