@@ -205,35 +205,32 @@ def _pools(made: SimulateResult) -> list[blocks.Fact]:
 
 
 def _hint(made: SimulateResult) -> blocks.Line | None:
-    """What to do next, where something stands out."""
+    """Say what to do next, where something stands out: the first of these that applies."""
     fleet, rules = made.simulation.fleet, made.simulation.rules
-    waits = (made.queue_s.p50 or 0.0) > 1.0
-    missed = made.slo_met is False
-    replicas, most = option("replicas"), option("max_sequences")
-    said = None
-    if made.sessions and made.too_long:
-        limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
-        said = f"Sessions grow longer than the model's {rules.max_context:,} tokens of context: {limit}."
-    elif made.refused == made.requests:
-        precision = f"{option('weights')}, {option('kv')}"
-        said = f"Nothing fits: choose a larger GPU, more of them ({option('tp')}), or a lower precision ({precision})."
-    elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.mean_replicas:
-        said = f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once ({most})."
-    elif fleet.prefill_replicas and (waits or missed):
-        prefill = option("prefill_replicas")
-        said = f"Add replicas to the busier side: {prefill} for first tokens, {replicas} for the others."
-    elif fleet.autoscale and (waits or missed):
-        said = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
-    elif made.hopeless:
-        said = f"An SLO is missed: {made.hopeless.reason}. {made.hopeless.what_to_do}"
-    elif missed:
-        said = f"An SLO is missed: add {replicas}, or ask tokonomics capacity how many it takes."
-    elif waits:
-        said = f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics capacity."
-    elif made.preemptions > made.requests / 10:
-        said = f"The KV cache is too small for this batch: lower {most}, use {option('kv', 'fp8')}, or a larger GPU."
-    elif made.batch < 4 and made.busy_share < 0.5:
-        said = "The replica mostly waits: a smaller GPU or fewer replicas would do (tokonomics plan)."
+    waits, missed = (made.queue_s.p50 or 0.0) > 1.0, made.slo_met is False
+    full = made.batch > 0.8 * rules.max_sequences * made.mean_replicas
+    replicas, most, context = option("replicas"), option("max_sequences"), f"{rules.max_context:,} tokens of context"
+    limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
+    bits, kv = f"{option('weights')}, {option('kv')}", option("kv", "fp8")
+    hopeless = f"{made.hopeless.reason}. {made.hopeless.what_to_do}" if made.hopeless else ""
+    advice = (
+        (made.sessions and made.too_long, f"Sessions grow longer than the model's {context}: {limit}."),
+        (made.refused == made.requests, f"Nothing fits: take a larger GPU, more of them ({option('tp')}), or {bits}."),
+        (waits and made.kv_peak_share < 0.5 and full,
+         f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once ({most})."),
+        (fleet.prefill_replicas and (waits or missed),
+         f"Add to the busier side: {option('prefill_replicas')} for first tokens, {replicas} for the others."),
+        (fleet.autoscale and (waits or missed),
+         "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."),
+        (made.hopeless, f"An SLO is missed: {hopeless}"),
+        (missed, f"An SLO is missed: add {replicas}, or ask tokonomics capacity how many it takes."),
+        (waits, f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics capacity."),
+        (made.preemptions > made.requests / 10,
+         f"The KV cache is too small for this batch: lower {most}, use {kv}, or a larger GPU."),
+        (made.batch < 4 and made.busy_share < 0.5,
+         "The replica mostly waits: a smaller GPU or fewer replicas would do (tokonomics plan)."),
+    )  # fmt: skip
+    said = next((text for applies, text in advice if applies), "")
     return blocks.hint(said) if said else None
 
 
