@@ -120,7 +120,7 @@ def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
     assert reserved.slo == fixed.slo
     assert report.forecast.method == "the line through the last 10 minutes"
     # One page shows this bill and the plan's: it says which of the two to buy.
-    for plan_usd, why in ((1e6, "buy it only if"), (0.01, "no way here is cheaper")):
+    for plan_usd, why in ((1e6, "met it over this one day"), (0.01, "no way here is cheaper")):
         lines = [block for block in scaling_blocks(report, plan_usd) if isinstance(block, Line)]
         (line,) = ("".join(span.text for span in line.spans) for line in lines if "What to buy" in line.spans[0].text)
         assert line.startswith(f"What to buy: the plan above ({usd(plan_usd)} a month)")

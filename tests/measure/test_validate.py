@@ -278,12 +278,9 @@ def test_nothing_predicted_has_no_figures() -> None:
 @pytest.mark.parametrize(
     ("splits", "says"),
     [
-        (
-            ("calibrate", "dev"),
-            "1 row of split calibrate taught the model, the others did not (--split dev scores them",
-        ),
-        (("calibrate",), "These rows (split calibrate) taught the model"),
-        (("dev", "test"), "These rows (split dev, test) did not teach the model."),
+        (("calibrate", "dev"), "1 of these rows taught the model (--split dev"),
+        (("calibrate",), "1 of these rows taught the model"),
+        (("dev", "test"), "None of these rows taught the model."),
         (("",), "it does not say whether any of its rows taught the model."),
     ],
 )

@@ -25,15 +25,10 @@ from tokonomics.questions.bench import PricedRunResult
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.plan import api_bills, plan
 from tokonomics.questions.plan_measured import measured_beside
-from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
-from tokonomics.report import blocks
-from tokonomics.report.bench_view import bench, measured_sections
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
-from tokonomics.report.rich_text import as_text
-from tokonomics.report.wording import signed_text
 from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
@@ -141,18 +136,6 @@ def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
     off = row["tps"] / row["predicted_tps"] - 1
     assert f"predicted time per token {off * 100:+.0f}"[:28] in row["distance"]
     assert "not said by the file" in row["deployment"]
-
-
-def test_measured_loads_stand_beside_a_plan_in_words_and_say_what_best_leaves_out() -> None:
-    run = as_model(read_runs([RESULTS / "vllm.json"]), "llama-3.1-8b")
-    priced = price_run(run, machine_of(run.stated, GivenMachine(gpu="H100")), None)
-    text = as_text(blocks.sections(measured_sections([priced])))
-    (first, *_) = priced.points[0].scored
-    assert text.startswith("Measured by vLLM bench serve on 1×H100-SXM")
-    assert signed_text(first.off) in text
-    assert text.count("predicted") == 1
-    shown = bench(PricedRunResult(**dict(priced)), Request()).text()
-    assert "highest throughput of those with few failures, whatever its latency: no SLO is set (--slo)" in shown
 
 
 def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_asked_for() -> None:

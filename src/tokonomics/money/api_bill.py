@@ -38,6 +38,10 @@ class ApiCost(Noun):
     written_share: float = 0.0  # of the prompt tokens, written into the host's cache at a price of its own
     cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is none
 
+    def usd_per_month(self, tokens_per_month: float) -> float:
+        """The bill for a month of this many tokens, in and out, in this mix."""
+        return self.usd_per_mtok * tokens_per_month / TOKENS_PER_MTOK
+
 
 def api_bill(
     api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False, write_rest: bool = False

@@ -11,6 +11,7 @@ meanwhile are not counted; ``simulate`` and ``capacity`` count them.
 """
 
 import math
+import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
+SHORTLIST = 15
+"""Models that a person would look at first: what a screen holds."""
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
 """Shares of full use at which a million tokens is priced: most machines of one's own are idle most of the day."""
 
@@ -180,6 +183,36 @@ def can_run(
             )
         ),
     )
+
+
+def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec]) -> list[RunnableModel]:
+    """The models a person would pick first: the newest of each maker, size and kind, the most capable first.
+
+    A model counts as twice as capable for twice its parameters or for a year less of age. A mixture of experts counts
+    as a dense model of the geometric mean of its parameters and the active ones, a common rule of thumb, and a model
+    below 8 bits, unless it is published so, as half its size. Models that serve nobody within the SLO, or whose day of
+    release is not known, come last. Our choice: it orders a screen, and no number depends on it.
+    """
+    known = {model.key: model for model in models}
+
+    def capable(row: RunnableModel) -> float:
+        model = known.get(row.model)
+        if model is None or model.released is None or not row.users:
+            return -math.inf
+        size = math.log2(row.parameters * row.active_parameters) / 2
+        squeezed = row.below_checkpoint and row.weights.bits < 8
+        return size - squeezed + model.released.toordinal() / 365.25
+
+    def alike(row: RunnableModel) -> tuple[str, int, bool]:
+        """Its maker (``Qwen`` of Qwen2.5-VL), its size within a factor of two, and whether it has experts."""
+        family = known[row.model].family if row.model in known else row.model
+        maker = re.split(r"[\d ]", family)[0].rstrip("-")
+        return maker, round(math.log2(row.parameters)), row.active_parameters < row.parameters / 2
+
+    best: dict[tuple[str, int, bool], RunnableModel] = {}
+    for row in sorted(runs, key=capable, reverse=True):
+        best.setdefault(alike(row), row)
+    return list(best.values())[:SHORTLIST]
 
 
 def _fitting(

@@ -13,7 +13,7 @@ from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.curves import power_of
-from tokonomics.planner.can_run import OwnMachine
+from tokonomics.planner.can_run import OwnMachine, shortlist
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, gpu_filter, listed
 from tokonomics.questions.cost import kept_machine
@@ -65,7 +65,8 @@ def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 
     found = what_runs(
         models, machine, request.context, slos, weights=weights, kv=kv, every_layout=listed_all, longest=longest
     )
-    return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None)
+    first = None if listed_all else shortlist(found.runs, models)
+    return CanRunResult(**dict(found), gpu_power=power_of(gpu) if machine.power else None, shortlist=first)
 
 
 def _precisions(texts: Sequence[str] | None, known: Sequence[Precision], field: str) -> tuple[Precision, ...] | None:

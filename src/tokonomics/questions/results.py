@@ -250,6 +250,8 @@ class CanRunResult(Result, CanRun):
 
     gpu_power: PowerCurve | None = None
     """What a GPU of it draws; None: not known, or nobody asked for dollars."""
+    shortlist: Any = beside()
+    """Of a catalogue: the rows that a person would look at first."""
     not_counted: Any = beside()
     """Inputs of a plan that say nothing on a machine of one's own."""
     longest_request: Any = beside()

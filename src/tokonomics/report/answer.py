@@ -84,7 +84,7 @@ def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any
 
 
 def _plain(value: Any, spell: Spell) -> Any:
-    """Of a block, or a part of one, plain data with every text in it spelled."""
+    """Return a block, or a part of one, as plain data with every text spelled for the door."""
     if isinstance(value, str):
         return spelled(value, spell)
     if isinstance(value, tuple):
@@ -96,7 +96,7 @@ def _plain(value: Any, spell: Spell) -> Any:
 
 
 _VIEWS = {
-    "plan": "plan_view", "diff": "diff_view", "fleet": "fleet_view", "breakeven": "breakeven_view",
+    "plan": "plan_view", "diff": "compare_view", "fleet": "fleet_view", "breakeven": "breakeven_view",
     "own_hardware": "cost_view", "can_run": "can_run_view", "compare": "compare_view", "fit": "predict_view",
     "predict": "predict_view", "curve": "predict_view", "cost": "cost_view", "models": "catalog_view",
     "gpus": "catalog_view", "offers": "catalog_view", "apis": "catalog_view", "trace": "trace_view",

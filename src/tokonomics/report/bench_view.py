@@ -42,7 +42,10 @@ def _sections(result: PricedRun) -> blocks.View:
         yield _slos(result)
     if any(point.scored for point in result.points):
         yield _predictions(result)
-        yield _errors(result)
+        names = {metric.figure(statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
+        sizes = result.median_abs_error.items()
+        note = "off in the median over the loads"
+        yield blocks.facts(*((f"predicted {names[figure]}", percent(size), note, size) for figure, size in sizes))
     yield blocks.section(*map(blocks.hint, _hints(result)))
     yield blocks.note(*_notes(result))
 
@@ -189,7 +192,8 @@ def _predictions(result: PricedRun) -> blocks.Table:
         for at, scored in enumerate(result.points[place].scored):
             load, name = "" if at else _label(result, place), _name(scored.metric, scored.statistic)
             figures = scored.measured, scored.predicted.mid, scored.predicted.low, scored.predicted.high
-            measured, mid, low, high = (_figure(scored.metric, figure) for figure in figures)
+            text = (lambda value: f"{value:,.0f}") if scored.metric is Metric.output_tok_s else seconds
+            measured, mid, low, high = map(text, figures)
             off = blocks.Span(signed_text(scored.off), "" if scored.inside else "warn")
             rows.append((load, name, measured, mid, f"{low} to {high}", off))
     return blocks.table(["!load", "!figure", ">measured", ">predicted", ">range", ">off"], rows)
@@ -197,21 +201,6 @@ def _predictions(result: PricedRun) -> blocks.Table:
 
 def _name(metric: Metric, statistic: Statistic) -> str:
     return _NAMES[metric] if metric is Metric.output_tok_s else f"{_NAMES[metric]} {statistic}"
-
-
-def _figure(metric: Metric, value: float) -> str:
-    return f"{value:,.0f}" if metric is Metric.output_tok_s else seconds(value)
-
-
-def _errors(result: PricedRun) -> blocks.Facts:
-    names = {metric.figure(statistic): _name(metric, statistic) for metric in _NAMES for statistic in Statistic}
-    note = "off in the median over the loads"
-    return blocks.facts(
-        *(
-            blocks.fact(f"predicted {names[figure]}", percent(size), note, number=size)
-            for figure, size in result.median_abs_error.items()
-        )
-    )
 
 
 def _hints(result: PricedRun) -> Iterable[str]:
@@ -258,8 +247,6 @@ def _notes(result: PricedRun) -> Iterable[str]:
             yield f"Taken to have run on {what}."
     if widths := [point.precision for point in run.points if point.precision is not None]:
         yield f"Mean latencies are known to ±{percent(max(widths))} or better (95 %)."
-    if early := sorted({point.stopped for point in run.points if point.stopped and "interval" not in point.stopped}):
-        yield f"Stopped before the interval was tight at some loads: {', '.join(early)}."
     if outside := sum(point.outside.requests for point in run.points):
         yield f"{plural(outside, 'request')} of warm-up and draining are not in the figures."
     if again := sum(point.retries or 0 for point in run.points):
@@ -269,19 +256,12 @@ def _notes(result: PricedRun) -> Iterable[str]:
 
 
 def _drawn(result: PricedRun) -> str:
-    """What predictions drew at random, where the run has no list of requests."""
-    drawn = [
-        point
-        for point, priced in zip(result.run.points, result.points, strict=True)
-        if priced.scored and not priced.recorded and (point.rate or point.concurrency)
-    ]
-    if not drawn:
+    """That lengths and arrivals were drawn at random, where the run has no list of requests."""
+    pairs = zip(result.run.points, result.points, strict=True)
+    if not any(priced.scored and not priced.recorded and (point.rate or point.concurrency) for point, priced in pairs):
         return ""
-    arrivals = "arrivals were drawn at random, " if any(point.rate for point in drawn) else ""
-    spread = any(point.length_spread for point in drawn)
-    lengths = "lengths were drawn around their means" if spread else "every length is the mean"
     exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
-    return f"There is no list of requests: {arrivals}{lengths}.{exact}"
+    return f"There is no list of requests: arrivals and lengths were drawn at random around their means.{exact}"
 
 
 # --- what a quantised model keeps of the published one's scores, task by task ----------------------------------------

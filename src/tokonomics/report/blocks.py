@@ -103,7 +103,7 @@ FactRow = Fact | tuple[str, Pieces] | tuple[str, Pieces, str] | tuple[str, Piece
 
 
 def facts(*rows: FactRow | None) -> Facts:
-    """Those that there are."""
+    """Put together the facts that are not None."""
     return Facts(tuple(_fact(row) for row in rows if row))
 
 

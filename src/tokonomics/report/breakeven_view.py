@@ -1,7 +1,8 @@
 """Hosting oneself against APIs: the break-even of each, the bills at round volumes, what moves it."""
 
+import math
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
@@ -16,11 +17,13 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
-from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
+from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, quoted_text, speed_word
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6
 """APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
+_VOLUMES = 5
+"""Volumes at which bills are shown."""
 
 
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
@@ -37,7 +40,11 @@ def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest)
 
 
 def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
-    cached = f"; {_cached(result)}" if result.cached_share else ""
+    cached = ""
+    if result.cached_share:
+        theirs = " or ".join(sorted({percent(api.cached_share) for api in result.apis}))
+        ours = " or ".join(sorted({percent(kind.cached_share) for kind in result.hardware})) or "as in your speed"
+        cached = f"; of the prompts cached: {theirs} at the APIs, {ours} self-hosted"
     prices = plural(len(result.apis), "API price")
     against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
     asked = f"requests of {result.lengths}{cached}{and_slos(result.slos)}"
@@ -52,26 +59,19 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
         yield blocks.section(*(_verdict(result, other) for other in others))
     yield blocks.section(*_advice(result))
     letters = letters_for(len(result.apis))
-    yield _apis(result, letters)
+    yield _apis(result, letters, _DRAWN if every_host else None)
     yield _bills(result, letters)
     if result.hosted.extras:
         yield _lines(result)
-    yield _swings(result, letters)
     yield _hardware(result)
     yield _notes(result, every_host)
+    yield blocks.section(_swings(result, letters), title="What moves the break-even", folded=True)
 
 
 def letters_for(apis: int) -> list[str]:
     """A to Z, then AA, BB and so on: every API has one."""
     names = string.ascii_uppercase
     return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
-
-
-def _cached(result: BreakEvenReport) -> str:
-    """Which share of the prompts each side finds in its cache."""
-    theirs = sorted({percent(api.cached_share) for api in result.apis})
-    ours = sorted({percent(kind.cached_share) for kind in result.hardware}) or ["as in your speed"]
-    return f"of the prompts cached: {' or '.join(theirs)} at the APIs, {' or '.join(ours)} self-hosted"
 
 
 def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
@@ -94,7 +94,7 @@ def _aged(result: BreakEvenReport, stays: float | None) -> str:
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
-    """Of the first API: what runs at the break-even, and both prices."""
+    """Show what runs at the break-even with the first API, and both prices."""
     first, stays, own = meets.first_tokens_per_month, meets.stays_tokens_per_month, result.own_tokens_per_month
     rows = []
     if first is not None and stays is not None:
@@ -105,7 +105,8 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
         rate = f"tokens a month: {a_second}"
         rows.append(blocks.fact("break-even", count(stays), rate, number=stays))
         hosted = result.hosted.usd(stays)
-        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {fleet.name}"))
+        named = _machines(result).get(fleet.name, fleet.name)
+        rows.append(blocks.fact("bill there", f"{usd(hosted)}/month", f"{replicas} on {gpus}: {named}"))
         if first < stays:
             undone = "tokens a month already, but the next machine to buy undoes it until the break-even"
             rows.append(blocks.fact("first cheaper", count(first), undone))
@@ -132,7 +133,7 @@ def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
         )
 
 
-def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
+def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blocks.Table:
     def quoted(api: ApiCost) -> str:
         return f"{api.date or '?'}{'†' if (_days(api) or 0) > STALE_AFTER_DAYS else ''}"
 
@@ -147,6 +148,7 @@ def _apis(result: BreakevenResult, letters: list[str]) -> blocks.Table:
         (">for good", lambda row: _tokens(row[2].stays_tokens_per_month)),
         ("!price of", lambda row: quoted(row[1])),
         title="$/Mtok of this mix; break-even in tokens a month: first, and for good",
+        shown=shown,
     )
 
 
@@ -160,24 +162,33 @@ def _tokens(volume: float | None) -> str:
 
 
 def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
-    """Sides of the comparison as rows, volumes as columns."""
-    bills, own = result.bills, result.own_tokens_per_month
+    """The bill of each side at a few volumes about the user's own, or about the break-even."""
+    own = result.own_tokens_per_month
 
-    def row(label: str, name: str, dollars: Iterable[float]) -> list[blocks.Piece]:
-        return [label, *(_dollars(bill, name, amount) for bill, amount in zip(bills, dollars, strict=True))]
+    def volume(bill: CostAt) -> str:
+        return f"{count(bill.tokens_per_month)}{' (yours)' if bill.tokens_per_month == own else ''}"
 
-    rows: list[list[blocks.Piece]] = [
-        row(SELF_HOSTED, SELF_HOSTED, (bill.hosted_usd for bill in bills)),
-        ["  replicas / GPUs", *(f"{bill.replicas:,} / {bill.gpus:,}" for bill in bills)],
-        *(
-            row(f"{letters[place]} {name}", name, (bill.api_usd[name] for bill in bills))
-            for place in result.cheapest(_DRAWN)
-            for name in [result.apis[place].name]
+    def asked(name: str) -> Callable[[CostAt], blocks.Piece]:
+        return lambda bill: _dollars(bill, name, bill.api_usd[name])
+
+    return blocks.listed(
+        _about(result),
+        (
+            "!tokens a month",
+            lambda bill: f"{count(bill.tokens_per_month)}{' (yours)' * (bill.tokens_per_month == own)}",
         ),
-    ]
-    volumes = [bill.tokens_per_month for bill in bills]
-    heads = [f">{count(volume)}{' (yours)' if volume == own else ''}" for volume in volumes]
-    return blocks.table(["tokens a month", *heads], rows, "Dollars a month (→ the cheapest)")
+        (f">{SELF_HOSTED}", lambda bill: _dollars(bill, SELF_HOSTED, bill.hosted_usd)),
+        (">replicas / GPUs", lambda bill: f"{bill.replicas:,} / {bill.gpus:,}"),
+        *((f">{letters[place]}", asked(result.apis[place].name)) for place in result.cheapest(_DRAWN)),
+        title="Dollars a month (→ the cheapest)",
+    )
+
+
+def _about(result: BreakEvenReport) -> list[CostAt]:
+    """The bills at the volumes nearest to the user's own, or to the break-even, in order."""
+    pivot = result.own_tokens_per_month or result.found[0].stays_tokens_per_month or result.bills[-1].tokens_per_month
+    near = sorted(result.bills, key=lambda bill: abs(math.log(bill.tokens_per_month / pivot)))[:_VOLUMES]
+    return sorted(near, key=lambda bill: bill.tokens_per_month)
 
 
 def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
@@ -186,7 +197,7 @@ def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
 
 def _lines(result: BreakEvenReport) -> blocks.Table:
     """The self-hosted bill line by line."""
-    bills = result.bills
+    bills = _about(result)
     rows = [
         (line.name, *(usd(bill.hosted.lines[place].usd) for bill in bills))
         for place, line in enumerate(bills[0].hosted.lines)
@@ -198,7 +209,7 @@ def _lines(result: BreakEvenReport) -> blocks.Table:
 def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     shown = result.cheapest(_DRAWN)
     rows = [
-        (_plain(swing.what), *(_tokens(result.swings[api][place].found.stays_tokens_per_month) for api in shown))
+        (swing.what, *(_tokens(result.swings[api][place].found.stays_tokens_per_month) for api in shown))
         for place, swing in enumerate(result.swings[0])
     ]
     now = ("as above", *(_tokens(result.found[api].stays_tokens_per_month) for api in shown))
@@ -206,22 +217,25 @@ def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     return blocks.table(heads, [now, *rows], "Break-even for good, tokens a month")
 
 
-def _plain(what: str) -> str:
-    """Each API has an interval of its own hardware; the row stands for all."""
-    if not what.startswith("speed"):
-        return what
-    return f"{'slower' if '−' in what else 'faster'} than modelled (80 % interval)"
+def _machines(result: BreakEvenReport) -> dict[str, str]:
+    """Each kind of hardware by its name, in words: ``RunPod, 2× H100 (TP=2 fp8)``."""
+    picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
+    return {
+        name: f"{machine_text(pick.provider, pick.instance, pick.gpu, pick.gpus_paid // pick.instances)} "
+        f"({name.partition(' at ')[0].partition(' ')[2]})"
+        for name, pick in picks.items()
+    }
 
 
 def _hardware(result: BreakEvenReport) -> blocks.Table:
-    old = {hosted.kind.name for hosted in result.hardware if hosted.pick.price_stale}
-    speeds = {hosted.kind.name: speed_word(hosted.pick.speed, hosted.pick.speed_from) for hosted in result.hardware}
+    picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
+    named = _machines(result)
+    old = {name for name, pick in picks.items() if pick.price_stale}
+    speeds = {name: speed_word(pick.speed, pick.speed_from) for name, pick in picks.items()}
     return blocks.listed(
         sorted(result.hosted.kinds, key=lambda kind: kind.usd_per_purchase),
-        ("bought as volume grows", lambda kind: f"{kind.name}{'†' if kind.name in old else ''}"),
+        ("bought as volume grows", lambda kind: f"{named.get(kind.name, kind.name)}{'†' if kind.name in old else ''}"),
         (">$/month a machine", lambda kind: usd(kind.usd_per_purchase)),
-        (">GPUs", lambda kind: str(kind.gpus_per_purchase)),
-        (">replicas", lambda kind: str(kind.replicas_per_purchase)),
         (">tokens a month a replica", _holds),
         (">$/Mtok full", lambda kind: usd(kind.usd_per_mtok_full)),
         ("speed", lambda kind: speeds.get(kind.name, "as given")),
@@ -240,7 +254,6 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
     other = f"Whether {result.model} is as good as the models it is compared with is for you to judge."
     return blocks.note(
         same if every_host else other,
-        "Of the APIs it is not checked where they run.",
         *api_latency_notes(result.latencies.values(), [api.name for api in result.apis]),
         _ages(result),
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
@@ -251,6 +264,7 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
         *_of_caches(result),
         *(f"Left out: {api.name}, {api.why}." for api in result.left_out),
         *(f"{api.name}: {api.note}." for api in result.apis if api.note),
+        f"What moves the break-even (machine and API prices, speed, load): {option('html')} or {option('chart')}.",
     )
 
 
@@ -261,8 +275,7 @@ def _ages(result: BreakEvenReport) -> str:
         return ""
     span = " to ".join(str(age) for age in dict.fromkeys((days[0], days[-1])))
     mark = f" †: more than {STALE_AFTER_DAYS}." if days[-1] > STALE_AFTER_DAYS else ""
-    since = "since they were checked or, where no such day is known, since their list was"
-    return f"API prices are {span} days old, {since}.{mark}"
+    return f"API prices are {span} days old.{mark}"
 
 
 def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
@@ -271,15 +284,11 @@ def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
         return
     simulated = all(hosted.simulated for hosted in result.hardware)
     how = "simulated" if simulated else f"closed form ({option('quick')}), filled to 70 %"
-    dates = sorted({pick.price_date for pick in picks})
-    held = "What replicas hold under the SLO" if result.slos else "What replicas hold, no SLO"
-    yield f"{held}: {how}. GPU prices of {' to '.join(map(str, dict.fromkeys((dates[0], dates[-1]))))}, on these terms."
-    if any(pick.price_stale for pick in picks):
-        yield OLD_PRICE
-    below = sorted({pick.weights.value for pick in picks if pick.below_checkpoint})
-    if below:
-        bits = f"Some hardware holds weights or KV cache at fewer bits than published ({', '.join(below)})"
-        yield f"{bits}: check quality, or ask with {option('min_weights')} and {option('kv')}."
+    yield f"What replicas hold{' under the SLO' if result.slos else ', no SLO'}: {how}."
+    quoted = quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks))
+    yield f"GPU p{quoted.removeprefix('P')}"
+    if any(pick.below_checkpoint for pick in picks):
+        yield FEWER_BITS.removeprefix("* ").capitalize()
 
 
 def _of_caches(result: BreakEvenReport) -> Iterable[str]:

@@ -5,7 +5,7 @@ from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever, Slower
+from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever
 from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
@@ -18,11 +18,11 @@ from tokonomics.report.wording import duration_text, hourly_text, marked_old, pe
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _NOTHING = 0.002
-"""Of a bill: less is where requests went in one simulation and not in the other."""
+"""Share of a bill below which a change is chance between two simulations."""
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
-    """Whatever of the levers was asked for."""
+    """Describe the caches that were asked for."""
     drawn = lambda: charts.levers.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
@@ -64,7 +64,13 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
         yield short_run(rows[0 if best is None else best].outcome, made_up)
     if lever.break_evens:
         yield blocks.section(_break_evens(lever.break_evens), title="Fetch a block, or compute it?")
-    yield blocks.section(_ttls(lever), title="One cache for all, without a limit of size")
+    ttls = blocks.listed(
+        lever.ttls,
+        ("!kept for", lambda ttl: "ever" if ttl.ttl_s is None else duration_text(ttl.ttl_s)),
+        (">prompt tokens found", lambda ttl: percent(ttl.share)),
+        (">to hold at the most", lambda ttl: gigabytes(ttl.held_bytes)),
+    )
+    yield blocks.section(ttls, title="One cache for all, without a limit of size")
     yield _notes(lever, price_from)
 
 
@@ -103,16 +109,13 @@ def _advice(lever: PrefixCacheLever, none: CacheRow, best: CacheRow) -> blocks.L
     if lever.best is None:
         return blocks.hint("Loosen the SLO, or take a faster GPU.")
     if late:
-        saves = f"{late.name.strip(' +')} saves {usd(late.saved_usd_per_hour)}/h at {_later(late)}"
+        times = {"TTFT": late.ttft_times, "TPOT": late.tpot_times, "time to the end": late.e2e_times}
+        later = " and ".join(f"{factor:.3g} times the {name} p99" for name, factor in times.items() if factor > 1)
+        saves = f"{late.name.strip(' +')} saves {usd(late.saved_usd_per_hour)}/h at {later}"
         return blocks.hint(f"{saves}; no SLO is set: say with {option('slo')} what may not get worse.")
     if none.needs == best.needs:
         return blocks.hint("As many replicas are needed: more traffic may turn the work saved into dollars.")
     return None
-
-
-def _later(late: Slower) -> str:
-    times = {"TTFT": late.ttft_times, "TPOT": late.tpot_times, "time to the end": late.e2e_times}
-    return " and ".join(f"{factor:.3g} times the {name} p99" for name, factor in times.items() if factor > 1)
 
 
 def _mark(tiers: Iterable[TierPrice]) -> str:
@@ -130,35 +133,22 @@ def _row(row: CacheRow) -> list[str]:
 
 
 def _break_evens(evens: Sequence[TierBreakEven]) -> blocks.Table:
-    heads = ["!tier", f">fetch {evens[0].block_tokens} tokens", ">compute: first", ">last", "fetching is quicker"]
-    rows = [
-        [even.tier, *map(seconds, (even.fetch_s, even.compute_first_s, even.compute_last_s)), _where(even), _pays(even)]
-        for even in evens
-    ]
-    return blocks.table([*heads, "a block pays if"], rows)
+    return blocks.listed(
+        evens,
+        ("!tier", lambda even: even.tier),
+        (f">fetch {evens[0].block_tokens} tokens", lambda even: seconds(even.fetch_s)),
+        (">compute: first", lambda even: seconds(even.compute_first_s)),
+        (">last", lambda even: seconds(even.compute_last_s)),
+        ("fetching is quicker", lambda even: "nowhere" if even.position is None else f"from token {even.position:,}"),
+        ("a block pays if", _pays),
+    )
 
 
 def _pays(even: TierBreakEven) -> str:
     if even.pays_within_s is None:
         return "always: it costs nothing"
-    if even.pays_within_s == 0:
-        return "never at the head: computing is quicker"
-    return f"read again within {seconds(even.pays_within_s)}"
-
-
-def _where(even: TierBreakEven) -> str:
-    if even.position is None:
-        return "nowhere"
-    return "everywhere" if even.position == 0 else f"from token {even.position:,} on"
-
-
-def _ttls(lever: PrefixCacheLever) -> blocks.Facts:
-    rows = []
-    for ttl in lever.ttls:
-        name = "kept for good" if ttl.ttl_s is None else f"kept {duration_text(ttl.ttl_s)}"
-        held = f"of prompt tokens found; {gigabytes(ttl.held_bytes)} to hold at the most"
-        rows.append(blocks.fact(name, percent(ttl.share), held))
-    return blocks.facts(*rows)
+    never = "never at the head: computing is quicker"
+    return f"read again within {seconds(even.pays_within_s)}" if even.pays_within_s else never
 
 
 def _notes(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
@@ -175,11 +165,8 @@ def _notes(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
         "found: share of prompt tokens not computed. prefill: replicas' worth of time.",
         f"needs: replicas that keep up and meet the SLOs ({option('slo')}); $/hour: the bill of those.",
         f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
-        "never: not even a replica for every request under way does; figures of the fewest that keep up."
+        "never: no number of replicas does; figures of the fewest that keep up."
         if any(row.needs is None for row in rows)
-        else "",
-        "a block pays if: at the head of a prompt; the GPU time it frees is valued at the replica's price."
-        if lever.break_evens
         else "",
         f"Price of a replica: {price_from}." if price_from else "",
         f"$/GB-hour of the memories: {paid}. Speeds: docs/caching.md." if memories else "",
@@ -194,14 +181,17 @@ def _templates(fixed: TemplateLever) -> Iterable[blocks.Block]:
         yield blocks.line("Templates: no beginning is shared by 1 % of the requests.")
         return
     head = f"{plural(len(fixed.templates), 'template')}: {percent(fixed.fixed_share)} of the prompt tokens are fixed"
-    rows = []
-    for template in fixed.templates:
-        sizes = (template.fixed_tokens, template.requests, template.mean_tokens)
-        times = map(seconds, (template.once_s, template.saved_s_per_request))
-        rows.append([*(f"{size:,.0f}" for size in sizes), gigabytes(template.kv_bytes), *times])
-    heads = [">fixed tokens", ">requests", ">mean prompt", ">KV kept", ">once", ">saved a request"]
     yield blocks.line(head, kind="heading")
-    yield blocks.table(heads, rows, shown=5)
+    yield blocks.listed(
+        fixed.templates,
+        (">fixed tokens", lambda row: f"{row.fixed_tokens:,.0f}"),
+        (">requests", lambda row: f"{row.requests:,.0f}"),
+        (">mean prompt", lambda row: f"{row.mean_tokens:,.0f}"),
+        (">KV kept", lambda row: gigabytes(row.kv_bytes)),
+        (">once", lambda row: seconds(row.once_s)),
+        (">saved a request", lambda row: seconds(row.saved_s_per_request)),
+        shown=5,
+    )
     saved, now = fixed.bill.saved_usd, usd(fixed.bill.before.usd)
     does = f"save {usd(saved)} of" if saved >= 0 else f"add {usd(-saved)} to"
     if abs(fixed.bill.saved_share) < _NOTHING:
@@ -213,16 +203,18 @@ def _templates(fixed: TemplateLever) -> Iterable[blocks.Block]:
 
 def _text_templates(texts: Sequence[TextTemplate]) -> Iterable[blocks.Block]:
     if not texts:
-        yield blocks.line("No eight words begin 1 % of the prompts: there is no template in the texts.")
+        yield blocks.line("No shared beginning of eight words or more covers 1 % of the prompts.")
         return
-    rows = []
-    for text in texts:
-        numbers = (text.prompts, text.tokens, text.fixed_head_tokens, text.fixed_later_tokens)
-        begins = text.begins if len(text.begins) <= 48 else text.begins[:47] + "…"
-        rows.append([begins, *(f"{number:,.0f}" for number in numbers)])
-    heads = ["!prompts that begin", ">prompts", ">tokens", ">fixed head", ">fixed later"]
     yield blocks.line("Fixed parts of the texts (tokens estimated)", kind="heading")
-    yield blocks.table(heads, rows, shown=8)
+    yield blocks.listed(
+        texts,
+        ("!prompts that begin", lambda row: row.begins if len(row.begins) <= 48 else f"{row.begins[:47]}…"),
+        (">prompts", lambda row: f"{row.prompts:,.0f}"),
+        (">tokens", lambda row: f"{row.tokens:,.0f}"),
+        (">fixed head", lambda row: f"{row.fixed_head_tokens:,.0f}"),
+        (">fixed later", lambda row: f"{row.fixed_later_tokens:,.0f}"),
+        shown=8,
+    )
     if any(text.fixed_later_tokens >= 16 for text in texts):
         yield blocks.hint("Fixed parts behind a dynamic one are computed every time: move them to the front.")
 
@@ -262,20 +254,11 @@ def _semantic_bill(saved: SemanticLever | None) -> Iterable[str]:
     if saved and saved.bill:
         replicas = f"{plural(saved.replicas_before, 'replica')} → {saved.replicas_after}"
         bills = f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour"
-        yield f"The trace with so many fewer: {replicas}, {bills}, the cache included."
-        yield _beside_gpus(saved)
+        yield f"The trace without those prompts: {replicas}, {bills}, the cache included."
+        parts = ", ".join(f"{usd(line.usd)} {line.name}" for line in saved.beside_gpus if line.usd)
+        share = "" if saved.share_of_gpus is None else f", {percent(saved.share_of_gpus)} of the GPUs' bill"
+        kept = f"{gigabytes(saved.stored_bytes)} of vectors, links and answers at the end of the trace"
+        yield f"The cache itself: {usd(sum(line.usd for line in saved.beside_gpus))} an hour{share}: {parts}; {kept}."
         if saved.ttft_before_s and saved.ttft_after_s:
             first, then = (seconds(spread.p99 or 0.0) for spread in (saved.ttft_before_s, saved.ttft_after_s))
             yield f"TTFT p99 of what is still computed: {first} → {then}, {seconds(saved.wait_s)} of it the look-up."
-
-
-def _beside_gpus(saved: SemanticLever) -> str:
-    """What the cache costs without its GPUs, part by part."""
-    parts = [
-        f"{usd(line.usd)} {line.name} ({line.quantity:,.3g} {line.unit})" for line in saved.beside_gpus if line.usd
-    ]
-    share = saved.share_of_gpus
-    of_gpus = "" if share is None else f", {percent(share)} of the GPUs' bill"
-    total = usd(sum(line.usd for line in saved.beside_gpus))
-    kept = f"{gigabytes(saved.stored_bytes)} of vectors, links and answers at the end of the trace"
-    return f"The cache itself: {total} an hour{of_gpus}: {', '.join(parts)}; {kept}, and more with every day kept."

@@ -15,13 +15,14 @@ from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text,
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
-_SHOWN = 40
-"""Rows on a terminal; those below are named in a line."""
+_SHOWN = 15
+"""Rows on a terminal: as many as the shortlist has."""
+_NEAREST = 6
+"""Models that are too large for the machine and are named."""
 
 
 def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:
-    """The models that fit, the largest first, or every layout of those named; then those that do not fit, and what
-    they would need."""
+    """The models that fit, the most capable first, or every layout of those named; then what larger ones need."""
     return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
 
 
@@ -32,7 +33,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     yield blocks.line(f"{machine}: {asked}", kind="asked")
     if result.not_counted:
         yield blocks.line(
-            f"Not counted here: {', '.join(map(option, result.not_counted))}; `simulate --capacity` counts the load."
+            f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics simulate --capacity` counts the load."
         )
     if not result.runs:
         only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""
@@ -46,15 +47,17 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
         yield blocks.headline(f"{best.tokens_per_s.mid:,.0f} tokens/s for {plural(best.users, 'user')}", where)
     else:
         yield blocks.headline(f"{fits} of {of} {'fits' if fits == 1 else 'fit'}", _up_to(result.runs))
+    rows = list(result.runs)
     if result.every_layout:
         yield from _layouts(result)
     else:
+        first = list(result.shortlist or result.runs[:_SHOWN])
+        rows = [*first, *(row for row in rows if row not in first)]
         yield blocks.listed(
-            result.runs,
+            rows,
             ("!model", lambda row: row.model),
             (">parameters", lambda row: count(row.parameters)),
-            ("!weights", _weights),
-            ("!KV", lambda row: row.kv.value),
+            ("!weights", lambda row: f"{_weights(row)}{_kv(row)}"),
             ("!layout", _layout),
             (">longest", lambda row: f"{row.longest_context:,}"),
             (">TTFT", lambda row: seconds(row.ttft_s.mid)),
@@ -63,11 +66,11 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
             (">all", _together),
             ("!speed", lambda row: known_text(row.speed, row.profiled)),
             title="Output tokens/s: one user alone, and all users together",
-            shown=_SHOWN,
+            shown=len(first),
         )
-    yield _dollars(result)
+    yield _dollars(result, rows)
     yield blocks.section(*_besides(result))
-    yield _notes(result)
+    yield _notes(result, rows[:_SHOWN])
 
 
 def _up_to(runs: Sequence[RunnableModel]) -> str:
@@ -82,6 +85,10 @@ def _weights(row: RunnableModel) -> str:
     return f"{row.weights}{'*' if row.below_checkpoint else ''}"
 
 
+def _kv(row: RunnableModel) -> str:
+    return f", KV {row.kv}" if row.kv.bits < 16 else ""
+
+
 def _together(row: RunnableModel) -> str:
     """Tokens a second of all users."""
     return f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE
@@ -92,7 +99,7 @@ def _layouts(result: CanRunResult) -> blocks.View:
     yield blocks.listed(
         result.runs,
         ("!model", lambda row: row.model),
-        ("!weights", lambda row: f"{_weights(row)}{f', KV {row.kv}' if row.kv.bits < 16 else ''}"),
+        ("!weights", lambda row: f"{_weights(row)}{_kv(row)}"),
         ("!layout", _layout),
         (">tok/s", _together),
         (">users", lambda row: f"{row.users:,}"),
@@ -120,7 +127,10 @@ def _layouts(result: CanRunResult) -> blocks.View:
             title=f"Flags of {result.engine} in which they differ",
             shown=_SHOWN,
         )
-    several = f" in {plural(started[0].replicas, 'process')}" if _in_processes(started[0]) else ""
+    first = started[0]
+    # Engines copy dense models behind one port; of others each replica is a server of its own.
+    apart = first.replicas > 1 and f"--data-parallel-size {first.replicas}" not in (first.command or "")
+    several = f" in {plural(first.replicas, 'process')}" if apart else ""
     yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
     if result.longest_request:
         longest = f"the longest request of this traffic has {result.longest_request:,} tokens"
@@ -128,43 +138,47 @@ def _layouts(result: CanRunResult) -> blocks.View:
 
 
 def _flags(row: RunnableModel) -> list[str]:
-    """``--name value`` each, of its command."""
+    """Split a command into its flags, ``--name value`` each."""
     return [f"--{flag.strip()}" for flag in (row.command or "").split(" --")[1:]]
 
 
-def _in_processes(row: RunnableModel) -> bool:
-    """Whether each replica is a server of its own: engines copy dense models behind one port, and no others."""
-    return row.replicas > 1 and f"--data-parallel-size {row.replicas}" not in (row.command or "")
-
-
-def _dollars(result: CanRun) -> blocks.Table | None:
-    """By load, where a price of electricity is known."""
+def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | None:
+    """Tabulate $/Mtok by load, where a price of electricity is known."""
     if result.power is None:
         return None
-    columns = ["!model", "weights", "layout", *(f">load {percent(load)}" for load in LOADS.values())]
-    rows = [
-        [row.model, row.weights.value, _layout(row), *(usd(getattr(row.usd_per_mtok, load)) for load in LOADS)]
-        for row in result.runs
-        if row.usd_per_mtok
-    ]
     what = "electricity and the machine" if isinstance(result.power, Purchase) else "electricity"
-    return blocks.table(columns, rows, f"Dollars per Mtok of output, {what}", shown=_SHOWN)
+    return blocks.listed(
+        [(row, row.usd_per_mtok) for row in rows if row.usd_per_mtok],
+        ("!model", lambda row: row[0].model),
+        ("weights", lambda row: row[0].weights.value),
+        ("layout", lambda row: _layout(row[0])),
+        (f">load {percent(LOADS['full'])}", lambda row: usd(row[1].full)),
+        (f">load {percent(LOADS['half'])}", lambda row: usd(row[1].half)),
+        (f">load {percent(LOADS['tenth'])}", lambda row: usd(row[1].tenth)),
+        title=f"Dollars per Mtok of output, {what}",
+        shown=_SHOWN,
+    )
 
 
 def _layout(row: RunnableModel) -> str:
-    """``2 × TP=2``: replicas of so many GPUs."""
+    """Write a layout: ``2 × TP=2`` is two replicas of two GPUs."""
     degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     split = " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
     return f"{row.replicas} × {split}" if row.replicas > 1 else split
 
 
 def _besides(result: CanRun) -> Iterable[blocks.Line]:
-    more = [row.model for row in result.runs[_SHOWN:]]
-    if more:
-        yield blocks.line(f"Smaller ones that fit as well: {', '.join(dict.fromkeys(more))}.")
+    """How to see the models that the table leaves out, what larger ones need, and how to see dollars."""
+    named = len({row.model for row in result.runs})
+    if not result.every_layout and named > _SHOWN:
+        yield blocks.line(
+            f"The newest of each maker and size. {option('as_json')} lists all {named} that fit; name models to see "
+            f"every layout: `tokonomics can-run qwen3-8b …`."
+        )
     if result.too_large:
-        fit = "It fits" if len(result.too_large) == 1 else "They fit"
-        yield blocks.line(f"Too large here. {fit} {_needs(result.too_large)}.")
+        more = len(result.too_large) - _NEAREST
+        others = f"; {plural(more, 'larger one')}" if more > 0 else ""
+        yield blocks.line(f"Too large here, and what they need: {_needs(result.too_large[:_NEAREST])}{others}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
@@ -172,28 +186,28 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
 
 
 def _needs(too_large: Iterable[TooLarge]) -> str:
-    """By the number of GPUs that they need, how they lie on them, and at what precision."""
+    """``gpt-oss-120b and qwen2.5-72b 4 GPUs (TP=4) at int4``, by what they need."""
     parts = []
     for (gpus, layout, weights), models in groupby(
         too_large, key=lambda model: (model.min_gpus, model.min_layout, model.weights)
     ):
-        where = f"{plural(gpus, 'GPU')} ({layout}) at {weights}" if gpus else "no number of these GPUs"
-        parts.append(f"{where}: {', '.join(model.model for model in models)}")
+        where = f"{plural(gpus, 'GPU')} ({layout}) at {weights}" if gpus else "more GPUs than are sold together"
+        parts.append(f"{', '.join(model.model for model in models)}: {where}")
     return "; ".join(parts)
 
 
-def _notes(result: CanRunResult) -> blocks.Line:
-    speeds = {row.speed for row in result.runs}
-    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in result.runs if row.context < result.context)
+def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
+    speeds = {row.speed for row in shown}
+    shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in shown if row.context < result.context)
     return blocks.note(
         f"Counted at their own context, which is shorter: {', '.join(shorter)}." if shorter else "",
-        "A user is one answer being written, its context full. Users: what memory holds, the engine runs and the SLO "
-        f"allows ({option('slo')}); prompts that arrive meanwhile slow all down, see `tokonomics simulate --capacity`.",
-        "0 users: even one answer is slower than the SLO." if any(not row.users for row in result.runs) else "",
+        "A user is one answer being written with its context full; users are what memory holds and the SLO allows "
+        f"({option('slo')}). Prompts that arrive meanwhile slow all of them: `tokonomics simulate --capacity`.",
+        "0 users: even one answer is slower than the SLO." if any(not row.users for row in shown) else "",
         f"TTFT: a prompt as long as the context ({option('context')}), server idle."
         + ("" if result.every_layout else " Longest: one sequence alone."),
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
-        if any(row.below_checkpoint for row in result.runs)
+        if any(row.below_checkpoint for row in shown)
         else "",
         f"Tried: as published, and FP8; fewer bits where neither fits, or by {option('weights', 'int4')}."
         if result.every_layout
@@ -208,7 +222,7 @@ def _notes(result: CanRunResult) -> blocks.Line:
 
 
 def _of_power(result: CanRunResult) -> Iterable[str]:
-    """What dollars count."""
+    """Say what the dollars include."""
     power = result.power
     if power is None:
         return

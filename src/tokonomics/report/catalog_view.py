@@ -18,7 +18,7 @@ from tokonomics.questions.result import Listing
 from tokonomics.questions.results import RefreshResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, aged, aged_since
+from tokonomics.report.wording import NO_VALUE, aged, aged_since, machine_text, provider_text
 from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"
@@ -127,7 +127,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
         return
     shown, day, on = found[:top], today(), terms.replace("_", " ")
     first = shown[0]
-    where = f"{first.gpu} at {first.provider} {first.instance}"
+    where = machine_text(first.provider, first.instance, first.gpu, first.gpus, first.region)
     more = plural(len(found), "offer") + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
     yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}{aged(first.age_days(day))}")
@@ -135,7 +135,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
         shown,
         ("!GPU", lambda offer: offer.gpu),
         (">GPUs", lambda offer: str(offer.gpus)),
-        ("provider", lambda offer: offer.provider),
+        ("provider", lambda offer: provider_text(offer.provider)),
         ("seller", lambda offer: offer.seller or NO_VALUE),
         ("instance", lambda offer: offer.instance),
         ("region", lambda offer: offer.region),

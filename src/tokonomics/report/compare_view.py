@@ -1,29 +1,36 @@
-"""Models on GPUs: a grid of dollars per million tokens, the pick of each model, and the front of price and quality."""
+"""Models on GPUs side by side, and two plans before and after a change, also as a comment on a pull request."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlencode
 
 from tokonomics.errors import option
-from tokonomics.planner.compare import Cell, Comparison
+from tokonomics.planner.compare import Cell, Comparison, Diff
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import CompareResult, layout_text
+from tokonomics.questions.requests.buy import DiffRequest
+from tokonomics.questions.results import CompareResult, OneNoun, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.plan_view import ranking
+from tokonomics.report.markdown import markdown
+from tokonomics.report.plan_pick_view import served_as
+from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import (
     FEWER_BITS,
+    NO_VALUE,
+    OLD_PRICE,
     aged,
     and_slos,
     price_text,
     quoted_text,
+    rented_text,
     speed_text,
-    speed_word,
     workload_text,
 )
-from tokonomics.units import count, percent, usd
+from tokonomics.units import count, percent, seconds, usd
 
 _MOST_GPUS = 8
 """More columns do not fit a terminal; the table of every pair, JSON and chart hold all."""
@@ -54,19 +61,17 @@ def _sections(result: CompareResult) -> blocks.View:
         return
     yield blocks.section(*_headline(result, picks))
     yield _grid(result)
-    yield _picks(result, picks)
+    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
+    named = lambda pick: cells[pick.model, pick.gpu].model_name  # noqa: E731
+    opened = lambda pick: _plan_of(cells[pick.model, pick.gpu])  # noqa: E731
+    cheapest = {pick.model: pick for _, pick in reversed(picks)}
+    yield ranking(sorted(cheapest.values(), key=lambda pick: pick.usd_per_mtok.blended), None, named, opened)
     if result.front:
-        yield _front(result)
+        yield _front(result, cheapest.values())
     if result.apis:
         yield _apis(result)
     yield _notes(result)
-    cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
-    every = ranking(
-        [pick for _, pick in picks],
-        None,
-        lambda pick: cells[pick.model, pick.gpu].model_name,
-        lambda pick: _plan_of(cells[pick.model, pick.gpu]),
-    )
+    every = ranking([pick for _, pick in picks], None, named, opened, full=True)
     yield blocks.section(every, title="Every pair, at its cheapest offer", folded=True)
     if left_out:
         yield blocks.section(why, title="Left out, with the reason", folded=True)
@@ -75,7 +80,7 @@ def _sections(result: CompareResult) -> blocks.View:
 def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Iterable[blocks.Block]:
     (cell, best), (other, last) = picks[0], picks[-1]
     price = best.usd_per_mtok.blended
-    where = f", {cell.model_name} on {layout_text(best)} at {best.provider} {best.instance}{aged(best.price_age_days)}"
+    where = f", {cell.model_name} on {rented_text(best)}, {served_as(best)}{aged(best.price_age_days)}"
     yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
     times = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     worst = times if len(picks) > 1 else ""
@@ -105,33 +110,6 @@ def _plan_of(cell: Cell) -> str:
     return urlencode({"model": cell.model, "gpu": cell.gpu})
 
 
-def _picks(result: Comparison, picks: list[tuple[Cell, Candidate]]) -> blocks.Table:
-    """The cheapest pair of each model."""
-    cheapest: dict[str, tuple[Cell, Candidate]] = {}
-    for cell, pick in picks:
-        cheapest.setdefault(cell.model, (cell, pick))
-    with_quality = any(cell.quality for cell in result.cells)
-    columns = ["!model", "cheapest on", "offer", ">GPUs", ">$/month", ">$/Mtok", ">load", "speed"]
-    columns += [">quality", ">$/Mtok ÷ quality"] if with_quality else []
-    rows: list[list[blocks.Pieces]] = []
-    for model in result.models:
-        if model not in cheapest:
-            name = next(cell.model_name for cell in result.cells if cell.model == model)
-            rows.append([name, "no offer meets these constraints", *[""] * (len(columns) - 2)])
-            continue
-        cell, pick = cheapest[model]
-        layout = f"{layout_text(pick)}{'*' if pick.below_checkpoint else ''}"
-        offer = f"{pick.provider} {pick.instance}{'†' if pick.price_stale else ''}"
-        used = pick.replicas * pick.gpus_per_replica
-        gpus = f"{used}" if used == pick.gpus_paid else f"{used} of {pick.gpus_paid}"
-        prices = [usd(pick.usd_per_month), usd(pick.usd_per_mtok.blended)]
-        where, speed = blocks.Span(layout, opens=_plan_of(cell)), speed_word(pick.speed, pick.speed_from)
-        row: list[blocks.Pieces] = [cell.model_name, where, offer, gpus, *prices, percent(pick.load_share), speed]
-        weighted = usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""
-        rows.append([*row, f"{cell.quality:g}" if cell.quality else "no score", weighted] if with_quality else row)
-    return blocks.table(columns, rows)
-
-
 def _apis(result: CompareResult) -> blocks.Section:
     """What hosts of the same models charge for the same requests, and how fast they answer."""
     names = {cell.model: cell.model_name for cell in result.cells}
@@ -152,15 +130,18 @@ def _apis(result: CompareResult) -> blocks.Section:
     return blocks.section(table, blocks.note(*api_latency_notes(result.latencies.values(), shown)))
 
 
-def _front(result: Comparison) -> blocks.Table:
+def _front(result: Comparison, cheapest: Iterable[Candidate]) -> blocks.Table:
+    """The front of price and quality, and the cheapest pair of each model that is not on it."""
+    pairs = dict.fromkeys([*result.front, *((pick.model, pick.gpu) for pick in cheapest)])
     return blocks.listed(
-        [result.cell(*pair) for pair in result.front],
+        [result.cell(*pair) for pair in pairs],
         ("!model", lambda cell: cell.model_name),
         ("GPU", lambda cell: cell.gpu),
-        (">quality", lambda cell: f"{cell.quality:g}"),
+        (">quality", lambda cell: f"{cell.quality:g}" if cell.quality else "no score"),
         (">$/Mtok", lambda cell: usd(cell.usd_per_mtok or 0)),
-        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok or 0)),
-        title="Front: no other pair is both better and cheaper",
+        (">$/Mtok ÷ quality", lambda cell: usd(cell.usd_per_quality_mtok) if cell.usd_per_quality_mtok else ""),
+        ("", lambda cell: "front" if (cell.model, cell.gpu) in result.front else ""),
+        title="Price and quality (front: none is better and cheaper)",
     )
 
 
@@ -169,18 +150,152 @@ def _notes(result: Comparison) -> blocks.Line:
     how = "sized by simulation" if result.simulated else filled
     refused = any(cell.usd_per_mtok is None and cell.gpu in result.gpus for cell in result.cells)
     picks = [cell.pick for cell in result.cells if cell.pick]
+    none = [model for model in result.models if not any(cell.pick for cell in result.cells if cell.model == model)]
     scored = any(cell.quality for cell in result.cells)
     unscored = ", ".join(dict.fromkeys(cell.model_name for cell in result.cells if not cell.quality)) if scored else ""
     more = ", ".join(result.gpus[_MOST_GPUS:])
     return blocks.note(
         f"Each pair is the cheapest offer{' that meets the SLO' if result.slos else ''}: {how}.",
         "–: no offer meets these constraints; `tokonomics plan` says why." if refused else "",
+        f"On none of these GPUs: {', '.join(none)}." if none else "",
         "Whole machines: at little traffic a large GPU waits, and its price per token shows it. "
         "Tokenizers differ by some percent.",
-        "load: of the GPUs in use. GPUs: in use, and paid for where the machines have more.",
         quoted_text([pick.price_date for pick in picks], any(pick.price_stale for pick in picks)),
         FEWER_BITS if any(pick.below_checkpoint for pick in picks) else "",
         f"More expensive, not in the grid: {more} ({option('gpu')})." if more else "",
         f"Not in the front, since without a score: {unscored} ({option('quality')})." if unscored else "",
         "Quality is your own score; $/Mtok ÷ quality counts a token as much as its score." if scored else "",
     )
+
+
+# --- two plans side by side ------------------------------------------------------------------------------------------
+
+# GitHub draws ``> [!TIP]`` as a coloured box (docs.github.com, "Alerts"), GitLab ``{+ … +}`` and ``{- … -}`` in green
+# and red (docs.gitlab.com, "Inline diff"); both fold what stands in ``<details>``.
+
+
+def diff(result: OneNoun, request: DiffRequest) -> Answer:
+    """What changed, what it does, what it saves."""
+    title = f"{Path(request.model).name} against {Path(request.against).name}"
+    made = result.noun
+    printed: dict[str | None, Callable[[], str]] = {
+        "github": lambda: _github(made),
+        "gitlab": lambda: _gitlab(made),
+        "json": lambda: json.dumps(result.plain() | {"comment": _github(made)}, ensure_ascii=False),
+    }
+    if request.markdown:
+        printed[None] = lambda: markdown(blocks.sections(_diff_sections(made)))
+    return Answer(result, title, partial(_diff_sections, made), printed=printed.get(request.format))
+
+
+def _github(made: Diff) -> str:
+    saves = round(made.saved_usd_per_month, 2)
+    alert = "TIP" if saves > 0 else "WARNING" if saves < 0 else "NOTE"
+    return _comment(made, f"> [!{alert}]\n> {_drawn(_verdict(made))}", _diff_rows(made))
+
+
+def _gitlab(made: Diff) -> str:
+    """What costs more is red and what saves green, where a change is one of dollars."""
+    rows = []
+    for name, before, after, change in _diff_rows(made):
+        if name.startswith("$") and change not in ("", "same"):
+            change = f"{{- {change} -}}" if change.startswith("+") else f"{{+ {change} +}}"
+        rows.append((name, before, after, change))
+    return _comment(made, _drawn(_verdict(made)), rows)
+
+
+def _comment(made: Diff, verdict: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """The outcome, what it is a plan of, and folded what was changed."""
+    changed = _drawn(_changes(made), _dates(made))
+    folded = f"<details><summary>{len(made.changes)} changed</summary>\n\n{changed}\n\n</details>"
+    caveats = _drawn(_caveats(made))
+    return "\n\n".join(filter(None, (verdict, _drawn(_plans(made, rows)), caveats, folded)))
+
+
+def _drawn(*shown: blocks.Block | None) -> str:
+    return markdown(blocks.sections(iter(shown)))
+
+
+def _diff_sections(made: Diff) -> blocks.View:
+    yield _verdict(made)
+    yield _changes(made)
+    yield _plans(made, _diff_rows(made))
+    yield _caveats(made)
+    yield _dates(made)
+
+
+def _changes(made: Diff) -> blocks.Table:
+    changes = [(row.key, row.before or NO_VALUE, row.after or NO_VALUE) for row in made.changes]
+    return blocks.table(["!scenario", made.before.name, made.after.name], changes or [("nothing", "", "")])
+
+
+def _plans(made: Diff, rows: Sequence[tuple[str, ...]]) -> blocks.Table:
+    return blocks.table(["!plan", f">{made.before.name}", f">{made.after.name}", ">change"], rows)
+
+
+def _caveats(made: Diff) -> blocks.Line | None:
+    """What a reader of the dollars must know of the plans: fewer bits, latencies that nobody checked, old prices."""
+    sides = (made.before, made.after)
+    unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
+    said = [
+        FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
+        f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
+        OLD_PRICE if any(side.plan.price_stale for side in sides) else "",
+    ]
+    return blocks.note(*said) if any(said) else None
+
+
+def _dates(made: Diff) -> blocks.Line:
+    dates = f"Prices of {made.before.plan.price_date} and {made.after.plan.price_date}"
+    return blocks.note(f"{dates}; made by `tokonomics plan --against`.")
+
+
+def _verdict(made: Diff) -> blocks.Line:
+    """The outcome in one sentence."""
+    amount, share = abs(made.saved_usd_per_month), percent(abs(made.saved_share))
+    old = aged(made.before.plan.price_age_days, made.after.plan.price_age_days)
+    if round(amount, 2) == 0:
+        return blocks.headline(f"The bill stays the same{old}.", mood="strong")
+    saves = made.saved_usd_per_month > 0
+    words = f"{'Saves' if saves else 'Costs'} {usd(amount)} a month{'' if saves else ' more'} ({share})"
+    same = abs(made.before.tokens_per_month / made.after.tokens_per_month - 1) < 1e-6
+    per_token = "" if same else f"; by the million tokens {_signed(-made.saved_share_per_mtok)}"
+    return blocks.headline(f"{words}{per_token}{old}.", mood="best" if saves else "worst")
+
+
+def _diff_rows(made: Diff) -> list[tuple[str, ...]]:
+    before, after = made.before.plan, made.after.plan
+    rows: list[tuple[str, ...]] = [
+        ("model", made.before.model, made.after.model, ""),
+        ("replicas", _layout(before), _layout(after), ""),
+        ("offer", _offer(before), _offer(after), ""),
+        ("terms", before.terms.replace("_", " "), after.terms.replace("_", " "), ""),
+        ("tokens a month", *_pair(made.before.tokens_per_month, made.after.tokens_per_month, count)),
+        ("$ a month", *_pair(before.usd_per_month, after.usd_per_month, usd)),
+        ("$/Mtok, whole bill", *_pair(before.usd_per_mtok.blended, after.usd_per_mtok.blended, usd)),
+        ("$/Mtok input", *_pair(before.usd_per_mtok.input, after.usd_per_mtok.input, usd)),
+        ("$/Mtok output", *_pair(before.usd_per_mtok.output, after.usd_per_mtok.output, usd)),
+        ("load", percent(before.load_share), percent(after.load_share), ""),
+    ]
+    for name, first, second in (("TTFT", before.ttft_s, after.ttft_s), ("TPOT", before.tpot_s, after.tpot_s)):
+        if first.p99 is not None and second.p99 is not None:
+            rows.append((f"{name} p99", *_pair(first.p99, second.p99, seconds)))
+    return rows
+
+
+def _offer(row: Candidate) -> str:
+    return f"{rented_text(row)}{'†' if row.price_stale else ''}"
+
+
+def _layout(row: Candidate) -> str:
+    return f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"
+
+
+def _pair(before: float, after: float, text: Callable[[float], str]) -> tuple[str, str, str]:
+    return text(before), text(after), "" if before == 0 else _signed(after / before - 1)
+
+
+def _signed(share: float) -> str:
+    if round(share, 4) == 0:
+        return "same"
+    return f"{'+' if share > 0 else '−'}{percent(abs(share))}"

@@ -20,18 +20,14 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK,
 
 def cost(result: CostResult, request: CostRequest) -> Answer:
     """The price per Mtok, the equation it comes from, and the other forms people ask for."""
-    rule = "" if request.gpu is None else _price_rule(request.gpu)
+    rule = ""
+    if request.gpu is not None:
+        rule = (
+            f"The cheapest price for this GPU on hosts with {usual_host_gib(request.gpu):.0f} GB of memory a GPU or "
+            f"more; one older than {STALE_AFTER_DAYS} days only where recent ones cost over {percent(STALE_MUST_SAVE)} "
+            "more. A plan pays the same, unless its model's weights need a larger host."
+        )
     return Answer(result, "What a million tokens costs", partial(_sections, result, rule))
-
-
-def _price_rule(gpu: str) -> str:
-    """Which offers the price is the cheapest of, and why a plan's may be another."""
-    room = f"{usual_host_gib(gpu):.0f} GB of memory a GPU or more, enough to load weights of a quarter of the GPU's"
-    old = f"older than {STALE_AFTER_DAYS} days only where recent ones cost more than {percent(STALE_MUST_SAVE)} more"
-    return (
-        f"The cheapest price for this GPU on hosts with {room}; one {old}. A plan pays the same, unless its model's "
-        "weights need a larger host."
-    )
 
 
 def _sections(result: CostResult, price_rule: str) -> blocks.View:

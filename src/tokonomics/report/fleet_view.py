@@ -1,8 +1,9 @@
 """A fleet: what to buy first, the bill, other ways to buy, the replay, scaling, batch work, and the word on spot."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import option
@@ -11,7 +12,7 @@ from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
-from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPlan, FleetPurchase
+from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
@@ -22,7 +23,9 @@ from tokonomics.report.wording import (
     aged_since,
     delivered_text,
     gap_text,
+    machine_text,
     minus_text,
+    provider_text,
     quoted_on,
     slos_text,
     span_text,
@@ -79,16 +82,13 @@ def _sections(report: FleetResult) -> blocks.View:
 def _asked(report: FleetReport) -> Iterable[blocks.Line]:
     hours, targets = report.plan.hours, slos_text(report.slos)
     span = f"{hours // 24} days" if hours % 24 == 0 and hours >= 48 else plural(hours, "hour")
-    batch = f"no SLO ({option('slo')}), so taken as batch work: it may wait, and all of it may be on spot"
-    slos = f"SLO: {targets}" if targets else batch
-    yield blocks.line(f"{report.model} ({report.deployed}), {report.traffic}; {slos}", kind="asked")
+    slos = f"SLO: {targets}" if targets else f"no SLO ({option('slo')}), so taken as batch work that may wait"
     mean, peak = count(report.mean_requests_per_s), count(report.peak_requests_per_s)
+    yield blocks.line(f"{report.model} ({report.deployed}), {report.traffic}; {slos}", kind="asked")
     yield blocks.line(f"{span} of demand: {requests_a_second(mean)} in the mean, {peak} at the peak", kind="asked")
     if len(report.classes) > 1:
-        means = "; ".join(
-            f"{name}: {requests_a_second(count(rate))} in the mean" for name, rate in report.classes.items()
-        )
-        yield blocks.line(f"{means}; the SLO is met for each", kind="asked")
+        means = "; ".join(f"{name}: {requests_a_second(count(rate))}" for name, rate in report.classes.items())
+        yield blocks.line(f"In the mean {means}; the SLO is met for each", kind="asked")
     if report.left_out_share:
         left_out = f"{percent(report.left_out_share)} of the requests are left out: longer than the model's context"
         yield blocks.line(left_out, kind="asked")
@@ -97,7 +97,7 @@ def _asked(report: FleetReport) -> Iterable[blocks.Line]:
 def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     plan, spot = report.plan, _has_spot(report)
     bill, bad = plan.usd_per_month, plan.p99_usd_per_month
-    bought = (f"{_terms(row)} {report.kind(row.offer).instance}" for row in _in_order(report))
+    bought = (f"{_terms(row)} {kind_text(report.kind(row.offer))}" for row in _in_order(report))
     machines = " + ".join(dict.fromkeys(bought))
     said = f", {machines}{aged_since(*(report.kind(row.offer).price_date for row in plan.purchases))}"
     yield blocks.line("Expected bill: ", blocks.Span(f"{usd(bill)} a month", "best"), said, kind="headline")
@@ -109,7 +109,10 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     nines = "> 99.999 %" if 0.99999 < available < 1 else f"{available * 100:.3f} %"
     missing = (1 - available) * HOURS_PER_MONTH * 60
     minutes = f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
-    short = f"of the time; short of the demand for {minutes} a month{asked}"
+    replaced = seconds(max((report.kind(row.offer).startup_s for row in plan.purchases), default=0.0))
+    fails = "GPUs that fail and spot that is taken back" if spot else "GPUs that fail"
+    counts = f"counts {fails}, replaced in {replaced}; not outages, updates or sold-out machines"
+    short = f"of the time; short of the demand for {minutes} a month{asked}. It {counts}"
     yield blocks.facts(
         blocks.fact("bill", f"{usd(bill)}/month", "expected", number=bill),
         blocks.fact("bad month", f"{usd(bad)}/month", "99 of 100 stay under it", number=bad) if spot else None,
@@ -126,27 +129,31 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
         yield blocks.line(f"What spot takes back is not bought again: {so}.")
 
 
+def kind_text(kind: MachineKind, region: str = UNSPECIFIED) -> str:
+    """``AWS g6.xlarge, L4``; with its region where one is named."""
+    return machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus, region)
+
+
 def _has_spot(report: FleetReport) -> bool:
     return any(purchase.terms is Terms.spot for purchase in report.plan.purchases)
 
 
 def _purchases(report: FleetReport) -> blocks.Table:
-    plan = report.plan
-    total = plan.usd_per_month or 1.0
-    rows = []
-    for purchase in _in_order(report):
-        kind = report.kind(purchase.offer)
-        mean, hours = sum(purchase.by_hour) / plan.hours, purchase.by_hour
-        buy = f"{_terms(purchase)} {purchase.place or ''}".strip()
-        region = "" if kind.region == UNSPECIFIED else f", {kind.region}"
-        machine = f"{kind.provider} {kind.instance}{region}{'†' if kind.price_stale else ''}"
-        runs = [f"{kind.gpus}×{kind.gpu}", f"{kind.replicas:,} × {kind.layout}"]
-        machines = [f"{min(hours)}", f"{mean:.3g}" if mean < 1000 else f"{mean:.0f}", f"{max(hours)}"]
-        prices = [usd(purchase.usd_per_hour), usd(purchase.usd_per_month), percent(purchase.usd_per_month / total)]
-        carried, speed = count(purchase.requests_per_s), speed_word(kind.speed, kind.speed_from)
-        rows.append([buy, machine, *runs, *machines, carried, *prices, speed])
-    columns = ["!buy", "machine", "!GPUs", "!replicas", ">least", ">mean", ">most", ">req/s", ">$/h", ">$/month"]
-    return blocks.table([*columns, ">of bill", "speed"], rows)
+    total, hours = report.plan.usd_per_month or 1.0, report.plan.hours
+    return blocks.listed(
+        [(row, report.kind(row.offer)) for row in _in_order(report)],
+        ("!buy", lambda row: f"{_terms(row[0])} {(row[0].place or '').partition(' ')[2]}".strip()),
+        ("machine", lambda row: f"{kind_text(row[1], row[1].region)}{'†' if row[1].price_stale else ''}"),
+        ("!replicas", lambda row: f"{row[1].replicas:,} × {row[1].layout}"),
+        (">least", lambda row: f"{min(row[0].by_hour)}"),
+        (">mean", lambda row: f"{sum(row[0].by_hour) / hours:.3g}"),
+        (">most", lambda row: f"{max(row[0].by_hour)}"),
+        (">req/s", lambda row: count(row[0].requests_per_s)),
+        (">$/h", lambda row: usd(row[0].usd_per_hour)),
+        (">$/month", lambda row: usd(row[0].usd_per_month)),
+        (">of bill", lambda row: percent(row[0].usd_per_month / total)),
+        ("speed", lambda row: speed_word(row[1].speed, row[1].speed_from)),
+    )
 
 
 def _comparisons(report: FleetReport) -> blocks.Table:
@@ -161,21 +168,28 @@ def _comparisons(report: FleetReport) -> blocks.Table:
 
 
 def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
-    rows: list[list[blocks.Piece]] = []
-    for replay in replays:
-        answered = percent(replay.answered_share) if replay.answered_share < 0.99995 else "all"
-        rows.append([replay.name, replay.what, *_judged(replay.slo), answered, f"{replay.restarts:,}"])
     first = replays[0]
-    begin = f"hour {first.start_hour:.3g}" if first.start_hour % 1 else f"hour {first.start_hour:.0f}"
     length = f"{first.hours:.0f} h" if first.hours >= 1 else f"{first.hours * 60:.0f} min"
-    limits = [f">{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in first.slo]
-    title = f"In the simulator: {count(first.requests)} requests, {length} from {begin}, about the busiest hour"
-    return blocks.table(["!replay", "what happens", *limits, ">answered", ">begun again"], rows, title)
+    begins = f"{length} from hour {first.start_hour:.3g}, about the busiest hour"
+    return blocks.listed(
+        replays,
+        ("!replay", lambda replay: replay.name),
+        ("what happens", lambda replay: replay.what),
+        *_slo_columns(first.slo, lambda replay: replay.slo),
+        (">answered", lambda replay: percent(replay.answered_share) if replay.answered_share < 0.99995 else "all"),
+        (">begun again", lambda replay: f"{replay.restarts:,}"),
+        title=f"In the simulator: {count(first.requests)} requests, {begins}",
+    )
 
 
-def _judged(slos: Iterable[SloOutcome]) -> Iterable[blocks.Span]:
-    """What was delivered of each SLO."""
-    return (blocks.Span(delivered_text(slo), "good" if slo.met else "worst") for slo in slos)
+def _slo_columns(slos: Sequence[SloOutcome], of: Callable[[Any], Sequence[SloOutcome]]) -> Iterable[Any]:
+    """A column for each SLO: what was delivered."""
+
+    def read(place: int, row: Any) -> blocks.Span:
+        slo = of(row)[place]
+        return blocks.Span(delivered_text(slo), "good" if slo.met else "worst")
+
+    return ((f">{slo.slo} ≤ {seconds(slo.objective_s)}", partial(read, place)) for place, slo in enumerate(slos))
 
 
 def _proof(report: FleetReport) -> blocks.Line:
@@ -207,49 +221,37 @@ def _verdict(report: FleetReport, verdict: SpotVerdict) -> Iterable[blocks.Line]
 
 
 def _notes(report: FleetResult) -> blocks.Line:
-    plan, machines = report.plan, len(report.machines)
+    plan = report.plan
     bought = [report.kind(purchase.offer) for purchase in plan.purchases]
     starts = sorted({kind.startup_s for kind in bought})
-    counted = percent(report.counted_share)
-    spare = report.availability.spare_machines
-    proven_for = "machines no larger, with that room for failures," if spare else "these machines"
-    proven_for += " for the demand without batch work" if report.batch_work else ""
+    room = " with that room for failures" if report.availability.spare_machines else ""
     longer = f", as far as proven: {option('time_limit')} gives it longer" if plan.gap > _WIDE else ""
+    limit = {kind.name: f", at most {kind.max_sequences} sequences" if kind.max_sequences else "" for kind in bought}
+    served = dict.fromkeys(f"{kind.gpu} {kind.layout}, {kind.router} router{limit[kind.name]}" for kind in bought)
     return blocks.note(
-        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet of {proven_for} is cheaper "
-        f"by more than {gap_text(plan.gap)}{longer}.",
-        f"Chosen from {plural(machines, 'machine')}, their replicas sized by simulation as a plan sizes them. Machines "
-        "are bought whole; req/s is what one is counted on for in the busiest hour, and less where fewer run. All have "
-        f"one precision, the cheapest of those that a plan tries ({option('weights')}).",
-        _served_as(bought),
-        f"Counted on for {counted} of what was measured: with more the fleet missed its SLO in the simulator."
+        f"Solved in {plan.solve_s:.1f} s over {count(plan.variables)} variables: no fleet{room} is cheaper by more "
+        f"than {gap_text(plan.gap)}{longer}. Chosen from {plural(len(report.machines), 'machine')}, bought whole.",
+        "Replicas are sized by simulation, as in a plan; req/s is what a machine is counted on for in the busiest "
+        f"hour. All have one precision, the cheapest that a plan tries ({option('weights')}).",
+        f"Counted on and simulated as: {'; '.join(served)}." if served else "",
+        f"Counted on for {percent(report.counted_share)} of what was measured: with more the fleet missed its SLO in "
+        "the simulator."
         if report.counted_share < 1
         else "",
         f"A machine serves {' to '.join(dict.fromkeys(map(seconds, (starts[0], starts[-1]))))} after it is ordered "
-        f"({option('startup')}), and that is paid for as well: "
-        f"{percent(plan.startup_usd / plan.expected_usd)} of the bill."
+        f"({option('startup')}), which is paid for too: {percent(plan.startup_usd / plan.expected_usd)} of the bill."
         if starts and plan.expected_usd
         else "",
         _spot_note(report) if _has_spot(report) else "",
-        "Capacity falls short where machines fail and spot zones go; outages of a provider are not in it.",
         f"{f'{quoted_on(kind.price_date for kind in bought)}. ' if bought else ''}Month: {HOURS_PER_MONTH} hours.",
         OLD_PRICE if any(kind.price_stale for kind in bought) else "",
         _place(report, bought),
     )
 
 
-def _served_as(bought: Sequence[MachineKind]) -> str:
-    """How replicas must be deployed to carry what they are counted on for."""
-
-    def text(kind: MachineKind) -> str:
-        limit = f", at most {kind.max_sequences} sequences at a time" if kind.max_sequences else ""
-        return f"{kind.gpu} {kind.layout} behind a {kind.router} router{limit}"
-
-    return f"Counted on and simulated as: {'; '.join(dict.fromkeys(map(text, bought)))}." if bought else ""
-
-
 def _place(report: FleetReport, bought: Sequence[MachineKind]) -> str:
-    places, anywhere = sorted({f"{kind.provider} {kind.region}" for kind in bought}), option("anywhere")
+    places = sorted({f"{provider_text(kind.provider)} {kind.region}" for kind in bought})
+    anywhere = option("anywhere")
     if len(places) > 1:
         return f"It spans {', '.join(places)}: without {anywhere} it stays in one region."
     cheapest = f"All in the region where it is cheapest: {anywhere} mixes providers and regions."
@@ -281,24 +283,28 @@ def scaling_blocks(scaling: ScalingReport, plan_usd: float) -> Iterable[blocks.B
 
 
 def _scaling_ways(scaling: ScalingReport) -> blocks.Table:
-    first, best = scaling.ways[0], scaling.best()
-    limits = [f">{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in first.slo]
-    head = ["!way to scale", ">$/day", ">$/month", ">room", ">replicas", ">starts", ">short", ">lag", *limits]
+    best = scaling.best()
     length = f"{scaling.hours:.0f} h" if scaling.hours >= 1.5 else f"{scaling.hours * 60:.0f} min"
-    title = (
-        f"Following the traffic with {scaling.machine}: {count(scaling.requests)} requests, {length}, {scaling.traffic}"
+    what = f"{count(scaling.requests)} requests, {length}, {scaling.traffic}"
+
+    def lag(way: ScalingWay) -> str:
+        return "–" if way.lag_s is None else "none" if not way.most_lag_s else seconds(way.lag_s)
+
+    return blocks.listed(
+        scaling.ways,
+        ("!way to scale", lambda way: way.name),
+        (">$/day", lambda way: usd(way.usd_per_day)),
+        (">$/month", lambda way: usd(way.usd_per_month)),
+        (">room", lambda way: minus_text(way.room)),
+        (">replicas", lambda way: span_text(way.least_replicas, way.most_replicas)),
+        (">starts", lambda way: f"{way.starts}"),
+        (">short", lambda way: f"{way.short_minutes:.3g} min" if way.short_minutes else "none"),
+        (">lag", lag),
+        *_slo_columns(scaling.ways[0].slo, lambda way: way.slo),
+        (">within SLO", lambda way: fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all"),
+        title=f"Following the traffic with {scaling.machine}: {what}",
+        best=None if best is None else scaling.ways.index(best),
     )
-    place = None if best is None else scaling.ways.index(best)
-    return blocks.table([*head, ">within SLO"], [_scaling_row(way) for way in scaling.ways], title, best=place)
-
-
-def _scaling_row(way: ScalingWay) -> list[blocks.Piece]:
-    replicas = span_text(way.least_replicas, way.most_replicas)
-    lag = "–" if way.lag_s is None else "none" if not way.most_lag_s else seconds(way.lag_s)
-    short = "none" if not way.short_minutes else f"{way.short_minutes:.3g} min"
-    within = fine_percent(way.slo_attainment) if way.slo_attainment < 0.99995 else "all"
-    bills = usd(way.usd_per_day), usd(way.usd_per_month)
-    return [way.name, *bills, minus_text(way.room), replicas, f"{way.starts}", short, lag, *_judged(way.slo), within]
 
 
 def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
@@ -307,25 +313,22 @@ def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
     if best is None:
         larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
         return blocks.line(f"No way to scale meets the SLO on this day: {larger}.", kind="bad")
-    said = ""
+    said = "" if scaled in (None, best) else f" On demand it is {scaled.name}, {usd(scaled.usd_per_month)}."
     if scaled is not None:
-        left = 1 - perfect.usd_per_month / scaled.usd_per_month
-        more = f"would save {percent(left)} more" if perfect.met and left > 0.0005 else "would save nothing more"
-        of_those = "" if scaled is best else f" On demand {scaled.name} is, {usd(scaled.usd_per_month)}."
-        said = f".{of_those} A perfect forecast {more}"
+        left = 1 - perfect.usd_per_month / scaled.usd_per_month if perfect.met else 0.0
+        said += f" A perfect forecast would save {percent(left) if left > 0.0005 else 'nothing'} more."
     bill = blocks.Span(f"{best.name}, {usd(best.usd_per_month)} a month", "best")
-    return blocks.line("Cheapest that meets the SLO: ", bill, f"{said}.")
+    return blocks.line("Cheapest that meets the SLO: ", bill, f".{said}")
 
 
 def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
     """Which of the two bills on the page to pay, and what the other is for."""
     plan = f"the plan above ({usd(plan_usd)} a month)"
     if round(best.usd_per_month, 2) < round(plan_usd, 2):
-        saved = usd(plan_usd - best.usd_per_month)
         return (
             f"What to buy: {plan}, sized for the SLO in every hour. {best.name.capitalize()} "
-            f"({usd(best.usd_per_month)}) met it over this one day, none failing: buy it only if the SLO on a worse "
-            f"day is worth less to you than the {saved} between them."
+            f"({usd(best.usd_per_month)}) met it over this one day, with no failures: it is cheaper if a worse day "
+            "may miss the SLO."
         )
     follow = f"; this table says how to follow the traffic with what is on demand: {scaled.name}" if scaled else ""
     return f"What to buy: {plan}, which mixes machines and terms; no way here is cheaper{follow}."
@@ -342,19 +345,15 @@ def _scaling_notes(scaling: ScalingReport) -> Iterable[str]:
         f"requests/s and serves {seconds(scaling.cold_start_s)} after it is ordered ({option('startup')})."
     )
     yield (
-        "room: above the peak, the target of the rule or the forecast: what met the SLO before the time judged here, "
-        f"and a step more ({option('scaling_room')} sets it); a way may still miss it now. That of a perfect forecast "
-        f"is the least that meets it now; {percent(ROOMS[-1])} is the most that is tried. short: time with fewer "
-        "serving than a perfect forecast shows to be enough; lag: from such a need to as many serving, in the mean."
+        "room: above the peak, the target or the forecast: what met the SLO before the time judged here, and a step "
+        f"more ({option('scaling_room')} sets it; at most {percent(ROOMS[-1])}). short: time with fewer replicas than "
+        "a perfect forecast shows to be enough; lag: until as many serve, in the mean."
     )
     if scaling.replicas_per_machine > 1:
         yield f"Replicas are scaled one by one: each pays its part of a machine of {scaling.replicas_per_machine}."
     if scaling.simulated_share < 1:
-        yield (
-            f"Simulated: {percent(scaling.simulated_share)} of the requests on as much smaller a fleet, whose machines "
-            f"are coarser steps; dollars are those of all. replicas and starts are "
-            "those simulated."
-        )
+        share = percent(scaling.simulated_share)
+        yield f"Simulated: {share} of the requests on a fleet that much smaller; dollars are for all of them."
 
 
 # --- batch work beside the fleet's own traffic -----------------------------------------------------------------------
@@ -364,12 +363,16 @@ def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
     """The ways to have it done, what the fleet for both is made of, and whether the others notice."""
     work, best = report.work, report.ways[0]
     when = f"from hour {work.start_hour}, done {work.deadline_hours} h later"
-    title = f"Batch work: {count(work.tokens_per_day)} tokens a day, {when}"
-    rows = []
-    for way in report.ways:
-        less = percent(1 - best.usd_per_month / way.usd_per_month) if way.usd_per_month > 0 else "0 %"
-        rows.append((way.name, usd(way.usd_per_month), usd(way.usd_per_mtok), "" if way is best else less, way.note))
-    yield blocks.table(["!ways to do it", ">$/month", ">$/Mtok", ">best saves", "note"], rows, title, best=0)
+    yield blocks.listed(
+        report.ways,
+        ("!ways to do it", lambda way: way.name),
+        (">$/month", lambda way: usd(way.usd_per_month)),
+        (">$/Mtok", lambda way: usd(way.usd_per_mtok)),
+        (">best saves", lambda way: "" if way is best else percent(1 - best.usd_per_month / way.usd_per_month)),
+        ("note", lambda way: way.note),
+        title=f"Batch work: {count(work.tokens_per_day)} tokens a day, {when}",
+        best=0,
+    )
     free = f"{percent(report.free_share)} of it fits into the hours that the fleet alone leaves idle"
     both, without = usd(report.usd_per_month), usd(report.online_usd_per_month)
     machines = "one fleet for both" if report.own is None else "two fleets"
@@ -378,25 +381,16 @@ def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
 
 
 def _fleets(report: BatchReport) -> Iterable[str]:
-    """What to buy for it on machines of one's own, and among which fleets that is the cheapest."""
-    if report.own is None:
-        yield f"The fleet for both: {_bought(report.plan)}."
-        yield f"No fleet that serves both together is cheaper by more than {gap_text(report.plan.gap)}."
-        return
-    where = "in idle hours of the fleet above, then on" if report.plan.batch else "on"
-    yield f"Batch work {where} a fleet of its own: {_bought(report.own)}."
-    yield (
-        f"No other fleet of its own is cheaper by more than {gap_text(report.own.gap)}; one fleet for both is dearer, "
-        "since there batch work gets no more than machines carry under the SLO."
+    """Say what to buy for it on machines of one's own, and how sure it is that this is the cheapest."""
+    plan = report.own or report.plan
+    bought = "; ".join(
+        f"{_terms(row)} {row.offer}, {sum(row.by_hour) / plan.hours:.3g} in the mean" for row in plan.purchases
     )
-
-
-def _bought(plan: FleetPlan) -> str:
-    parts = []
-    for purchase in plan.purchases:
-        mean = f"{sum(purchase.by_hour) / plan.hours:.3g} in the mean"
-        parts.append(f"{_terms(purchase)} {purchase.offer}, {mean}")
-    return "; ".join(parts)
+    where = "in idle hours of the fleet above, then on" if report.own and report.plan.batch else "on"
+    whose = f"Batch work {where} a fleet of its own" if report.own else "The fleet for both"
+    yield f"{whose}: {bought}. No other such fleet is cheaper by more than {gap_text(plan.gap)}."
+    if report.own:
+        yield "One fleet for both costs more: there batch work gets no more than machines carry under the SLO."
 
 
 def _checked(report: BatchReport) -> Iterable[str]:
@@ -407,7 +401,4 @@ def _checked(report: BatchReport) -> Iterable[str]:
     verdict = "the SLO is met" if all(slo.met for slo in check.slo) else "the SLO is missed"
     hour = f"hour {check.start_hour:.0f}, which holds the most batch work"
     yield f"In the simulator, {hour}, batch requests behind all others: {delivered} for the others; {verdict}."
-    yield (
-        "Batch requests have the lengths of the others. Beside them they may use what machines carry under the SLO, "
-        f"which is cautious, since nobody waits for them. Month: {HOURS_PER_MONTH} hours."
-    )
+    yield f"Batch requests have the lengths of the others, and wait for them. Month: {HOURS_PER_MONTH} hours."

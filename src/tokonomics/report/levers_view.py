@@ -10,7 +10,15 @@ from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import aged_since, percent_text, quoted_text, setup_text, speed_word, time_text
+from tokonomics.report.wording import (
+    aged_since,
+    bought_text,
+    percent_text,
+    quoted_text,
+    setup_text,
+    speed_word,
+    time_text,
+)
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
@@ -54,25 +62,23 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     if pulled:
         efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
-    without, helps = [], False
-    for lever in (lever for lever in ranking.levers if not lever.bill):
-        reason = lever.reason.marked if lever.reason else ""
-        taken = lever.name in ranking.taken
-        without.append((lever.name, f"taken on top of the others; alone: {reason}" if taken else reason))
-        helps = helps or taken
-    alone = " alone" if helps else ""
-    yield _folded(without, f"does not apply{alone}", f"do not apply{alone}")
+    without = [
+        (lever.name, f"{'taken on top of the others; alone: ' * (lever.name in ranking.taken)}{lever.reason.marked}")
+        for lever in ranking.levers
+        if not lever.bill and lever.reason
+    ]
+    yield _folded(without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)
     yield _footnotes(ranking, [lever for lever, _ in pulled])
 
 
-def _folded(levers: Sequence[tuple[str, str]], one: str, many: str) -> blocks.Section | None:
-    """Levers without a bill, each with the reason; ``8 levers do not apply`` above them."""
+def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
+    """Levers without a bill of their own, each with the reason; ``8 levers do not apply`` above them."""
     if not levers:
         return None
-    title = f"{plural(len(levers), 'lever')} {one if len(levers) == 1 else many}"
+    title = f"{plural(len(levers), 'lever')} {'does' if len(levers) == 1 else 'do'} not apply"
     return blocks.section(blocks.table(["!lever", "because"], levers), title=title, folded=True, printed=True)
 
 
@@ -107,29 +113,20 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         said = f"{why}{aged_since(now.price_date)}."
         yield blocks.line(blocks.Span("No lever", "alert"), said, kind="headline")
     alone = percent(ranking.sum_of_shares) if ranking.sum_of_shares >= _SHOWN else "nothing"
-    less, more = "less, as what one saves, the next cannot save again", "more, as one makes room for another"
-    unlike = less if ranking.sum_of_shares > ranking.saved_share else more
-    added = f"is what each of them saves alone, added up: together it is {unlike}"
+    added = "is what each of them saves alone, added up: one takes from what the next could save, or makes room for it"
     yield blocks.facts(
         _bill_fact("now", now),
         _bill_fact("with them", after) if taken else None,
         ("their sum", alone, added) if taken and alone != percent(ranking.saved_share) else None,
     )
-    if taken and (beside := _left_beside(ranking)):
-        yield blocks.line(beside)
+    left = [lever for lever in ranking.levers if lever.saved_share >= _SHOWN and lever.name not in taken]
+    if taken and left:
+        named = ", ".join(f"{lever.name} ({percent(lever.saved_share)} alone)" for lever in left)
+        yield blocks.line(f"Not among them, as it saves nothing more beside the others: {named}.")
     first = next((lever for lever in ranking.levers if lever.name in taken and lever.saved_usd_per_month > 0), None)
     if first:
         saves = f"alone it saves {usd(first.saved_usd_per_month)} a month ({first.effort})"
         yield blocks.hint(f"Start with {first.name}: {saves}.")
-
-
-def _left_beside(ranking: Ranking) -> str:
-    """The levers that save alone and are not among those taken together, and why."""
-    left = [lever for lever in ranking.levers if lever.saved_share >= _SHOWN and lever.name not in ranking.taken]
-    if not left:
-        return ""
-    named = ", ".join(f"{lever.name} ({percent(lever.saved_share)} alone)" for lever in left)
-    return f"Not among them: {named}. Beside the others there is nothing more to save so, or only in place of one."
 
 
 def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
@@ -144,13 +141,10 @@ def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
 
 
 def _bill_fact(name: str, bill: Bill) -> blocks.Fact:
-    runs = (
-        f"{plural(bill.all_replicas, 'replica')} of {bill.deployment}; {bill.bought}{'†' if bill.price_stale else ''}"
-    )
-    runs = f"{runs}; speed {speed_word(bill.speed, bill.speed_from)}"
+    bought = f"{bought_text(bill)}{'†' if bill.price_stale else ''}; speed {speed_word(bill.speed, bill.speed_from)}"
+    runs = f"{plural(bill.all_replicas, 'replica')} of {bill.deployment}; {bought}"
     if bill.job and bill.job.job_s and bill.job.job_s.p99 is not None:
-        takes = bill.job.job_s
-        runs = f"{runs}; a job takes {time_text(takes.p50)}, p99 {time_text(takes.p99)}"
+        runs += f"; a job takes {time_text(bill.job.job_s.p50)}, p99 {time_text(bill.job.job_s.p99)}"
     return blocks.fact(name, f"{usd(bill.usd_per_month)}/month", runs, number=bill.usd_per_month)
 
 
@@ -162,7 +156,7 @@ def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
     """With the GPUs it moves to, and on whose machines; and what it saves."""
     to = ""
     if lever.knob == "hardware":
-        to = f": {bill.deployment.rpartition(' on ')[2]} ({bill.bought})"
+        to = f": {bill.deployment.rpartition(' on ')[2]} ({bought_text(bill)})"
     elif lever.knob == "tiers":
         to = f": {_memories(bill)}"
     share = lever.saved_share
@@ -211,13 +205,10 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv")),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
-        "Speculative decoding: steps scaled by the tokens a round yields in the mean, none drafted beside prompts; "
-        "the acceptance is assumed unless you gave yours."
+        "Speculative decoding: steps scaled by the tokens a round yields; the acceptance is assumed unless given."
         if "speculative decoding" in names
         else "",
-        "Spot: as much as the verdict allows, interruptions priced; `tokonomics fleet` replays them."
-        if "spot" in names
-        else "",
+        "Spot: as much as the verdict allows, interruptions priced." if "spot" in names else "",
         _quoted(bills),
         "Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.",
     )
@@ -243,7 +234,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
     rows += [_step(step, made.drafted) for step in made.steps]
     heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
-    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out], "is left out", "are left out")
+    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out])
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(

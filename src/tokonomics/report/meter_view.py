@@ -9,7 +9,6 @@ from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
 from tokonomics.measure.meter.state import (
-    BudgetState,
     GroupState,
     MeterState,
     MeterTally,
@@ -36,6 +35,11 @@ from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 _MOST_ROWS = 20
 """A terminal's height; the rest is in the sum."""
 _MUCH_IDLE = 0.5
+_BASES = (
+    "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone; while busy: busy "
+    "time alone."
+)
+"""What the prices of a bill are over."""
 
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
@@ -105,12 +109,20 @@ def _bill(bill: MeterReportResult) -> blocks.View:
     beside = [*upkeep_facts(bill.upkeep, "over this stretch"), *_energy(bill)]
     if beside:
         yield blocks.section(blocks.facts(*beside), blocks.note(*energy_notes(bill.energy)) if bill.energy else None)
-    yield blocks.section(*map(_budget, bill.budgets))
+    yield blocks.section(
+        *(blocks.line(blocks.Span(state.said, "worst" if state.is_missed else "")) for state in bill.budgets)
+    )
     if bill.unusual:
         yield blocks.section(*(blocks.line(day.said) for day in bill.unusual), title="Unusual days")
     yield from _verdict(bill.against_plan)
     yield _idle(total)
-    yield blocks.note(*_bill_notes(total))
+    yield blocks.note(
+        _BASES,
+        "Idle: nothing moved between two readings. Gap: the server did not answer; away: the meter did not run.",
+        f"{count(total.unseen_tokens)} tokens were counted over gaps and absences, and stand at their ends."
+        if total.unseen_tokens
+        else "",
+    )
 
 
 def _measured(bill: MeterReportResult) -> Iterable[blocks.Block]:
@@ -140,13 +152,9 @@ def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
 def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block]:
     """The price, the verdict, every line, and the volume that pays."""
     yield verdict(sale.total, "over this stretch")
-    by_price = {price_text(price.usd_per_mtok): price for price in sale.prices}
-    alike = next(iter(by_price)) if len(by_price) == 1 else None
-    if alike:
-        yield blocks.line(f"At {alike}{_split([price.split for price in sale.prices])}.")
-    else:
-        said = [f"{price.model} at {price_text(price.usd_per_mtok)}" for price in sale.prices]
-        yield blocks.line(f"{'; '.join(said)}{_split([price.split for price in sale.prices])}.")
+    said = "; ".join(f"{price.model} at {price_text(price.usd_per_mtok)}" for price in sale.prices)
+    splits = ", ".join(sorted({price.split for price in sale.prices if price.split}))
+    yield blocks.line(f"{said}{f'; cost split: {splits}' if splits else ''}.")
     rows = [
         [*(_short(name) for name in line.group), *sale_cells(sold)]
         for line, sold in zip(bill.lines, sale.lines, strict=True)
@@ -160,16 +168,6 @@ def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block
         full = " More than these servers can do at the same batch: the price is too low for them."
         load = "" if busy is None else f", {percent(busy)} of the time busy." if busy <= 1 else f".{full}"
         yield blocks.line(f"Profitable from {needed} tokens a day at this mix (now {now}){load or '.'}")
-
-
-def _split(splits: Sequence[str | None]) -> str:
-    """How costs were shared out among kinds of tokens, where the price follows from them."""
-    named = sorted({split for split in splits if split})
-    return f"; cost split: {', '.join(named)}" if named else ""
-
-
-def _budget(state: BudgetState) -> blocks.Line:
-    return blocks.line(blocks.Span(state.said, "worst" if state.is_missed else ""))
 
 
 def export_line(of: Exported) -> str:
@@ -276,10 +274,8 @@ def _dollars(sums: MeterTally, whose: str) -> Iterable[blocks.Block]:
         return
     yield blocks.bar(parts, lambda size: f"{usd(size)} ({percent(size / sums.usd)})")
     if sums.failed or sums.preempted:
-        failed = f"{count(sums.failed)} failed or given-up request{'' if sums.failed == 1 else 's'}"
-        preempted = f"{count(sums.preempted)} preemption{'' if sums.preempted == 1 else 's'}"
-        said = f"of {whose} busy dollars about {usd(sums.failed_usd)} went into {failed}"
-        yield blocks.line(f"{said} (as if each cost the same); {preempted}")
+        said = f"of {whose} busy dollars about {usd(sums.failed_usd)} went into requests that failed or were given up"
+        yield blocks.line(f"{said} ({count(sums.failed)}, as if each cost the same); {count(sums.preempted)} preempted")
     if sums.starved_usd:
         yield blocks.line(f"{usd(sums.starved_usd)} while less than half of the planned batch was running")
 
@@ -307,7 +303,9 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 def _odd(state: MeterState) -> blocks.View:
     """The plan against what is, and what a person should know."""
     yield from _verdict(state.against_plan)
-    yield blocks.section(*(_budget(budget) for budget in state.budgets if budget.is_missed))
+    yield blocks.section(
+        *(blocks.line(blocks.Span(budget.said, "worst")) for budget in state.budgets if budget.is_missed)
+    )
     yield blocks.section(*(blocks.hint(note.marked) for note in state.notes))
 
 
@@ -341,16 +339,6 @@ def _basis(state: MeterState) -> blocks.Line:
         f"A server costs {price} an hour ({state.price_from}). {engines}, read every {seconds(state.every_s)}; "
         f"days are UTC; last at {_clock(state.at)}.",
     )
-
-
-def _bill_notes(total: MeterTally) -> list[str]:
-    unseen = f"{count(total.unseen_tokens)} tokens were counted over gaps and absences, and stand at their ends."
-    return [
-        "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
-        "while busy: busy time alone. Idle: nothing moved between two readings. Gap: the server did not answer;",
-        "away: the meter did not run.",
-        unseen if total.unseen_tokens else "",
-    ]
 
 
 def _clock(at: float) -> str:
@@ -387,10 +375,7 @@ def ledger(
     if servers.lines:
         rows = [(" ".join(filter(None, line.group)), line.sums) for line in servers.lines]
         yield _over("!server, model, engine", rows, "Servers today", shown=20)
-    yield blocks.note(
-        "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone;",
-        f"while busy: busy time alone. Days and hours are UTC. {read_from}",
-    )
+    yield blocks.note(_BASES, f"Days and hours are UTC. {read_from}")
 
 
 def _burning(today: MeterTally, hour: MeterTally, burning: Mapping[str, float] | None) -> blocks.Facts:

@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING
 from tokonomics.errors import option
 from tokonomics.planner.firmness import Regret
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.shared_ways import Crossing, ModelHere, Way, WayRow
-from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text
+from tokonomics.planner.shared_ways import ModelHere, Way, WayRow
+from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether
 from tokonomics.report import blocks
 from tokonomics.report.plan_pick_view import asked_text, nothing
+from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
+    aged,
     aged_since,
     and_slos,
     duration_text,
+    machine_text,
     percent_text,
+    rented_text,
     time_text,
     usd_text,
     workload_text,
@@ -43,10 +47,15 @@ def together_view(found: PlanTogether) -> blocks.View:
             for asked in found.asked
         )
     )
-    yield blocks.section(_headline(found), *_same_bits(found), *_crossing_line(found))
+    same_bits = None
+    if (usd_apart := found.own_at_these_bits_usd_per_month) is not None:
+        same_bits = blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(usd_apart)}.")
+    yield blocks.section(_headline(found), same_bits, _crossing_line(found))
     yield _ways(found)
-    yield _models(found)
+    if found.best:
+        yield _models([found.best])
     yield blocks.note(*_notes(found))
+    yield blocks.section(_models(found.rows), title="Each model in each way", folded=True)
 
 
 def _headline(found: PlanTogether) -> blocks.Line:
@@ -54,7 +63,7 @@ def _headline(found: PlanTogether) -> blocks.Line:
     if best is None:
         return blocks.line("No way meets every SLO.", kind="worst")
     own = next((row for row in found.rows if row.way is Way.own), None)
-    place = f", {best.gpu} at {best.machine}" if best.way not in _NAMED else ""
+    place = f", {_rented(best)}" if best.way not in _NAMED else ""
     than = ""
     if own and best.way is not Way.own and own.meets:
         than = f": {percent(1 - best.usd_per_month / own.usd_per_month)} less than {usd(own.usd_per_month)} apart"
@@ -62,58 +71,43 @@ def _headline(found: PlanTogether) -> blocks.Line:
     return blocks.headline(f"{usd(best.usd_per_month)} a month", f", {way}{place}{than}{aged_since(best.price_date)}")
 
 
-def _same_bits(found: PlanTogether) -> Iterator[blocks.Line]:
-    """What own GPUs cost at the pick's precision, where theirs is higher."""
-    if (at_these_bits := found.own_at_these_bits_usd_per_month) is not None:
-        yield blocks.line(f"It serves fewer bits than own GPUs do; at the same bits those cost {usd(at_these_bits)}.")
-
-
-def _crossing_line(found: PlanTogether) -> Iterator[blocks.Line]:
-    """From which traffic on the other choice is cheaper."""
+def _crossing_line(found: PlanTogether) -> blocks.Line | None:
+    """Say up to which traffic one GPU for all is the cheaper choice."""
     crossed = found.crossing
     if crossed is None:
-        return
-    rates = [asked.workload.rate for asked in found.asked]
-    if crossed.above is None:
-        most = _rates(rates, crossed.below)
-        said = f"One GPU for all stays the cheaper choice up to {crossed.below:.3g} times the traffic ({most})."
-    elif not crossed.below:
-        said = f"One GPU for all is not cheaper at less traffic either, down to {crossed.above:.2g} times it."
-    else:
-        said = _between(crossed, rates)
+        return None
+
+    def at(factor: float, bill: float | None) -> str:
+        rates = " + ".join(f"{asked.workload.rate * factor:.3g}" for asked in found.asked)
+        return f"{factor:.3g} times this traffic ({rates} requests/s{f', {usd(bill)} a month' if bill else ''})"
+
     # The crossing is between GPUs that are never switched off.
-    always_on = found.best is not None and found.best.way is Way.zero
-    yield blocks.line(f"Of GPUs that stay on: {said[0].lower()}{said[1:]}" if always_on else said)
+    stay = " of GPUs that stay on" if found.best is not None and found.best.way is Way.zero else ""
+    if not crossed.below:
+        return blocks.line(
+            f"Own GPUs{stay} are the cheaper choice down to {crossed.above or 0.0:.2g} times the traffic."
+        )
+    one = f"One GPU for all is the cheaper choice{stay} up to {at(crossed.below, crossed.together_usd_per_month)}"
+    if crossed.above is None:
+        return blocks.line(f"{one}.")
+    return blocks.line(f"{one}; own GPUs are from {at(crossed.above, crossed.own_usd_per_month)} on.")
 
 
-def _between(crossed: Crossing, rates: list[float]) -> str:
-    above = crossed.above or 0.0
-    times = "this traffic" if crossed.below == 1 else f"{crossed.below:.3g} times this traffic"
-    cheap = f" ({usd(crossed.together_usd_per_month)} a month)" if crossed.together_usd_per_month else ""
-    own = f"own GPUs cost {usd(crossed.own_usd_per_month)}" if crossed.own_usd_per_month else "own GPUs serve it"
-    other = (
-        f"one for all {usd(crossed.together_above_usd_per_month)}"
-        if crossed.together_above_usd_per_month
-        else "no GPU below that serves all"
-    )
-    return (
-        f"One GPU for all is the cheaper choice up to {times}{cheap}; from "
-        f"{above:.3g} times on ({_rates(rates, above)}) apart is: {own}, {other}."
-    )
-
-
-def _rates(rates: list[float], factor: float) -> str:
-    return f"{' + '.join(f'{rate * factor:.3g}' for rate in rates)} requests/s"
+def _rented(row: WayRow) -> str:
+    """``AWS g6.xlarge, L4``; where models have machines of several kinds, the first and how many more."""
+    first, several, more = row.machine.partition(" and ")
+    provider, _, instance = first.partition(" ")
+    gpu = row.gpu.partition(" and ")[0]
+    return f"{machine_text(provider, instance, gpu)}{several}{more}"
 
 
 def _ways(found: PlanTogether) -> blocks.Table:
     rows: list[Sequence[blocks.Pieces]] = []
     for row in found.rows:
         met = blocks.Span("met", "good") if row.meets else blocks.Span(_missed(row), "bad")
-        rows.append((row.way.value, row.gpu, row.machine, f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
-    rows += [(way.value, *[NO_VALUE] * 4, why) for way, why in found.not_possible.items()]
-    heads = ["!way", "GPU", "offer", ">GPUs paid", ">$/month", "SLOs"]
-    return blocks.table(heads, rows, best=0 if found.best else None)
+        rows.append((row.way.value, _rented(row), f"{row.gpus_paid:.3g}", usd(row.usd_per_month), met))
+    rows += [(way.value, *[NO_VALUE] * 3, why) for way, why in found.not_possible.items()]
+    return blocks.table(["!way", "rent", ">GPUs paid", ">$/month", "SLOs"], rows, best=0 if found.best else None)
 
 
 def _missed(row: WayRow) -> str:
@@ -122,11 +116,11 @@ def _missed(row: WayRow) -> str:
     return f"missed: {late[0]}{more}"
 
 
-def _models(found: PlanTogether) -> blocks.Table:
-    """Each model in each way."""
+def _models(ways: Sequence[WayRow]) -> blocks.Table:
+    """What each model gets in each of the ways."""
     return blocks.listed(
-        [("" if place else row.way.value, model) for row in found.rows for place, model in enumerate(row.models)],
-        ("!way", lambda row: row[0]),
+        [("" if place else row.way.value, model) for row in ways for place, model in enumerate(row.models)],
+        ("!way", lambda row: row[0]) if len(ways) > 1 else None,
         ("!model", lambda row: row[1].model),
         ("weights", lambda row: f"{row[1].weights.value}{'*' if row[1].below_checkpoint else ''}"),
         ("place", lambda row: row[1].place),
@@ -136,7 +130,6 @@ def _models(found: PlanTogether) -> blocks.Table:
         (">TPOT p99", lambda row: _late(time_text(row[1].tpot_p99_s), row[1], "tpot")),
         (">$/month", lambda row: usd(row[1].usd_per_month)),
         (">$/Mtok", lambda row: usd(row[1].usd_per_mtok)),
-        title="Each model in each way",
     )
 
 
@@ -148,25 +141,15 @@ def _notes(found: PlanTogether) -> Iterator[str]:
     ways = {row.way: row for row in found.rows}
     yield "memory: of the GPU's. GPU time: in which it works for the model. A shared bill is split by GPU time."
     if Way.shares in ways:
-        yield (
-            "Memory shares: processes without MPS take turns on the GPU. While k of them have work each runs at 1/k; "
-            "switching is taken to be free."
-        )
+        yield "Memory shares: processes without MPS take turns; while k have work each runs at 1/k. Switching is free."
     if Way.slices in ways:
-        yield (
-            "MIG slices: each has its part of the multiprocessors, memory and bandwidth, by NVIDIA's guide; speeds are "
-            "scaled. The bill is split by multiprocessors."
-        )
+        yield "MIG slices: parts of multiprocessors, memory and bandwidth by NVIDIA's guide; the bill is split by them."
     if (row := ways.get(Way.turns)) and row.switches_per_hour is not None:
         switches = f"{row.switches_per_hour:.3g} switches an hour"
         yield f"Sleep and wake: weights wait in the host's memory (vLLM's level 1); {switches}."
     if (row := ways.get(Way.zero)) and row.hold_s is not None:
-        waits = f"nothing has come for {duration_text(row.hold_s)} at the most"
-        yield f"Scaled to zero: paid by the second, from the order of a machine until {waits}."
-    yield (
-        "Times to load, sleep and wake: published figures in catalog/data/start_times.toml. Every way has the same "
-        "choice of precisions: the most bits that fit, and on a shared GPU the fewest for all where those miss an SLO."
-    )
+        yield f"Scaled to zero: paid by the second, until nothing has come for {duration_text(row.hold_s)}."
+    yield "Times to load, sleep and wake are published figures (catalog/data/start_times.toml)."
     if any(model.below_checkpoint for row in found.rows for model in row.models):
         yield FEWER_BITS
 
@@ -181,28 +164,19 @@ def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks
     if not rows:
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         return
-    cheapest = rows[0].usd_per_mtok.blended
-    yield blocks.listed(
-        rows,
-        ("!model", lambda row: names[row.model]),
-        ("replicas × GPUs", lambda row: f"{layout_text(row)}{'*' if row.below_checkpoint else ''}"),
-        ("offer", lambda row: f"{row.provider} {row.instance}"),
-        (">$/month", lambda row: usd(row.usd_per_month)),
-        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
-        (">costs more", lambda row: "" if row is rows[0] else percent(row.usd_per_mtok.blended / cheapest - 1)),
-        (">TTFT p99", lambda row: time_text(row.ttft_s.p99)),
-        (">TPOT p99", lambda row: time_text(row.tpot_s.p99)),
-        best=0,
-        numbered=True,
-    )
+    first = rows[0]
+    bill = blocks.Span(f"{usd(first.usd_per_month)} a month", "best")
+    where = f"{names[first.model]} on {rented_text(first)}{aged(first.price_age_days)}"
+    yield blocks.line("Cheapest: ", bill, f", {usd(first.usd_per_mtok.blended)} per Mtok, {where}", kind="headline")
+    yield ranking(rows, None, lambda row: names[row.model])
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
-    said = [
-        "The same requests for each model, counted in tokens; tokenizers differ by some percent. "
-        "Whether a cheaper model is good enough is for you to measure.",
+    yield blocks.note(
+        "The same tokens for each model; tokenizers differ by some percent. Measure whether the cheaper one is good "
+        "enough for you.",
+        FEWER_BITS if any(row.below_checkpoint for row in rows) else "",
         "" if studies[0].plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
         f"No offer meets the constraints for {', '.join(without)}: plan it alone to see why." if without else "",
-    ]
-    yield blocks.note(" ".join(part for part in said if part))
+    )
 
 
 def sold_view(result: PlanModels) -> blocks.View:
@@ -244,19 +218,19 @@ def cases_view(result: PlanCases) -> blocks.View:
     bills = " / ".join(usd(case.usd_per_month) for case in least.cases)
     yield blocks.line(
         "Least regret: ",
-        blocks.Span(f"{least.gpu} {least.layout}", "best"),
-        f" at {least.provider} {least.instance}: {bills} a month for {' / '.join(cases)}, "
+        blocks.Span(least.layout, "best"),
+        f" at {machine_text(least.provider, least.instance, least.gpu)}: {bills} a month for {' / '.join(cases)}, "
         f"at most {percent(least.largest_regret)} above the best of any case",
         kind="headline",
     )
     rows = []
     for place, choice in enumerate(found.choices, 1):
-        hardware = f"{choice.gpu} {choice.layout}{'*' if choice.below_checkpoint else ''}"
+        hardware = f"{choice.layout}{'*' if choice.below_checkpoint else ''}"
         dollars = (f"{usd(case.usd_per_month)} ({case.replicas}×)" for case in choice.cases)
         best_in = ", ".join(cases[at] for at in choice.best_in) or "–"
-        offer, regret = f"{choice.provider} {choice.instance}", percent(choice.largest_regret)
-        rows.append((str(place), hardware, offer, *dollars, regret, best_in))
-    heads = ["", "!hardware", "offer", *(f">{case}" for case in cases), ">most regret", "best in"]
+        offer = machine_text(choice.provider, choice.instance, choice.gpu)
+        rows.append((str(place), offer, hardware, *dollars, percent(choice.largest_regret), best_in))
+    heads = ["", "!rent", "layout", *(f">{case}" for case in cases), ">most regret", "best in"]
     yield blocks.table(heads, rows, best=0)
     yield blocks.note(
         "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."

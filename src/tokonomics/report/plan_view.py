@@ -1,7 +1,7 @@
 """A plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.catalog.models import ModelSpec
@@ -11,26 +11,30 @@ from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.vary import Case, CostRange, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text, replicas_text
+from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
 from tokonomics.report.can_run_view import can_run
 from tokonomics.report.plan_pick_view import (
     asked_text,
-    flip_lines,
+    at_checkpoint_line,
+    bill_facts,
     not_tried,
     nothing,
     pick_blocks,
     published_checkpoint,
     quality_facts,
-    ratio_blocks,
     set_aside_lines,
+)
+from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
+from tokonomics.report.plan_table_view import (
+    flip_lines,
+    ranking,
+    ratio_blocks,
     split_legend,
-    splits_text,
     why_blocks,
     why_line,
 )
-from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
 from tokonomics.report.shared_view import (
     class_sections,
     energy_facts,
@@ -45,11 +49,9 @@ from tokonomics.report.wording import (
     OLD_PRICE,
     PROFILED,
     TOWER_SPEED,
-    known_text,
     percent_text,
     quoted_on,
     thinking_facts,
-    time_text,
     usd_text,
 )  # fmt: skip
 from tokonomics.sizing.refusal import Reason
@@ -57,6 +59,9 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
+
+_SHOWN = 10
+"""Rows of the table of candidates, unless asked for more."""
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
@@ -103,57 +108,80 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
-    """One model at one demand."""
+    """One model at one demand: the pick, why it won and the other candidates; the rest is folded."""
     study: Study = result.study
-    whole, name = study.plan, study.question.model.name
+    whole, model = study.plan, study.question.model
     if whole.best is None:
-        yield from nothing(whole, name, result.blame, images=study.question.model.images)
+        yield from nothing(whole, model.name, result.blame, images=model.images)
         if whole.set_aside:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
     else:
-        yield blocks.line(asked_text(whole, name, study.question.model.images), kind="asked")
-        firm = [_room(result.headroom), _interval(result.bill_range)] if result.headroom and result.bill_range else []
-        firm += quality_facts(result, study.question.model)
-        firm += [*thinking_facts(result.thinking), *_reads(study.question.model, whole)]
-        firm += fleet_sale_facts(result.sale) if result.sale else []
-        firm += [*upkeep_facts(result.upkeep), *energy_facts(result.energy)]
+        yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
-        yield blocks.section(*pick_blocks(whole.best, label, whole, firm), not_tried(whole))
+        yield blocks.section(*pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
         if result.why:
             yield why_line(result.why)
-        yield from class_sections(result.classes, whole.best.replicas)
-        faithful = result.at_checkpoint
-        if faithful and faithful != whole.best:
-            own = [published_checkpoint(study.question.model)]
-            yield blocks.section(*pick_blocks(faithful, "Cheapest at the checkpoint's own precision", whole, own))
-        if whole.set_aside:
-            yield blocks.section(*set_aside_lines(whole))
+        yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
+        faithful = result.at_checkpoint if result.at_checkpoint != whole.best else None
+        yield blocks.section(at_checkpoint_line(faithful) if faithful else None, *set_aside_lines(whole))
         leaders = whole.leaders(len(whole.ranked))
-        shown = leaders[: request.top or 10]
-        yield ranking(leaders, len(shown))
-        drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
-        pace = log_pace_note(result.log_pace) if result.log_pace else None
-        notes = _notes(whole, shown, request, result.discounts)
-        yield blocks.section(notes, pace, drawn, *_dropped(result, request))
+        shown = leaders[: request.top or _SHOWN]
+        yield blocks.section(
+            ranking(leaders, len(shown)), _marks(whole, shown, request.explain), *_dropped(result, request)
+        )
         if result.measured:
             from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
 
             yield from measured_sections(result.measured)
-        if result.flips:
-            yield blocks.section(*flip_lines(whole, result.rival, result.flips))
-        if result.why and request.explain:
-            yield blocks.section(*why_blocks(result.why))
-        if result.sensitivity:
-            yield _sensitivity(result.sensitivity)
-        if result.ratios:
-            yield blocks.section(*ratio_blocks(study, result.ratios))
-        yield blocks.section(ranking(whole.ranked, None), title="Every offer", folded=True)
+        yield from _explained(result, request, shown)
     if whole.rejected:
         yield blocks.section(_why(whole), title="" if request.why else "Why not the others", folded=not request.why)
 
 
-def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
-    """What of the prompts and of the speed follows from the kind of model."""
+def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
+    """What stands beside the SLOs of the pick: how firm it is, what else it is about, and the cheapest API."""
+    if result.headroom and result.bill_range:
+        yield from (_room(result.headroom), _interval(result.bill_range))
+    yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
+    yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
+    for api in result.apis[:1]:
+        bill = api.usd_per_month(result.workload.tokens_per_month)
+        said = f"a month, the same tokens at {api.name.partition(':')[0]}: see `tokonomics breakeven`"
+        yield blocks.fact("cheapest API", usd(bill), said, number=bill)
+
+
+def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candidate]) -> blocks.View:
+    """What stands behind the answer, folded: a terminal prints it with ``explain``."""
+    study: Study = result.study
+    whole, model, best, faithful = study.plan, study.question.model, result.best, result.at_checkpoint
+    if best is None:
+        return
+
+    def more(title: str, *parts: blocks.Block | None) -> blocks.Section:
+        return blocks.section(*parts, title=title, folded=True, printed=request.explain)
+
+    checkpoint = [published_checkpoint(model)] if best.weights is model.served else []
+    yield more("The bill in detail", blocks.facts(*bill_facts(best, whole), *checkpoint, *energy_facts(result.energy)))
+    if faithful and faithful != best:
+        own = pick_blocks(faithful, "Cheapest", whole, [published_checkpoint(model)])
+        yield more("At the published precision", *own)
+    if result.flips:
+        yield more("What would change the choice", *flip_lines(whole, result.rival, result.flips))
+    if result.why:
+        yield more("The pick beside the nearest other ways", *why_blocks(result.why))
+    if result.sensitivity:
+        now = f"{usd(result.sensitivity.usd_per_month)}, {percent(result.sensitivity.used)} of what it holds"
+        yield more(f"What moves the bill of the pick ({now})", _sensitivity(result.sensitivity))
+    if result.ratios:
+        yield more("Prefill and decode", *ratio_blocks(study, result.ratios))
+    pace = log_pace_note(result.log_pace) if result.log_pace else None
+    drawn = blocks.note(*energy_notes(result.energy)) if result.energy else None
+    yield more("How to read this", _notes(whole, shown, request), pace, drawn)
+    yield blocks.section(ranking(whole.ranked, None, full=True), title="Every offer", folded=True)
+
+
+def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
+    """Say what images, or an encoder, mean for prompts and speed."""
     if model.images:
         said = f"in every prompt, counted above ({model.images.text}); the vision tower {TOWER_SPEED}"
         yield blocks.fact("images", f"{model.images.tokens:,} tokens", said)
@@ -168,96 +196,59 @@ def _reads(model: ModelSpec, plan: Plan) -> Iterable[blocks.Fact]:
 def _room(headroom: Headroom) -> blocks.Fact:
     """The room to grow."""
     if headroom.at_most is None:
-        never = "nothing breaks however much the traffic grows"
-        return blocks.fact("room to grow", "any", never if headroom.simulated else f"{never}; not simulated")
+        return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
-    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {headroom.breaks}"
+    breaks = headroom.breaks.partition("; the SLO is")[0]  # which stands above
+    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {breaks}"
     if not headroom.simulated:
         more, said = f"≤ {more}", f"not simulated: {said.replace('holds', 'in the mean')}; bursts leave less"
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
 
 
 def _interval(bills: CostRange) -> blocks.Fact:
-    """The bill over the 80 % interval of the speed."""
-    fast, slow = bills.fast, bills.slow
+    """The bill over the 80 % interval of the speed, and why it moves."""
+    fast, mid, slow = bills.fast, bills.mid, bills.slow
     name = "80 % interval"
+    slower = f"if {percent(1 - slow.speed)} slower"
     if slow.usd_per_month is None or fast.usd_per_month is None:
-        low = usd(fast.usd_per_month or bills.mid.usd_per_month or 0.0)
-        return blocks.fact(
-            name, f"from {low}", f"{percent(1 - slow.speed)} slower, no number of replicas meets the SLO"
-        )
-    dollars = [fast.usd_per_month, slow.usd_per_month, bills.mid.usd_per_month or fast.usd_per_month]
-    speeds = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+        low = usd(fast.usd_per_month or mid.usd_per_month or 0.0)
+        return blocks.fact(name, f"from {low}", f"{slower}, no number of replicas meets the SLO")
+    dollars = [fast.usd_per_month, slow.usd_per_month, mid.usd_per_month or fast.usd_per_month]
     if min(dollars) == max(dollars):
-        return blocks.fact(name, "same bill", f"{speeds}: whole replicas absorb it")
-    return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month; {speeds}")
+        return blocks.fact(name, "same bill", f"{slower}, the same replicas still meet the SLO")
+    why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
+    for at, speed in ((fast, f"if {percent(fast.speed - 1)} faster"), (slow, slower)):
+        if at.replicas != mid.replicas:
+            why = f"{speed}, it takes {plural(at.replicas or 0, 'replica')} instead of {mid.replicas}"
+    return blocks.fact(name, f"{usd(min(dollars))} to {usd(max(dollars))}", f"a month: {why}")
 
 
 def _off(speed: float) -> str:
     return f"{'−' if speed < 1 else '+'}{percent(abs(speed - 1))}"
 
 
-def ranking(
-    rows: Sequence[Candidate],
-    shown: int | None,
-    model: Callable[[Candidate], str] | None = None,
-    opens: Callable[[Candidate], str] = lambda _: "",
-) -> blocks.Table:
-    """Candidates, the pick first; with the name of the model of each where there are several.
-
-    ``opens`` is, of each, what to ask for more of it.
-    """
-    late = "p99" if any(row.simulated for row in rows) else "mean"
-    some_old = not all(row.price_stale for row in rows)
-    some_draft = any(row.draft for row in rows)
-    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
-    return blocks.listed(
-        rows,
-        ("!model", model) if model else None,
-        ("!replicas × GPUs", lambda row: blocks.Span(replicas_text(row), opens=opens(row))),
-        ("split", splits_text),
-        ("weights", lambda row: f"{row.weights}{'*' if row.below_checkpoint else ''}"),
-        ("KV", lambda row: row.kv.value) if writes else None,
-        ("drafts", lambda row: row.draft.name if row.draft else "–") if some_draft else None,
-        ("offer", lambda row: f"{row.provider} {row.instance}"),
-        (">$/month", lambda row: f"{'†' if row.price_stale and some_old else ''}{usd(row.usd_per_month)}"),
-        (">$/Mtok", lambda row: usd(row.usd_per_mtok.blended)),
-        (">load", lambda row: percent(row.load_share)),
-        (f">TTFT {late}", lambda row: time_text(getattr(row.ttft_s, late))),
-        (f">TPOT {late}", lambda row: time_text(getattr(row.tpot_s, late))) if writes else None,
-        ("speed", lambda row: known_text(row.speed, row.profiled)),
-        best=0,
-        shown=shown,
-        numbered=True,
+def _marks(plan: Plan, shown: Sequence[Candidate], explained: bool) -> blocks.Line:
+    """What the marks of the table mean, what else there is, and what to ask for more."""
+    more = "" if explained else f" Energy, sources and what each word means: {option('explain')}."
+    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
+    return blocks.note(
+        FEWER_BITS if any(row.below_checkpoint for row in shown) else "",
+        _old(plan, shown),
+        "" if plan.slos else f"No SLO is set ({option('slo')}): answers may wait for long.",
+        f"{ranked} ranked, {rejected} rejected ({option('why')}).{more}",
     )
 
 
-def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest, discounts: Mapping[str, float]) -> blocks.Line:
-    ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
-    taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in discounts.items())
-    less = "hold; bursts and SLOs leave less to use than that"
-    tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
+def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> blocks.Line:
     return blocks.note(
-        f"$/Mtok: the whole bill over {tokens}. load: requests over what full batches of mean requests",
-        f"{less}: the room to grow is simulated." if plan.simulations else f"{less}.",
         split_legend(shown),
-        "speed: timed = kernels timed on that GPU; scaled = from such, or from a related GPU's; assumed = neither.",
+        "speed: timed = kernels timed on that GPU; scaled = from kernels of a related GPU; assumed = neither.",
         PROFILED if shown[0].profiled else "",
         _how_sized(plan, bool(plan.slos or request.classes)),
-        f"{quoted_on(row.price_date for row in shown)}; {ranked} ranked, {rejected} rejected ({option('why')}).",
-        f"After your discounts: {taken_off}." if discounts else "",
-        _fewer_bits(plan) if any(row.below_checkpoint for row in shown) else "",
-        _old(plan, shown),
+        f"{quoted_on(row.price_date for row in shown)}.",
     )
-
-
-def _fewer_bits(plan: Plan) -> str:
-    """What the mark on precisions means; an encoder has no KV cache."""
-    if plan.workload.writes:
-        return FEWER_BITS
-    return f"* weights at fewer bits than published: check quality on your own task ({option('min_weights')})."
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
@@ -274,11 +265,9 @@ def _how_sized(plan: Plan, has_slos: bool) -> str:
         return f"Replicas are planned to at most {share} of the closed form's capacity, {how}."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
     targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
-    aside = "apart from what is set aside above, nothing" if plan.set_aside else "nothing else"
     return (
-        f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations; "
-        f"{aside} that these limits allow is cheaper than the runner-up; "
-        "the rows after it are examples, not a full ranking."
+        f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations. Nothing else that these "
+        "limits allow is cheaper than the runner-up; the rows after it are examples, not a full ranking."
     )
 
 
@@ -288,6 +277,9 @@ def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
         yield blocks.hint(
             "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
         )
+    if result.discounts:
+        taken_off = ", ".join(f"{provider} {percent(share)}" for provider, share in result.discounts.items())
+        yield blocks.note(f"After your discounts: {taken_off}.")
     for name, why in result.left_out.items():
         yield blocks.hint(f"{name} is left out: {why.marked}.")
 
@@ -310,7 +302,7 @@ def _why(plan: Plan) -> blocks.Table:
 
 
 def _example(members: Sequence[Rejection]) -> str:
-    """The commonest reason of a group, with the layout or offer it befell."""
+    """Give the most common reason of a group, with a layout that it applies to."""
     reason, _ = Counter(member.reason for member in members).most_common(1)[0]
     first = next(member for member in members if member.reason == reason)
     layout = f"{first.layout}: " if first.layout else ""
@@ -326,5 +318,4 @@ def _sensitivity(found: Sensitivity) -> blocks.Table:
     return blocks.table(
         ["!assumption", ">change", ">$/month", ">used", ">change", ">$/month", ">used"],
         [(swing.assumption.replace("_", " "), *cells(swing.low), *cells(swing.high)) for swing in found.swings],
-        f"What moves the bill of the pick ({usd(found.usd_per_month)}, {percent(found.used)} of what it holds)",
     )

@@ -1,5 +1,6 @@
 """A run to play: the lanes and counters that the page draws, with their texts, and who missed the SLO, in words."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,6 @@ from tokonomics.report import blocks
 from tokonomics.report.wording import NO_VALUE
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.playback import MissCause, MissedRequest, MissMark, Playback
-from tokonomics.serving.simulator import Simulation
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
@@ -22,10 +22,14 @@ _CAUSES = {
     MissCause.refused: "it is longer than the context or the memory",
     MissCause.unserved: "it never had a replica, or was never sent",
 }
+_ABOUT = (
+    "At each moment, all replicas together: running counts requests that have begun and are not done; memory is the "
+    "mean since the moment before; tokens are those of finished requests, prompts included."
+)
 _LATENCIES = {Latency.ttft: "TTFT", Latency.tpot: "TPOT", Latency.e2e: "e2e", Latency.job: "job"}
 
 
-def player(simulation: Simulation, made: Outcome, found: Playback) -> dict[str, Any]:
+def player(made: Outcome, found: Playback) -> dict[str, Any]:
     """What the page plays: texts of every counter at every moment, values of the lanes, and marks with their words."""
     missed = "missed the SLO" if _is_judged(made, found) else "failed"
     counters = [
@@ -37,15 +41,18 @@ def player(simulation: Simulation, made: Outcome, found: Playback) -> dict[str, 
         *([("missed SLO", _counts(found.missed))] if _is_judged(made, found) else []),
         *([("replicas", _counts(found.replicas))] if found.replicas else []),
         ("tokens", [count(tokens) for tokens in found.tokens]),
-        *_bill(found),
     ]
+    if found.usd is not None:
+        pairs = zip(found.usd, found.tokens, strict=True)
+        prices = [usd(paid / tokens * TOKENS_PER_MTOK) if tokens else NO_VALUE for paid, tokens in pairs]
+        counters += [("paid", [usd(paid) for paid in found.usd]), ("$/Mtok so far", prices)]
     lanes = [
         _lane("Waiting requests", found.waiting, _counts(found.waiting)),
         _lane("Running requests", found.running, _counts(found.running)),
         _lane("KV memory in use", found.kv_share, [percent(share) for share in found.kv_share], full=1.0),
     ]
     return {
-        "about": _about(simulation),
+        "about": _ABOUT,
         "end_s": found.at_s[-1],
         "at_s": list(found.at_s),
         "times": [seconds(at_s) for at_s in found.at_s],
@@ -71,9 +78,8 @@ def missed_sections(made: Outcome, found: Playback | None) -> blocks.View:
 
 
 def _how_late(request: MissedRequest) -> float:
-    if request.delivered_s is None or not request.objective_s:
-        return float("inf")
-    return request.delivered_s / request.objective_s
+    judged = request.delivered_s is not None and request.objective_s
+    return (request.delivered_s or 0.0) / (request.objective_s or 1.0) if judged else math.inf
 
 
 def _is_judged(made: Outcome, found: Playback) -> bool:
@@ -91,29 +97,8 @@ def _told(made: Outcome, found: Playback) -> str:
     return f"{share} {'were not answered within every SLO' if judged else 'were not answered'}."
 
 
-def _about(simulation: Simulation) -> str:
-    """What the figures are of."""
-    fleet = simulation.fleet
-    several = "all replicas together; " if len(simulation.paid_s) > 1 else ""
-    sides = "running includes the way from the prefill to the decode side; " if fleet.prefill_replicas else ""
-    return (
-        f"At each moment: {several}{sides}running counts requests that have begun and are not done; memory is the mean "
-        "since the moment before; tokens are those of finished requests, prompts included."
-    )
-
-
 def _counts(values: Sequence[int]) -> list[str]:
     return [f"{value:,}" for value in values]
-
-
-def _bill(found: Playback) -> list[tuple[str, list[str]]]:
-    if found.usd is None:
-        return []
-    prices = [
-        usd(paid / tokens * TOKENS_PER_MTOK) if tokens else NO_VALUE
-        for paid, tokens in zip(found.usd, found.tokens, strict=True)
-    ]
-    return [("paid", [usd(paid) for paid in found.usd]), ("$/Mtok so far", prices)]
 
 
 def _lane(name: str, values: Sequence[float], texts: list[str], full: float | None = None) -> dict[str, Any]:
@@ -142,15 +127,9 @@ def _mark(mark: MissMark, missed: str) -> dict[str, Any]:
 
 def who(request: MissedRequest) -> str:
     """Who missed it, by how much, and what it waited for, in a sentence."""
-    owner = ", ".join(
-        part
-        for part in (
-            f"tenant {request.tenant}" if request.tenant is not None else "",
-            f"class {request.service}" if request.service is not None else "",
-            f"session {request.session + 1:,}" if request.session is not None else "",
-        )
-        if part
-    )
+    session = None if request.session is None else f"{request.session + 1:,}"
+    owners = {"tenant": request.tenant, "class": request.service, "session": session}
+    owner = ", ".join(f"{kind} {name}" for kind, name in owners.items() if name is not None)
     named = f"request {request.request:,}{f' ({owner})' if owner else ''}"
     asked = f"{plural(request.input_tokens, 'prompt token')}, {plural(request.output_tokens, 'answer token')}"
     late = f"{request.status} after {seconds(request.queue_s + request.prefill_s + request.decode_s)}"

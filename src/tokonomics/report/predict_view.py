@@ -119,7 +119,7 @@ def _constant(model: ModelSpec) -> str:
 
 
 def _activations(fit: Fit) -> Iterator[blocks.Fact]:
-    """The same of an encoder."""
+    """Say what a sequence takes of an encoder's memory."""
     yield blocks.fact("KV cache", "none", "an encoder reads a prompt once and keeps nothing")
     each = f"each GPU: activations of {fit.context:,} tokens"
     yield blocks.fact("a sequence", gigabytes(fit.kv_bytes_per_sequence), each)
@@ -135,9 +135,10 @@ def _prediction(made: PredictResult) -> blocks.View:
     sizes = made.parts.weights_s, made.parts.kv_s, made.parts.compute_s, made.parts.communication_s
     parts = zip(_STEP_COLOURS, (*sizes, made.parts.overhead_s), _STEP_COLOURS.values(), strict=True)
     yield blocks.bar(parts, seconds)
+    bound = "; bound by the host" if made.prompt_bound == "host" else ""
     tokens = _range(made.tokens_per_s, lambda rate: f"{rate:,.0f}/s")
     read = made.context + (made.images.tokens if made.images else 0)
-    prompt = f"{_range(made.prefill_s, seconds)}; {read:,} tokens, alone{_bound(made)}"
+    prompt = f"{_range(made.prefill_s, seconds)}; {read:,} tokens, alone{bound}"
     first = f"{_range(made.ttft_s, seconds)}; TTFT of that prompt, server idle"
     ttft, rate = made.ttft_s.mid, made.tokens_per_s.mid
     yield blocks.facts(
@@ -145,10 +146,14 @@ def _prediction(made: PredictResult) -> blocks.View:
         blocks.fact("output tokens", f"{rate:,.0f}/s", tokens, number=rate, less="worse"),
         ("prompt step", seconds(made.prefill_s.mid), prompt, made.prefill_s.mid),
         ("first token", seconds(ttft), first, ttft),
-        _first_answer(made),
-        _images(made),
+        ("first answer token", seconds(answer.mid), f"{_range(answer, seconds)}; behind the thinking", answer.mid)
+        if (answer := made.first_answer_s)
+        else None,
+        ("images", f"{images.tokens:,} tokens", f"in every prompt ({images.text})")
+        if (images := made.images)
+        else None,
         ("KV limit", f"{made.max_sequences:,}", "sequences of this context in memory"),
-        _network(made),
+        blocks.fact("network", *made.network.split(", ", 1)) if made.network else None,
         ("speed from", made.speed.value, _IMAGES_TOO if made.images else _ORIGINS[made.speed]),
         _profile(made),
     )
@@ -162,13 +167,14 @@ def _prediction(made: PredictResult) -> blocks.View:
 def _encoded(made: Prediction) -> blocks.View:
     """An encoder: a step of prompts, and nothing after it."""
     rates, tokens = made.requests_per_s, made.tokens_per_s
+    bound = "; bound by the host" if made.prompt_bound == "host" else ""
     what = f"{made.batch:,} × {made.context:,} tokens at once: {made.deployment}, {made.engine}"
     yield blocks.headline(f"{tokens.mid:,.0f} tokens/s", f" with {what}")
     rate = None
     if rates:
         rate = blocks.fact("requests", f"{rates.mid:,.1f}/s", _range(rates, _rate), number=rates.mid, less="worse")
     speed = blocks.fact("tokens", f"{tokens.mid:,.0f}/s", _range(tokens, _rate), number=tokens.mid, less="worse")
-    alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens{_bound(made)}"
+    alone = f"{_range(made.prefill_s, seconds)}; {made.context:,} tokens{bound}"
     answer = f"{_range(made.ttft_s, seconds)}; of that prompt, server idle"
     yield blocks.facts(
         rate,
@@ -190,35 +196,8 @@ def _profile(made: Prediction) -> blocks.Fact | None:
     return blocks.fact("profile", made.profiled.value, _PROFILED[made.profiled]) if made.profiled else None
 
 
-def _network(made: Prediction) -> blocks.Fact | None:
-    """Between the machines of a replica: how fast it is taken to be, and who says so."""
-    if made.network is None:
-        return None
-    speed, _, source = made.network.partition(", ")
-    return blocks.fact("network", speed, source)
-
-
-def _bound(made: Prediction) -> str:
-    return "; bound by the host" if made.prompt_bound == "host" else ""
-
-
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-
-
-def _first_answer(made: Prediction) -> blocks.Fact | None:
-    found = made.first_answer_s
-    if found is None:
-        return None
-    late = f"{_range(found, seconds)}; behind the thinking"
-    return blocks.fact("first answer token", seconds(found.mid), late, number=found.mid)
-
-
-def _images(made: Prediction) -> blocks.Fact | None:
-    if made.images is None:
-        return None
-    work = f"in every prompt ({made.images.text}), {made.images.flops / 1e12:,.3g} TFLOP of the vision tower"
-    return blocks.fact("images", f"{made.images.tokens:,} tokens", work)
 
 
 def _faster(layout: FasterLayout | None, when: str) -> blocks.Line | None:

@@ -1,7 +1,8 @@
 """Several models for one traffic: what each way costs, how long it takes, how good it is, and when it pays."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 
 from tokonomics.errors import option
 from tokonomics.planner.route_models import RouteBreakEven, RouteWay
@@ -13,7 +14,7 @@ from tokonomics.report.wording import NO_VALUE, aged_since, and_slos, time_text,
 from tokonomics.units import percent, usd
 
 _AS_MUCH = 0.0005
-"""Of a bill: what two may differ by and still be called equal, less than shown digits tell."""
+"""Share of a bill by which two may differ and still be called equal: the digits shown do not tell them apart."""
 
 
 def route(result: RouteResult, request: Request) -> Answer:
@@ -30,7 +31,15 @@ def _sections(result: RouteResult) -> blocks.View:
     yield _labels(result)
     yield blocks.section(*map(_pays, result.break_even), title="From which share on it pays")
     yield _notes(result)
-    yield blocks.section(_parts(result), title="What each model gets", folded=True)
+    parts = blocks.listed(
+        [(way.name, part) for way in result.ways for part in way.parts],
+        ("way", lambda row: row[0]),
+        ("!model", lambda row: row[1].model),
+        (">requests", lambda row: percent(row[1].share)),
+        ("fleet", lambda row: row[1].fleet),
+        (">$/month", lambda row: usd(row[1].usd_per_month)),
+    )
+    yield blocks.section(parts, title="What each model gets", folded=True)
 
 
 def _headline(result: RouteResult) -> Iterable[blocks.Block]:
@@ -39,7 +48,9 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
         yield blocks.headline(f"No way reaches a quality of {result.min_quality:g}{within}.", mood="worst")
         return
     single, mixed = _cheapest(result, True), _cheapest(result, False)
-    best = result.best or min((way for way in (single, mixed) if way), key=_usd, default=result.baseline)
+    best = result.best or min(
+        (way for way in (single, mixed) if way), key=attrgetter("usd_per_month"), default=result.baseline
+    )
     what = f" with quality ≥ {result.min_quality:g}" if result.best else ""
     against = "" if best.kind == "single" else _against(best, result.baseline)
     old = aged_since(*(part.price_date for part in best.parts if part.price_date))
@@ -54,7 +65,7 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
                     number=best.usd_per_mtok),
         blocks.fact("quality", f"{best.quality:.3g}", "your own scores, in the mean over requests",
                     number=best.quality, less="worse") if best.quality is not None else None,
-        blocks.fact("TTFT p99", time_text(best.ttft_s.p99), _simulated(best), number=best.ttft_s.p99),
+        blocks.fact("TTFT p99", _first_token(best), number=best.ttft_s.p99),
     )  # fmt: skip
     if not result.scored:
         yield blocks.hint(
@@ -62,15 +73,12 @@ def _headline(result: RouteResult) -> Iterable[blocks.Block]:
         )
 
 
-def _usd(way: RouteWay) -> float:
-    return way.usd_per_month
-
-
 def _cheapest(result: RouteResult, single: bool) -> RouteWay | None:
-    """Of one model, or of several: the cheapest that meets the SLOs, and the floor of quality where there is one."""
+    """Find the cheapest way of one model, or of several, that meets the SLOs and the floor of quality."""
     floor = result.min_quality
     good = (way for way in result.ways if floor is None or (way.quality is not None and way.quality >= floor - 1e-12))
-    return min((way for way in good if (way.kind == "single") == single and way.meets), key=_usd, default=None)
+    found = (way for way in good if (way.kind == "single") == single and way.meets)
+    return min(found, key=attrgetter("usd_per_month"), default=None)
 
 
 def _together(mixed: RouteWay | None, single: RouteWay, baseline: RouteWay) -> str:
@@ -86,12 +94,6 @@ def _against(way: RouteWay, other: RouteWay) -> str:
     more_or_less = f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} than"
     change = "as much as" if abs(saved) < _AS_MUCH else more_or_less
     return f"; {change} {other.name} ({usd(other.usd_per_month)})"
-
-
-def _simulated(way: RouteWay) -> str:
-    if way.simulated_share >= 1:
-        return ""
-    return f"without the API's own time for {percent(1 - way.simulated_share)} of the requests"
 
 
 def _ways(result: RouteResult) -> blocks.Table:
@@ -124,7 +126,7 @@ def _first_token(way: RouteWay) -> str:
 
 
 def _judged(way: RouteWay) -> str:
-    """By the waits that are known: where an API answers some, the SLO is met but for its own time."""
+    """Say whether the SLO is met; ‡ marks a way with an API, whose own time is not known."""
     return NO_VALUE if not way.slo else "missed" if not way.meets else "met" if way.simulated_share >= 1 else "met‡"
 
 
@@ -174,30 +176,15 @@ def _labels(result: RouteResult) -> blocks.Table | None:
 
 def _pays(found: RouteBreakEven) -> blocks.Line:
     against = f"all on {found.second} ({usd(found.baseline_usd_per_month)} a month)"
-    if found.kind == "routed":
-        said = f"Routing: {found.first} must take {percent(found.share or 0.0)} of the requests"
-    else:
-        said = f"Cascade: {found.first}'s answer must do for {percent(found.share or 0.0)} of the requests"
-    kind, _, _ = said.partition(":")
+    kind, takes = ("Routing", "must take") if found.kind == "routed" else ("Cascade", "must answer well enough")
     if found.share is None:
         return blocks.line(f"{kind}: never cheaper than {against}.")
     if found.share >= 1:
         return blocks.line(f"{kind}: only all on {found.first} costs less than {against}.")
     at = f" (score ≥ {found.threshold:.3g})" if found.threshold is not None else ""
-    if found.is_smallest and found.threshold is not None:
-        below = "; no threshold of the log gives it less"
-    else:
-        below = f"; at {percent(found.not_at_share)} not yet" if found.not_at_share else ""
-    return blocks.line(f"{said}{at} to cost less than {against}{below}.")
-
-
-def _parts(result: RouteResult) -> blocks.Table:
-    rows: list[Sequence[str]] = [
-        (way.name if place == 0 else "", part.model, percent(part.share), part.fleet, usd(part.usd_per_month))
-        for way in result.ways
-        for place, part in enumerate(way.parts)
-    ]
-    return blocks.table(["way", "!model", ">requests", "fleet", ">$/month"], rows)
+    below = f"; at {percent(found.not_at_share)} not yet" if found.not_at_share and not found.is_smallest else ""
+    share = f"{percent(found.share)} of the requests{at}"
+    return blocks.line(f"{kind}: {found.first} {takes} {share} to cost less than {against}{below}.")
 
 
 def _notes(result: RouteResult) -> blocks.Line:

@@ -9,7 +9,7 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale, Sale, SellPrice
-from tokonomics.planner.class_report import BreaksAt, ClassLoad, ClassReport, OneSlo
+from tokonomics.planner.class_report import ClassLoad, ClassReport, OneSlo
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
     NO_VALUE,
@@ -21,7 +21,6 @@ from tokonomics.report.wording import (
     time_text,
     usd_text,
 )
-from tokonomics.serving.class_outcome import ClassOutcome
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.traffic.sessions import LogPace, TurnsAlike
@@ -31,40 +30,38 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 # --- classes of service ----------------------------------------------------------------------------------------------
 
 
-_SAME_RATE = 0.01
-"""The rates of a search are known to 1 %."""
-
-
-def class_sections(report: ClassReport | None, replicas: int | None = None, rate: float | None = None) -> blocks.View:
-    """Two tables and what they come to; nothing without classes.
+def class_sections(
+    report: ClassReport | None, replicas: int | None = None, rate: float | None = None, *, folded: bool = False
+) -> blocks.View:
+    """What each class gets, when it breaks, and, perhaps ``folded``, what it gets as the load grows.
 
     ``replicas`` or ``rate`` are what the classes need or hold, to compare with one SLO for all.
     """
     if report is None:
         return
     said = _one_slo(report.one_slo, report, replicas, rate) if report.one_slo else None
-    yield blocks.section(_classes(report), said, title="By class")
-    lines = [blocks.line(text) for text in _breaks(report.breaks_at)]
-    title = "Who breaks first, as the load grows on the same fleet"
-    yield blocks.section(_overload(report), *lines, title=title)
+    lines = [
+        blocks.line(f"{one.name} meets its SLO at every load tried.")
+        if one.load is None
+        else blocks.line(f"{one.name} breaks at {one.load:.2f} times the load: {one.breaks}.")
+        for one in report.breaks_at
+    ]
+    yield blocks.section(_classes(report), said, *lines, title="By class")
+    yield blocks.section(_overload(report), title="As the load grows on the same fleet", folded=folded)
 
 
 def _classes(report: ClassReport) -> blocks.Table:
     heads = ["!class", ">priority", ">requests", ">TTFT p50", ">p99", ">TPOT p99", ">within", ">shed", "SLO"]
-    priced = bool(report.bill)
-    heads += [f">used, {report.bill_for}", ">unused", ">pays", ">$/Mtok"] if priced else []
-    rows: list[list[blocks.Piece]] = [_class(found) for found in report.classes]
-    if priced:
-        for row, own in zip(rows, report.bill, strict=True):
-            row += [usd(own.used_usd), usd(own.unused_usd), usd(own.usd), usd_text(own.usd_per_mtok)]
+    heads += [f">used, {report.bill_for}", ">unused", ">pays", ">$/Mtok"] if report.bill else []
+    rows: list[list[blocks.Piece]] = []
+    for found in report.classes:
+        met = blocks.Span("MISSED", "bad") if found.breaks else blocks.Span("met" if found.slo else NO_VALUE, "good")
+        times = map(time_text, (found.ttft_s.p50, found.ttft_s.p99, found.tpot_s.p99))
+        shares = tenths_text(found.within), _shed(found.shed_share)
+        rows.append([found.name, f"{found.priority}", f"{found.requests:,}", *times, *shares, met])
+    for row, own in zip(rows, report.bill, strict=False):
+        row += [usd(own.used_usd), usd(own.unused_usd), usd(own.usd), usd_text(own.usd_per_mtok)]
     return blocks.table(heads, rows)
-
-
-def _class(found: ClassOutcome) -> list[blocks.Piece]:
-    verdict = blocks.Span("MISSED", "bad") if found.breaks else blocks.Span("met" if found.slo else NO_VALUE, "good")
-    times = [time_text(value) for value in (found.ttft_s.p50, found.ttft_s.p99, found.tpot_s.p99)]
-    shares = [tenths_text(found.within), _shed(found.shed_share)]
-    return [found.name, f"{found.priority}", f"{found.requests:,}", *times, *shares, verdict]
 
 
 def _shed(share: float) -> str:
@@ -79,23 +76,8 @@ def _overload(report: ClassReport) -> blocks.Table:
 
 
 def _cells(one: ClassLoad) -> list[blocks.Piece]:
-    mood: blocks.Mood = "bad" if one.breaks else ""
-    within = blocks.Span(tenths_text(one.within), mood)
-    return [blocks.Span(time_text(one.ttft_p99_s), mood), within, blocks.Span(_shed(one.shed_share), mood)]
-
-
-def _breaks(found: tuple[BreaksAt, ...]) -> list[str]:
-    """One sentence a class, who breaks first first."""
-    said = []
-    for place, one in enumerate(found):
-        if one.load is None:
-            said.append(f"{one.name} gets what it is owed at every load tried.")
-        elif one.load == 1:
-            said.append(f"{one.name} breaks as it is: {one.breaks}.")
-        else:
-            first = " first" if place == 0 and len(found) > 1 else ""
-            said.append(f"{one.name} breaks{first} at {one.load:.2f} times the load: {one.breaks}.")
-    return said
+    cells = time_text(one.ttft_p99_s), tenths_text(one.within), _shed(one.shed_share)
+    return [blocks.Span(cell, "bad" if one.breaks else "") for cell in cells]
 
 
 def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float | None) -> blocks.Line:
@@ -104,26 +86,20 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
     if one.why_not is not None:
         return blocks.hint(f"{asks}, is met on no number of these replicas: {one.why_not}.")
     if one.rate is not None and rate is not None:
-        more = rate / one.rate - 1
-        change = f"classes hold {percent(more)} more" if more > 0 else f"classes hold {percent(-more)} less"
-        change = "classes hold the same" if abs(more) < _SAME_RATE else change
-        return blocks.hint(f"{asks}: a replica holds {requests_a_second(f'{one.rate:.3g}')}; {change}.")
+        holds = f"a replica holds {requests_a_second(f'{one.rate:.3g}')}"
+        return blocks.hint(f"{asks}: {holds}; with classes {requests_a_second(f'{rate:.3g}')}.")
     bill = sum(own.usd for own in report.bill)
     if one.usd_per_month is None or one.replicas is None or replicas is None or not bill:
         return blocks.hint(f"{asks}.")
-    saved = 1 - bill / one.usd_per_month
-    takes = f"{plural(one.replicas, 'replica')} instead of {replicas}, {usd(one.usd_per_month)} a month"
-    change = "classes cost the same"
-    if abs(saved) > 5e-4:
-        change = f"classes save {percent(saved)}" if saved > 0 else f"classes cost {percent(-saved)} more"
-    return blocks.hint(f"{asks}: {takes}; {change}.")
+    takes = f"{plural(one.replicas, 'replica')}, {usd(one.usd_per_month)} a month"
+    return blocks.hint(f"{asks}: {takes}; with classes {plural(replicas, 'replica')}, {usd(bill)}.")
 
 
 # --- conversations and jobs ------------------------------------------------------------------------------------------
 
 
 def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[blocks.Fact]:
-    """Of all sessions together."""
+    """Show what all sessions together cost and took."""
     if usd_per_job is not None:
         requests = f"{made.requests_per_job:.3g} requests each, the paid time over the finished ones"
         yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
@@ -139,7 +115,7 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
 
 
 def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
-    """That a run is too short to leave out its ramp-up and drain, and how long one would tell the steady cost."""
+    """Warn that a run is too short to leave out its ramp-up and drain, and say how long would do."""
     if made.times_longer is None:
         return None
     wanted = made.requests * made.times_longer
@@ -152,7 +128,7 @@ def short_run(made: Outcome, made_up: bool) -> blocks.Line | None:
 
 
 def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.Table:
-    """What of the prompts of each turn was found in a cache."""
+    """Show how much of each turn's prompt was found in a cache."""
     return blocks.listed(
         turns,
         ("turn", lambda row: span_text(row.first, row.last)),
@@ -218,7 +194,7 @@ def verdict(sale: Sale, over: str) -> blocks.Line:
 
 
 def fleet_sale_facts(sale: FleetSale) -> list[blocks.Fact]:
-    """Of a plan's pick: price, revenue, profit, margin, and the volume from which on it pays."""
+    """Show what a plan's pick earns: price, revenue, profit, margin, and the volume from which it pays."""
     month, mtok, price, load = sale.month, sale.mtok, sale.usd_per_mtok, sale.break_even_load
     mood: blocks.Mood = "worst" if month.margin_usd < 0 else "best"
     kinds = [price.input, price.output, *([] if price.cached is None else [price.cached])]

@@ -8,7 +8,7 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.serving import AS_GIVEN
-from tokonomics.questions.simulate import CapacityResult, SimulateResult
+from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.playback_view import missed_sections, player
@@ -16,6 +16,7 @@ from tokonomics.report.shared_view import class_sections, job_facts, short_run, 
 from tokonomics.report.wording import (
     ENCODER_SPEED,
     TOWER_SPEED,
+    delivered_text,
     duration_text,
     marked_old,
     percent_text,
@@ -24,12 +25,10 @@ from tokonomics.report.wording import (
 )
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.spread import Spread
-from tokonomics.traffic.slo import Latency
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, requests_a_second, seconds, usd
 
 if TYPE_CHECKING:
-    from tokonomics.sizing.search import ReplicasNeeded
+    from tokonomics.sizing.search import Trial
 
 _COLOURS: dict[str, blocks.Colour] = {
     "prefill": "blue", "decode": "green", "recomputed": "yellow", "abandoned": "red", "idle": "grey",
@@ -37,26 +36,17 @@ _COLOURS: dict[str, blocks.Colour] = {
 _SIDE_COLOURS: dict[str, blocks.Colour] = {
     "prefill busy": "blue", "prefill idle": "grey", "decode busy": "green", "decode idle": "grey",
 }  # fmt: skip
-"""Of the bill of a disaggregated fleet, whose sides have a price each."""
+"""Colours for the bill of a disaggregated fleet, whose sides have a price each."""
 
 
 def simulate(result: SimulateResult, request: Request) -> Answer:
     """Latency, throughput, where the time went, what failed."""
-    simulation, log = result.simulation, result.log
+    log, served = result.log, what_serves(result.simulation)
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
-    served = what_serves(simulation)
     drawn = {"What happens over time": lambda: charts.traffic.simulate_chart(result, result.timeline, served, subtitle)}
     view = partial(_simulation, result, getattr(request, "trace", None) is None)
-    found = result.playback
-    plays = partial(player, simulation, result, found) if found else None
+    plays = partial(player, result, result.playback) if result.playback else None
     return Answer(result, f"{served} under {log.source}", view, drawn, plays=plays)
-
-
-def _served_as(needed: "ReplicasNeeded") -> str:
-    """Behind which router, and with which limit on sequences, replicas are as few."""
-    router = f"; {option('router', needed.router)}" if needed.router and needed.replicas > 1 else ""
-    limit = f"; {option('max_sequences', needed.max_sequences)}" if needed.max_sequences else ""
-    return f"{router}{limit}"
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
@@ -132,33 +122,21 @@ def what_serves(simulation: Simulation) -> str:
 
 
 def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
-    def row(name: str, values: Spread) -> list[str]:
-        return [name, *map(time_text, (values.p50, values.p90, values.p95, values.p99, values.mean))]
-
-    rows = [
-        *([] if encoder else [row("first token (TTFT)", made.ttft_s), row("per token after (TPOT)", made.tpot_s)]),
-        row("whole request (e2e)" if encoder else "whole answer (e2e)", made.e2e_s),
-        row("of that, waiting", made.queue_s),
-    ]
-    return blocks.table(["latency", ">p50", ">p90", ">p95", ">p99", ">mean"], rows)
+    times = {} if encoder else {"first token (TTFT)": made.ttft_s, "per token after (TPOT)": made.tpot_s}
+    times |= {"whole request (e2e)" if encoder else "whole answer (e2e)": made.e2e_s, "of that, waiting": made.queue_s}
+    names = ("p50", "p90", "p95", "p99", "mean")
+    rows = [(what, *(time_text(getattr(spread, name)) for name in names)) for what, spread in times.items()]
+    return blocks.table(["latency", *(f">{name}" for name in names)], rows)
 
 
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
     for slo in made.slo:
         mark = blocks.Span("met   ", "best") if slo.met else blocks.Span("MISSED", "worst")
-        yield blocks.line(mark, f"  {slo.slo} {_delivered(slo, made)}, SLO {seconds(slo.objective_s)}")
+        yield blocks.line(mark, f"  {slo.slo} {delivered_text(slo)}, SLO {seconds(slo.objective_s)}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
         good = requests_a_second(f"{made.goodput_per_s:.3g}")
         yield blocks.line(f"{attained} of all requests answered within every SLO: {good}")
-
-
-def _delivered(slo: SloOutcome, made: Outcome) -> str:
-    """What was reached, or why nothing was."""
-    if slo.delivered_s is None and not slo.met and slo.slo.startswith(Latency.job) and made.sessions:
-        failed = f"{made.sessions.failed:,} of {plural(made.sessions.jobs, 'job')} failed"
-        return f"never: {failed}, and count as never finished"
-    return time_text(slo.delivered_s)
 
 
 def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
@@ -180,22 +158,23 @@ def _figures(made: SimulateResult) -> blocks.Facts:
     lost = (
         ("preemptions", made.preemptions, "requests lost their place and were computed again"),
         ("restarts", made.restarts, "requests began again when their replica failed"),
-        ("refused", made.refused, _why_refused(made)),
+        ("refused", made.refused, f"longer than the context of {rules.max_context:,} tokens or a replica's memory"),
         ("timed out", made.timed_out, "clients hung up"),
         ("never sent", unsent, "an earlier request of their session failed"),
         ("unserved", made.unserved - unsent, "no replica was up"),
         ("shed", made.shed, "turned away by the limits of their class"),
     )
-    autoscaled = simulation.fleet.autoscale
+    rate = made.total_tokens_per_s if encoder else made.output_tokens_per_s
+    written = "" if encoder else f"{made.total_tokens_per_s:,.0f} with prompts"
     replicas = f"paid for in the mean, {made.peak_replicas} at the most"
     return blocks.facts(
-        _throughput(made, encoder),
+        blocks.fact("read" if encoder else "output", f"{rate:,.0f} tok/s", written, number=rate, less="worse"),
         ("requests", f"{made.requests_per_s:,.3g}/s", f"{made.completed:,} of {made.requests:,} answered"),
         ("busy", percent(made.busy_share), f"of the paid time; {percent(made.useful_share)} computing what was used"),
         ("load", percent_text(made.load_share), "of the requests that full batches would finish"),
         ("batch", f"{made.batch:,.1f}", f"sequences in a step, in the mean; at most {rules.max_sequences:,}"),
         None if encoder else ("KV cache", percent(made.kv_peak_share), f"full at the most{room}"),
-        ("replicas", f"{made.mean_replicas:.3g}", replicas) if autoscaled else None,
+        ("replicas", f"{made.mean_replicas:.3g}", replicas) if simulation.fleet.autoscale else None,
         *_pools(made),
         ("cached", percent(made.cached_tokens / made.input_tokens), "of prompt tokens came from the cache")
         if made.cached_tokens
@@ -206,13 +185,6 @@ def _figures(made: SimulateResult) -> blocks.Facts:
         else None,
         *thinking_facts(made.thinking),
     )
-
-
-def _throughput(made: Outcome, encoder: bool) -> blocks.Fact:
-    """Tokens a second: those written, or those read where none are."""
-    name, rate = ("read", made.total_tokens_per_s) if encoder else ("output", made.output_tokens_per_s)
-    said = "no tokens are written" if encoder else f"{made.total_tokens_per_s:,.0f} with prompts"
-    return blocks.fact(name, f"{rate:,.0f} tok/s", said, number=rate, less="worse")
 
 
 def _pools(made: SimulateResult) -> list[blocks.Fact]:
@@ -232,43 +204,33 @@ def _pools(made: SimulateResult) -> list[blocks.Fact]:
     ]
 
 
-def _why_refused(made: SimulateResult) -> str:
-    if not made.too_long:
-        return "longer than a replica's memory holds"
-    context = f"longer than the model's context of {made.simulation.rules.max_context:,} tokens"
-    return context if made.too_long == made.refused else f"{context}, or than a replica's memory"
-
-
 def _hint(made: SimulateResult) -> blocks.Line | None:
-    """What to do next, where something stands out."""
+    """Say what to do next, where something stands out: the first of these that applies."""
     fleet, rules = made.simulation.fleet, made.simulation.rules
-    waits = (made.queue_s.p50 or 0.0) > 1.0
-    missed = made.slo_met is False
-    replicas, most = option("replicas"), option("max_sequences")
-    said = None
-    if made.sessions and made.too_long:
-        limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
-        said = f"Sessions grow longer than the model's {rules.max_context:,} tokens of context: {limit}."
-    elif made.refused == made.requests:
-        precision = f"{option('weights')}, {option('kv')}"
-        said = f"Nothing fits: choose a larger GPU, more of them ({option('tp')}), or a lower precision ({precision})."
-    elif waits and made.kv_peak_share < 0.5 and made.batch > 0.8 * rules.max_sequences * made.mean_replicas:
-        said = f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once ({most})."
-    elif fleet.prefill_replicas and (waits or missed):
-        prefill = option("prefill_replicas")
-        said = f"Add replicas to the busier side: {prefill} for first tokens, {replicas} for the others."
-    elif fleet.autoscale and (waits or missed):
-        said = "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."
-    elif made.hopeless:
-        said = f"An SLO is missed: {made.hopeless.reason}. {made.hopeless.what_to_do}"
-    elif missed:
-        said = f"An SLO is missed: add {replicas}, or ask tokonomics simulate --capacity how many it takes."
-    elif waits:
-        said = f"Requests queue for seconds: more than it holds. Add {replicas}, or ask tokonomics simulate --capacity."
-    elif made.preemptions > made.requests / 10:
-        said = f"The KV cache is too small for this batch: lower {most}, use {option('kv', 'fp8')}, or a larger GPU."
-    elif made.batch < 4 and made.busy_share < 0.5:
-        said = "The replica mostly waits: a smaller GPU or fewer replicas would do (tokonomics plan)."
+    waits, missed = (made.queue_s.p50 or 0.0) > 1.0, made.slo_met is False
+    full = made.batch > 0.8 * rules.max_sequences * made.mean_replicas
+    replicas, most, context = option("replicas"), option("max_sequences"), f"{rules.max_context:,} tokens of context"
+    limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
+    bits, kv = f"{option('weights')}, {option('kv')}", option("kv", "fp8")
+    hopeless = f"{made.hopeless.reason}. {made.hopeless.what_to_do}" if made.hopeless else ""
+    advice = (
+        (made.sessions and made.too_long, f"Sessions grow longer than the model's {context}: {limit}."),
+        (made.refused == made.requests, f"Nothing fits: take a larger GPU, more of them ({option('tp')}), or {bits}."),
+        (waits and made.kv_peak_share < 0.5 and full,
+         f"Requests wait although memory is free: the engine runs {rules.max_sequences:,} at once ({most})."),
+        (fleet.prefill_replicas and (waits or missed),
+         f"Add to the busier side: {option('prefill_replicas')} for first tokens, {replicas} for the others."),
+        (fleet.autoscale and (waits or missed),
+         "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."),
+        (made.hopeless, f"An SLO is missed: {hopeless}"),
+        (missed, f"An SLO is missed: add {replicas}, or ask tokonomics simulate --capacity how many it takes."),
+        (waits, f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics simulate --capacity."),
+        (made.preemptions > made.requests / 10,
+         f"The KV cache is too small for this batch: lower {most}, use {kv}, or a larger GPU."),
+        (made.batch < 4 and made.busy_share < 0.5,
+         "The replica mostly waits: a smaller GPU or fewer replicas would do (tokonomics plan)."),
+    )  # fmt: skip
+    said = next((text for applies, text in advice if applies), "")
     return blocks.hint(said) if said else None
 
 
@@ -280,12 +242,14 @@ def _capacity(result: CapacityResult) -> blocks.View:
     # As many digits as tell the rate that holds from the next that does not.
     digits = next((number for number in range(3, 10) if f"{best.rate:.{number}g}" != f"{best.at_most:.{number}g}"), 3)
     encoder = result.placed.model.is_encoder
-    output = f"{made.output_tokens_per_s:,.0f} output tokens a second"
-    if encoder:
-        output = f"{made.total_tokens_per_s:,.0f} tokens a second"
+    output = f"{made.output_tokens_per_s or made.total_tokens_per_s:,.0f} {'' if encoder else 'output '}tokens a second"
     paid = f"per million tokens {'of this log' if needed else 'at that rate'}, prompts included"
     price = cost.usd_per_mtok if cost else None
     traffic = f"{log.source}, {requests_a_second(f'{log.rate:.3g}')}"
+    if needed and needed.router and needed.replicas > 1:
+        traffic += f"; {option('router', needed.router)}"
+    if needed and needed.max_sequences:
+        traffic += f"; {option('max_sequences', needed.max_sequences)}"
     yield blocks.facts(
         blocks.fact("holds", f"{best.rate:,.{digits}g}/s", output, number=best.rate, less="worse"),
         ("fails at", f"{best.at_most:,.{digits}g}/s", best.breaks),
@@ -293,30 +257,40 @@ def _capacity(result: CapacityResult) -> blocks.View:
         ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
         if best.max_sequences
         else None,
-        ("log needs", plural(needed.replicas, "replica"), f"{traffic}{_served_as(needed)}") if needed else None,
+        ("log needs", plural(needed.replicas, "replica"), traffic) if needed else None,
         ("costs", usd(price), paid, price) if price is not None else None,
     )
     judged = needed.outcome if needed else made
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
     yield short_run(judged, needed is None)
-    rows: list[list[blocks.Piece]] = []
-    for trial in best.trials:
-        then, holds = trial.outcome, blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")
-        latencies = [(slo.delivered_s, slo.met) for slo in then.slo or _tails(then)]
-        seen = (blocks.Span(time_text(delivered_s), "" if met else "bad") for delivered_s, met in latencies)
-        tokens = f"{then.total_tokens_per_s if encoder else then.output_tokens_per_s:,.0f}"
-        rows.append([f"{trial.rate:,.{digits}g}", *seen, tokens, holds])
-    named = (f">{slo.slo}" for slo in made.slo or _tails(made))
-    yield blocks.table([">requests/s", *named, ">tok/s" if encoder else ">tok/s out", ""], rows)
+    limited, limits = any(trial.max_sequences for trial in best.trials), result.placed.limits
+    yield blocks.listed(
+        best.trials,
+        (">requests/s", lambda trial: f"{trial.rate:,.{digits}g}"),
+        (">batch limit", lambda trial: f"{trial.max_sequences or limits.max_sequences:,}") if limited else None,
+        *((f">{slo.slo}", partial(_of_trial, place)) for place, slo in enumerate(made.slo or _tails(made))),
+        (">tok/s", lambda trial: f"{trial.outcome.total_tokens_per_s:,.0f}")
+        if encoder
+        else (">tok/s out", lambda trial: f"{trial.outcome.output_tokens_per_s:,.0f}"),
+        ("", lambda trial: blocks.Span("holds", "good") if trial.holds else blocks.Span("does not", "bad")),
+    )
     yield from class_sections(result.classes, rate=best.rate)
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
         f"{log.source}: {result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
         "the two rates are 1 % apart.",
+        "Replicas behind one router share their bursts: n of them hold more than n times this rate, so "
+        "`tokonomics plan` may need fewer.",
         _price_text(cost, True) if cost else "",
     )
+
+
+def _of_trial(place: int, trial: "Trial") -> blocks.Span:
+    """What one of the SLOs came to in a trial."""
+    slo = (trial.outcome.slo or _tails(trial.outcome))[place]
+    return blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
 
 
 def _tails(made: Outcome) -> tuple[SloOutcome, ...]:

@@ -1,12 +1,13 @@
 """Tenants apart and together: replicas and bills, latency and shares, the noisy one, LoRA."""
 
+import math
 from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.levers.lora import LoraLever
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
-from tokonomics.levers.tenancy import FleetRow, Pooling, TenantRow
+from tokonomics.levers.noisy_neighbour import NoisyNeighbour
+from tokonomics.levers.tenancy import Pooling, TenantRow
 from tokonomics.questions.request import Request
 from tokonomics.questions.tenants import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts
@@ -20,7 +21,7 @@ _SHOWN = 12
 _FEW = 100
 """Requests below which a p99 is the slowest of them."""
 _LATER = 1.05
-"""Times the TTFT p99 alone from which first tokens are said to come later: what another seed changes is less."""
+"""Factor on the TTFT p99 from which first tokens count as later: another seed changes less."""
 
 
 def tenants(result: TenantsResult, request: Request) -> Answer:
@@ -31,12 +32,12 @@ def tenants(result: TenantsResult, request: Request) -> Answer:
 
 
 def _sections(result: TenantsResult) -> blocks.View:
-    yield blocks.section(_headline(result), _figures(result), *_why(result), _growth(result))
+    noisy = result.noisy_neighbour
+    takes = f"{plural(noisy.needs, 'replica')} together, and {noisy.apart_needs} with {noisy.tenant} on its own"
+    growth = blocks.hint(f"If {noisy.tenant} sends {noisy.times} times as much, it takes {takes}.")
+    yield blocks.section(_headline(result), _figures(result), *_why(result), growth)
     targets = f", meeting {', '.join(result.slos)} for each" if result.slos else " that keep up"
-    fleets = [_fleet(row, result) for row in (result.apart, result.together, *result.what_if)]
-    heads = ["!", ">replicas", ">$/hour", ">against apart", ">load", ">busy", ">correlation"]
-    cheaper = 1 if result.bill.saved_usd > 0 else 0
-    yield blocks.section(blocks.table(heads, fleets, best=cheaper), title=f"The fewest replicas{targets}")
+    yield blocks.section(_fleets(result), title=f"The fewest replicas{targets}")
     yield blocks.section(_tenants(result), _too_few(result), title="What each tenant sees and pays")
     yield from class_sections(result.classes)
     if result.sale is not None:
@@ -45,7 +46,6 @@ def _sections(result: TenantsResult) -> blocks.View:
         lines = [[row.value, f"{row.requests:,}", usd(row.pays_usd_per_hour)] for row in bill.values]
         table = blocks.table([f"!{bill.label}", ">requests", ">pays $/h"], lines, shown=_SHOWN)
         yield blocks.section(table, title=f"The same bill by {bill.label}")
-    noisy = result.noisy_neighbour
     yield blocks.section(_noisy(noisy), title=f"Noisy neighbour: {noisy.tenant} sends {noisy.times} times as much")
     if result.lora:
         yield blocks.section(_lora(result.lora), title="One base, an adapter for each")
@@ -66,12 +66,13 @@ def _headline(pooling: TenantsResult) -> blocks.Line:
 
 
 def _figures(pooling: Pooling) -> blocks.Facts:
-    apart, together, bill = pooling.apart, pooling.together, pooling.together.usd_per_hour
-    return blocks.facts(
-        blocks.fact("replicas", f"{together.replicas}", f"together, {apart.replicas} apart", number=together.replicas),
-        blocks.fact("bill", f"{usd(bill)}/h", f"together, {usd(apart.usd_per_hour)} apart", number=bill),
-        blocks.fact("load", percent_text(together.load_share), f"together, {percent_text(apart.load_share)} apart"),
+    apart, together = pooling.apart, pooling.together
+    rows = (
+        ("replicas", f"{together.replicas}", f"{apart.replicas}", together.replicas),
+        ("bill", f"{usd(together.usd_per_hour)}/h", usd(apart.usd_per_hour), together.usd_per_hour),
+        ("load", percent_text(together.load_share), percent_text(apart.load_share), None),
     )
+    return blocks.facts(*((name, shared, f"together, {own} apart", number) for name, shared, own, number in rows))
 
 
 def _why(pooling: Pooling) -> Iterable[blocks.Line]:
@@ -80,33 +81,26 @@ def _why(pooling: Pooling) -> Iterable[blocks.Line]:
         fewer = plural(pooling.together.replicas - 1, "replica")
         why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others"
         yield blocks.line(f"{why}: on {fewer} {pooling.one_fewer}.")
-    worst = max(pooling.tenants, key=_times_later)
-    if _times_later(worst) > _LATER and not pooling.slos:
-        later = f"for {worst.tenant} {_times_later(worst):.2g} times at the p99"
+    later = {row.tenant: (row.shared.ttft_p99_s or 0) / (row.alone.ttft_p99_s or math.inf) for row in pooling.tenants}
+    worst, times = max(later.items(), key=lambda pair: pair[1])
+    if times > _LATER and not pooling.slos:
         asks = f"no SLO is set: say with {option('slo')} what may not get worse"
-        yield blocks.hint(f"First tokens come later when shared, {later}; {asks}.")
+        yield blocks.hint(f"First tokens come later when shared, {times:.2g} times at the p99 for {worst}; {asks}.")
 
 
-def _times_later(row: TenantRow) -> float:
-    alone, shared = row.alone.ttft_p99_s, row.shared.ttft_p99_s
-    return shared / alone if alone and shared else 1.0
-
-
-def _growth(result: TenantsResult) -> blocks.Line:
-    noisy = result.noisy_neighbour
-    target = "to meet every SLO" if result.slos else "to keep up"
-    sizes = (
-        f"{plural(noisy.needs, 'replica')} {target} together, and {noisy.apart_needs} with {noisy.tenant} on its own"
+def _fleets(pooling: Pooling) -> blocks.Table:
+    apart, whole = pooling.apart, pooling.apart.usd_per_hour
+    return blocks.listed(
+        (apart, pooling.together, *pooling.what_if),
+        ("!", lambda row: row.name),
+        (">replicas", lambda row: f"{row.replicas}"),
+        (">$/hour", lambda row: usd(row.usd_per_hour)),
+        (">against apart", lambda row: "" if row is apart else f"{row.usd_per_hour / whole * 100 - 100:+.0f} %"),
+        (">load", lambda row: percent_text(row.load_share)),
+        (">busy", lambda row: percent(row.busy_share)),
+        (">correlation", lambda row: "" if row.correlation is None else f"{row.correlation:.2f}"),
+        best=1 if pooling.bill.saved_usd > 0 else 0,
     )
-    return blocks.hint(f"If {noisy.tenant} sends {noisy.times} times as much, it takes {sizes}.")
-
-
-def _fleet(row: FleetRow, pooling: Pooling) -> list[str]:
-    less = row.usd_per_hour / pooling.apart.usd_per_hour - 1
-    against = "" if row is pooling.apart else f"{less * 100:+.0f} %"
-    shares = [percent_text(row.load_share), percent(row.busy_share)]
-    correlation = "" if row.correlation is None else f"{row.correlation:.2f}"
-    return [row.name, f"{row.replicas}", usd(row.usd_per_hour), against, *shares, correlation]
 
 
 def _tenants(pooling: Pooling) -> blocks.Table:
@@ -123,13 +117,9 @@ def _tenants(pooling: Pooling) -> blocks.Table:
 
 
 def _too_few(pooling: Pooling) -> blocks.Line | None:
-    few = [row for row in pooling.tenants if row.requests < _FEW]
-    if not few:
-        return None
-    least = min(few, key=lambda row: row.requests)
-    whose = f"{least.tenant} sends {plural(least.requests, 'request')}"
-    others = f", {plural(len(few) - 1, 'other tenant')} under {_FEW} as well" if len(few) > 1 else ""
-    return blocks.hint(f"{whose}{others}: their p99 is their slowest request, and chance. Give a longer log.")
+    few = ", ".join(row.tenant for row in pooling.tenants if row.requests < _FEW)
+    said = f"Fewer than {_FEW} requests, so that a p99 is the slowest one, and chance: {few}. Give a longer log."
+    return blocks.hint(said) if few else None
 
 
 def _tenant(row: TenantRow, checked: bool) -> list[str]:
@@ -158,15 +148,18 @@ def _sold(sale: TenantsSale) -> Iterable[blocks.Block]:
 
 
 def _noisy(noisy: NoisyNeighbour) -> blocks.Table:
-    heads = ["!", ">replicas", ">its TTFT p99", ">TPOT p99", ">within", ">others' TTFT p99", ">TPOT p99", ">within"]
-    return blocks.table([*heads, ">worst TTFT p99"], [_case(row) for row in noisy.rows])
-
-
-def _case(row: NoisyRow) -> list[str]:
-    cells = []
-    for seen in (row.noisy, row.others):
-        cells += [time_text(seen.ttft_p99_s), time_text(seen.tpot_p99_s), tenths_text(seen.within)]
-    return [row.name, f"{row.replicas}", *cells, time_text(row.worst_ttft_p99_s)]
+    return blocks.listed(
+        noisy.rows,
+        ("!", lambda row: row.name),
+        (">replicas", lambda row: f"{row.replicas}"),
+        (">its TTFT p99", lambda row: time_text(row.noisy.ttft_p99_s)),
+        (">TPOT p99", lambda row: time_text(row.noisy.tpot_p99_s)),
+        (">within", lambda row: tenths_text(row.noisy.within)),
+        (">others' TTFT p99", lambda row: time_text(row.others.ttft_p99_s)),
+        (">TPOT p99", lambda row: time_text(row.others.tpot_p99_s)),
+        (">within", lambda row: tenths_text(row.others.within)),
+        (">worst TTFT p99", lambda row: time_text(row.worst_ttft_p99_s)),
+    )
 
 
 def _lora(lever: LoraLever) -> blocks.Facts:
@@ -196,7 +189,7 @@ def _notes(result: TenantsResult) -> blocks.Line:
     moved = any(row.name.startswith("if all peaks") for row in result.what_if)
     return blocks.note(
         f"{result.source}: {plural(result.requests, 'request')} in {seconds(result.duration_s)}.",
-        "load: work ÷ what full batches would do in the paid time. busy: some request was computed, be it one.",
+        "load: work ÷ what full batches would do in the paid time. busy: at least one request was running.",
         f"used: GPU time in full batches. unused: the rest, {_rule(result)} (docs/tenants.md).",
         "" if moved else "Peaks are not moved: no two tenants have a time of day in this trace.",
         f"Price of a replica: {result.price_from}." if result.price_from else "",

@@ -15,7 +15,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import turn_table
 from tokonomics.report.wording import NO_VALUE, duration_text, how_long
 from tokonomics.traffic.sessions import SessionSummary
-from tokonomics.traffic.summary import Idle, LengthSummary, Peak, TraceSummary
+from tokonomics.traffic.summary import Idle, TraceSummary
 from tokonomics.traffic.tally import PaidBy, PaidValue
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, usd
 
@@ -38,8 +38,12 @@ def _sections(made: TraceSummary, request: Request) -> blocks.View:
     if len(made.curve) > 1:
         yield _bars(made)
     yield blocks.facts(*_arrivals(made))
-    lengths = [_lengths("prompt", made.input), _lengths("answer", made.output)]
-    yield blocks.table(["tokens", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">all"], lengths)
+    names = ("p50", "p90", "p95", "p99", "max")
+    lengths = [
+        (kind, f"{tokens.mean:,.0f}", *(f"{getattr(tokens, name):,}" for name in names), count(tokens.total))
+        for kind, tokens in (("prompt", made.input), ("answer", made.output))
+    ]
+    yield blocks.table(["tokens", ">mean", *(f">{name}" for name in names), ">all"], lengths)
     if made.sessions:
         yield from _sessions(made.sessions)
     if made.by:
@@ -67,8 +71,10 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
     if made.rate:
         speed = f"{count(made.tokens_per_second)} tokens/s"
         yield blocks.fact("mean rate", _rate(made.rate), speed, number=made.rate, less="worse")
-    for place, peak in enumerate(made.peaks):
-        yield blocks.fact(f"peak {seconds(peak.window_s)}", _rate(peak.rate), _peak_note(peak, first=not place))
+    for peak in made.peaks:
+        spread = "" if peak.dispersion is None else f"; variance ÷ mean {_two_digits(peak.dispersion)} (Poisson: 1)"
+        said = f"{_times(peak.over_mean)} the mean{spread}"
+        yield blocks.fact(f"peak {seconds(peak.window_s)}", _rate(peak.rate), said)
     if made.clock_step_s is not None:
         steps = f"times come in steps of {seconds(made.clock_step_s)}, {percent(made.same_time)} of them repeated"
         yield blocks.fact("burstiness", NO_VALUE, f"{steps}: what happens within a step is not known")
@@ -98,18 +104,6 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
     if made.by_weekday:
         days = ", ".join(f"{day} {share:.2g}" for day, share in zip(_DAYS, made.by_weekday, strict=True))
         yield blocks.fact("weekdays", "", f"÷ the mean: {days}")
-
-
-def _peak_note(peak: Peak, first: bool) -> str:
-    said = f"{_times(peak.over_mean)} the mean"
-    if peak.dispersion is None:
-        return said
-    return f"{said}; variance ÷ mean {_two_digits(peak.dispersion)}{' (Poisson: 1)' if first else ''}"
-
-
-def _lengths(name: str, lengths: LengthSummary) -> list[str]:
-    figures = (lengths.p50, lengths.p90, lengths.p95, lengths.p99, lengths.max)
-    return [name, f"{lengths.mean:,.0f}", *(f"{figure:,}" for figure in figures), count(lengths.total)]
 
 
 def _bars(made: TraceSummary) -> blocks.Line:
@@ -188,7 +182,7 @@ def _idle(idle: Idle) -> blocks.View:
 def _notes(made: TraceSummary) -> Iterable[blocks.Line]:
     notes = [*made.notes]
     if made.bad_rows:
-        notes += [f"{plural(made.bad_rows, 'row')} could not be used; the first:"]
+        notes.append(f"{plural(made.bad_rows, 'row')} could not be used; the first:")
         notes += [f"  {problem}" for problem in made.first_problems]
     if made.out_of_order:
         notes.append(f"{plural(made.out_of_order, 'row')} out of order, put in order.")
@@ -200,7 +194,7 @@ def _notes(made: TraceSummary) -> Iterable[blocks.Line]:
 
 
 def _rate(requests_per_s: float) -> str:
-    """By the second, or by the hour where that would read as nothing."""
+    """Write a rate per second, or per hour where it is below 0.01/s."""
     by, number = ("s", requests_per_s) if requests_per_s >= 0.01 else ("h", requests_per_s * 3600)
     return f"{count(float(f'{number:.3g}'))}/{by}"
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokonomics.errors import option
 from tokonomics.measure.accuracy_points import BAND, AccuracyPoint, DrawnErrors, UnseenErrors
 from tokonomics.measure.calibrate import GroupResult
-from tokonomics.measure.replay import Figure, Replay, ReplayComparison, ReplayedRun
+from tokonomics.measure.replay import Figure, Replay, ReplayComparison
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, Validation
 from tokonomics.physics.calibration import Correction, Fitted, HeldOut, Kernels, Profile
 from tokonomics.questions.calibrate import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
@@ -80,17 +80,13 @@ def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
 
 def _taught(result: Validation) -> str:
     """Whether the model was fitted on these rows, as far as their table says."""
-    taught = result.splits.get(TAUGHT, 0)
-    others = sorted(name for name in result.splits if name != TAUGHT)
-    if taught and others:
-        alone = " or ".join(option("split", name) for name in others)
-        rows = f"{plural(taught, 'row')} of split {TAUGHT} taught the model, the others did not"
-        return f"Mixed: {rows} ({alone} scores them alone)."
-    if taught:
-        return f"These rows (split {TAUGHT}) taught the model: new ones are predicted less well."
-    if others:
-        return f"These rows (split {', '.join(others)}) did not teach the model."
-    return "The file has no splits: it does not say whether any of its rows taught the model."
+    if not result.splits:
+        return "The file has no splits: it does not say whether any of its rows taught the model."
+    if not (taught := result.splits.get(TAUGHT, 0)):
+        return "None of these rows taught the model."
+    others = " or ".join(option("split", name) for name in sorted(result.splits) if name != TAUGHT)
+    fewer = f" ({others} scores the others alone)" if others else ""
+    return f"{taught:,} of these rows taught the model{fewer}: new ones are predicted less well."
 
 
 def _reasons(reasons: Mapping[str, int], heading: str) -> blocks.Table:
@@ -113,7 +109,14 @@ def _replay(result: Replay) -> blocks.View:
     yield blocks.table(["!run", "!figure", ">measured", ">predicted", ">error"], rows)
     guessed = any(run.fit.host_is_guessed for run in result.runs)
     yield blocks.section(
-        blocks.note(*dict.fromkeys(map(_source, result.runs))),
+        blocks.note(
+            *dict.fromkeys(
+                f"Step times fitted on {', '.join(run.fitted_on)}: {plural(run.fit.decode_steps, 'step')} without "
+                f"prompts (median error {percent(run.fit.decode_error)}), {run.fit.prompt_steps:,} with "
+                f"({percent(run.fit.prompt_error)})."
+                for run in result.runs
+            )
+        ),
         blocks.hint("Few of those steps waited for the host: its time is a guess.") if guessed else None,
     )
 
@@ -123,14 +126,6 @@ def replayed(figure: Figure, pair: ReplayComparison) -> tuple[str, str, str]:
     values = pair.measured, pair.predicted
     first, second = (f"{value:,.0f}" if figure is Figure.output_tok_s else seconds(value) for value in values)
     return first, second, signed_text(pair.error)
-
-
-def _source(run: ReplayedRun) -> str:
-    fit = run.fit
-    return (
-        f"Step times fitted on {', '.join(run.fitted_on)}: {plural(fit.decode_steps, 'step')} without prompts "
-        f"(median error {percent(fit.decode_error)}), {fit.prompt_steps:,} with ({percent(fit.prompt_error)})."
-    )
 
 
 # --- what a probe or a calibration found -----------------------------------------------------------------------------
@@ -173,8 +168,7 @@ def _learned(result: CalibrateResult) -> blocks.Line:
     if judged:
         group, figure = judged[0], judged[0].held_out[0]
         off = f"{_named(figure.figure).capitalize()} off by {_error(figure.after)}"
-        more = f", and {plural(len(judged) - 1, 'server')} more" if len(judged) > 1 else ""
-        return blocks.headline(off, f" on held-out loads, {_error(figure.before)} before: {group.what}{more}")
+        return blocks.headline(off, f" on held-out loads, {_error(figure.before)} before: {group.what}")
     if result.profile.corrections or result.profile.kernels:
         learned = plural(len(result.profile.corrections), "correction")
         return blocks.headline(learned, " learned; no load was left to judge them")
@@ -257,7 +251,7 @@ def _numbers(found: Correction) -> str:
 
 
 def _or_none(time_s: float) -> str:
-    """A time that rounds away beside any step is none."""
+    """Write a time; one that rounds away beside any step reads 0 ms."""
     return seconds(time_s) if time_s > 1e-8 else "0 ms"
 
 
@@ -325,9 +319,10 @@ def accuracy(
     yield blocks.facts(_own(own, joined, drawn.yours, kind) if own is not None else None, *_drawn(drawn, kind))
     if own is None:
         yield blocks.hint("Compare it with your own: drop the results of a load test anywhere on this page.")
+    seen = lambda source: not any(name in source for name in _UNSEEN)  # noqa: E731
     unknown = [NO_VALUE] * 3
     served = [(row.what, f"{row.n:,}", f"at most {_exact(row)}", *unknown, "reported: of either model") for row in real]
-    kept = [(name, *_recorded_errors(rows[name]), rows[name]["target"]) for name in sorted(rows, key=_is_seen)]
+    kept = [(name, *_recorded_errors(rows[name]), rows[name]["target"]) for name in sorted(rows, key=seen)]
     yield blocks.table(["measurements", *_ERRORS, "target"], [*served, *kept], "Predictions against measurements")
     yield blocks.table(
         ["!group", "by", *_ERRORS],
@@ -344,10 +339,6 @@ def accuracy(
         *(blocks.line(f"{reason}: {plural(number, 'row')}") for reason, number in left.items()), title="Not predicted"
     )
     yield blocks.note(f"Made {recorded['date']} on {recorded['machine']} with `{recorded['command']}`.")
-
-
-def _is_seen(source: str) -> bool:
-    return not any(name in source for name in _UNSEEN)
 
 
 def _exact(row: UnseenErrors) -> str:
@@ -384,7 +375,7 @@ def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[Accurac
 
 
 def _drawn(drawn: DrawnErrors, kind: str) -> Iterable[blocks.Fact]:
-    """Of the points in the chart: how many, how far off, and that by how their speed is known."""
+    """Say how many points the chart has and how far off they are, by how their speed is known."""
     if not drawn.points:
         yield blocks.fact("in the chart", "none", f"no {kind} is of that choice")
         return

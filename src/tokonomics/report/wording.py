@@ -1,17 +1,21 @@
 """Phrases that several views share."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from tokonomics.catalog.offers import OLDER
+from tokonomics.catalog.offers import OLDER, UNSPECIFIED
+from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
 from tokonomics.planner.compare import Cell, Comparison
+from tokonomics.planner.plan_answer import Candidate
 from tokonomics.report import blocks
 from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import SloOutcome
+from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
@@ -22,13 +26,10 @@ from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plur
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
 """How the speed of an encoder is known."""
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
-"""How that of a vision tower is (``physics.attention_kernels.GEMM_SHARE``)."""
+"""How the speed of a vision tower is known (``physics.attention_kernels.GEMM_SHARE``)."""
 OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."
 """What the mark on old prices means."""
-FEWER_BITS = (
-    f"* weights or KV cache at fewer bits than published: check quality on your own task ({option('min_weights')}, "
-    f"{option('kv')})."
-)
+FEWER_BITS = f"* fewer bits than published: check quality on your own task ({option('min_weights')}, {option('kv')})."
 """What the mark on precisions means."""
 PROFILED = (
     "Profile: measured = calibrated on this layout; carried over = corrected as the nearest layout that was, where "
@@ -41,9 +42,57 @@ _MONTHS_IN_MONTHS = 24
 """Longer ages are told in the next larger unit."""
 
 
+_PROVIDERS = {
+    "aws": "AWS", "azure": "Azure", "cudo": "CUDO", "do": "DigitalOcean", "fluidstack": "FluidStack",
+    "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs", "oci": "Oracle Cloud",
+    "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod", "vast": "Vast.ai",
+}  # fmt: skip
+"""Names as the providers write them; the others are their key with a capital letter."""
+
+
+def provider_text(provider: str) -> str:
+    """``AWS``, ``Google Cloud``, ``Lambda``; of a price list of one's own, the name that stands there."""
+    if seller_of(provider) is None:
+        return provider
+    return _PROVIDERS.get(provider, provider.capitalize())
+
+
+def gpu_text(gpu: str) -> str:
+    """``H100``, ``A100 80GB``, ``RTX 5090``, ``RTX PRO 6000``."""
+    return re.sub("(RTX|PRO)(?=[A-Z0-9])", r"\1 ", gpu.removesuffix("-SXM").replace("-", " "))
+
+
+def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: str = UNSPECIFIED) -> str:
+    """``AWS p5.48xlarge, 8× H100, us-east-1``; ``Yotta, RTX 5090, us-east-3``.
+
+    Instance types of hyperscalers, and of price lists of one's own, are names that people know and order by. Those of
+    other sellers spell out the GPU, the cores and the memory, so the GPU says enough.
+    """
+    known = seller_of(provider) in (None, Seller.hyperscaler)
+    seller = f"{provider_text(provider)} {instance}" if known else provider_text(provider)
+    several = f"{gpus}× " if gpus > 1 else ""
+    where = "" if region == UNSPECIFIED else f", {region}"
+    return f"{seller}, {several}{gpu_text(gpu)}{where}"
+
+
+def rented_text(row: Candidate) -> str:
+    """The machines of a candidate, without their region: ``2 × RunPod, L40S``."""
+    machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances)
+    return f"{row.instances:,} × {machine}" if row.instances > 1 else machine
+
+
+def bought_text(bill: Bill) -> str:
+    """The machines of a bill in words: ``3 × RunPod, L40S, US, on demand``."""
+
+    def named(found: re.Match[str]) -> str:
+        return f"{found[1]} × {machine_text(found[2], found[3], bill.gpu)}"
+
+    return re.sub(r"(\d+)× (\S+) ([^,;]+)", named, bill.bought)
+
+
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     """How a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
-    others = " and ".join(speed_from)
+    others = " and ".join(map(gpu_text, speed_from))
     if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
@@ -57,7 +106,7 @@ def known_text(speed: Speed, profiled: Coverage | None) -> str:
 
 def speed_word(speed: Speed, speed_from: Sequence[str]) -> str:
     """``timed``, ``scaled from H100-SXM``, ``assumed``."""
-    others = f" from {' and '.join(speed_from)}" if speed is Speed.scaled and speed_from else ""
+    others = f" from {' and '.join(map(gpu_text, speed_from))}" if speed is Speed.scaled and speed_from else ""
     return f"{speed.value}{others}"
 
 
@@ -91,7 +140,7 @@ def age_text(days: int) -> str:
 
 
 def aged(*ages: int) -> str:
-    """``; price 8 months old`` behind an answer, of prices so many days old; those of the last days need no word."""
+    """Say how old prices are, behind an answer: ``; price 8 months old``. Those of the last two days need no word."""
     oldest = max(ages, default=0)
     if oldest <= 1:
         return ""
@@ -99,7 +148,7 @@ def aged(*ages: int) -> str:
 
 
 def aged_since(*quoted: date) -> str:
-    """The same, of the days on which the prices were quoted."""
+    """Like ``aged``, from the days on which the prices were quoted."""
     return aged(*((today() - day).days for day in quoted))
 
 
@@ -139,7 +188,7 @@ def minus_text(share: float) -> str:
 
 
 def delivered_text(slo: SloOutcome) -> str:
-    """The latency that an SLO is judged by; of requests that are never answered ``never``."""
+    """The latency that an SLO is judged by; ``never`` where requests are never answered."""
     return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
@@ -152,7 +201,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def how_long(made: TraceSummary) -> str:
-    """After the number of requests of a log."""
+    """Say how long a log lasts, behind its number of requests."""
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
@@ -211,5 +260,5 @@ def span_text(first: int, last: int) -> str:
 
 
 def gap_text(gap: float) -> str:
-    """A share that is proven; never as none, which no solver proves."""
+    """Write a proven gap, at least 0.01 %: no solver proves none."""
     return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"

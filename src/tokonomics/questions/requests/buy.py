@@ -92,7 +92,7 @@ class PlanRequest(
     )
     top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
-    explain: Switch = declared("Show what would flip the choice or move the bill; slower.", False)
+    explain: Switch = declared("Show energy, sources, words, what flips the choice; slower.", False)
     deploy: Texts | None = declared(
         "The files that start the pick: vllm, kubernetes … (docs/deploy.md)",
         example=["vllm"],

@@ -11,7 +11,7 @@ from tokonomics.money.fleet import FleetPurchase
 from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.route_models import RouteReport, RouteWay
 from tokonomics.report.charts import style
-from tokonomics.report.wording import and_slos, workload_text
+from tokonomics.report.wording import and_slos, machine_text, workload_text
 from tokonomics.units import TOKENS_PER_MTOK, count, percent, requests_a_second, usd
 
 # --- bills against volume --------------------------------------------------------------------------------------------
@@ -225,7 +225,8 @@ def _series(report: FleetReport, purchases: Iterable[FleetPurchase]) -> tuple[di
         kind = report.kind(purchase.offer)
         terms = purchase.terms.replace("_", " ")
         place = f" {purchase.place}" if purchase.place else ""
-        name = f"{kind.instance}, {terms}{place} ({kind.gpus}×{kind.gpu})"
+        machine = machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus)
+        name = f"{machine}, {terms}{place}"
         if len(palette) >= _MOST_SERIES:
             name = f"other {terms}"
         if name not in palette:

@@ -22,7 +22,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.vary import CostRange
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report.charts import style
-from tokonomics.report.wording import signed_text
+from tokonomics.report.wording import machine_text, rented_text, signed_text
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import count, percent, requests_a_second, seconds, usd
 
@@ -133,7 +133,8 @@ def _is_pick(point: FrontierPoint, best: Candidate) -> bool:
 def _way(fleet: FrontierPoint | Candidate, split: str) -> str:
     """What a fleet is of, however many replicas it has: by that the page knows it in the next answer."""
     each = f"{fleet.gpus_per_replica} " if fleet.gpus_per_replica > 1 else ""
-    return f"{each}{fleet.gpu}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {fleet.provider} {fleet.instance}"
+    machine = machine_text(fleet.provider, fleet.instance, fleet.gpu)
+    return f"{each}{fleet.gpu}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {machine}"
 
 
 def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
@@ -161,7 +162,7 @@ def _pick(best: Candidate, plan: Plan, frontier: Frontier, bills: CostRange | No
         "weights": best.weights,
         "provider": best.provider,
         "way": _way(best, f"{split}{best.weights}{kv}{drafts}"),
-        "deployment": f"The pick: {layout_text(best)}, {best.engine} at {best.provider} {best.instance}",
+        "deployment": f"The pick: {layout_text(best)}, {best.engine} at {rented_text(best)}",
         "price": _price_text(best.usd_per_mtok.blended, best.usd_per_month),
         "slo": _verdict(best.simulated, bool(plan.slos)),
         "usd": best.usd_per_mtok.blended,

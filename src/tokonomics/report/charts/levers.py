@@ -38,11 +38,12 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
     def bar(name: str, low: float, high: float, kind: str, label: str) -> style.Row:
         return {"step": name, "low": low, "high": high, "kind": kind, "label": label}
 
+    def price(name: str, bill: Bill) -> style.Row:
+        return {"step": name, "usd": bill.usd_per_mtok.blended, "label": usd(bill.usd_per_mtok.blended)}
+
     first = "one request at a time"
     bills = [bar(first, 0.0, start.usd_per_month, "bill", usd(start.usd_per_month))]
-    prices: list[style.Row] = [
-        {"step": first, "usd": start.usd_per_mtok.blended, "label": usd(start.usd_per_mtok.blended)}
-    ]
+    prices = [price(first, start)]
     before = start.usd_per_month
     for place, step in enumerate(stack.steps, 1):
         after, name = step.bill.usd_per_month, f"{place}. {step.name}"
@@ -50,9 +51,7 @@ def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
         share = abs(step.saved_share) * 100
         label = "0 %" if share < 0.05 else f"{'−' if after < before else '+'}{share:.1f} %, {usd(after)} left"
         bills.append(bar(name, min(before, after), max(before, after), kind, label))
-        prices.append(
-            {"step": name, "usd": step.bill.usd_per_mtok.blended, "label": usd(step.bill.usd_per_mtok.blended)}
-        )
+        prices.append(price(name, step.bill))
         before = after
     bills.append(bar("what is left", 0.0, least, "bill", usd(least)))
     order = [row["step"] for row in bills]
@@ -148,9 +147,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _said(share: float) -> str:
     """In words, so that no sign stands against that of the axis."""
-    if abs(share) < _NOTHING:
-        return "saves 0 %"
-    return f"saves {percent(share)}" if share > 0 else f"costs {percent(-share)} more"
+    return f"saves {percent(share)}" if share >= -_NOTHING else f"costs {percent(-share)} more"
 
 
 # --- caching ---------------------------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ def _settings(lever: PrefixCacheLever) -> style.Marks:
     x = style.across("prefill", "replicas busy with prompts", style.linear(0, most * 1.45))
     y = style.names("setting", [row["setting"] for row in rows])
     title = "Prompt work, and the bill of the fewest replicas that keep up"
-    marks = style.bars(rows, color=style.BLUE).encode(x=x, y=y), style.labels(rows).encode(x=x, y=y)
+    marks = style.labelled_bars(rows, x, y, {"color": style.BLUE})
     return style.panel(*marks, width=_WIDTH, height=_HEIGHT, title=title)
 
 
@@ -256,13 +253,10 @@ def _fleets(pooling: Pooling) -> style.Marks:
     y = style.names("fleet", [fleet.name for fleet in fleets], 220)
     most = max(fleet.replicas for fleet in fleets)
     x = style.across("replicas", "replicas", style.linear(0, most * 1.6), tickMinStep=1, grid=False, format="d")
-    blocks = style.bars(rows).encode(
-        x=x, y=y, color=style.colours("kind", {"these": style.BLUE, "supposed": style.LIGHT_BLUE}, named=False)
-    )
+    colour = style.colours("kind", {"these": style.BLUE, "supposed": style.LIGHT_BLUE}, named=False)
     title = f"The fewest replicas that {'meet the SLOs' if pooling.slos else 'keep up'}"
-    return style.panel(
-        blocks, style.labels(rows).encode(x=x, y=y), width=_TENANTS_WIDTH, height=alt.Step(34), title=title
-    )
+    marks = style.labelled_bars(rows, x, y, color=colour)
+    return style.panel(*marks, width=_TENANTS_WIDTH, height=alt.Step(34), title=title)
 
 
 def _noisy(noisy: NoisyNeighbour, slos: Sequence[Slo]) -> style.Marks:

@@ -38,8 +38,9 @@ _KINDS: dict[str, tuple[str, list[int]]] = {
 def bench_chart(result: PricedRun) -> alt.TopLevelMixin:
     """Four panels on one axis of load; without a price three."""
     run = result.run
+    speeds = [_load_row(point, "measured", point.output_tokens_per_s) for point in run.points]
     panels = [
-        _load_panel(result, "Output tokens per second", _throughput(result)),
+        _load_panel(result, "Output tokens per second", speeds + _predicted(result, Metric.output_tok_s)),
         _load_panel(result, "Time to first token", _latency(result, "ttft"), labelExpr=style.AS_TIME),
         _load_panel(result, "Time per output token", _latency(result, "tpot"), labelExpr=style.AS_TIME),
     ]
@@ -49,29 +50,12 @@ def bench_chart(result: PricedRun) -> alt.TopLevelMixin:
     return style.whole(
         alt.vconcat(*rows, spacing=20).resolve_scale(**_APART),
         f"{run.model or 'an unnamed model'} under load",
-        _load_legend(result),
+        f"measured by {run.tool}; dashed: predicted; dotted red: the SLO; dotted green: the best load",
     )
-
-
-def _load_legend(result: PricedRun) -> str:
-    """What the lines beside the measured ones are, of those that are drawn."""
-    parts = [f"measured by {result.run.tool}"]
-    if any(point.scored for point in result.points):
-        parts.append("dashed: predicted")
-    if result.verdict.slos:
-        parts.append("dotted red: the SLO")
-    if result.verdict.best is not None and len(result.points) > 1:
-        parts.append("dotted green: the best load")
-    return "; ".join(parts)
 
 
 def _load_row(point: LoadPoint, kind: str, value: float) -> style.Row:
     return {"load": float(point.size), "kind": kind, "value": value}
-
-
-def _throughput(result: PricedRun) -> list[style.Row]:
-    rows = [_load_row(point, "measured", point.output_tokens_per_s) for point in result.run.points]
-    return rows + _predicted(result, Metric.output_tok_s)
 
 
 def _latency(result: PricedRun, name: str) -> list[style.Row]:

@@ -12,7 +12,7 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.questions.results import layout_text, replicas_text
 from tokonomics.report.charts import style
-from tokonomics.report.wording import and_slos, price_text, workload_text
+from tokonomics.report.wording import and_slos, price_text, provider_text, rented_text, workload_text
 from tokonomics.sizing.hosts import UNUSED
 from tokonomics.units import count, percent, plural, usd
 
@@ -25,12 +25,10 @@ _CASE_COLOURS = (style.LIGHT_BLUE, style.BLUE, style.DARK_BLUE)
 def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
     """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
     leaders = plan.leaders(_MOST_BILLS)
+    names = [f"{replicas_text(row)} {row.weights}{'*' * row.below_checkpoint}" for row in leaders]
     return bill_chart(
         leaders,
-        [
-            f"{place}. {replicas_text(row)} {row.weights}{'*' * row.below_checkpoint}"
-            for place, row in enumerate(leaders, 1)
-        ],
+        [f"{place}. {name}" for place, name in enumerate(names, 1)],
         f"What serving {model_name} costs on each GPU",
         f"{workload_text(plan.workload)}{and_slos(plan.slos)}; the cheapest offer of each kind",
     )
@@ -40,7 +38,7 @@ def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, s
     """Bills as bars, split into what they pay for, with the price of a million tokens."""
     named = list(zip(order, leaders, strict=True))
     parts = [
-        {"what": name, "offer": f"{row.provider} {row.instance}", "part": line.name, "usd": line.usd, "order": place}
+        {"what": name, "offer": rented_text(row), "part": line.name, "usd": line.usd, "order": place}
         for name, row in named
         for place, line in enumerate(row.bill.lines)
     ]
@@ -74,7 +72,10 @@ def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
     swings = {_changed(swing): swing for swing in sensitivity.swings}
     rows = [_swing(name, case, mid, 1.15 * top) for name, swing in swings.items() for case in (swing.low, swing.high)]
     x = style.across("usd", "dollars a month", style.linear(0, 1.3 * top), **style.DOLLARS)
-    unmoved = {name: _in_use(swing) for name, swing in swings.items()}
+    unmoved = {}
+    for name, swing in swings.items():
+        shares = [percent(case.used) for case in (swing.low, swing.high) if case.used is not None]
+        unmoved[name] = f"no change; {' to '.join(dict.fromkeys(shares))} in use"
     return style.whole(
         style.tornado(rows, "usd", x, unmoved, style.tips("what", "side", "used", usd="$,.2f")),
         "What moves the bill",
@@ -102,12 +103,6 @@ def _swing(name: str, case: Case, mid: float, beyond: float) -> style.Row:
     }
 
 
-def _in_use(swing: CostSwing) -> str:
-    """Where the bill stands still: what the change does to the room."""
-    shares = [percent(case.used) for case in (swing.low, swing.high) if case.used is not None]
-    return f"no change; {' to '.join(dict.fromkeys(shares))} in use"
-
-
 # --- the ratio of prefill to decode replicas ------------------------------------------------------------------------
 
 
@@ -128,10 +123,7 @@ def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
     shown = {"planned": style.BLUE, "cheapest split": style.GREEN, "other splits": style.SAND}
     used = {row["kind"] for row in rows}
     kinds = style.colours("kind", {name: shown[name] for name in shown if name in used}, symbolType="square")
-    layers = [
-        style.bars(rows).encode(x=x, y=y, color=kinds, tooltip=style.tips("what", "label", rate=",.3g")),
-        style.labels(rows).encode(x=x, y=y),
-    ]
+    layers = style.labelled_bars(rows, x, y, color=kinds, tooltip=style.tips("what", "label", rate=",.3g"))
     title = "What the ratio of prefill to decode replicas does"
     return style.whole(style.panel(*layers, width=560, height=alt.Step(26)), title, what)
 
@@ -154,7 +146,7 @@ def mark_of(point: RatioPoint) -> str:
 def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevelMixin:
     """The bill of each choice in every case; the best of each case as a tick, regret beside it."""
     choices = [
-        (f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {choice.provider}", choice)
+        (f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {provider_text(choice.provider)}", choice)
         for choice in regret.choices[:rows]
     ]
     cases = _case_names(regret)
@@ -196,16 +188,15 @@ def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevel
 
 
 def _case_names(regret: Regret) -> list[str]:
-    """What tells the demands apart."""
+    """``low: 2/s``; the rate, or the lengths where those differ."""
     demands = regret.demands
     words = _CASES if len(demands) == len(_CASES) else tuple(str(place) for place in range(1, len(demands) + 1))
-    parts = []
-    for demand in demands:
-        said = [f"{count(demand.rate)}/s"] if len({other.rate for other in demands}) > 1 else []
-        if len({(other.input_tokens, other.output_tokens) for other in demands}) > 1:
-            said.append(f"{demand.input_tokens:,} in, {demand.output_tokens:,} out")
-        parts.append(", ".join(said))
-    return [f"{word}: {part}" if part else word for word, part in zip(words, parts, strict=True)]
+    if len({demand.rate for demand in demands}) > 1:
+        return [f"{word}: {count(demand.rate)}/s" for word, demand in zip(words, demands, strict=True)]
+    return [
+        f"{word}: {demand.input_tokens:,} in, {demand.output_tokens:,} out"
+        for word, demand in zip(words, demands, strict=True)
+    ]
 
 
 # --- models and GPUs side by side ------------------------------------------------------------------------------------
@@ -263,19 +254,8 @@ def _grid(found: Comparison) -> alt.TopLevelMixin:
         "Dollars per million tokens, by model and GPU",
         f"{workload_text(found.workload)} for each{and_slos(found.slos)}. "
         "The cheapest offer of each pair; darker is more expensive.",
-        _marks([row["label"] for row in rows]),
+        "→ the cheapest; * fewer bits than published; † price older than 90 days; – no offer",
     )
-
-
-def _marks(texts: list[str]) -> str:
-    """What the signs beside the prices mean, for those that are there."""
-    meanings = {
-        "→": "→ the cheapest",
-        "*": "* fewer bits than published",
-        "†": "† price older than 90 days",
-        "–": "– nothing fits",
-    }
-    return "; ".join(meaning for sign, meaning in meanings.items() if any(sign in text for text in texts))
 
 
 def _front(found: Comparison) -> alt.TopLevelMixin:

@@ -126,6 +126,11 @@ def labels(rows: Iterable[Row], left: bool = False, **how: Any) -> Marks:
     return plot(rows).mark_text(**{"fontSize": 11, "color": INK, **side, **how}).encode(text="label:N")
 
 
+def labelled_bars(rows: Sequence[Row], x: alt.X, y: alt.Y, how: Settings | None = None, **encoded: Any) -> list[Marks]:
+    """A bar in each row of names, its ``label`` beside it; ``how`` it looks, and what else of it is ``encoded``."""
+    return [bars(rows, **(how or {})).encode(x=x, y=y, **encoded), labels(rows).encode(x=x, y=y)]
+
+
 def limit(
     rows: Sequence[Row], x: alt.X, y: float = 8, *, colour: str = RED, dash: Sequence[int] = DASHED, left: bool = True
 ) -> list[Marks]:
