@@ -722,9 +722,9 @@ def test_a_result_that_makes_no_sense_is_counted_with_its_reason(tokonomics: Cal
 @pytest.mark.parametrize(
     "changes",
     [
-        *[{"ms": value} for value in ("fast", 0, -1, math.nan, math.inf, 10**400, None, [])],
-        *[{"batch": value} for value in (0, -1, math.inf, 10**400, 1e300, None, "x")],
-        *[{"ctx": value} for value in (-5, math.inf, math.nan, {}, "x")],
+        *[{"ms": wrong} for wrong in ("fast", 0, -1, math.nan, math.inf, 10**400, None, [])],
+        *[{"batch": wrong_batch} for wrong_batch in (0, -1, math.inf, 10**400, 1e300, None, "x")],
+        *[{"ctx": wrong_context} for wrong_context in (-5, math.inf, math.nan, {}, "x")],
         *[{"model": "lama"}, {"model": None}, {"kind": "encode"}, {"kind": []}, {"tp": 3}, {"tp": 0}],
         *[{"weights": "fp9"}, {"kv": "int4"}],
     ],

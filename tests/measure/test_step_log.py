@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tokonomics.__main__ import app
+from tokonomics.cli.meter import app
 from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate

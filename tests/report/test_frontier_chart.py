@@ -21,7 +21,6 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import bill_range
-from tokonomics.questions.bench import PricedRunResult
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.plan import api_bills, plan
 from tokonomics.questions.plan_measured import measured_beside

@@ -33,7 +33,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     yield blocks.line(f"{machine}: {asked}", kind="asked")
     if result.not_counted:
         yield blocks.line(
-            f"Not counted here: {', '.join(map(option, result.not_counted))}; `tokonomics simulate --capacity` counts the load."
+            f"Not counted here: {', '.join(map(option, result.not_counted))}; `simulate --capacity` counts the load."
         )
     if not result.runs:
         only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""

@@ -8,7 +8,7 @@ from tokonomics.errors import option
 from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.serving import AS_GIVEN
-from tokonomics.questions.traffic_results import CapacityResult, SimulateResult
+from tokonomics.questions.simulate import CapacityResult, SimulateResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.playback_view import missed_sections, player
@@ -224,7 +224,7 @@ def _hint(made: SimulateResult) -> blocks.Line | None:
          "The fleet follows too slowly: a lower target, a shorter cold start, or more replicas at least (min=)."),
         (made.hopeless, f"An SLO is missed: {hopeless}"),
         (missed, f"An SLO is missed: add {replicas}, or ask tokonomics simulate --capacity how many it takes."),
-        (waits, f"Requests queue for seconds: this is more than it holds. Add {replicas}, or ask tokonomics simulate --capacity."),
+        (waits, f"Requests queue for seconds: add {replicas}, or ask tokonomics simulate --capacity."),
         (made.preemptions > made.requests / 10,
          f"The KV cache is too small for this batch: lower {most}, use {kv}, or a larger GPU."),
         (made.batch < 4 and made.busy_share < 0.5,
