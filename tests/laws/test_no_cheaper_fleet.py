@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.explore import EXPLORE
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -63,8 +64,7 @@ def world(number: int) -> Setup:
     delivered = outcome(simulate(deployment, load.trace, FleetSettings(replicas=2)))
     statistic = str(rng.choice(["p90", "p95", "p99"]))
     if kind == "job":
-        assert delivered.sessions is not None
-        near = getattr(delivered.sessions.job_s, statistic)
+        near = getattr(there(delivered.sessions).job_s, statistic)
     else:
         near = getattr(getattr(delivered, f"{kind}_s"), statistic)
     slo = f"{kind}_{statistic}={near * rng.uniform(0.8, 1.6):.6g}"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -231,8 +232,7 @@ def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
 @settings(max_examples=80, deadline=None)
 def test_a_scaled_fleet_is_paid_between_its_bounds(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet)
-    scale = fleet.autoscale
-    assert scale is not None
+    scale = there(fleet.autoscale)
     assert (simulation.served.status == DONE).all()
     paid = float(simulation.paid_s.sum())
     assert scale.min_replicas * simulation.end_s - 1e-6 <= paid <= scale.max_replicas * simulation.end_s + 1e-6
@@ -297,8 +297,7 @@ def test_more_replicas_never_make_requests_wait_longer(seed: int) -> None:
     waits = []
     for replicas in (1, 2, 3, 4, 6, 8):
         made = outcome(simulate(on(), trace, FleetSettings(replicas=replicas), max_sequences=8))
-        assert made.queue_s.mean is not None
-        waits.append(made.queue_s.mean)
+        waits.append(there(made.queue_s.mean))
     assert waits[0] > 10 * waits[-1]
     # A request that finds no free replica still waits for the step in flight: the floor may wiggle by a part of one.
     one_step_s = float(step_model(on()).prefill(500))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -103,8 +104,7 @@ def test_gpu_time_sums_to_the_load_and_follows_length() -> None:
     inputs, outputs = np.tile([200, 2000], 100), np.tile([50, 100], 100)
     simulation = simulate(deployment, make_trace(arrival, inputs, outputs))
     prompts_s, answers_s = gpu_seconds(simulation)
-    load = outcome(simulation).load_share
-    assert load is not None
+    load = there(outcome(simulation).load_share)
     assert prompts_s.sum() + answers_s.sum() == pytest.approx(load * counted(simulation).paid_s)
     assert (prompts_s[1::2] > 5 * prompts_s[0]).all()
     assert (answers_s[1::2] > 2 * answers_s[0]).all()  # twice the tokens, and more KV to read for each

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
+from tests.there import there
 
 from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.apis import ApiPrice, ApiTier
@@ -75,8 +76,7 @@ def test_c31_the_rule_of_thumb_is_the_document_s_fleet_with_an_engineer() -> Non
     for salary in (150_000, 250_000):
         staffed = SelfHosted(kinds=(DOCUMENT,), extras=(engineers(1, salary / 12),))
         found = break_even(staffed, api.name, api.usd_per_mtok)
-        assert found.first_tokens_per_month is not None
-        assert 2e9 < found.first_tokens_per_month < 5e9
+        assert 2e9 < there(found.first_tokens_per_month) < 5e9
 
 
 # --- crossings ------------------------------------------------------------------------------------------------------
@@ -119,9 +119,7 @@ def test_at_every_crossing_the_cheaper_side_changes(hosted: SelfHosted, margin: 
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))
-    assert found.first_tokens_per_month is not None
-    assert found.stays_tokens_per_month is not None
-    assert found.first_tokens_per_month <= found.stays_tokens_per_month
+    assert there(found.first_tokens_per_month) <= there(found.stays_tokens_per_month)
 
     def gap(volume: float) -> float:
         return price * volume / 1e6 - hosted.usd(volume)
@@ -139,8 +137,7 @@ def test_before_the_first_crossing_the_api_is_cheaper(hosted: SelfHosted, margin
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))
-    first = found.first_tokens_per_month
-    assert first is not None
+    first = there(found.first_tokens_per_month)
     volume = first * share * 0.999
     assert price * volume / 1e6 <= hosted.usd(volume)
 
@@ -150,8 +147,7 @@ def test_beyond_the_last_crossing_self_hosting_stays_cheaper(hosted: SelfHosted,
     price = lines(hosted, margin)
     found = break_even(hosted, "api", price)
     assume("so close" not in (found.never or ""))  # hundreds of thousands of purchases: said, and not looked at
-    stays = found.stays_tokens_per_month
-    assert stays is not None
+    stays = there(found.stays_tokens_per_month)
     volume = stays * times
     assert hosted.usd(volume) <= price * volume / 1e6
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import split_by_gpu_time, with_cached
@@ -16,10 +17,8 @@ def test_revenue_is_price_times_tokens() -> None:
 
 def test_cached_input_is_sold_at_its_own_price_or_as_input() -> None:
     """3 M tokens in, 1 M of them cached: $0.40 + $0.05 and, out, $0.80; without a price of its own $0.60 + $0.80."""
-    terms = sell_terms("0.20/0.80/0.05", None)
-    assert terms is not None
-    assert terms.price is not None
-    assert terms.price.revenue(3e6, 1e6, 1e6) == pytest.approx(1.25)
+    terms = there(sell_terms("0.20/0.80/0.05", None))
+    assert there(terms.price).revenue(3e6, 1e6, 1e6) == pytest.approx(1.25)
     assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6, 1e6) == pytest.approx(1.40)
 
 
@@ -32,8 +31,7 @@ def test_three_prices_for_a_margin_give_that_margin_whatever_is_cached(
 ) -> None:
     cached = min(found * inputs, inputs - 1)
     cost = with_cached(split_by_gpu_time(1e-3, 2.0, inputs, outputs, 0.3), inputs, cached, attending)
-    terms = sell_terms(None, margin)
-    assert terms is not None
+    terms = there(sell_terms(None, margin))
     price = terms.price_over(cost.input, cost.output, cost.cached)
     sale = fleet_sale("m", price, 1e-3 * 730 * 3600, 2.0, (inputs, outputs), 0.5, cached)
     assert sale.month.margin_share == pytest.approx(margin, abs=1e-9)
@@ -83,8 +81,7 @@ def test_the_price_for_a_margin_gives_that_margin(
     margin: float, usd: float, rate: float, inputs: float, outputs: float, share: float
 ) -> None:
     cost = split_by_gpu_time(usd, rate, inputs, outputs, share)
-    terms = sell_terms(None, margin)
-    assert terms is not None
+    terms = there(sell_terms(None, margin))
     price = terms.price_over(cost.input, cost.output)
     sale = fleet_sale("m", price, usd * 730 * 3600, rate, (inputs, outputs), 0.5)
     assert sale.month.margin_share == pytest.approx(margin, abs=1e-9)
@@ -100,8 +97,7 @@ def test_at_the_break_even_volume_profit_is_zero(input: float, output: float, co
 
 
 def test_one_price_is_for_input_and_output() -> None:
-    terms = sell_terms("0.5", None)
-    assert terms is not None
+    terms = there(sell_terms("0.5", None))
     assert terms.price == SellPrice(input=0.5, output=0.5)
 
 

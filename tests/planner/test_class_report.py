@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.planner.small_catalogue import BF16, offer
 from tests.planner.small_catalogue import asked as asked_of
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -76,13 +77,10 @@ def test_a_plan_gives_every_class_what_it_is_owed_on_no_more_than_one_slo_for_al
     for seed in range(3):
         asked = load(seed)
         made = plan_of(asked)
-        best = made.plan.best
-        assert best is not None
-        alike = plan_of(replace(asked, trace=without_classes(asked.trace)), slos=strictest(PROMPTS)).plan.best
-        assert alike is not None
+        best = there(made.plan.best)
+        alike = there(plan_of(replace(asked, trace=without_classes(asked.trace)), slos=strictest(PROMPTS)).plan.best)
         assert best.replicas <= alike.replicas
-        report = report_of_pick(made)
-        assert report is not None
+        report = there(report_of_pick(made))
         assert report.one_slo is not None
         assert all(own.breaks is None for own in report.classes)
         assert report.one_slo.replicas == alike.replicas
@@ -92,10 +90,9 @@ def test_a_plan_gives_every_class_what_it_is_owed_on_no_more_than_one_slo_for_al
 
 def test_one_replica_fewer_than_the_plan_breaks_a_class() -> None:
     made = plan_of(load())
-    best = made.plan.best
-    assert best is not None
+    best = there(made.plan.best)
     assert best.replicas > 1
-    placed = made.of(best)
+    placed = made.ranked_as(best).sized
     fewer = made.search.sought.on(placed.screened, best.replicas - 1)
     assert fewer.breaks is not None
     assert "of gold" in fewer.breaks or "of free" in fewer.breaks
@@ -103,7 +100,6 @@ def test_one_replica_fewer_than_the_plan_breaks_a_class() -> None:
 
 def test_what_classes_may_turn_away_lowers_what_a_plan_must_answer() -> None:
     asked = load()
-    assert asked.trace.service is not None
-    free = float(np.mean(asked.trace.service == 1))
+    free = float(np.mean(there(asked.trace.service) == 1))
     assert asked.least_rate == pytest.approx(asked.workload.rate * (1 - 0.05 * free))
     assert replace(asked, trace=without_classes(asked.trace)).least_rate == asked.workload.rate

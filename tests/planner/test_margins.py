@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import CHAT, SLOS, asked
+from tests.there import there
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
@@ -61,11 +62,9 @@ def make_steps_slow(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
 
 def test_the_traffic_may_grow_to_the_headroom_and_no_further() -> None:
     made = simulated()
-    room = headroom(made)
-    assert room is not None
+    room = there(headroom(made))
     assert room.at_most is not None
-    assert made.plan.best is not None
-    deployment = made.of(made.plan.best).deployment
+    deployment = made.ranked_as(there(made.plan.best)).sized.deployment
     assert breaks(deployment, CHAT.at(room.rate), room.replicas) is None
     assert breaks(deployment, CHAT.at(room.at_most), room.replicas) == room.breaks
     assert room.at_most / room.rate <= 1.0101
@@ -104,8 +103,7 @@ def test_without_a_pick_there_is_no_room() -> None:
 
 def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulated()
-    assert made.plan.best is not None
-    deployment = made.of(made.plan.best).deployment
+    deployment = made.ranked_as(there(made.plan.best)).sized.deployment
     load, slos = slower(CHAT, SLOS, 2.0)
     fast = simulate(deployment, load.trace, FleetSettings(replicas=3)).served
     assert [slo.seconds for slo in slos] == [0.25, 0.025]
@@ -117,9 +115,8 @@ def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch
 
 def test_the_slow_end_of_a_bill_is_the_fleet_that_slow_steps_need(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulated()
-    row = made.plan.best
-    assert row is not None
-    sized = made.of(row)
+    row = there(made.plan.best)
+    sized = made.ranked_as(row).sized
     found = at_speed(made, row, 0.5)
     make_steps_slow(monkeypatch, 2.0)
     needed = next(count for count in range(1, 25) if breaks(sized.deployment, CHAT, count) is None)
@@ -132,7 +129,7 @@ def test_faster_replicas_never_cost_more_and_slower_ones_never_less() -> None:
     made = simulated()
     for row in made.plan.leaders(4):
         bill = bill_range(made, row)
-        speed = interval(1.0, "throughput", made.of(row).deployment)
+        speed = interval(1.0, "throughput", made.ranked_as(row).sized.deployment)
         assert (bill.fast.speed, bill.slow.speed) == (speed.high, speed.low)
         assert bill.mid.usd_per_month == row.usd_per_month
         low, mid, high = (each.usd_per_month or math.inf for each in (bill.fast, bill.mid, bill.slow))
@@ -143,8 +140,7 @@ def test_faster_replicas_never_cost_more_and_slower_ones_never_less() -> None:
 def test_clients_of_a_slow_fleet_lose_patience_as_early() -> None:
     trace = make_trace([0.0, 1.0, 2.0], [10, 10, 10], [5, 5, 5], patience_s=[4.0, 8.0, math.inf])
     load, _ = slower(load_of_log(trace), (), 4.0)
-    assert load.trace.patience_s is not None
-    np.testing.assert_allclose(load.trace.patience_s, [1.0, 2.0, math.inf])
+    np.testing.assert_allclose(there(load.trace.patience_s), [1.0, 2.0, math.inf])
     np.testing.assert_allclose(load.trace.arrival_s, [0.0, 0.25, 0.5])
 
 
@@ -169,5 +165,4 @@ def test_shortened_prompts_share_no_more_than_they_hold() -> None:
     assert shorter.prefix.blocks_of(0).tolist() == [0, 1]
     assert shorter.prefix.blocks_of(1).tolist() == [0, 1]
     longer = stretched(load_of_log(trace), inputs=3.0).trace
-    assert longer.prefix is not None
-    assert longer.prefix.ids.tolist() == names.ids.tolist()
+    assert there(longer.prefix).ids.tolist() == names.ids.tolist()

@@ -8,7 +8,7 @@ import pytest
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
-from tokonomics.planner.breakeven import HostedKind
+from tokonomics.planner.hosting import HostedKind
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult

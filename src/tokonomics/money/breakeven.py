@@ -130,6 +130,11 @@ class Extra(Noun):
     usd_per_month: NonNegativeFloat = 0.0
     share_of_machines: NonNegativeFloat = 0.0
 
+    def line(self, machines_usd: float, unit: str, months: float = 1.0) -> CostLine:
+        """What it adds to so many months in which the machines cost so much."""
+        price = self.usd_per_month * months + self.share_of_machines * machines_usd
+        return CostLine(name=self.name, quantity=1, unit=unit, usd_per_unit=price)
+
 
 def engineers(number: float, usd_per_month: float) -> Extra:
     """People who run it."""
@@ -172,11 +177,9 @@ class SelfHosted(Noun):
         kind = self.kind(tokens_per_month)
         hours = kind.purchases(tokens_per_month) * kind.gpus_per_purchase * HOURS_PER_MONTH
         usd_per_hour = kind.usd_per_purchase / (kind.gpus_per_purchase * HOURS_PER_MONTH)
-        lines = [CostLine(name=MACHINES, quantity=hours, unit="GPU-hour", usd_per_unit=usd_per_hour)]
-        for extra in self.extras:
-            price = extra.usd_per_month + extra.share_of_machines * lines[0].usd
-            lines.append(CostLine(name=extra.name, quantity=1, unit="month", usd_per_unit=price))
-        return CostTree(name="self-hosted, one month", lines=tuple(lines))
+        machines = CostLine(name=MACHINES, quantity=hours, unit="GPU-hour", usd_per_unit=usd_per_hour)
+        extras = (extra.line(machines.usd, "month") for extra in self.extras)
+        return CostTree(name="self-hosted, one month", lines=(machines, *extras))
 
     def stairs(self, until: float) -> tuple[Floats, Floats]:
         """Where each stair of the bill ends and what it costs: the lower envelope of all kinds."""
@@ -324,14 +327,12 @@ def swings(
         found = break_even(_scaled(Same(hosted), capacity, price), api, usd_per_mtok * token)
         return Swing(what=what, found=found, assumption=assumption, factor=factor)
 
-    def filled_to(share: float) -> str:
-        return f"machines filled to {percent(share)} of what they hold"
-
     def off(factor: float) -> str:
         return f"{'−' if factor < 1 else '+'}{percent(abs(factor - 1))}"
 
+    full = "of what they hold"
     return [
-        *(at(FILL, share, filled_to(share), capacity=share) for share in filled),
+        *(at(FILL, share, f"machines filled to {percent(share)} {full}", capacity=share) for share in filled),
         *(at(SPEED, speed, f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
         *(at(MACHINE_PRICE, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
         *(at(API, factor, f"the API at {factor:g}× the price", token=factor) for factor in PRICED),
@@ -402,25 +403,15 @@ def upkeep(extras: Sequence[Extra], machines_usd: float, tokens: float, months: 
     """People and overheads over so many months in which machines cost so much; None where none are named."""
     if not extras:
         return None
-    lines = tuple(
-        CostLine(
-            name=extra.name,
-            quantity=1,
-            unit="bill",
-            usd_per_unit=extra.usd_per_month * months + extra.share_of_machines * machines_usd,
-        )
-        for extra in extras
+    lines = CostTree(
+        name="people and overheads", lines=tuple(extra.line(machines_usd, "bill", months) for extra in extras)
     )
-    usd = math.fsum(line.usd for line in lines)
-
-    def per_mtok(dollars: float) -> float | None:
-        return dollars / tokens * TOKENS_PER_MTOK if tokens > 0 else None
-
+    total = machines_usd + lines.usd
     return Upkeep(
-        lines=CostTree(name="people and overheads", lines=lines),
-        usd=usd,
+        lines=lines,
+        usd=lines.usd,
         machines_usd=machines_usd,
-        total_usd=machines_usd + usd,
-        usd_per_mtok=per_mtok(machines_usd + usd),
-        usd_per_mtok_machines=per_mtok(machines_usd),
+        total_usd=total,
+        usd_per_mtok=total / tokens * TOKENS_PER_MTOK if tokens > 0 else None,
+        usd_per_mtok_machines=machines_usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None,
     )

@@ -209,7 +209,8 @@ class AtOnce:
 
 def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) -> AtOnce:
     """The users that a layout serves: until memory, the engine's limit, the SLO, or the most tokens a second."""
-    tpot_s, ttft_s = (_strictest(slos, latency) for latency in (Latency.tpot, Latency.ttft))
+    strictest = {slo.latency: slo.seconds for slo in sorted(slos, key=lambda slo: -slo.seconds)}
+    tpot_s, ttft_s = (strictest.get(latency, math.inf) for latency in (Latency.tpot, Latency.ttft))
     in_memory, allowed = max_sequences(layout, context), layout.limits.max_sequences
     steps, batches = step_model(layout), np.arange(1, min(in_memory, allowed) + 1)
     step_s = steps.decode(batches.astype(np.float64), context)
@@ -226,10 +227,6 @@ def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) ->
     replicas = gpus // layout.gpus
     speed = replicas * max(batch, 1) / float(step_s[max(batch, 1) - 1])
     return AtOnce(layout, replicas, batch, limit, speed)
-
-
-def _strictest(slos: Sequence[Slo], latency: Latency) -> float:
-    return min((slo.seconds for slo in slos if slo.latency is latency), default=math.inf)
 
 
 class FasterLayout(Noun):

@@ -9,9 +9,8 @@ are those that simulating everything would give.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
@@ -38,7 +37,6 @@ WITHIN_REASON = 10.0
 _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision, int]
-Prospect = TypeVar("Prospect")
 
 
 @dataclass
@@ -86,6 +84,9 @@ class Glimpsed:
         return self.hosts.deployment
 
 
+Prospect = Hosts | Glimpsed | Screened
+
+
 @dataclass(frozen=True)
 class Placed:
     """A candidate of a plan on the replicas that it takes, spare ones left out."""
@@ -103,18 +104,6 @@ class Placed:
     def usd_per_hour(self) -> float:
         """On the cheapest machines, with what is spare."""
         return self.screened.hosts.usd_per_hour(self.replicas)
-
-
-def best_first(
-    prospects: Iterable[tuple[float, Prospect]], look: Callable[[float, Prospect], tuple[float, Prospect] | None]
-) -> None:
-    """Look at the prospect with the lowest bound; what comes back with a closer one is looked at again in its turn."""
-    queue = [(bound, place, prospect) for place, (bound, prospect) in enumerate(prospects)]
-    heapq.heapify(queue)
-    while queue:
-        bound, place, prospect = heapq.heappop(queue)
-        if closer := look(bound, prospect):
-            heapq.heappush(queue, (closer[0], place, closer[1]))
 
 
 def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
@@ -152,17 +141,20 @@ class Search:
     """Candidates by GPU that are still to be looked at."""
 
     def run(self, prospects: Iterable[Hosts]) -> None:
-        entered: list[tuple[float, Hosts | Glimpsed | Screened]] = []
+        """Look at the prospect with the lowest bound; what gets a closer one is looked at again in its turn."""
+        queue: list[tuple[float, int, Prospect]] = []
         for hosts in prospects:
             bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
             if self.below is None or bound <= self.below:  # of the others nobody asks why not
-                entered.append((bound, hosts))
+                queue.append((bound, len(queue), hosts))
                 self._left[hosts.deployment.gpu.key] += 1
-        best_first(entered, self._look)
+        heapq.heapify(queue)
+        while queue:
+            bound, place, prospect = heapq.heappop(queue)
+            if closer := self._look(bound, prospect):
+                heapq.heappush(queue, (closer[0], place, closer[1]))
 
-    def _look(
-        self, bound: float, prospect: Hosts | Glimpsed | Screened
-    ) -> tuple[float, Hosts | Glimpsed | Screened] | None:
+    def _look(self, bound: float, prospect: Prospect) -> tuple[float, Prospect] | None:
         """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's."""
         deployment = prospect.deployment
         if not isinstance(prospect, Screened) and self._matters(deployment, bound):

@@ -15,6 +15,7 @@ at less traffic and at most what they did at more: where that decides, they are 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -103,7 +104,20 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
             return None
         found.append((tenant, best, tenant.own.ranked_as(best).machine))
     bills, gpus_paid = _filled([(best, machine) for _, best, machine in found])
-    rows = [_own_row(tenant, best, bill) for (tenant, best, _), bill in zip(found, bills, strict=True)]
+    rows = [
+        ModelHere(
+            **_billed(tenant, bill),
+            weights=best.weights,
+            below_checkpoint=best.below_checkpoint,
+            place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
+            memory_share=None,
+            ttft_p99_s=best.ttft_s.p99,
+            tpot_p99_s=best.tpot_s.p99,
+            breaks=None,
+            gpu_share=None,
+        )
+        for (tenant, best, _), bill in zip(found, bills, strict=True)
+    ]
     return WayRow(
         way=Way.own,
         gpu=", ".join(dict.fromkeys(best.gpu for _, best, _ in found)),
@@ -113,20 +127,6 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
         price_date=min(best.price_date for _, best, _ in found),
         meets=True,
         models=tuple(rows),
-    )
-
-
-def _own_row(tenant: Tenant, best: Candidate, usd_per_month: float) -> ModelHere:
-    return ModelHere(
-        **_billed(tenant, usd_per_month),
-        weights=best.weights,
-        below_checkpoint=best.below_checkpoint,
-        place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
-        memory_share=None,
-        ttft_p99_s=best.ttft_s.p99,
-        tpot_p99_s=best.tpot_s.p99,
-        breaks=None,
-        gpu_share=None,
     )
 
 
@@ -142,34 +142,26 @@ def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
 
 def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
     """What each pays, by its GPUs, and the GPUs paid: replicas of all models fill machines of one kind together."""
-    alike: dict[object, list[int]] = {}
+    alike: dict[object, list[int]] = defaultdict(list)
     for place, (best, machine) in enumerate(picks):
-        alike.setdefault((best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour), []).append(
-            place
-        )
+        alike[best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour].append(place)
     bills, gpus_paid = [0.0] * len(picks), 0
     for places in alike.values():
-        machine = picks[places[0]][1]
-        wide = [picks[place][0] for place in places if picks[place][0].gpus_per_replica > machine.offer.gpus]
-        small = [picks[place][0] for place in places if picks[place][0].gpus_per_replica <= machine.offer.gpus]
-        number = sum(best.instances for best in wide) + _machines_of(small, machine.offer.gpus)
-        gpus = [picks[place][0].replicas * picks[place][0].gpus_per_replica for place in places]
-        gpus_paid += number * machine.offer.gpus
-        for place, own in zip(places, gpus, strict=True):
-            bills[place] = machine.usd_per_month(number) * own / sum(gpus)
+        machine, here = picks[places[0]][1], [picks[place][0] for place in places]
+        machine_gpus = machine.offer.gpus
+        replicas = [best.gpus_per_replica for best in here for _ in range(best.replicas)]
+        # Replicas, the largest first, each in the first machine that has room.
+        room: list[int] = []
+        for gpus in sorted((gpus for gpus in replicas if gpus <= machine_gpus), reverse=True):
+            first = next((place for place, left in enumerate(room) if left >= gpus), len(room))
+            room += [machine_gpus] if first == len(room) else []
+            room[first] -= gpus
+        number = sum(best.instances for best in here if best.gpus_per_replica > machine_gpus) + len(room)
+        taken = [best.replicas * best.gpus_per_replica for best in here]
+        gpus_paid += number * machine_gpus
+        for place, own in zip(places, taken, strict=True):
+            bills[place] = machine.usd_per_month(number) * own / sum(taken)
     return bills, gpus_paid
-
-
-def _machines_of(picks: Sequence[Candidate], machine_gpus: int) -> int:
-    """Machines for all replicas, the largest first, each in the first machine that has room."""
-    room: list[int] = []
-    for gpus in sorted((best.gpus_per_replica for best in picks for _ in range(best.replicas)), reverse=True):
-        place = next((place for place, left in enumerate(room) if left >= gpus), None)
-        if place is None:
-            room.append(machine_gpus - gpus)
-        else:
-            room[place] -= gpus
-    return len(room)
 
 
 def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) -> float | None:
@@ -179,11 +171,10 @@ def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) 
     pairs = list(zip(best.models, own.models, strict=True))
     if not any(here.weights.is_below(there.weights) for here, there in pairs):
         return None
-    same = [
-        Tenant(replace(tenant.question, weights=(here.weights,)))
-        for tenant, here in zip(tenants, best.models, strict=True)
+    questions = [
+        replace(tenant.question, weights=(here.weights,)) for tenant, (here, _) in zip(tenants, pairs, strict=True)
     ]
-    found = own_way(same)
+    found = own_way([Tenant(question) for question in questions])
     return found.usd_per_month if found else None
 
 
@@ -222,12 +213,9 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
     limits = question.limits
     limited = limits.max_usd_per_gpu_hour, limits.max_age_days
     stocks, _ = usable(question.offers, question.terms, question.today, *limited)
-    fewest = [
-        tenant.question.model.weight_bytes(
-            min(tenant.question.weights or weight_choices(tenant.question.model), key=lambda one: one.bits)
-        )
-        for tenant in tenants
-    ]
+    fewest = []
+    for model, weights in ((tenant.question.model, tenant.question.weights) for tenant in tenants):
+        fewest.append(model.weight_bytes(min(weights or weight_choices(model), key=lambda one: one.bits)))
     needed_gb, most_gpus = loading_gib(sum(fewest), len(fewest)), limits.max_gpus or math.inf
     cheapest = []
     for stock in stocks.values():
@@ -285,7 +273,7 @@ def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
         best = tenant.own.plan.best
         if best is None or best.replicas != 1 or best.prefill is not None or best.terms is Terms.reserved:
             return None
-        deployment = tenant.own.of(best).deployment
+        deployment = tenant.own.ranked_as(best).sized.deployment
         (trace,) = aligned([tenant.load.trace])
         cold_s = start_times().cold_s(shard(deployment).total * deployment.gpus)
         row, share, hold_s = _held(tenant, deployment, trace, cold_s, best.usd_per_month)

@@ -167,17 +167,15 @@ def aligned(traces: Sequence[Trace]) -> list[Trace]:
     slowest = min(trace.rate for trace in traces)
     total = sum(trace.rate for trace in traces)
     span_s = min(ENOUGH_OF_THE_SLOWEST / slowest, max(_MOST_REQUESTS, ENOUGH_OF_THE_SLOWEST) / total)
-    return [_lasting(trace, span_s) for trace in traces]
-
-
-def _lasting(trace: Trace, span_s: float) -> Trace:
-    """The trace from its first arrival on, repeated or cut to last so long."""
-    period_s = trace.duration_s * len(trace) / max(1, len(trace) - 1)
-    times = max(1, math.ceil(span_s / period_s))
-    places = np.tile(np.arange(len(trace)), times)
-    arrival_s = (trace.arrival_s - trace.arrival_s[0])[places] + np.repeat(np.arange(times), len(trace)) * period_s
-    kept = int(np.searchsorted(arrival_s, span_s))
-    return replace(trace.take(places[: max(1, kept)]), arrival_s=arrival_s[: max(1, kept)])
+    lasting = []
+    for trace in traces:
+        period_s = trace.duration_s * len(trace) / max(1, len(trace) - 1)
+        times = max(1, math.ceil(span_s / period_s))
+        places = np.tile(np.arange(len(trace)), times)
+        arrival_s = (trace.arrival_s - trace.arrival_s[0])[places] + np.repeat(np.arange(times), len(trace)) * period_s
+        kept = max(1, int(np.searchsorted(arrival_s, span_s)))
+        lasting.append(replace(trace.take(places[:kept]), arrival_s=arrival_s[:kept]))
+    return lasting
 
 
 class JudgedModel(NamedTuple):

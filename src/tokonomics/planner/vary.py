@@ -13,8 +13,8 @@ machine: beside the bill stands the share of the fleet's simulated capacity that
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -71,16 +71,12 @@ def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
-@dataclass(frozen=True)
-class HeldRate:
-    """How far the traffic of a fleet may grow."""
+class HeldRate(NamedTuple):
+    """The highest rate tried that a fleet holds, the lowest that it does not (infinite where none), and what breaks."""
 
     rate: float
-    """Requests a second: the highest tried that holds."""
     at_most: float
-    """The lowest tried that does not; infinite where nothing breaks."""
     breaks: str
-    """What gives way there."""
 
 
 def highest_rate(
@@ -239,7 +235,7 @@ def headroom(study: Study) -> Headroom | None:
     """How much the traffic may grow before the pick misses an SLO; None where there is no pick."""
     if study.plan.best is None:
         return None
-    question, sized = study.question, study.of(study.plan.best)
+    question, sized = study.question, study.ranked_as(study.plan.best).sized
     held = highest_rate(question, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,
@@ -252,7 +248,7 @@ def headroom(study: Study) -> Headroom | None:
 
 def bill_range(study: Study, row: Candidate) -> CostRange:
     """The bill of a ranked row over the 80 % interval of its speed."""
-    speed = interval(1.0, "throughput", study.of(row).deployment)
+    speed = interval(1.0, "throughput", study.ranked_as(row).sized.deployment)
     mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
     return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
@@ -311,7 +307,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
     row = study.plan.best
     if row is None:
         return None
-    question, sized = study.question, study.of(row)
+    question, sized = study.question, study.ranked_as(row).sized
     slos, speed = question.slos, interval(1.0, "throughput", sized.deployment)
 
     def case(factor: float, changed: Question) -> Case:
@@ -368,7 +364,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
     fleets += [(first, second, pair.split(first, second)) for first, second in splits_of(hosts, placed.replicas)]
     few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
     best, points = study.plan.best, []
-    own = study.of(best) if best else None
+    own = study.ranked_as(best).sized if best else None
     for first, second, screened in fleets:
         progress(f"{first} prefill and {second} decode replicas")
         replicas = first + second

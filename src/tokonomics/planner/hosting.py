@@ -136,13 +136,17 @@ def self_hosted(
                 say(f"what {pick.gpu} replicas hold")
                 found[_key(pick)] = _hosted(made, pick, base.load, tokens)
         if best := made.plan.best:
-            plans[volume] = Placing(_key(best), made.of(best).replicas, best.usd_per_month)
+            plans[volume] = Placing(_key(best), made.ranked_as(best).sized.replicas, best.usd_per_month)
         return made
 
     first = ask(TRICKLE * tokens * SECONDS_PER_MONTH)
     if not found:
         raise NothingFits(first)
-    at_most = min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s
+
+    def usd_per_full_request(row: Candidate) -> float:
+        return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
+
+    at_most = min(first.plan.ranked, key=usd_per_full_request).capacity_requests_per_s
     ask(MANY_REPLICAS * at_most * tokens * SECONDS_PER_MONTH)
     own = own_rate and own_rate * tokens * SECONDS_PER_MONTH
     while True:
@@ -195,11 +199,6 @@ def _picks(made: Study) -> list[Candidate]:
         return []
     same = [row for row in made.plan.ranked if row.usd_per_month <= best.usd_per_month * (1 + 1e-9)]
     return [best, max(same, key=lambda row: row.replicas * row.capacity_requests_per_s)]
-
-
-def _usd_per_request(row: Candidate) -> float:
-    """Of full replicas."""
-    return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
 
 
 def _key(row: Candidate) -> tuple[object, ...]:
@@ -361,15 +360,11 @@ def report(
 
 
 def _table_volumes(found: Sequence[BreakEven], own_tokens_per_month: float | None) -> list[float]:
-    """The volumes whose bills are compared: round ones, and the user's own."""
-    return sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
-
-
-def _round_volumes(found: Sequence[BreakEven]) -> list[float]:
-    """Five powers of ten or so around the break-evens."""
+    """The volumes whose bills are compared: five powers of ten or so around the break-evens, and the user's own."""
     met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
     high = min(high, low + 4)
     while high - low < 3:
         low, high = (low - 1, high) if high - math.log10(max(met)) > math.log10(min(met)) - low else (low, high + 1)
-    return [10.0**power for power in range(low, high + 1)]
+    own = [own_tokens_per_month] if own_tokens_per_month else []
+    return sorted({*(10.0**power for power in range(low, high + 1)), *own})
