@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.explore import times
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -103,7 +104,7 @@ def simulations(draw: st.DrawFn) -> Simulation:
 
 
 @given(simulations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 def test_every_request_ends_once_and_in_order(simulation: Simulation) -> None:
     served, arrival = simulation.served, simulation.trace.arrival_s
     assert set(served.status.tolist()) <= {REFUSED, DONE, TIMED_OUT, UNSERVED}
@@ -124,7 +125,7 @@ def test_every_request_ends_once_and_in_order(simulation: Simulation) -> None:
 
 
 @given(simulations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 def test_memory_time_and_tokens_are_never_more_than_there_are(simulation: Simulation) -> None:
     rows, rules, served, trace = simulation.replicas, simulation.rules, simulation.served, simulation.trace
     made = outcome(simulation)
@@ -146,7 +147,7 @@ def test_memory_time_and_tokens_are_never_more_than_there_are(simulation: Simula
 
 
 @given(st.sampled_from(PLACES), traffic(), fixed_fleets, st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(33), deadline=None)
 def test_without_a_cache_every_token_of_every_answer_is_computed(
     place: tuple[str, str, str], trace: Trace, fleet: FleetSettings, crowded: bool
 ) -> None:
@@ -171,7 +172,7 @@ def test_without_a_cache_every_token_of_every_answer_is_computed(
 
 
 @given(traffic(), fixed_fleets)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_a_prompts_tokens_are_cached_or_computed(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet)
     trace, done = simulation.trace, simulation.served.status == DONE
@@ -202,7 +203,7 @@ def integrated(enter: NDArray[np.float64], leave: NDArray[np.float64], end_s: fl
 
 
 @given(traffic(), fixed_fleets)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet, prefix_cache=False)
     served, sent_s = simulation.served, simulation.trace.arrival_s
@@ -229,7 +230,7 @@ def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
 
 
 @given(traffic(), scaled_fleets)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(26), deadline=None)
 def test_a_scaled_fleet_is_paid_between_its_bounds(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet)
     scale = there(fleet.autoscale)
@@ -324,7 +325,7 @@ def first_tokens_s(trace: Trace, launches: float, requests: float) -> NDArray[np
 
 
 @given(st.integers(1, 20_000), st.integers(1, 50), st.lists(st.floats(1, 20), min_size=2, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_a_slower_host_never_gives_a_lone_request_its_first_token_sooner(
     inputs: int, outputs: int, factors: list[float]
 ) -> None:

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.planner.small_catalogue import on
 from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.questions.load import load_of
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
@@ -177,7 +174,7 @@ def test_a_stretch_has_both_of_its_ends() -> None:
 
 
 def on_l4() -> Any:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    return on("L4")
 
 
 def test_a_backlog_is_paid_for_until_it_is_done() -> None:

@@ -4,13 +4,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.planner.small_catalogue import on
 from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.money.served import served_cost
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import simulate
@@ -20,7 +18,7 @@ from tokonomics.traffic.trace import make_trace
 
 @cache
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on("H100")
 
 
 @cache

@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from tests.planner.small_catalogue import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -11,7 +12,6 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.curves import power_of
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos
@@ -90,8 +90,7 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
     power = Power(gpus=2, usd_per_kwh=0.3, host_watts=150, pue=1.2)
     bought = Purchase(gpus=2, usd_per_kwh=0.3, host_watts=150, pue=1.2, purchase_usd=2500, years=3)
     electric, owned = (row_of(asked("llama-3.1-8b", power=kept), "bf16") for kept in (power, bought))
-    tokens_per_hour, curve = there(electric.tokens_per_s).mid * 3600, power_of(find_gpu("RTX3090"))
-    assert curve is not None
+    tokens_per_hour, curve = there(electric.tokens_per_s).mid * 3600, there(power_of(find_gpu("RTX3090")))
     assert curve.idle_w == pytest.approx(350 * 124 / 700)
     busy_w = curve.decoding(electric.users / electric.replicas)
     for name, load in {"full": 1.0, "half": 0.5, "tenth": 0.1}.items():
@@ -103,9 +102,7 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
 
 def test_speeds_are_those_that_predict_says_of_the_same_layout() -> None:
     row = row_of(asked("llama-3.1-8b"), "fp8")
-    layout = deploy(
-        find_model("llama-3.1-8b"), find_gpu("RTX3090"), find_engine("vllm"), tp=row.tp, weights=Precision.fp8
-    )
+    layout = on("RTX3090", tp=row.tp, weights=Precision.fp8)
     assert row.alone_tokens_per_s == predict(layout, 1, 4096).tokens_per_s
     assert row.ttft_s == predict(layout, 1, 4096).ttft_s
     assert row.tokens_per_s == predict(layout, row.users, 4096).tokens_per_s

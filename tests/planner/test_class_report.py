@@ -5,15 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import BF16, offer
+from tests.planner.small_catalogue import BF16, offer, on
 from tests.planner.small_catalogue import asked as asked_of
 from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.money.attribution import class_bills
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.class_report import LOADS, class_report, report_of_pick
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.class_outcome import class_outcomes
@@ -38,7 +34,7 @@ def plan_of(asked: Load, slos: tuple[Slo, ...] = ()) -> Study:
 
 
 def on_l40s(times: float, replicas: int = 4) -> Simulation:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+    deployment = on("L40S")
     return simulate(deployment, load().trace.faster(times), FleetSettings(replicas=replicas))
 
 

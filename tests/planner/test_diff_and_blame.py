@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 from tests.planner.small_catalogue import SLOS, asked, offer
+from tests.there import there
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
@@ -73,9 +74,7 @@ def test_less_traffic_never_costs_more_for_an_old_price() -> None:
     old = offer("A100-80GB", 1, 0.9, date=date(2026, 5, 1))
     offers = (offer("L4", 1, 1.0), offer("A100-80GB", 1, 3.0), old)
     loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
-    quiet, busy = (plan(asked(load=load, offers=offers)).best for load in loads)
-    assert quiet is not None
-    assert busy is not None
+    quiet, busy = (there(plan(asked(load=load, offers=offers)).best) for load in loads)
     assert (quiet.instance_usd_per_hour, busy.instance_usd_per_hour) == (0.9, 0.9)
 
 

@@ -179,9 +179,7 @@ def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
 
 
 def test_it_wins_where_prompts_stall_tokens_and_says_so() -> None:
-    together, apart = found(False).plan.best, found(True).plan.best
-    assert together is not None
-    assert apart is not None
+    together, apart = there(found(False).plan.best), there(found(True).plan.best)
     assert together.prefill is None
     assert apart.usd_per_month < together.usd_per_month
     assert "tpot" in (there(apart.prefill).together_breaks or "")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, on, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
 from tests.there import there
@@ -101,7 +101,7 @@ def test_a_module_takes_its_own_weights_and_not_the_models_tables_again() -> Non
 
 @pytest.mark.parametrize(("name", "gpu", "tp"), [("llama-3.1-8b", "H100", 1), ("llama-3.3-70b", "H100", 4)])
 def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, gpu: str, tp: int) -> None:
-    plain = deploy(find_model(name), find_gpu(gpu), find_engine("vllm"), tp=tp)
+    plain = on(gpu, name, tp=tp)
     made = plain.model_copy(update={"speculation": published_draft(plain.model)})
     gains = [
         float(step_model(plain).decode(batch, 500) / step_model(made).decode(batch, 500)) for batch in (1, 32, 256)
@@ -112,7 +112,7 @@ def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, gpu: str, tp:
 
 def test_published_speed_ups_of_deepseeks_module() -> None:
     """1.8 times at batch 1 and 1.5 at 32 on H200, TP 8 (SGLang, "DeepSeek V3", docs/references/deepseek.md)."""
-    plain = deploy(find_model("deepseek-v3"), find_gpu("H200"), find_engine("sglang"), tp=8)
+    plain = on("H200", "deepseek-v3", engine="sglang", tp=8)
     made = plain.model_copy(update={"speculation": published_draft(plain.model)})
     for batch, measured in ((1, 1.8), (32, 1.5)):
         gain = float(step_model(plain).decode(batch, 1000) / step_model(made).decode(batch, 1000))

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.explore import some
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS, asked, offer, planned
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS, asked, offer, on, planned
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -17,7 +17,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Terms
-from tokonomics.physics.deployment import Deployment, deploy, valid_tp
+from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.plan import study
@@ -28,6 +28,7 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import curve_for, floors
 from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.readers import open_trace
@@ -56,7 +57,7 @@ def test_the_best_is_the_lowest_bill_found_by_trying_each_by_hand() -> None:
     bills = []
     for each in OFFERS:
         for tp in (tp for tp in valid_tp(find_model("llama-3.1-8b"), each.gpus)):
-            deployment = deploy(find_model("llama-3.1-8b"), find_gpu(each.gpu), find_engine("vllm"), tp=tp)
+            deployment = on(each.gpu, tp=tp)
             if not max_sequences(deployment, 1300):
                 continue
             capacity = ReplicaCurve(deployment, 1000, 300).capacity().rate
@@ -218,7 +219,7 @@ def test_a_lone_request_is_no_quicker_than_the_floor_says() -> None:
     slos = parse_slos("ttft_p99=1,ttft_p50=1,tpot_p90=1,e2e_p99=99,e2e_mean=99,ttft_mean=1")
     for seed, gpu in product(range(3), ("H100-SXM", "L4")):
         load = load_of_shape(2, "lognormal:mean=800,p99=6000", "lognormal:mean=200,p99=900", seed=seed)
-        one = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
+        one = on(gpu)
         apart = replace(load.trace, arrival_s=np.arange(len(load.trace), dtype=np.float64) * 1e4)
         delivered = {each.slo: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), slos).slo}
         for slo, floor_s in floors(step_model(one), load, slos).items():
@@ -250,47 +251,37 @@ def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "fragment"),
+    ("options", "reason"),
     [
-        ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, "does not fit: 141 GB of weights"),
-        ({"slos": parse_slos("tpot_p99=0.0005")}, "misses TPOT p99 by"),
-        ({"slos": parse_slos("ttft_p50=0.001")}, "even for a lone request"),
-        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, "more than $0.100"),
-        ({"limits": Limits(max_gpus=1), "load": BUSY}, "more GPUs than allowed"),
-        ({"load": load_of_shape(1, "const:200000", "const:1")}, "131,072 of context"),
-        ({"offers": (offer("V100-16GB", 1, 1.0),)}, "does not run on volta"),
+        ({"model": "llama-3.1-70b", "offers": (OFFERS[1],), "weights": BF16}, Reason.does_not_fit),
+        ({"slos": parse_slos("tpot_p99=0.0005")}, Reason.too_slow),
+        ({"slos": parse_slos("ttft_p50=0.001")}, Reason.too_slow),
+        ({"limits": Limits(max_usd_per_gpu_hour=0.1)}, Reason.too_expensive),
+        ({"limits": Limits(max_gpus=1), "load": BUSY}, Reason.too_many_gpus),
+        ({"load": load_of_shape(1, "const:200000", "const:1")}, Reason.too_long),
+        ({"offers": (offer("V100-16GB", 1, 1.0),)}, Reason.not_supported),
     ],
-)  # fmt: skip
-def test_a_wish_that_nothing_fulfils_names_what_is_to_blame(options: dict[str, object], fragment: str) -> None:
+)
+def test_a_wish_that_nothing_fulfils_names_what_is_to_blame(options: dict[str, object], reason: Reason) -> None:
     result = planned(**options)
     assert result.best is None
-    assert any(fragment in row.reason for row in result.rejected), {row.reason for row in result.rejected}
+    assert reason in {row.kind for row in result.rejected}
 
 
 def test_a_price_of_more_than_a_year_ago_does_not_win_unless_asked_for() -> None:
     gone = offer("H100-SXM", 1, 0.5, date=date(2025, 1, 1))
     assert all(row.price_date == RECENT for row in planned(offers=(*OFFERS, gone)).ranked)
     with_old = there(planned(offers=(*OFFERS, gone), limits=Limits(max_age_days=1000)).best)
-    assert with_old.price_date == date(2025, 1, 1)
-    assert with_old.price_stale
+    assert (with_old.price_date, with_old.price_stale) == (date(2025, 1, 1), True)
+    assert planned(offers=(gone,)).best is None
+    assert planned(offers=(gone,), limits=Limits(max_age_days=30)).best is None
 
 
 def test_a_fresh_price_never_drives_the_older_ones_out() -> None:
     older = tuple(each.model_copy(update={"date": date(2026, 5, 1)}) for each in OFFERS)
     dear = offer("H100-SXM", 1, 9.0)
-    before, after = planned(offers=older).best, planned(offers=(*older, dear)).best
-    assert before is not None
-    assert after is not None
+    before, after = there(planned(offers=older).best), there(planned(offers=(*older, dear)).best)
     assert after.usd_per_month <= before.usd_per_month
-
-
-def test_a_price_over_a_year_old_counts_only_where_it_is_asked_for() -> None:
-    older = tuple(each.model_copy(update={"date": date(2023, 5, 1)}) for each in OFFERS)
-    assert planned(offers=older).best is None
-    best = there(planned(offers=older, limits=Limits(max_age_days=5000)).best)
-    assert best.price_stale
-    assert best.price_date == date(2023, 5, 1)
-    assert planned(offers=older, limits=Limits(max_age_days=30)).best is None
 
 
 def test_weights_below_the_checkpoints_own_precision_are_flagged() -> None:

@@ -1,6 +1,7 @@
 """Input, cached input and output: three prices that are one bill, and what a cached token still costs."""
 
 import pytest
+from tests.planner.small_catalogue import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -8,7 +9,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.cost import split_by_gpu_time, with_cached
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
@@ -55,7 +56,7 @@ def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-27b", "deepseek-v3", "qwen2.5-0.5b"])
 @pytest.mark.parametrize("gpu", ["L4", "H100"])
 def test_a_cached_token_never_costs_more_than_a_computed_one(name: str, gpu: str) -> None:
-    deployment = deploy(find_model(name), find_gpu(gpu), find_engine("vllm"))
+    deployment = on(gpu, name)
     for tokens in (16, 100, 1000, 8000, 30_000, 60_000, 100_000):
         plain = split_by_gpu_time(0.01, 2.0, tokens, 300, 0.4)
         for share in (0.0, 0.1, 0.5, 0.9):

@@ -145,7 +145,7 @@ class ClassCost(Noun):
 
 
 def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:
-    """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
+    """A bill, split among the classes of a simulation as they used it; it pays for ``times`` such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
     worked_s, paid_s = prompts_s + answers_s, counted(simulation).paid_s

@@ -61,7 +61,7 @@ class CostTree(Noun):
 
 
 def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
-    """An hour of so many replicas, and what comes on top."""
+    """An hour of some replicas, and what comes on top."""
     line = CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=usd_per_replica_hour)
     return CostTree(name=name, lines=(line, *more))
 

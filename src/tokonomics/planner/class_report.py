@@ -32,7 +32,7 @@ LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
 _CLOSE_ENOUGH = 1.05
 
 ServeLoad = Callable[[float], Simulation]
-"""What the fleet does with so many times the traffic."""
+"""Simulates the fleet under a multiple of the traffic."""
 
 
 class ClassLoad(Noun):

@@ -290,7 +290,7 @@ def _choice(hosts: Hosts, studies: Sequence[Study], bests: Sequence[float]) -> R
 
 
 def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[float]) -> RegretChoice | None:
-    """So many replicas in each case, on one kind of machine; None where they take more GPUs than allowed."""
+    """The replicas of each case on one kind of machine; None where they take more GPUs than allowed."""
     deployment, offer = hosts.deployment, machine.offer
     if hosts.machines_on(offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
         return None

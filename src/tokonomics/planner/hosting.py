@@ -126,7 +126,7 @@ def self_hosted(
     tokens = tokens_per_request(base.load)
 
     def ask(volume: float) -> Study:
-        """Plan for so many tokens a month."""
+        """Plan for a volume in tokens a month, and keep the hardware that it picks."""
         rate = volume / tokens / SECONDS_PER_MONTH
         say(f"the cheapest hardware at {requests_a_second(f'{rate:.3g}')}")
         asked.append(volume)
@@ -315,7 +315,7 @@ class BreakEvenReport(Noun):
         return f"{pick.weights} weights{cache}"
 
     def cheapest(self, most: int) -> list[int]:
-        """The places of the cheapest APIs, so many at the most, in their order."""
+        """The places of at most ``most`` APIs, the cheapest ones, in the order of the list."""
         by_price = sorted(range(len(self.apis)), key=lambda place: self.apis[place].usd_per_mtok)
         return sorted(by_price[:most])
 

@@ -229,16 +229,16 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
 
 def _host_too_small(question: Question) -> Blame:
     """The machine that comes nearest; whatever was refused for its host's memory would fit its GPUs."""
-    told: dict[Offer, float] = {}
+    memory_gb: dict[Offer, float] = {}
     for offer in question.offers:
-        untold = offer.model_copy(update={"memory_gb": None})
-        told[untold] = max(told.get(untold, 0.0), offer.memory_gb or 0.0)
-    fitting = prospects(replace(question, offers=list(told)), question.load)
+        unlimited = offer.model_copy(update={"memory_gb": None})
+        memory_gb[unlimited] = max(memory_gb.get(unlimited, 0.0), offer.memory_gb or 0.0)
+    fitting = prospects(replace(question, offers=list(memory_gb)), question.load)
     short = [(hosts.deployment, machine.offer) for hosts in fitting for machine in hosts.machines]
-    deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - told[pair[1]])
+    deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - memory_gb[pair[1]])
     return Blame(
         constraint=f"{option('provider')}, {option('offers')}",
         why=f"no machine has memory enough beside its GPUs to load {question.model.name}: "
-        f"the nearest, with {offer.gpus} {offer.gpu}, has {told[offer]:g} GB",
+        f"the nearest, with {offer.gpus} {offer.gpu}, has {memory_gb[offer]:g} GB",
         nearest=f"{math.ceil(host_gib(deployment, offer.gpus)):,} GB would do",
     )

@@ -68,7 +68,7 @@ class Question:
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
     near: float | None = None
-    """What costs more than so many times the cheapest is not sized; None: a table's rows are, whatever they cost."""
+    """Skip candidates that cost more than this factor times the cheapest; None sizes every row of the table."""
 
     def taking(self, catch: Catch) -> "Question":
         """The same question with what it sets aside for that reason."""

@@ -100,7 +100,7 @@ class BatchCurve(Noun):
 
 
 def predict(deployment: Deployment, batch: int, context: int, thinking: int | None = None) -> Prediction:
-    """A decode step of a batch, and a prompt as long as its context; of an encoder, a step of so many prompts."""
+    """A decode step of a batch, and a prompt as long as its context; of an encoder, one step of ``batch`` prompts."""
     model = deployment.model
     images, text = model.images, context
     context += images.tokens if images else 0
@@ -247,7 +247,7 @@ class FasterLayout(Noun):
 
 
 def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | None:
-    """The layout that writes most with so many sequences in all; None where none is worth a word."""
+    """The layout that writes most with ``batch`` sequences in all; None where none is worth mentioning."""
 
     def shared(layout: Deployment) -> AtOnce | None:
         replicas = asked.gpus // layout.gpus
@@ -262,7 +262,7 @@ def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | Non
 
 
 def faster_within(asked: Deployment, context: int, slos: Sequence[Slo]) -> FasterLayout | None:
-    """The layout that writes most within the SLOs; None where none is worth a word."""
+    """The layout that writes most within the SLOs; None where none is worth mentioning."""
     ways = [at_once(layout, asked.gpus, context, slos) for layout in on_machine(asked, asked.gpus, context)]
     return _faster([way for way in ways if way.batch], at_once(asked, asked.gpus, context, slos), context)
 

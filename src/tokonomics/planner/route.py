@@ -33,7 +33,7 @@ from tokonomics.traffic.trace import Floats
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Of the closed form's full batches: how many answers may be under way, the most first."""
 _MOST_COUNTS = 16
-"""Numbers of replicas that are looked at; of a larger fleet, so many evenly apart."""
+"""How many sizes of a fleet are tried; a larger one is sampled evenly."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
 
 
 _CLOSE = 0.02
-"""How exactly a break-even share is told."""
+"""A break-even share is narrowed down to this."""
 
 
 def route(routing: Routing) -> RouteReport:

@@ -39,7 +39,7 @@ from tokonomics.traffic.workload import workload_of
 
 Part = Hashable
 Price = Callable[[int, Part], float]
-"""Dollars a month of a part on a model, which is told by its place in the list."""
+"""Dollars a month of a part on a model, given by its place in the list."""
 ALL: Part = "all"
 FITS = "fits"
 MOST_LABELS = 6
@@ -236,7 +236,7 @@ class Routing:
         return places[np.argsort(-self.marks.score[places], kind="stable")]
 
     def threshold_at(self, share: float) -> float:
-        """The score from which so many of the requests are, or as many as ties and contexts allow."""
+        """The score that this share of the requests reaches, or as many as ties and contexts allow."""
         place = min(len(self._falling), max(1, round(share * self._count)))
         return float(self.marks.score[self._falling[place - 1]])
 

@@ -49,13 +49,13 @@ class Sought:
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, hosts: Hosts, replicas: int = 1) -> Setup:
-        """A candidate as it is served on so many replicas."""
+        """A candidate as it is served on a number of replicas."""
         tiers = hosts.tiers if self.load.trace.prefix is not None else None
         setup = Setup(hosts.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
         return served_on(setup, hosts, replicas)
 
     def on(self, candidate: Screened, replicas: int) -> Sized:
-        """The candidate on so many replicas: it holds, or what breaks."""
+        """The candidate on a number of replicas: it holds, or what breaks."""
         return self.attempts.on(self.setup(candidate.hosts, replicas), replicas)
 
     def smallest(self, candidate: Screened, most: int = MOST_REPLICAS, least: int = 1) -> Sized:
@@ -63,12 +63,12 @@ class Sought:
         return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
     def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
-        """What was sized, its router and limit as they are, on all of this load, or so many times of it, to the end."""
+        """What was sized, with its router and limit, on all of this load or a multiple of it, simulated to the end."""
         setup = replace(self.setup(candidate.hosts, sized.replicas), router=sized.router)
         return attempt(setup, sized.replicas, sized.max_sequences, times)
 
     def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
-        """Whether so many replicas hold this load, behind that router and with that limit on sequences."""
+        """Whether these replicas hold this load with the router and the limit on sequences of what was sized."""
         setup = replace(self.setup(candidate.hosts, replicas), router=sized.router)
         return self.attempts.once(setup, replicas, sized.max_sequences).holds
 
@@ -107,7 +107,7 @@ class Placed:
 
 
 def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
-    """The machine on which so many replicas cost least, within the GPUs allowed; None where none holds them."""
+    """The machine on which these replicas cost least, within the GPUs allowed; None where none holds them."""
 
     def bill(machine: Machine) -> float:
         number = hosts.machines_on(machine.offer, replicas)

@@ -120,11 +120,9 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
     ]
     return WayRow(
         way=Way.own,
-        gpu=", ".join(dict.fromkeys(best.gpu for _, best, _ in found)),
-        machine=_machines_text([f"{best.provider} {best.instance}" for _, best, _ in found]),
+        **_bought([best for _, best, _ in found]),
         gpus_paid=gpus_paid,
         usd_per_month=math.fsum(bills),
-        price_date=min(best.price_date for _, best, _ in found),
         meets=True,
         models=tuple(rows),
     )
@@ -178,9 +176,14 @@ def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) 
     return found.usd_per_month if found else None
 
 
-def _machines_text(names: Sequence[str]) -> str:
-    several = list(dict.fromkeys(names))
-    return several[0] if len(several) == 1 else f"{several[0]} and {len(several) - 1} more"
+def _bought(bests: Sequence[Candidate]) -> dict[str, Any]:
+    """The GPUs and machines of several plans in a few words, and their oldest price."""
+    machines = list(dict.fromkeys(f"{best.provider} {best.instance}" for best in bests))
+    return {
+        "gpu": ", ".join(dict.fromkeys(best.gpu for best in bests)),
+        "machine": machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more",
+        "price_date": min(best.price_date for best in bests),
+    }
 
 
 def cheapest_of(
@@ -268,7 +271,7 @@ def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_sha
 
 def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
     """Each on the machine of its own plan, off while nothing comes; the shortest wait that meets its SLOs."""
-    rows, paid, holds, names, quoted = [], [], [], [], []
+    bests, rows, shares, holds = [], [], [], []
     for tenant in tenants:
         best = tenant.own.plan.best
         if best is None or best.replicas != 1 or best.prefill is not None or best.terms is Terms.reserved:
@@ -277,18 +280,15 @@ def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
         (trace,) = aligned([tenant.load.trace])
         cold_s = start_times().cold_s(shard(deployment).total * deployment.gpus)
         row, share, hold_s = _held(tenant, deployment, trace, cold_s, best.usd_per_month)
+        bests.append(best)
         rows.append(row)
-        paid.append(share * best.gpus_paid)
+        shares.append(share)
         holds.append(hold_s)
-        names.append(f"{best.provider} {best.instance}")
-        quoted.append(best.price_date)
     return WayRow(
         way=Way.zero,
-        gpu=", ".join(dict.fromkeys(tenant.own.plan.best.gpu for tenant in tenants if tenant.own.plan.best)),
-        machine=_machines_text(names),
-        gpus_paid=sum(paid),
+        **_bought(bests),
+        gpus_paid=sum(share * best.gpus_paid for share, best in zip(shares, bests, strict=True)),
         usd_per_month=math.fsum(row.usd_per_month for row in rows),
-        price_date=min(quoted),
         meets=all(row.breaks is None for row in rows),
         models=tuple(rows),
         hold_s=max(holds),
@@ -312,7 +312,7 @@ def _held(
 
 
 _MOST, _CLOSE = 64.0, 1.1
-"""The largest factor looked at, either way; and how close the crossing is told."""
+"""The largest factor looked at, either way; and how closely the crossing is narrowed down."""
 
 
 class _Compared(NamedTuple):
@@ -343,12 +343,12 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
             low, high = high, 2 * high
             seen[high] = _compared(tenants, high, seen, say)
         if seen[high].shared_wins:
-            return _told(seen, high, None)
+            return _crossing_at(seen, high, None)
     else:
         low = 1 / _MOST
         seen[low] = _compared(tenants, low, seen, say)
         if not seen[low].shared_wins:
-            return _told(seen, 0.0, low)
+            return _crossing_at(seen, 0.0, low)
 
     def shared_wins(factor: float) -> bool:
         seen[factor] = _compared(tenants, factor, seen, say)
@@ -358,11 +358,11 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
     if seen[high].own_usd is None:
         least, most = _own_between(seen, high)
         seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))
-    return _told(seen, low, high)
+    return _crossing_at(seen, low, high)
 
 
 def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -> _Compared:
-    """Both choices at so many times the traffic; own GPUs are planned only where other traffic leaves it open."""
+    """Both choices at a multiple of the traffic; own GPUs are planned only where other traffic leaves it open."""
     say(f"{factor:.2g} times the traffic")
     scaled = [tenant.times(factor) for tenant in tenants]
     least, most = _own_between(seen, factor)
@@ -400,7 +400,7 @@ def _together(tenants: Sequence[Tenant], below_usd: float, from_usd: float = 0.0
     return best
 
 
-def _told(seen: _Seen, below: float, above: float | None) -> Crossing:
+def _crossing_at(seen: _Seen, below: float, above: float | None) -> Crossing:
     low, high = seen.get(below), seen.get(above) if above is not None else None
     own_usd = high.own_usd if high else None
     return Crossing(

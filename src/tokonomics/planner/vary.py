@@ -1,4 +1,4 @@
-"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare what comes of it.
+"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare the answers.
 
 Changed is the question (``again``, which studies it anew) or what one candidate is sized for (``resize``, which finds
 its replicas as the plan does). A fleet that is ``k`` times slower serves a trace exactly as the unchanged one serves it
@@ -127,27 +127,22 @@ def _broken(
 # --- what is changed ------------------------------------------------------------------------------------------------
 
 
-def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[Slo, ...]]:
-    """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
-    load = replace(load, trace=hurried(load.trace, times))
-    return load.at(load.workload.rate * times), loosened(slos, 1 / times)
-
-
 def at_the_speed(question: Question, speed: float) -> Question:
-    """The question as if every replica had that share of the modelled speed."""
-    load, slos = slower(question.load, question.slos, 1 / speed)
-    return replace(question, load=load, slos=slos)
+    """The question as if every replica had that share of the modelled speed: shorter SLOs, and faster traffic."""
+    times = 1 / speed
+    load = replace(question.load, trace=hurried(question.load.trace, times))
+    return replace(question, load=load.at(load.workload.rate * times), slos=loosened(question.slos, 1 / times))
 
 
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
-    """SLOs so many times as long; all of them, or only one."""
+    """SLOs times a factor; all of them, or only one."""
     return tuple(
         slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo for slo in slos
     )
 
 
 def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: int | None = None) -> Load:
-    """Prompts and answers so many times as long. What prompts share stays as long: they grow and shrink at their ends.
+    """Prompts and answers times a factor. What prompts share stays as long: they grow and shrink at their ends.
 
     Requests beyond ``context`` are left out or cut, as the plan does.
     """
@@ -168,7 +163,7 @@ RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
 
 
 def traffic_axes(question: Question) -> dict[str, Callable[[float], Load]]:
-    """What may be otherwise about the traffic: the load at so many times its rate, prompts or answers."""
+    """What may change about the traffic: the load at a multiple of its rate, prompts or answers."""
     load, context = question.load, question.model.max_context
     axes: dict[str, Callable[[float], Load]] = {
         RATE: lambda by: load.at(load.workload.rate * by),

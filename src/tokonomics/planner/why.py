@@ -204,7 +204,7 @@ def _contender(
     at_least: bool = False,
     misses: str | None = None,
 ) -> Contender | None:
-    """So many replicas on a machine, or on the cheapest; None where none holds them."""
+    """A number of replicas on a machine, or on the cheapest; None where none holds them."""
     hosts, capacity = screened.hosts, screened.capacity
     machine = machine or cheapest_machine(hosts, replicas)
     if machine is None:
