@@ -14,6 +14,7 @@ from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.errors import BadInput
+from tokonomics.money.cost import require_share
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
@@ -47,7 +48,7 @@ def api_bill(
     ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
     as a head that every prompt begins with is: it is written once, and each use keeps it.
     """
-    _check_share(cached_share)
+    require_share("cached_share", cached_share)
     written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
@@ -75,11 +76,6 @@ def api_bill(
         written_share=written if rates.cache_write_usd_per_mtok is not None else 0.0,
         cached_within_s=HOST_TTL_S if write_rest else None,
     )
-
-
-def _check_share(cached_share: float) -> None:
-    if not 0 <= cached_share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
 
 
 class ApiLeftOut(Noun):
@@ -114,7 +110,7 @@ def host_bills(
     hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[ApiCost, ...]:
     """The cheapest price of each host, standard and, where asked for and quoted, batch; the cheapest host first."""
-    _check_share(cached_share)
+    require_share("cached_share", cached_share)
     cheapest: dict[tuple[str, bool], ApiCost] = {}
     directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
     for api, at_batch in product(directly_first, (False, True) if batch else (False,)):

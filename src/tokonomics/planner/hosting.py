@@ -30,7 +30,7 @@ from tokonomics.money.breakeven import (
     rising,
     swings,
 )
-from tokonomics.money.cost import require_utilization
+from tokonomics.money.cost import require_share, require_utilization
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
@@ -263,9 +263,7 @@ def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakE
 
 def with_shared_head(load: Load, share: float) -> Load:
     """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
-    if not 0 <= share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {share:g}", field="cached_share")
-    if share == 0 or load.trace.prefix is not None:
+    if require_share("cached_share", share) == 0 or load.trace.prefix is not None:
         return load
     blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)

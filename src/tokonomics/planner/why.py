@@ -296,7 +296,7 @@ def _sentence(pick: Contender, rival: Contender) -> str:
         if max(factor, 1 / factor) >= _TELLING and not (same and name == "in_use"):
             (against if factor > 1 else favour).append(_clause(name, pick, rival))
     text = "Disaggregated, " if rival.kind is LayoutKind.apart else ""
-    text += f"{rival.layout} on {rival.gpu} costs {'at least ' if rival.at_least else ''}{'the same' if same else more}"
+    text += f"{rival.gpu} ({rival.layout}) costs {'at least ' if rival.at_least else ''}{'the same' if same else more}"
     text += " on one machine, without redundancy" if same and rival.machines == 1 < pick.machines else ""
     text += f": {' and '.join(against[:_CLAUSES])}" if against else ""
     text += f", although {favour[0]}" if favour else ""
