@@ -14,7 +14,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.attribution import ClassCost, class_bills
 from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sought
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
@@ -156,23 +157,20 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
     months = load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR / len(made.trace)
     bill = class_bills(made, best.usd_per_month, times=months)
     say("one SLO for all")
-    return class_report(serve, made, bill, "a month", _one_slo(study, best.usd_per_month))
+    return class_report(serve, made, bill, "a month", _one_slo(study, best, placed))
 
 
-def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
+def _one_slo(study: Study, best: Candidate, placed: Placed) -> OneSlo:
     """The pick's deployment on as many replicas as the strictest SLO for all takes, in order of arrival."""
-    question, best = study.question, study.plan.best
-    assert best is not None
-    placed, classes = study.ranked_as(best).sized, question.load.trace.classes
-    hosts, targets = placed.screened.hosts, strictest(classes)
-    alike = replace(question.load, trace=without_classes(question.load.trace))
-    texts = slo_texts(classes)
+    load, hosts = study.question.load, placed.screened.hosts
+    targets, texts = strictest(load.trace.classes), slo_texts(load.trace.classes)
+    alike = replace(load, trace=without_classes(load.trace))
     found = screen(placed.deployment, hosts, alike, targets)
     if isinstance(found, NotServed):
         return OneSlo(slos=texts, why_not=found.reason)
-    sized = Sought(alike, targets, question.router).smallest(found)
+    sized = Sought(alike, targets, study.question.router).smallest(found)
     if not sized.holds:
         return OneSlo(slos=texts, why_not=sized.breaks)
     times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)
     spare = best.replicas - placed.replicas
-    return OneSlo(slos=texts, replicas=sized.replicas + spare, usd_per_month=usd_per_month * times)
+    return OneSlo(slos=texts, replicas=sized.replicas + spare, usd_per_month=best.usd_per_month * times)

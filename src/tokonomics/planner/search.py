@@ -74,20 +74,6 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class Glimpsed:
-    """A deployment of which it is known what it holds at the very most."""
-
-    hosts: Hosts
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.hosts.deployment
-
-
-Prospect = Hosts | Glimpsed | Screened
-
-
-@dataclass(frozen=True)
 class Placed:
     """A candidate of a plan on the replicas that it takes, spare ones left out."""
 
@@ -142,33 +128,37 @@ class Search:
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at the prospect with the lowest bound; what gets a closer one is looked at again in its turn."""
-        queue: list[tuple[float, int, Prospect]] = []
+        queue: list[tuple[float, int, Hosts | Screened, bool]] = []
         for hosts in prospects:
             bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
             if self.below is None or bound <= self.below:  # of the others nobody asks why not
-                queue.append((bound, len(queue), hosts))
+                queue.append((bound, len(queue), hosts, False))
                 self._left[hosts.deployment.gpu.key] += 1
         heapq.heapify(queue)
         while queue:
-            bound, place, prospect = heapq.heappop(queue)
-            if closer := self._look(bound, prospect):
-                heapq.heappush(queue, (closer[0], place, closer[1]))
+            bound, place, prospect, is_bounded = heapq.heappop(queue)
+            if closer := self._look(bound, prospect, is_bounded):
+                heapq.heappush(queue, (closer[0], place, closer[1], True))
 
-    def _look(self, bound: float, prospect: Prospect) -> tuple[float, Prospect] | None:
-        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's."""
+    def _look(
+        self, bound: float, prospect: Hosts | Screened, is_bounded: bool
+    ) -> tuple[float, Hosts | Screened] | None:
+        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's.
+
+        ``is_bounded``: what it holds at the very most is in its bound already.
+        """
         deployment = prospect.deployment
-        if not isinstance(prospect, Screened) and self._matters(deployment, bound):
-            hosts = prospect.hosts if isinstance(prospect, Glimpsed) else prospect
-            if hosts is prospect and self._wants_cheapest:
+        if isinstance(prospect, Hosts) and self._matters(deployment, bound):
+            if not is_bounded and self._wants_cheapest:
                 held = most_held(deployment, self.sought.load, self.sought.slos)
                 least = max(least_for(self.sought.load, held), self._fewest_allowed(held))
-                return max(bound, hosts.usd_per_hour(least)), Glimpsed(hosts)
-            found = screen(deployment, hosts, self.sought.load, self.sought.slos)
+                return max(bound, prospect.usd_per_hour(least)), prospect
+            found = screen(deployment, prospect, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
-                return hosts.usd_per_hour(self.at_least(found)), found
+                return prospect.usd_per_hour(self.at_least(found)), found
             self.refused.append((deployment, found))
-        elif not isinstance(prospect, Screened):
+        elif isinstance(prospect, Hosts):
             self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
         if isinstance(prospect, Screened):

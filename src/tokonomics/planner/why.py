@@ -25,7 +25,7 @@ from tokonomics.planner.plan import RankedRow, Study
 from tokonomics.planner.search import Placed, cheapest_machine
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.screen import Screened, screen
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
 
@@ -225,8 +225,7 @@ def _contender(
         usd_per_month=paid * usd_per_gpu_hour * HOURS_PER_MONTH,
         at_least=at_least,
         costs_more=0.0,
-        batch=capacity.batch,
-        limited_by=capacity.limited_by,
+        **copied(capacity, "batch", "limited_by"),
         gpu_s=_gpu_seconds(screened, gpu_s, study.question.load.context_mean),
         usd_per_gpu_hour=usd_per_gpu_hour,
         in_use=study.question.load.workload.rate * gpu_s / paid,
