@@ -18,8 +18,12 @@ LOAD = load_of_shape(8, "const:1000", "const:300")
 """At eight requests a second three GPUs are near each other."""
 
 
-@cache
 def made(simulate: bool = True, only: tuple[str, ...] | None = (RATE,)) -> tuple[Study, Flips]:
+    return kept(simulate, only)
+
+
+@cache
+def kept(simulate: bool, only: tuple[str, ...] | None) -> tuple[Study, Flips]:
     base = study(asked(simulate=simulate, slos=SLOS, load=LOAD, weights=BF16))
     return base, there(flips(base, only))
 

@@ -107,7 +107,7 @@ def test_no_point_that_meets_the_slos_costs_less_than_the_pick(slos: str, simula
 
 
 def test_a_point_on_fewer_replicas_than_were_sized_misses_the_slos() -> None:
-    found, front = around(asked(load=CHAT.at(80), slos=parse_slos("tpot_p99=0.02"), simulate=True))
+    found, front = around(asked(load=CHAT.at(40), offers=OFFERS[1:2], slos=parse_slos("tpot_p99=0.02"), simulate=True))
     best = there(found.plan.best)
     alike = [point for point in front.points if (point.gpu, point.layout) == (best.gpu, f"TP={best.tp} {best.weights}")]
     assert {point.meets_slo for point in alike} == {False, True}

@@ -55,16 +55,17 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
     assert {kind.kind.name for kind in kinds} == {kind.name for kind in hosted.kinds}
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_at_every_volume_that_is_named_the_bill_is_the_plans(quick: bool) -> None:
-    prices, own_rate = [0.06, 0.1, 0.4], 7.3
-    asked = hosting(quick=quick)
+@pytest.mark.parametrize(("quick", "prices", "offers"), [(True, [0.06, 0.1, 0.4], OFFERS), (False, [0.1], OFFERS[:2])])
+def test_at_every_volume_that_is_named_the_bill_is_the_plans(
+    quick: bool, prices: list[float], offers: tuple[Offer, ...]
+) -> None:
+    asked, own_rate = hosting(quick=quick, offers=offers), 7.3
     hosted, _ = self_hosted(asked, prices, own_rate=own_rate)
     tokens = tokens_per_request(asked.load(1.0)) * SECONDS_PER_MONTH
     found = [break_even(hosted, "", price) for price in prices]
     volumes = {10.0**power for power in range(8, 12)} | {own_rate * tokens, *(v for one in found for v in one.volumes)}
     assert hosted.not_planned_for == ()
-    assert len(volumes) > 7
+    assert len(volumes) > 4 + len(prices)
     for volume in sorted(volumes):
         best = there(study(asked.question(volume / tokens), pick_only=True).plan.best)
         assert hosted.usd(volume) == pytest.approx(best.usd_per_month, rel=1e-9), volume
