@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.explore import times
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -102,7 +104,7 @@ def simulations(draw: st.DrawFn) -> Simulation:
 
 
 @given(simulations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 def test_every_request_ends_once_and_in_order(simulation: Simulation) -> None:
     served, arrival = simulation.served, simulation.trace.arrival_s
     assert set(served.status.tolist()) <= {REFUSED, DONE, TIMED_OUT, UNSERVED}
@@ -123,7 +125,7 @@ def test_every_request_ends_once_and_in_order(simulation: Simulation) -> None:
 
 
 @given(simulations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 def test_memory_time_and_tokens_are_never_more_than_there_are(simulation: Simulation) -> None:
     rows, rules, served, trace = simulation.replicas, simulation.rules, simulation.served, simulation.trace
     made = outcome(simulation)
@@ -145,7 +147,7 @@ def test_memory_time_and_tokens_are_never_more_than_there_are(simulation: Simula
 
 
 @given(st.sampled_from(PLACES), traffic(), fixed_fleets, st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(33), deadline=None)
 def test_without_a_cache_every_token_of_every_answer_is_computed(
     place: tuple[str, str, str], trace: Trace, fleet: FleetSettings, crowded: bool
 ) -> None:
@@ -170,7 +172,7 @@ def test_without_a_cache_every_token_of_every_answer_is_computed(
 
 
 @given(traffic(), fixed_fleets)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_a_prompts_tokens_are_cached_or_computed(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet)
     trace, done = simulation.trace, simulation.served.status == DONE
@@ -201,7 +203,7 @@ def integrated(enter: NDArray[np.float64], leave: NDArray[np.float64], end_s: fl
 
 
 @given(traffic(), fixed_fleets)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet, prefix_cache=False)
     served, sent_s = simulation.served, simulation.trace.arrival_s
@@ -228,11 +230,10 @@ def test_littles_law(trace: Trace, fleet: FleetSettings) -> None:
 
 
 @given(traffic(), scaled_fleets)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=times(26), deadline=None)
 def test_a_scaled_fleet_is_paid_between_its_bounds(trace: Trace, fleet: FleetSettings) -> None:
     simulation = simulate(on(), trace, fleet)
-    scale = fleet.autoscale
-    assert scale is not None
+    scale = there(fleet.autoscale)
     assert (simulation.served.status == DONE).all()
     paid = float(simulation.paid_s.sum())
     assert scale.min_replicas * simulation.end_s - 1e-6 <= paid <= scale.max_replicas * simulation.end_s + 1e-6
@@ -297,8 +298,7 @@ def test_more_replicas_never_make_requests_wait_longer(seed: int) -> None:
     waits = []
     for replicas in (1, 2, 3, 4, 6, 8):
         made = outcome(simulate(on(), trace, FleetSettings(replicas=replicas), max_sequences=8))
-        assert made.queue_s.mean is not None
-        waits.append(made.queue_s.mean)
+        waits.append(there(made.queue_s.mean))
     assert waits[0] > 10 * waits[-1]
     # A request that finds no free replica still waits for the step in flight: the floor may wiggle by a part of one.
     one_step_s = float(step_model(on()).prefill(500))
@@ -325,7 +325,7 @@ def first_tokens_s(trace: Trace, launches: float, requests: float) -> NDArray[np
 
 
 @given(st.integers(1, 20_000), st.integers(1, 50), st.lists(st.floats(1, 20), min_size=2, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 def test_a_slower_host_never_gives_a_lone_request_its_first_token_sooner(
     inputs: int, outputs: int, factors: list[float]
 ) -> None:

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.planner.small_catalogue import on
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.questions.load import load_of
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
@@ -82,13 +80,11 @@ def test_a_job_costs_in_simulate_what_it_costs_in_plan() -> None:
     asked = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "10"} | TALKS
     planned = plan(PlanRequest.of(asked))
     assert isinstance(planned, PlanResult)
-    best = planned.best
-    assert best is not None
-    assert best.job is not None
+    best = there(planned.best)
     how = {"replicas": best.replicas, "router": str(best.router), "max_sequences": best.max_sequences}
     usd_per_gpu_hour = best.usd_per_month / 730 / best.replicas
     made = _served_as_planned(asked | {"weights": str(best.weights), "kv": str(best.kv)}, usd_per_gpu_hour, **how)
-    assert made.usd_per_job == pytest.approx(best.job.usd, rel=0.005)
+    assert made.usd_per_job == pytest.approx(there(best.job).usd, rel=0.005)
     assert made.usd_per_mtok == pytest.approx(best.usd_per_mtok.blended, rel=0.005)
 
 
@@ -96,13 +92,11 @@ def test_a_job_of_an_agent_is_not_charged_for_the_drain_of_the_longest() -> None
     """Two B200 at $6.11 an hour and six requests a second: the bill of an hour over the jobs of an hour."""
     asked = {"model": "gpt-oss-120b", "gpu": "B200", "sessions": "agent", "rate": "6"}
     load = load_of(PlanRequest.of({"model": "gpt-oss-120b", "sessions": "agent", "rate": "6"}))
-    assert load.trace.turns is not None
-    jobs_per_s = 6 * load.trace.turns.sessions / len(load.trace)
+    jobs_per_s = 6 * there(load.trace.turns).sessions / len(load.trace)
     made = _served_as_planned(asked, 6.11, replicas=2, router="prefix-aware")
     assert made.steady
-    assert made.sessions is not None
     assert made.usd_per_job == pytest.approx(2 * 6.11 / 3600 / jobs_per_s, rel=0.005)
-    assert made.sessions.jobs_per_s == pytest.approx(jobs_per_s, rel=0.005)
+    assert there(made.sessions).jobs_per_s == pytest.approx(jobs_per_s, rel=0.005)
     assert made.requests_per_s == pytest.approx(6, rel=0.005)
 
 
@@ -179,7 +173,7 @@ def test_a_stretch_has_both_of_its_ends() -> None:
 
 
 def on_l4() -> Any:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    return on("L4")
 
 
 def test_a_backlog_is_paid_for_until_it_is_done() -> None:

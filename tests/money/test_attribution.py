@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.planner.small_catalogue import on
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.attribution import gpu_seconds, shapley, unused_shares
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.counted import counted
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
@@ -98,13 +96,12 @@ def test_shapley_is_the_mean_over_every_order_of_joining(costs: list[float]) -> 
 
 
 def test_gpu_time_sums_to_the_load_and_follows_length() -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    deployment = on("H100")
     arrival = np.arange(200) * 0.5
     inputs, outputs = np.tile([200, 2000], 100), np.tile([50, 100], 100)
     simulation = simulate(deployment, make_trace(arrival, inputs, outputs))
     prompts_s, answers_s = gpu_seconds(simulation)
-    load = outcome(simulation).load_share
-    assert load is not None
+    load = there(outcome(simulation).load_share)
     assert prompts_s.sum() + answers_s.sum() == pytest.approx(load * counted(simulation).paid_s)
     assert (prompts_s[1::2] > 5 * prompts_s[0]).all()
     assert (answers_s[1::2] > 2 * answers_s[0]).all()  # twice the tokens, and more KV to read for each

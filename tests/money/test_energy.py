@@ -3,6 +3,7 @@
 import datetime as dt
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.places import Grid, Seller
 from tokonomics.money.breakeven import Extra, engineers, upkeep
@@ -47,8 +48,7 @@ def test_a_site_is_a_hyperscalers_or_the_industrys_mean() -> None:
 
 def test_people_and_overheads_come_on_top_of_the_machines() -> None:
     """Half an engineer at $15,000, and 5 % of $20,000: $8,500 more, over 10 B tokens $2.00 → $2.85 a million."""
-    kept = upkeep((engineers(0.5, 15_000), Extra(name="network", share_of_machines=0.05)), 20_000, 1e10)
-    assert kept is not None
+    kept = there(upkeep((engineers(0.5, 15_000), Extra(name="network", share_of_machines=0.05)), 20_000, 1e10))
     assert kept.usd == pytest.approx(8500)
     assert kept.total_usd == pytest.approx(28_500)
     assert kept.usd_per_mtok == pytest.approx(2.85)
@@ -57,7 +57,6 @@ def test_people_and_overheads_come_on_top_of_the_machines() -> None:
 
 
 def test_a_week_pays_a_weeks_share_of_people() -> None:
-    kept = upkeep((engineers(1, 7300), Extra(name="tax", share_of_machines=0.1)), 1000, 0, months=0.25)
-    assert kept is not None
+    kept = there(upkeep((engineers(1, 7300), Extra(name="tax", share_of_machines=0.1)), 1000, 0, months=0.25))
     assert kept.usd == pytest.approx(7300 / 4 + 100)
     assert kept.usd_per_mtok is None

@@ -3,40 +3,19 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import split_by_gpu_time, with_cached
 from tokonomics.money.sale import Sale, SellPrice, break_even, fleet_sale, sell_terms
 
 
-def test_revenue_is_price_times_tokens() -> None:
-    """3 M tokens in at $0.20 and 1 M out at $0.80 are $0.60 + $0.80."""
-    assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6) == pytest.approx(1.40)
-
-
 def test_cached_input_is_sold_at_its_own_price_or_as_input() -> None:
     """3 M tokens in, 1 M of them cached: $0.40 + $0.05 and, out, $0.80; without a price of its own $0.60 + $0.80."""
-    terms = sell_terms("0.20/0.80/0.05", None)
-    assert terms is not None
-    assert terms.price is not None
-    assert terms.price.revenue(3e6, 1e6, 1e6) == pytest.approx(1.25)
-    assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6, 1e6) == pytest.approx(1.40)
-
-
-@given(
-    margin=st.floats(0, 0.95), inputs=st.floats(2, 1e5), outputs=st.floats(1, 1e5), found=st.floats(0, 0.99),
-    attending=st.floats(0, 1e-3),
-)  # fmt: skip
-def test_three_prices_for_a_margin_give_that_margin_whatever_is_cached(
-    margin: float, inputs: float, outputs: float, found: float, attending: float
-) -> None:
-    cached = min(found * inputs, inputs - 1)
-    cost = with_cached(split_by_gpu_time(1e-3, 2.0, inputs, outputs, 0.3), inputs, cached, attending)
-    terms = sell_terms(None, margin)
-    assert terms is not None
-    price = terms.price_over(cost.input, cost.output, cost.cached)
-    sale = fleet_sale("m", price, 1e-3 * 730 * 3600, 2.0, (inputs, outputs), 0.5, cached)
-    assert sale.month.margin_share == pytest.approx(margin, abs=1e-9)
+    terms = there(sell_terms("0.20/0.80/0.05", None))
+    assert there(terms.price).revenue(3e6, 1e6, 1e6) == pytest.approx(1.25)
+    for cached in (0, 1e6):
+        assert SellPrice(input=0.20, output=0.80).revenue(3e6, 1e6, cached) == pytest.approx(1.40)
 
 
 def test_a_mtok_sold_earns_and_costs_what_a_month_does() -> None:
@@ -77,16 +56,16 @@ def test_a_sale_pays_at_cost_over_revenue_of_its_volume_and_load() -> None:
 
 @given(
     margin=st.floats(0, 0.95), usd=st.floats(1e-6, 10), rate=st.floats(0.01, 1000), inputs=st.floats(1, 1e5),
-    outputs=st.floats(1, 1e5), share=st.floats(0.01, 0.99),
+    outputs=st.floats(1, 1e5), share=st.floats(0.01, 0.99), found=st.floats(0, 0.99), attending=st.floats(0, 1e-3),
 )  # fmt: skip
-def test_the_price_for_a_margin_gives_that_margin(
-    margin: float, usd: float, rate: float, inputs: float, outputs: float, share: float
+def test_the_price_for_a_margin_gives_that_margin_whatever_is_cached(
+    margin: float, usd: float, rate: float, inputs: float, outputs: float, share: float, found: float, attending: float
 ) -> None:
-    cost = split_by_gpu_time(usd, rate, inputs, outputs, share)
-    terms = sell_terms(None, margin)
-    assert terms is not None
-    price = terms.price_over(cost.input, cost.output)
-    sale = fleet_sale("m", price, usd * 730 * 3600, rate, (inputs, outputs), 0.5)
+    cached = max(0.0, min(found * inputs, inputs - 1))
+    cost = with_cached(split_by_gpu_time(usd, rate, inputs, outputs, share), inputs, cached, attending)
+    terms = there(sell_terms(None, margin))
+    price = terms.price_over(cost.input, cost.output, cost.cached)
+    sale = fleet_sale("m", price, usd * 730 * 3600, rate, (inputs, outputs), 0.5, cached)
     assert sale.month.margin_share == pytest.approx(margin, abs=1e-9)
     assert sale.break_even_requests_per_s == pytest.approx((1 - margin) * rate)
 
@@ -100,8 +79,7 @@ def test_at_the_break_even_volume_profit_is_zero(input: float, output: float, co
 
 
 def test_one_price_is_for_input_and_output() -> None:
-    terms = sell_terms("0.5", None)
-    assert terms is not None
+    terms = there(sell_terms("0.5", None))
     assert terms.price == SellPrice(input=0.5, output=0.5)
 
 

@@ -3,6 +3,8 @@
 from functools import cache
 
 import pytest
+from tests.planner.small_catalogue import on
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -10,7 +12,6 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.curves import power_of
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos
@@ -89,9 +90,7 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
     power = Power(gpus=2, usd_per_kwh=0.3, host_watts=150, pue=1.2)
     bought = Purchase(gpus=2, usd_per_kwh=0.3, host_watts=150, pue=1.2, purchase_usd=2500, years=3)
     electric, owned = (row_of(asked("llama-3.1-8b", power=kept), "bf16") for kept in (power, bought))
-    assert electric.tokens_per_s is not None
-    tokens_per_hour, curve = electric.tokens_per_s.mid * 3600, power_of(find_gpu("RTX3090"))
-    assert curve is not None
+    tokens_per_hour, curve = there(electric.tokens_per_s).mid * 3600, there(power_of(find_gpu("RTX3090")))
     assert curve.idle_w == pytest.approx(350 * 124 / 700)
     busy_w = curve.decoding(electric.users / electric.replicas)
     for name, load in {"full": 1.0, "half": 0.5, "tenth": 0.1}.items():
@@ -103,9 +102,7 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
 
 def test_speeds_are_those_that_predict_says_of_the_same_layout() -> None:
     row = row_of(asked("llama-3.1-8b"), "fp8")
-    layout = deploy(
-        find_model("llama-3.1-8b"), find_gpu("RTX3090"), find_engine("vllm"), tp=row.tp, weights=Precision.fp8
-    )
+    layout = on("RTX3090", tp=row.tp, weights=Precision.fp8)
     assert row.alone_tokens_per_s == predict(layout, 1, 4096).tokens_per_s
     assert row.ttft_s == predict(layout, 1, 4096).ttft_s
     assert row.tokens_per_s == predict(layout, row.users, 4096).tokens_per_s
@@ -140,9 +137,8 @@ def test_what_is_too_large_fits_the_gpus_that_it_is_said_to_need_and_no_fewer() 
         assert row.min_gpus is not None
         sold = [1, 2, 4, 8, *range(16, row.min_gpus + 1, 8)]
         assert row.min_gpus in sold
-        assert row.weights is not None
         enough, short = (
-            asked(row.model, gpus=gpus, weights=(row.weights,))
+            asked(row.model, gpus=gpus, weights=(there(row.weights),))
             for gpus in (row.min_gpus, sold[sold.index(row.min_gpus) - 1])
         )
         assert enough.runs
@@ -169,9 +165,8 @@ def test_more_gpus_never_write_fewer_tokens() -> None:
     rates = []
     for gpus in (1, 2, 3, 4):
         row = row_of(asked("qwen3-8b", gpus=gpus), "bf16")
-        assert row.tokens_per_s is not None
         assert row.replicas * row.tp * row.pp <= gpus
-        rates.append(row.tokens_per_s.mid)
+        rates.append(there(row.tokens_per_s).mid)
     assert rates == sorted(rates)
 
 
@@ -185,9 +180,7 @@ def test_a_target_that_not_even_one_user_gets_serves_nobody_and_prices_nothing(s
 
 def test_a_layout_whose_first_token_comes_in_time_is_taken_over_one_that_writes_more() -> None:
     anyhow, in_time = (row_of(asked("qwen3.5-35b-a3b", slo=slo), "fp8") for slo in ("tpot=50ms", "tpot=50ms,ttft=0.6"))
-    assert anyhow.tokens_per_s is not None
-    assert in_time.tokens_per_s is not None
-    assert in_time.tokens_per_s.mid < anyhow.tokens_per_s.mid
+    assert there(in_time.tokens_per_s).mid < there(anyhow.tokens_per_s).mid
     assert in_time.ttft_s.mid <= 0.6 < anyhow.ttft_s.mid
 
 

@@ -1,12 +1,8 @@
 """The cheapest alone, by the closed form: found with less work than a table of all, and the same."""
 
 import pytest
-from tests.planner.small_catalogue import BUSY, asked
+from tests.planner.small_catalogue import BUSY, asked, on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.vary import stretched
@@ -38,7 +34,7 @@ def test_at_many_replicas_most_are_ruled_out_by_their_answers() -> None:
 @pytest.mark.parametrize("gpu", ["L4", "A100-80GB", "H100-SXM"])
 @pytest.mark.parametrize("slo", [None, STRICT])
 def test_no_replica_holds_more_than_its_answers_alone(gpu: str, slo: str | None) -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
+    deployment = on(gpu)
     slos = parse_slos(slo) if slo else ()
     limit = slos[0].seconds if slos else None
     for load in (BUSY, stretched(BUSY, inputs=4), stretched(BUSY, outputs=0.1)):

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import BF16, offer
+from tests.planner.small_catalogue import BF16, offer, on
 from tests.planner.small_catalogue import asked as asked_of
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.money.attribution import class_bills
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.class_report import LOADS, class_report, report_of_pick
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.class_outcome import class_outcomes
@@ -37,7 +34,7 @@ def plan_of(asked: Load, slos: tuple[Slo, ...] = ()) -> Study:
 
 
 def on_l40s(times: float, replicas: int = 4) -> Simulation:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+    deployment = on("L40S")
     return simulate(deployment, load().trace.faster(times), FleetSettings(replicas=replicas))
 
 
@@ -76,13 +73,10 @@ def test_a_plan_gives_every_class_what_it_is_owed_on_no_more_than_one_slo_for_al
     for seed in range(3):
         asked = load(seed)
         made = plan_of(asked)
-        best = made.plan.best
-        assert best is not None
-        alike = plan_of(replace(asked, trace=without_classes(asked.trace)), slos=strictest(PROMPTS)).plan.best
-        assert alike is not None
+        best = there(made.plan.best)
+        alike = there(plan_of(replace(asked, trace=without_classes(asked.trace)), slos=strictest(PROMPTS)).plan.best)
         assert best.replicas <= alike.replicas
-        report = report_of_pick(made)
-        assert report is not None
+        report = there(report_of_pick(made))
         assert report.one_slo is not None
         assert all(own.breaks is None for own in report.classes)
         assert report.one_slo.replicas == alike.replicas
@@ -92,10 +86,9 @@ def test_a_plan_gives_every_class_what_it_is_owed_on_no_more_than_one_slo_for_al
 
 def test_one_replica_fewer_than_the_plan_breaks_a_class() -> None:
     made = plan_of(load())
-    best = made.plan.best
-    assert best is not None
+    best = there(made.plan.best)
     assert best.replicas > 1
-    placed = made.of(best)
+    placed = made.ranked_as(best).sized
     fewer = made.search.sought.on(placed.screened, best.replicas - 1)
     assert fewer.breaks is not None
     assert "of gold" in fewer.breaks or "of free" in fewer.breaks
@@ -103,7 +96,6 @@ def test_one_replica_fewer_than_the_plan_breaks_a_class() -> None:
 
 def test_what_classes_may_turn_away_lowers_what_a_plan_must_answer() -> None:
     asked = load()
-    assert asked.trace.service is not None
-    free = float(np.mean(asked.trace.service == 1))
+    free = float(np.mean(there(asked.trace.service) == 1))
     assert asked.least_rate == pytest.approx(asked.workload.rate * (1 - 0.05 * free))
     assert replace(asked, trace=without_classes(asked.trace)).least_rate == asked.workload.rate

@@ -1,21 +1,20 @@
 """Two scenarios compared, and limits that nothing meets: which constraint is to blame, and what is nearest."""
 
-import json
 from dataclasses import replace
 from datetime import date
 
 import pytest
-from tests.planner.small_catalogue import OFFERS, RECENT, SLOS, asked, offer
+from tests.planner.small_catalogue import SLOS, asked, offer
+from tests.there import there
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput, TokonomicsError, in_python
+from tokonomics.errors import BadInput, in_python
 from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.plan import plan, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.questions.plan import _words
-from tokonomics.questions.plan import diff as answered
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer
@@ -81,24 +80,6 @@ def test_the_json_has_the_figures_and_the_comment() -> None:
     assert read == made.plain()
 
 
-def test_a_comment_marks_fewer_bits_and_what_was_not_simulated() -> None:
-    sound = plan(asked(offers=(offer("H100-SXM", 1, 4.0),)))
-    made = diff(("a", TODAY_FILE, sound), ("b", TODAY_FILE, sound))
-
-    def marked(below: bool, simulated: bool) -> Diff:
-        pick = made.after.plan.model_copy(update={"below_checkpoint": below, "simulated": simulated})
-        checked = made.before.plan.model_copy(update={"simulated": True})
-        sides = {"before": made.before.model_copy(update={"plan": checked})}
-        return made.model_copy(update=sides | {"after": made.after.model_copy(update={"plan": pick})})
-
-    texts = [
-        described(OneNoun(noun=each), DiffRequest(model="a", against="b", format="github")).text()
-        for each in (marked(False, True), marked(True, False))
-    ]
-    said = [("fewer bits than published" in text, "so no SLO is checked: b." in text) for text in texts]
-    assert said == [(False, False), (True, True)]
-
-
 def test_a_plan_at_an_old_price_is_marked() -> None:
     new, old = (plan(asked(offers=(offer("H100-SXM", 1, 3.0, date=day),))) for day in (RECENT, date(2026, 5, 1)))
     text = shown(diff(("a", TODAY_FILE, new), ("b", TODAY_FILE, old))).text()
@@ -112,9 +93,7 @@ def test_less_traffic_never_costs_more_for_an_old_price() -> None:
     old = offer("A100-80GB", 1, 0.9, date=date(2026, 5, 1))
     offers = (offer("L4", 1, 1.0), offer("A100-80GB", 1, 3.0), old)
     loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
-    quiet, busy = (plan(asked(load=load, offers=offers)).best for load in loads)
-    assert quiet is not None
-    assert busy is not None
+    quiet, busy = (there(plan(asked(load=load, offers=offers)).best) for load in loads)
     assert (quiet.instance_usd_per_hour, busy.instance_usd_per_hour) == (0.9, 0.9)
 
 
@@ -156,16 +135,16 @@ def test_too_few_gpus_names_how_many_would_do() -> None:
     assert plan(replace(question, limits=Limits(max_gpus=number - 1))).best is None
 
 
-def test_a_price_limit_names_the_cheapest_that_would_do() -> None:
-    (found,) = blamed(limits=Limits(max_usd_per_gpu_hour=0.5))
-    assert found.constraint == in_python("max_price", "0.5")
-    assert found.nearest == "L4 at acme costs $0.700 a GPU-hour"
-
-
-def test_a_model_that_fits_nowhere_names_its_weights() -> None:
-    (found,) = blamed(model="llama-3.1-70b", offers=OFFERS[:1], weights=(Precision.bf16,))
-    assert "141 GB" in found.why
-    assert "1 L4" in found.why
+@pytest.mark.parametrize(
+    ("given", "constraint"),
+    [
+        ({"limits": Limits(max_usd_per_gpu_hour=0.5)}, ("max_price", "0.5")),
+        ({"terms": (Terms.reserved,)}, ("terms", "reserved")),
+        ({"slos": (*SLOS, *parse_slos("e2e_p50=0.01"))}, ("slo", "e2e_p50=0.01")),
+    ],
+)
+def test_the_one_constraint_that_cannot_be_met_is_named(given: dict[str, object], constraint: tuple[str, str]) -> None:
+    assert [found.constraint for found in blamed(**given)] == [in_python(*constraint)]
 
 
 def test_hosts_without_memory_for_the_weights_name_how_much_would_do() -> None:
@@ -191,19 +170,3 @@ def test_memory_that_would_do_is_of_the_machine_that_comes_nearest() -> None:
     assert found.nearest == "39 GB would do"
     enough = offers[1].model_copy(update={"memory_gb": 39.0})
     assert plan(asked(offers=(offers[0], enough), weights=(Precision.bf16,))).best is not None
-
-
-def test_requests_beyond_the_context_name_it() -> None:
-    (found,) = blamed(load=load_of_shape(1, "const:200000", "const:1"))
-    assert found.nearest.startswith("131,072 tokens")
-
-
-def test_terms_that_nobody_sells_name_those_that_are_sold() -> None:
-    (found,) = blamed(terms=(Terms.reserved,))
-    assert found.constraint == in_python("terms", "reserved")
-    assert found.nearest == "they are sold on: on_demand, spot"
-
-
-def test_two_slos_blame_the_one_that_cannot_be_kept() -> None:
-    slos = (*SLOS, *parse_slos("e2e_p50=0.01"))
-    assert [each.constraint for each in blamed(slos=slos)] == [in_python("slo", "e2e_p50=0.01")]

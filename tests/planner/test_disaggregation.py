@@ -13,6 +13,7 @@ import yaml
 from tests.deploy.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
 from tests.explore import some
 from tests.planner.small_catalogue import OFFERS, asked, offer
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.layers import Precision
@@ -178,13 +179,10 @@ def test_no_layout_of_the_pairs_is_beaten_by_one_that_was_left_out() -> None:
 
 
 def test_it_wins_where_prompts_stall_tokens_and_says_so() -> None:
-    together, apart = found(False).plan.best, found(True).plan.best
-    assert together is not None
-    assert apart is not None
+    together, apart = there(found(False).plan.best), there(found(True).plan.best)
     assert together.prefill is None
-    assert apart.prefill is not None
     assert apart.usd_per_month < together.usd_per_month
-    assert "tpot" in (apart.prefill.together_breaks or "")
+    assert "tpot" in (there(apart.prefill).together_breaks or "")
     assert apart.gpus_used <= apart.gpus_paid
     assert math.fsum(line.usd for line in apart.bill.lines) == pytest.approx(apart.usd_per_month)
     used = sum(line.quantity for line in apart.bill.lines if line.name != "unused GPUs")
@@ -265,8 +263,7 @@ def test_the_kv_of_a_prompt_takes_its_bytes_over_the_link() -> None:
 @pytest.mark.slow
 def test_where_replicas_do_both_no_split_is_called_the_planned_one_and_the_cheapest_holds_its_load() -> None:
     made = study(question(catches={Catch.disaggregated: {"disaggregate": True}}))
-    assert made.plan.best is not None
-    assert made.plan.best.prefill is None
+    assert there(made.plan.best).prefill is None
     points = ratios(made)
     assert not any(point.is_planned for point in points if point.prefill_replicas)
     (cheapest,) = (point for point in points if point.is_cheapest)
@@ -278,12 +275,10 @@ def test_where_replicas_do_both_no_split_is_called_the_planned_one_and_the_cheap
 def test_its_room_and_its_bill_at_other_speeds_are_its_own() -> None:
     made = found(True)
     assert made.plan.best is not None
-    room = headroom(made)
-    assert room is not None
+    room = there(headroom(made))
     assert room.rate >= PROMPTS.workload.rate
     bills = bill_range(made, made.plan.best)
-    assert bills.fast.usd_per_month is not None
-    assert bills.fast.usd_per_month <= made.plan.best.usd_per_month * (1 + 1e-9)
+    assert there(bills.fast.usd_per_month) <= made.plan.best.usd_per_month * (1 + 1e-9)
     assert bills.slow.usd_per_month is None or bills.slow.usd_per_month >= made.plan.best.usd_per_month * (1 - 1e-9)
 
 
@@ -394,15 +389,13 @@ def test_kubernetes_has_both_sides_one_volume_and_a_router() -> None:
 def test_the_tools_that_people_deploy_with_start_both_sides() -> None:
     made = picked("vllm")
     files = deploy_files_of(made, [Target.llm_d, Target.kserve, Target.dynamo, Target.compose], "a test")
-    best = made.plan.best
-    assert best is not None
-    assert best.prefill is not None
+    best = there(made.plan.best)
     assert [file.name.removeprefix("llm-llama-3-1-8b-") for file in files] == [
         "llm-d.yaml", "llm-d-router.yaml", "kserve.yaml", "dynamo.yaml", "compose.yaml",
     ]  # fmt: skip
     service = yaml.safe_load(files[2].text)["spec"]
     assert service["scaling"]["minReplicas"] == best.replicas
-    assert service["prefill"]["scaling"]["minReplicas"] == best.prefill.replicas
+    assert service["prefill"]["scaling"]["minReplicas"] == there(best.prefill).replicas
     with pytest.raises(BadInput, match="the plan is disaggregated"):
         deploy_files_of(made, [Target.dstack], "a test")
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, on, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
+from tests.there import there
 
 from tokonomics.catalog.checkpoints import load_drafts
 from tokonomics.catalog.engines import find_engine
@@ -48,8 +49,7 @@ def test_a_published_draft_yields_the_tokens_that_were_published() -> None:
         if model is not None:
             made = draft_named(row.method, model, row.tokens, None)
             assert made.tokens_per_round == pytest.approx(row.accepted_length)
-            assert made.source is not None
-            assert row.source in made.source
+            assert row.source in there(made.source)
 
 
 def test_a_round_that_was_not_published_is_never_better_than_one_that_was() -> None:
@@ -69,8 +69,7 @@ def test_the_users_acceptance_goes_before_the_published_one() -> None:
 
 def test_a_module_goes_before_a_head_and_a_model_without_either_has_none() -> None:
     for name, method in (("deepseek-v3", DraftMethod.mtp), ("gpt-oss-120b", DraftMethod.eagle3)):
-        found = published_draft(find_model(name))
-        assert found is not None
+        found = there(published_draft(find_model(name)))
         assert found.method is method
     assert published_draft(find_model("opt-13b")) is None
     assert published_draft(find_model("glm-4.5")) is None  # it has a module, and nobody's figure of it was found
@@ -102,7 +101,7 @@ def test_a_module_takes_its_own_weights_and_not_the_models_tables_again() -> Non
 
 @pytest.mark.parametrize(("name", "gpu", "tp"), [("llama-3.1-8b", "H100", 1), ("llama-3.3-70b", "H100", 4)])
 def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, gpu: str, tp: int) -> None:
-    plain = deploy(find_model(name), find_gpu(gpu), find_engine("vllm"), tp=tp)
+    plain = on(gpu, name, tp=tp)
     made = plain.model_copy(update={"speculation": published_draft(plain.model)})
     gains = [
         float(step_model(plain).decode(batch, 500) / step_model(made).decode(batch, 500)) for batch in (1, 32, 256)
@@ -113,7 +112,7 @@ def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, gpu: str, tp:
 
 def test_published_speed_ups_of_deepseeks_module() -> None:
     """1.8 times at batch 1 and 1.5 at 32 on H200, TP 8 (SGLang, "DeepSeek V3", docs/references/deepseek.md)."""
-    plain = deploy(find_model("deepseek-v3"), find_gpu("H200"), find_engine("sglang"), tp=8)
+    plain = on("H200", "deepseek-v3", engine="sglang", tp=8)
     made = plain.model_copy(update={"speculation": published_draft(plain.model)})
     for batch, measured in ((1, 1.8), (32, 1.5)):
         gain = float(step_model(plain).decode(batch, 1000) / step_model(made).decode(batch, 1000))
@@ -134,13 +133,11 @@ def test_a_plan_drafts_where_answers_must_be_quick_and_not_where_batches_are_ful
     half = drafting(0.5)
     quick, plain = (planned(slos=QUICK, weights=BF16, drafts=drafts) for drafts in ((half,), ()))
     assert quick.best is not None
-    assert plain.best is not None
     assert quick.best.draft is not None
     assert (quick.best.draft.name, quick.best.draft.acceptance) == ("eagle3:3", 0.5)
-    assert quick.best.usd_per_month < plain.best.usd_per_month
+    assert quick.best.usd_per_month < there(plain.best).usd_per_month
     full = planned(load=BUSY, weights=BF16, drafts=(half,))
-    assert full.best is not None
-    assert full.best.draft is None
+    assert there(full.best).draft is None
 
 
 def test_nothing_drafts_over_pipeline_stages_or_on_engines_that_do_not() -> None:
@@ -160,16 +157,14 @@ def test_drafting_is_told_of_below_the_pick_with_its_source(tmp_path: Path, monk
     assert found.best.draft is None
     aside = {row.catch: row.candidate for row in found.study.plan.set_aside}
     assert aside[Catch.drafting].usd_per_month < found.best.usd_per_month
-    made = aside[Catch.drafting].draft
-    assert made is not None
+    made = there(aside[Catch.drafting].draft)
     assert made.tokens_per_round == pytest.approx(2.6)
     text = as_text(shown(found, PlanRequest.of({"model": "llama-3.1-8b"})).sections())
     saved = 1 - aside[Catch.drafting].usd_per_month / found.best.usd_per_month
     assert f"{saved:.0%}".replace("%", " % less with --draft eagle3 (with drafting): from $") in " ".join(text.split())
     assert "test_acceptance_length.py" in text.replace("\n", "")
     asked_for = answered(tmp_path, offers, monkeypatch, slo="tpot_p99=5ms", weights="bf16", draft="eagle")
-    assert asked_for.best is not None
-    assert asked_for.best.usd_per_month == aside[Catch.drafting].usd_per_month
+    assert there(asked_for.best).usd_per_month == aside[Catch.drafting].usd_per_month
     assert Catch.drafting not in {row.catch for row in asked_for.study.plan.set_aside}
 
 
@@ -200,8 +195,7 @@ def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> N
     def tpot(**more: object) -> float:
         found = find_verb("simulate").answer(SimulateRequest.of({**asked_of, **more}), Noting())
         assert isinstance(found, SimulateResult)
-        assert found.tpot_s.mean is not None
-        return found.tpot_s.mean
+        return there(found.tpot_s.mean)
 
     plain = tpot()
     assert not said

@@ -2,10 +2,12 @@
 
 import math
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
-from tests.planner.small_catalogue import BUSY, CHAT, OFFERS, SLOS, asked, offer
+from tests.explore import some
+from tests.planner.small_catalogue import CHAT, OFFERS, SLOS, asked, offer
+from tests.there import there
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.planner.frontier import Frontier, FrontierPoint, frontier_of
@@ -21,8 +23,7 @@ BOTH_KV = (Precision.bf16, Precision.fp8)
 
 def around(question: Question) -> tuple[Study, Frontier]:
     found = study(question)
-    made = frontier_of(found)
-    assert made is not None
+    made = there(frontier_of(found))
     return found, made
 
 
@@ -90,14 +91,13 @@ def test_prices_per_token_are_the_whole_bill_over_all_tokens() -> None:
         assert point.usd_per_mtok == pytest.approx(point.usd_per_month / tokens * 1e6)
 
 
-@pytest.mark.parametrize("simulate", [False, True])
-@pytest.mark.parametrize("slos", ["", "ttft_p99=0.5,tpot_p99=0.05", "tpot_p99=0.02", "e2e_p90=4", "ttft_p99=0.15"])
-@pytest.mark.parametrize("busy", [False, True])
-def test_no_point_that_meets_the_slos_costs_less_than_the_pick(simulate: bool, slos: str, busy: bool) -> None:
-    load = BUSY if busy else CHAT
-    found, front = around(asked(load=load, slos=parse_slos(slos) if slos else (), simulate=simulate))
-    best = found.plan.best
-    assert best is not None
+TARGETS = ("", "ttft_p99=0.5,tpot_p99=0.05", "tpot_p99=0.02", "e2e_p90=4", "ttft_p99=0.15")
+
+
+@pytest.mark.parametrize(("slos", "simulate", "rate"), some(product(TARGETS, (True, False), (5, 40)), keep=9))
+def test_no_point_that_meets_the_slos_costs_less_than_the_pick(slos: str, simulate: bool, rate: float) -> None:
+    found, front = around(asked(load=CHAT.at(rate), slos=parse_slos(slos) if slos else (), simulate=simulate))
+    best = there(found.plan.best)
     met = [point.usd_per_month for point in front.points if point.meets_slo]
     assert min(met) == pytest.approx(best.usd_per_month)
     cheaper = [point for point in front.points if point.usd_per_month < best.usd_per_month * (1 - 1e-9)]
@@ -107,9 +107,8 @@ def test_no_point_that_meets_the_slos_costs_less_than_the_pick(simulate: bool, s
 
 
 def test_a_point_on_fewer_replicas_than_were_sized_misses_the_slos() -> None:
-    found, front = around(asked(load=BUSY, slos=parse_slos("tpot_p99=0.02"), simulate=True))
-    best = found.plan.best
-    assert best is not None
+    found, front = around(asked(load=CHAT.at(40), offers=OFFERS[1:2], slos=parse_slos("tpot_p99=0.02"), simulate=True))
+    best = there(found.plan.best)
     alike = [point for point in front.points if (point.gpu, point.layout) == (best.gpu, f"TP={best.tp} {best.weights}")]
     assert {point.meets_slo for point in alike} == {False, True}
     for point in alike:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import OFFERS, offer
+from tests.there import there
 
 import tokonomics as tk
 from tokonomics.catalog.offers import Offer
 from tokonomics.money.breakeven import break_even
-from tokonomics.planner import breakeven
-from tokonomics.planner.breakeven import (
+from tokonomics.planner.hosting import (
     TRICKLE,
     Hosting,
     at_break_even,
@@ -47,8 +47,7 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
     hosted, kinds = self_hosted(asked, [0.2, 1.0])
     tokens = tokens_per_request(asked.load(1.0))
     for rate in (0.05, 1.0, 5.0, 20.0, 60.0):
-        best = study(asked.question(rate)).plan.best
-        assert best is not None
+        best = there(study(asked.question(rate)).plan.best)
         ours = hosted.usd(rate * tokens * SECONDS_PER_MONTH)
         assert ours >= best.usd_per_month * (1 - 1e-9)
         # Only hardware picked near the volumes asked about competes; it is never far from the best.
@@ -56,19 +55,19 @@ def test_the_stairs_are_what_the_planner_would_pay() -> None:
     assert {kind.kind.name for kind in kinds} == {kind.name for kind in hosted.kinds}
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_at_every_volume_that_is_named_the_bill_is_the_plans(quick: bool) -> None:
-    prices, own_rate = [0.06, 0.1, 0.4], 7.3
-    asked = hosting(quick=quick)
+@pytest.mark.parametrize(("quick", "prices", "offers"), [(True, [0.06, 0.1, 0.4], OFFERS), (False, [0.1], OFFERS[:2])])
+def test_at_every_volume_that_is_named_the_bill_is_the_plans(
+    quick: bool, prices: list[float], offers: tuple[Offer, ...]
+) -> None:
+    asked, own_rate = hosting(quick=quick, offers=offers), 7.3
     hosted, _ = self_hosted(asked, prices, own_rate=own_rate)
     tokens = tokens_per_request(asked.load(1.0)) * SECONDS_PER_MONTH
     found = [break_even(hosted, "", price) for price in prices]
     volumes = {10.0**power for power in range(8, 12)} | {own_rate * tokens, *(v for one in found for v in one.volumes)}
     assert hosted.not_planned_for == ()
-    assert len(volumes) > 7
+    assert len(volumes) > 4 + len(prices)
     for volume in sorted(volumes):
-        best = study(asked.question(volume / tokens), pick_only=True).plan.best
-        assert best is not None
+        best = there(study(asked.question(volume / tokens), pick_only=True).plan.best)
         assert hosted.usd(volume) == pytest.approx(best.usd_per_month, rel=1e-9), volume
 
 
@@ -88,8 +87,7 @@ def test_simulated_stairs_hold_what_the_planner_finds_to_hold() -> None:
     hosted, kinds = self_hosted(asked, [0.5])
     tokens = tokens_per_request(asked.load(1.0))
     for rate in (5.0, 40.0):
-        best = study(asked.question(rate)).plan.best
-        assert best is not None
+        best = there(study(asked.question(rate)).plan.best)
         replicas = hosted.kind(rate * tokens * SECONDS_PER_MONTH).replicas(rate * tokens * SECONDS_PER_MONTH)
         assert best.replicas <= replicas <= best.replicas + 1
     found = break_even(hosted, "api", 0.5)
@@ -100,7 +98,7 @@ def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.Mo
     prices = [0.05, 0.2, 1.0, 5.0]
     all_asked, _ = self_hosted(hosting(quick=True), prices)
     assert all_asked.not_planned_for == ()
-    monkeypatch.setattr(breakeven, "_MOST_STUDIES", 2)
+    monkeypatch.setattr("tokonomics.planner.hosting._MOST_STUDIES", 2)
     few, _ = self_hosted(hosting(quick=True), prices)
     meets = [break_even(few, "", price) for price in prices]
     met = {volume for meet in meets for volume in (meet.first_tokens_per_month, meet.stays_tokens_per_month)}
@@ -110,8 +108,7 @@ def test_break_evens_beyond_the_planned_volumes_are_named(monkeypatch: pytest.Mo
 
 def test_a_shared_head_is_found_by_the_cache() -> None:
     load = with_shared_head(load_of_shape(1, "lognormal:mean=800,p99=4000", "100"), 0.5)
-    assert load.trace.prefix is not None
-    shared = reuse(load.trace.prefix, load.trace.input_tokens)[1:]
+    shared = reuse(there(load.trace.prefix), load.trace.input_tokens)[1:]
     share = shared.sum() / load.trace.input_tokens[1:].sum()
     # Whole blocks of 16 tokens, so a little less than half.
     assert 0.47 < share <= 0.5

@@ -7,12 +7,13 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import CHAT, SLOS, asked
+from tests.there import there
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.vary import at_speed, bill_range, headroom, slower, stretched
+from tokonomics.planner.vary import at_speed, at_the_speed, bill_range, headroom, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet import FleetSettings
@@ -61,11 +62,9 @@ def make_steps_slow(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
 
 def test_the_traffic_may_grow_to_the_headroom_and_no_further() -> None:
     made = simulated()
-    room = headroom(made)
-    assert room is not None
+    room = there(headroom(made))
     assert room.at_most is not None
-    assert made.plan.best is not None
-    deployment = made.of(made.plan.best).deployment
+    deployment = made.ranked_as(there(made.plan.best)).sized.deployment
     assert breaks(deployment, CHAT.at(room.rate), room.replicas) is None
     assert breaks(deployment, CHAT.at(room.at_most), room.replicas) == room.breaks
     assert room.at_most / room.rate <= 1.0101
@@ -82,17 +81,13 @@ def test_a_looser_slo_never_leaves_less_room_on_the_same_replicas() -> None:
 
 
 def test_a_spare_replica_is_not_counted_as_room() -> None:
-    without, with_spare = headroom(simulated()), headroom(simulated(spare=1))
-    assert without is not None
-    assert with_spare is not None
+    without, with_spare = there(headroom(simulated())), there(headroom(simulated(spare=1)))
     assert (with_spare.replicas, with_spare.rate) == (without.replicas, without.rate)
 
 
 def test_in_closed_form_the_room_ends_where_the_replicas_are_full() -> None:
     made = study(asked())
-    room, best = headroom(made), made.plan.best
-    assert room is not None
-    assert best is not None
+    room, best = there(headroom(made)), there(made.plan.best)
     assert not room.simulated
     full = best.replicas * best.capacity_requests_per_s
     assert full / 1.0101 <= room.rate <= full
@@ -104,11 +99,10 @@ def test_without_a_pick_there_is_no_room() -> None:
 
 def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulated()
-    assert made.plan.best is not None
-    deployment = made.of(made.plan.best).deployment
-    load, slos = slower(CHAT, SLOS, 2.0)
-    fast = simulate(deployment, load.trace, FleetSettings(replicas=3)).served
-    assert [slo.seconds for slo in slos] == [0.25, 0.025]
+    deployment = made.ranked_as(there(made.plan.best)).sized.deployment
+    slow_question = at_the_speed(asked(slos=SLOS), 0.5)
+    fast = simulate(deployment, slow_question.load.trace, FleetSettings(replicas=3)).served
+    assert [slo.seconds for slo in slow_question.slos] == [0.25, 0.025]
     make_steps_slow(monkeypatch, 2.0)
     slow = simulate(deployment, CHAT.trace, FleetSettings(replicas=3)).served
     np.testing.assert_allclose(slow.finish_s, 2 * fast.finish_s, rtol=1e-9)
@@ -117,9 +111,8 @@ def test_latencies_of_slow_steps_are_those_of_fast_traffic_stretched(monkeypatch
 
 def test_the_slow_end_of_a_bill_is_the_fleet_that_slow_steps_need(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simulated()
-    row = made.plan.best
-    assert row is not None
-    sized = made.of(row)
+    row = there(made.plan.best)
+    sized = made.ranked_as(row).sized
     found = at_speed(made, row, 0.5)
     make_steps_slow(monkeypatch, 2.0)
     needed = next(count for count in range(1, 25) if breaks(sized.deployment, CHAT, count) is None)
@@ -132,7 +125,7 @@ def test_faster_replicas_never_cost_more_and_slower_ones_never_less() -> None:
     made = simulated()
     for row in made.plan.leaders(4):
         bill = bill_range(made, row)
-        speed = interval(1.0, "throughput", made.of(row).deployment)
+        speed = interval(1.0, "throughput", made.ranked_as(row).sized.deployment)
         assert (bill.fast.speed, bill.slow.speed) == (speed.high, speed.low)
         assert bill.mid.usd_per_month == row.usd_per_month
         low, mid, high = (each.usd_per_month or math.inf for each in (bill.fast, bill.mid, bill.slow))
@@ -142,9 +135,8 @@ def test_faster_replicas_never_cost_more_and_slower_ones_never_less() -> None:
 
 def test_clients_of_a_slow_fleet_lose_patience_as_early() -> None:
     trace = make_trace([0.0, 1.0, 2.0], [10, 10, 10], [5, 5, 5], patience_s=[4.0, 8.0, math.inf])
-    load, _ = slower(load_of_log(trace), (), 4.0)
-    assert load.trace.patience_s is not None
-    np.testing.assert_allclose(load.trace.patience_s, [1.0, 2.0, math.inf])
+    load = at_the_speed(asked(load=load_of_log(trace)), 0.25).load
+    np.testing.assert_allclose(there(load.trace.patience_s), [1.0, 2.0, math.inf])
     np.testing.assert_allclose(load.trace.arrival_s, [0.0, 0.25, 0.5])
 
 
@@ -169,5 +161,4 @@ def test_shortened_prompts_share_no_more_than_they_hold() -> None:
     assert shorter.prefix.blocks_of(0).tolist() == [0, 1]
     assert shorter.prefix.blocks_of(1).tolist() == [0, 1]
     longer = stretched(load_of_log(trace), inputs=3.0).trace
-    assert longer.prefix is not None
-    assert longer.prefix.ids.tolist() == names.ids.tolist()
+    assert there(longer.prefix).ids.tolist() == names.ids.tolist()

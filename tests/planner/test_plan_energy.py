@@ -2,6 +2,7 @@
 
 import pytest
 from tests.planner.small_catalogue import SLOS, asked, offer
+from tests.there import there
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.places import grid_named
@@ -19,10 +20,7 @@ ALONE = (offer("H200", 1, 3.0),)
 
 
 def drawn(made: Study, grid: str | None = None) -> Energy:
-    assert made.plan.best is not None
-    found = energy_of(made, made.plan.best, grid_named(grid) if grid else None)
-    assert found is not None
-    return found
+    return there(energy_of(made, there(made.plan.best), grid_named(grid) if grid else None))
 
 
 def test_a_fleet_without_work_draws_its_idle_watts_its_host_and_its_site() -> None:
@@ -46,11 +44,10 @@ def test_a_simulated_pick_draws_by_its_busy_seconds() -> None:
     made = study(question)
     assert made.plan.best is not None
     assert made.plan.best.replicas == 1
-    alone = simulate(made.of(made.plan.best).deployment, question.load.trace)
+    alone = simulate(made.ranked_as(made.plan.best).sized.deployment, question.load.trace)
     paid, busy = float(alone.paid_s.sum()), float(alone.replicas["busy_s"].sum())
     prompts = float(alone.replicas["prompt_busy_s"].sum())
-    curve = power_of(find_gpu("H200"))
-    assert curve is not None
+    curve = there(power_of(find_gpu("H200")))
     joules = prompts * PREFILL_W + (busy - prompts) * curve.decoding(outcome(alone).batch) + (paid - busy) * IDLE_W
     # Of 10,000 seconds the last one is the drain, which is no part of a month.
     assert drawn(made).gpu_watts == pytest.approx(joules / paid, rel=1e-5)
@@ -85,16 +82,13 @@ def test_replicas_for_prompts_and_for_answers_draw_what_each_does() -> None:
     )
     made = study(question)
     row = next(row for row in made.plan.ranked if row.prefill)
-    served = made.of(row).trial
-    found = energy_of(made, row)
+    served = there(made.ranked_as(row).sized.trial)
+    found = there(energy_of(made, row))
     assert row.prefill is not None
-    assert served is not None
-    assert found is not None
     shares, replicas = served.outcome.shares, row.replicas + row.prefill.replicas
     busy = 1 - shares.idle
     prompts = busy * shares.prefill / (shares.prefill + shares.decode)
-    curve = power_of(find_gpu("H200"))
-    assert curve is not None
+    curve = there(power_of(find_gpu("H200")))
     # All layouts here are of one GPU a replica, so replica-seconds are GPU-seconds.
     assert (row.gpus_per_replica, row.prefill.gpus_per_replica) == (1, 1)
     above = prompts * (PREFILL_W - IDLE_W) + (busy - prompts) * (curve.decoding(served.outcome.batch) - IDLE_W)

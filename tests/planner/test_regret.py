@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
+from tests.there import there
 
 from tokonomics.planner.firmness import Regret, least_regret
 from tokonomics.planner.plan import Study, study
@@ -23,8 +24,7 @@ def made(simulate: bool = True) -> tuple[tuple[Study, ...], Regret]:
         study(asked(load=load_of_shape(rate, "const:1000", "const:300"), simulate=simulate, slos=SLOS, weights=BF16))
         for rate in RATES
     )
-    found = least_regret(studies)
-    assert found is not None
+    found = there(least_regret(studies))
     return studies, found
 
 
@@ -48,8 +48,7 @@ def largest_regrets_by_hand(studies: tuple[Study, ...]) -> list[float]:
 @pytest.mark.parametrize("simulate", [False, pytest.param(True, marks=pytest.mark.explore)])
 def test_the_least_regret_is_that_of_trying_every_choice(simulate: bool) -> None:
     studies, found = made(simulate)
-    assert found.least is not None
-    assert found.least.largest_regret == pytest.approx(max(0.0, largest_regrets_by_hand(studies)[0]), abs=1e-9)
+    assert there(found.least).largest_regret == pytest.approx(max(0.0, largest_regrets_by_hand(studies)[0]), abs=1e-9)
 
 
 def test_regrets_are_bills_over_the_best_of_each_case() -> None:
@@ -57,8 +56,7 @@ def test_regrets_are_bills_over_the_best_of_each_case() -> None:
     for choice in found.choices:
         assert choice.largest_regret == max(case.regret for case in choice.cases)
         for case, best, each in zip(choice.cases, found.best_usd_per_month, studies, strict=True):
-            assert each.plan.best is not None
-            assert best == each.plan.best.usd_per_month
+            assert best == there(each.plan.best).usd_per_month
             assert case.usd_per_month / best - 1 == pytest.approx(case.regret, abs=1e-9)
 
 
@@ -70,20 +68,16 @@ def test_replicas_follow_the_demand() -> None:
 
 def test_the_pick_of_a_case_has_no_regret_there_and_is_never_the_better_choice() -> None:
     studies, found = made()
-    assert found.least is not None
     for place, each in enumerate(studies):
-        best = each.plan.best
-        assert best is not None
+        best = there(each.plan.best)
         same = [choice for choice in found.choices if place in choice.best_in]
         assert any(choice.gpu == best.gpu for choice in same)
-        assert all(choice.largest_regret >= found.least.largest_regret for choice in same)
+        assert all(choice.largest_regret >= there(found.least).largest_regret for choice in same)
 
 
 def test_one_case_has_no_regret() -> None:
-    found = least_regret(made()[0][:1])
-    assert found is not None
-    assert found.least is not None
-    assert found.least.largest_regret == pytest.approx(0, abs=1e-9)
+    found = there(least_regret(made()[0][:1]))
+    assert there(found.least).largest_regret == pytest.approx(0, abs=1e-9)
 
 
 def test_a_demand_that_nothing_serves_has_no_answer() -> None:

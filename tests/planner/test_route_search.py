@@ -7,17 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.explore import times
+from tests.there import there
 
-from tokonomics.planner.route_search import (
-    Part,
-    Sending,
-    break_even_share,
-    cheapest,
-    cheapest_first,
-    every_sending,
-    front,
-    within_limit,
-)
+from tokonomics.planner.route import break_even_share, within_limit
+from tokonomics.planner.route_ways import Part, Sending, cheapest, cheapest_first, every_sending, front
 
 MODELS = 3
 
@@ -105,8 +98,7 @@ ANY = tuple(step / 100_000 for step in range(1, 100_001))
 
 def between(usd: Callable[[float], float], baseline: float) -> float:
     """Where any share can be reached."""
-    found = break_even_share(usd, baseline, ANY, SHARES, 1e-6)
-    assert found is not None
+    found = there(break_even_share(usd, baseline, ANY, SHARES, 1e-6))
     assert found[1] - found[0] == pytest.approx(1e-5)
     return found[1]
 

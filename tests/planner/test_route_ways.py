@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.planner.small_catalogue import OFFERS, RECENT, asked
+from tests.there import there
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.planner.plan import plan
@@ -55,8 +56,7 @@ def by_hand(model: int, load: Load) -> float:
         tokens = load.trace.input_tokens.sum() * 1.0 + load.trace.output_tokens.sum() * 4.0
         per_request = float(tokens) / 1e6 / len(load.trace)
         return per_request * load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR
-    best = plan(asked(("llama-3.1-8b", "qwen2.5-32b")[model], load, FEW, simulate=True, slos=SLOS)).best
-    assert best is not None
+    best = there(plan(asked(("llama-3.1-8b", "qwen2.5-32b")[model], load, FEW, simulate=True, slos=SLOS)).best)
     return best.usd_per_month
 
 
@@ -102,8 +102,7 @@ def test_every_threshold_of_a_small_log_is_looked_at_and_none_that_reaches_the_f
         bills += [usd] if quality >= 0.7 else []
     picked = next(way for way in found.ways if way.kind == "routed")
     assert picked.usd_per_month == pytest.approx(min(bills))
-    assert found.best is not None
-    assert found.best.usd_per_month <= picked.usd_per_month
+    assert there(found.best).usd_per_month <= picked.usd_per_month
     for way in (*found.ways, *found.frontier):
         assert way.usd_per_month == pytest.approx(sum(part.usd_per_month for part in way.parts))
         mtok = found.workload.tokens_per_month / 1e6
@@ -116,8 +115,7 @@ def test_a_cascade_pays_both_and_waits_for_both() -> None:
     alone = [model.fleet(made.load, made.part(ALL)[0]) for model in own]
     assert alone[0]
     assert alone[1]
-    way = made.cascade(1, threshold)
-    assert way is not None
+    way = there(made.cascade(1, threshold))
     again = ~(threshold <= SCORE)
     # No request meets another, so each waits as it would with all of the others on one model.
     first, second = (fleet.latencies for fleet in alone if fleet)
@@ -130,8 +128,7 @@ def test_a_cascade_pays_both_and_waits_for_both() -> None:
     )
     assert way.quality == pytest.approx(np.where(again, QUALITY[1], QUALITY[0]).mean())
     # Behind it an API: its own time is not known, the wait for the first answer is.
-    called = made.cascade(2, threshold)
-    assert called is not None
+    called = there(made.cascade(2, threshold))
     assert called.simulated_share == pytest.approx(1 - again.mean())
     assert called.ttft_s.mean == pytest.approx(
         np.where(again, first[Latency.e2e], first[Latency.ttft]).mean(), rel=1e-6
@@ -171,8 +168,7 @@ def busy() -> Load:
 def test_the_own_fleet_before_an_api_is_the_cheapest_of_all_sizes() -> None:
     load = busy()
     own = OwnModel(asked("llama-3.1-8b", load, OFFERS[:1], simulate=True, slos=SLOS))
-    whole = own.fleet(load, "all")
-    assert whole is not None
+    whole = there(own.fleet(load, "all"))
     assert whole.placed.replicas > 2
     dear = CalledModel(API.price.model_copy(update={"input_usd_per_mtok": 0.02, "output_usd_per_mtok": 0.1}))
     spill = Spill(load, dear, whole)
@@ -184,14 +180,12 @@ def test_the_own_fleet_before_an_api_is_the_cheapest_of_all_sizes() -> None:
         gone = np.flatnonzero(~found[1])
         api_usd = dear.usd_per_month(part_of(load, gone)) if len(gone) else 0.0
         bills[replicas] = replicas * (OFFERS[0].usd_per_hour or 0) * HOURS_PER_MONTH + api_usd
-        assert found[0].trial is not None
-        assert found[0].trial.holds
+        assert there(found[0].trial).holds
         # What stays and what goes are all requests.
         assert len(gone) + found[1].sum() == len(load.trace)
     assert bills
-    best = Spill(load, dear, whole).best()
-    assert best is not None
-    assert bills[best] == pytest.approx(min(bills.values()))
+    best = there(Spill(load, dear, whole).cheapest())
+    assert bills[best[0].replicas] == pytest.approx(min(bills.values()))
 
 
 def test_break_even_shares_lie_where_the_bills_cross() -> None:

@@ -10,7 +10,8 @@ from tokonomics.questions.plan import questions_in
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.scenario import read_request
 
-CHAT = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300}
+SHAPE = {"model": "llama-3.1-8b", "input": 1000, "output": 300}
+CHAT = {**SHAPE, "rate": 5}
 
 
 def test_a_flag_wins_over_the_file_and_other_traffic_replaces_it(tmp_path: Path) -> None:
@@ -81,47 +82,27 @@ def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "field"),
     [
-        ({"rrate": 5}, ["unknown input 'rrate'", "Did you mean rate?"]),
-        ({"spare": "two"}, ["spare: "]),
-        ({"rate": {"a": 1}}, ["rate: "]),
-        ({"seed": -1}, ["seed: "]),
-        ({"max_price": float("nan")}, ["max_price: "]),
+        ({**CHAT, "rrate": 5}, None),
+        ({**CHAT, "spare": "two"}, "spare"),
+        ({**CHAT, "seed": -1}, "seed"),
+        ({**CHAT, "max_price": float("nan")}, "max_price"),
+        ({"model": "llama-3.1-8b"}, None),
+        ({"model": "llama-3.1-8b", "input": 5, "output": 5}, "rate"),
+        *(({**CHAT, "rate": rate}, "rate") for rate in ("-1", "1e12", "5:4:3", "1:2", {"a": 1})),
+        *(({**SHAPE, "tokens_per_month": tokens}, "tokens_per_month") for tokens in ("two", "0.001", "9e99T")),
+        ({**CHAT, "tokens_per_month": "2B"}, "tokens_per_month"),
+        ({**CHAT, "trace": "azure-conv"}, "input"),
+        ({**CHAT, "from": "10m"}, "start"),
+        ({**CHAT, "arrivals": "burst:100"}, "arrivals"),
+        ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "2h", "to": "1h"}, "end"),
+        ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "900h"}, None),
+        ({**CHAT, "slo": "ttft_p99=1", "offline": True}, "offline"),
     ],
 )
-def test_a_slip_in_a_scenario_is_named(values: dict[str, object], says: list[str]) -> None:
-    with pytest.raises(BadInput) as caught:
-        questions_in(PlanRequest.of({**CHAT, **values}))
-    assert [say for say in says if say not in str(caught.value)] == []
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"model": "llama-3.1-8b"}, "no traffic is given"),
-        ({"model": "llama-3.1-8b", "input": 5, "output": 5}, "how many requests a second"),
-        ({**CHAT, "tokens_per_month": "2B"}, "says the same as rate"),
-        ({**CHAT, "rate": "-1"}, "rate: must be a number above 0"),
-        ({**CHAT, "rate": "1e12"}, "at most a billion"),
-        ({**CHAT, "trace": "azure-conv"}, "is for made-up requests"),
-        ({**CHAT, "from": "10m"}, "start: is for a log"),
-        ({**CHAT, "arrivals": "burst:100"}, "a burst has no rate"),
-        ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "2h", "to": "1h"}, "must be later than start"),
-        ({"model": "llama-3.1-8b", "trace": "azure-conv", "from": "900h"}, "no request is left"),
-        ({"model": "llama-3.1-8b", "tokens_per_month": "two", "input": 5, "output": 5}, "is not an amount"),
-        ({"model": "llama-3.1-8b", "tokens_per_month": "0.001", "input": 5, "output": 5}, "which nobody serves"),
-        ({"model": "llama-3.1-8b", "tokens_per_month": "9e99T", "input": 5, "output": 5}, "which nobody serves"),
-        ({**CHAT, "slo": "ttft_p99=1", "offline": True}, "has no latency targets"),
-        ({**CHAT, "rate": "5:4:3"}, "is not low:mid:high"),
-        ({**CHAT, "rate": "1:2"}, "is not low:mid:high"),
-    ],
-)
-def test_traffic_that_cannot_be_planned_for_is_refused(values: dict[str, object], says: str) -> None:
-    def ask() -> None:
-        for each in cases_of(PlanRequest.of(values)).values():
-            questions_in(each)
-
-    with pytest.raises(BadInput) as caught:
-        ask()
-    assert says in str(caught.value)
+def test_a_scenario_that_cannot_be_planned_for_names_the_input(values: dict[str, object], field: str | None) -> None:
+    with pytest.raises(BadInput) as caught:  # noqa: PT012
+        for case in cases_of(PlanRequest.of(values)).values():
+            questions_in(case)
+    assert caught.value.field == field

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from tests.planner.small_catalogue import BF16, OFFERS, SLOS, asked
+from tests.there import there
 
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import Case, Sensitivity, sensitivity
@@ -17,8 +18,7 @@ BUSIER = load_of_shape(12, "const:1000", "const:300")
 @cache
 def made() -> tuple[Study, Sensitivity]:
     base = study(asked(simulate=True, slos=SLOS, load=BUSIER, weights=BF16))
-    found = sensitivity(base)
-    assert found is not None
+    found = there(sensitivity(base))
     return base, found
 
 
@@ -43,8 +43,7 @@ def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
     }
     swings = [swing.usd(found.usd_per_month) for swing in found.swings]
     assert swings == sorted(swings, reverse=True)
-    assert base.plan.best is not None
-    assert found.usd_per_month == base.plan.best.usd_per_month
+    assert found.usd_per_month == there(base.plan.best).usd_per_month
 
 
 def test_more_work_never_costs_less_and_looser_slos_never_more() -> None:
@@ -61,14 +60,13 @@ def test_more_work_never_costs_less_and_looser_slos_never_more() -> None:
 
 def test_the_bill_at_another_rate_is_that_of_a_plan_for_it() -> None:
     base, _ = made()
-    best = base.plan.best
-    assert best is not None
+    best = there(base.plan.best)
     only = tuple(offer for offer in OFFERS if offer.instance == best.instance)
     for case in cases("requests a second"):
-        there = study(
+        elsewhere = study(
             asked(simulate=True, slos=SLOS, load=BUSIER.at(12 * case.factor), offers=only, weights=(best.weights,))
         )
-        bills = [row.usd_per_month for row in there.plan.ranked if (row.tp, row.pp) == (best.tp, best.pp)]
+        bills = [row.usd_per_month for row in elsewhere.plan.ranked if (row.tp, row.pp) == (best.tp, best.pp)]
         assert case.usd_per_month == pytest.approx(min(bills))
 
 
@@ -93,12 +91,10 @@ def test_where_the_bill_stands_still_the_share_in_use_moves() -> None:
 
 def test_a_slo_that_cannot_be_kept_says_so() -> None:
     base = study(asked(slos=parse_slos("tpot_p99=0.008"), offers=(OFFERS[3],), weights=BF16))
-    found = sensitivity(base)
-    assert found is not None
+    found = there(sensitivity(base))
     swing = next(each for each in found.swings if each.assumption == "SLO tpot_p99")
     assert swing.low.usd_per_month is None
-    assert swing.low.refused is not None
-    assert "TPOT" in swing.low.refused
+    assert "TPOT" in there(swing.low.refused)
     assert found.swings[0].usd(found.usd_per_month) == math.inf
 
 

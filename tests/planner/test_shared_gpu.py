@@ -6,6 +6,7 @@ from datetime import date
 from functools import cache
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -70,8 +71,7 @@ def test_a_shared_bill_is_one_machines_and_all_of_it_is_paid() -> None:
 def test_the_pick_is_the_cheapest_of_those_that_meet_every_slo() -> None:
     _, found = planned()
     met = [row.usd_per_month for row in found.rows if row.meets]
-    assert found.best is not None
-    assert found.best.usd_per_month == min(met)
+    assert there(found.best).usd_per_month == min(met)
     assert {row.way for row in found.rows} | set(found.not_possible) == set(Way)
 
 
@@ -104,15 +104,13 @@ def test_the_crossing_is_where_the_bills_cross(
     monkeypatch.setattr("tokonomics.planner.shared_gpu.cheapest_of", shared)
     first = shared(Way.shares, tenants, None, 1e9, only_met=True)
     rows = (own(tenants), *([first] if first else []))
-    crossed = crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None))
-    assert crossed is not None
+    crossed = there(crossing(tenants, SharedPlan(rows=rows, not_possible={}, best=None)))
     if expected is None:
         assert (crossed.below, crossed.above) == (64, None)
     elif expected == 0:
         assert crossed.below == 0
     else:
-        assert crossed.above is not None
-        assert crossed.below <= expected < crossed.above <= 1.1 * crossed.below
+        assert crossed.below <= expected < there(crossed.above) <= 1.1 * crossed.below
         assert (crossed.together_usd_per_month, crossed.own_usd_per_month) == (
             60.0,
             100.0 if expected < own_grows else 120.0,
@@ -124,8 +122,7 @@ def test_the_crossing_of_real_bills_is_where_they_cross() -> None:
     slos = "ttft_p99=2,tpot_p99=60ms"
     tenants = tenants_of([question(model, 0.4, slos, {"L40S": 1.0}) for model in ("llama-3.1-8b", "qwen3-4b")])
     tenants = [Tenant(replace(tenant.question, weights=(Precision.bf16,))) for tenant in tenants]
-    crossed = crossing(tenants, shared_plan(tenants))
-    assert crossed is not None
+    crossed = there(crossing(tenants, shared_plan(tenants)))
     assert crossed.above is not None
     assert crossed.below < crossed.above <= 1.1 * crossed.below
     for factor, still in ((crossed.below, True), (crossed.above, False)):
@@ -158,8 +155,7 @@ def test_own_gpus_of_one_kind_of_machine_fill_it_together() -> None:
     # Two models, a GPU each, on machines of four: one machine, whose bill they share.
     slos = "ttft_p99=2,tpot_p99=60ms"
     tenants = tenants_of([question(model, 0.2, slos, {"L40S": 4.0}, gpus=4) for model in ("llama-3.1-8b", "qwen3-4b")])
-    own = own_way(tenants)
-    assert own is not None
+    own = there(own_way(tenants))
     assert own.gpus_paid == 4
     assert own.usd_per_month == pytest.approx(4 * 730)
     assert sum(model.usd_per_month for model in own.models) == pytest.approx(own.usd_per_month)
@@ -169,8 +165,7 @@ def test_memory_shares_hold_every_engine_and_no_more_than_the_gpu_has() -> None:
     gpu = find_gpu("L40S")
     whole = [deploy(find_model(name), gpu, VLLM) for name in ("llama-3.1-8b", "qwen3-4b")]
     loads = [load_of_shape(rate, "const:800", "const:150") for rate in (0.3, 0.1)]
-    shares = memory_shares(whole, loads)
-    assert shares is not None
+    shares = there(memory_shares(whole, loads))
     assert sum(share.gpu.usable_bytes for share in shares) <= gpu.usable_bytes
     taken = [shard(share).total + workspace_bytes(share) + kv_budget_bytes(share) for share in shares]
     assert sum(taken) == pytest.approx(gpu.usable_bytes * VLLM.defaults_on(gpu).memory_fraction, rel=1e-6)

@@ -1,13 +1,15 @@
 """Input, cached input and output: three prices that are one bill, and what a cached token still costs."""
 
 import pytest
+from tests.planner.small_catalogue import on
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.money.cost import split_by_gpu_time, with_cached
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import PlanRequest
@@ -54,7 +56,7 @@ def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-27b", "deepseek-v3", "qwen2.5-0.5b"])
 @pytest.mark.parametrize("gpu", ["L4", "H100"])
 def test_a_cached_token_never_costs_more_than_a_computed_one(name: str, gpu: str) -> None:
-    deployment = deploy(find_model(name), find_gpu(gpu), find_engine("vllm"))
+    deployment = on(gpu, name)
     for tokens in (16, 100, 1000, 8000, 30_000, 60_000, 100_000):
         plain = split_by_gpu_time(0.01, 2.0, tokens, 300, 0.4)
         for share in (0.0, 0.1, 0.5, 0.9):
@@ -72,15 +74,12 @@ def test_longer_prompts_make_cached_tokens_cost_more_of_an_input_token_but_never
         request = PlanRequest(
             model=("llama-3.1-8b",), gpu=("H100",), rate="2", input=f"const:{tokens}", output="const:200", quick=True
         )
-        best = planned(request).best
-        assert best is not None
-        assert best.usd_per_mtok.cached is not None
-        shares.append(best.usd_per_mtok.cached / best.usd_per_mtok.input)
+        best = there(planned(request).best)
+        shares.append(there(best.usd_per_mtok.cached) / best.usd_per_mtok.input)
     assert 0 < shares[0] < shares[1] < shares[2] < 1
 
 
 def test_an_encoder_has_no_cached_tokens_and_no_price_of_them() -> None:
     request = PlanRequest(model=("bge-m3",), gpu=("L4",), rate="2", input="const:200", quick=True)
-    best = planned(request).best
-    assert best is not None
+    best = there(planned(request).best)
     assert best.usd_per_mtok.cached is None

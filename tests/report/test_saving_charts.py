@@ -23,7 +23,7 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.fleet import FleetComparison
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.requests.traffic import LeversRequest

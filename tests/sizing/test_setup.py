@@ -15,7 +15,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.levers.ranking import Ranked, arrival_patterns, arriving, rank_levers, utilization_bills
 from tokonomics.physics.deployment import deploy
-from tokonomics.planner.breakeven import with_shared_head
+from tokonomics.planner.hosting import with_shared_head
 from tokonomics.planner.plan import plan
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.request import Request

@@ -68,7 +68,7 @@ def right_size(
     key = "study", question.model.key, now.engine.key, asked
     made = bills.once(key, lambda: study(question, bills.say, attempts=bills.attempts))
     near = made.plan.best.usd_per_month * _NEAR if made.plan.best else 0.0
-    leaders = [made.of(row).deployment for row in made.plan.leaders(_CHECKED) if row.usd_per_month <= near]
+    leaders = [made.ranked_as(row).sized.deployment for row in made.plan.leaders(_CHECKED) if row.usd_per_month <= near]
     picks = [setup.deployed(**copied(deployment, *_CHANGES)) for deployment in leaders]
     bill, pick = min(((_usd(pick, bills), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))
     today = _usd(setup, bills)

@@ -14,6 +14,7 @@ from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.errors import BadInput
+from tokonomics.money.cost import require_share
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
@@ -51,7 +52,7 @@ def api_bill(
     ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
     as a head that every prompt begins with is: it is written once, and each use keeps it.
     """
-    _check_share(cached_share)
+    require_share("cached_share", cached_share)
     written = 1 - cached_share if write_rest else 0.0
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
@@ -81,11 +82,6 @@ def api_bill(
     )
 
 
-def _check_share(cached_share: float) -> None:
-    if not 0 <= cached_share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {cached_share:g}", field="cached_share")
-
-
 class ApiLeftOut(Noun):
     """A price that could not be had, and why."""
 
@@ -103,14 +99,12 @@ def api_bills(
     """
     bills: list[ApiCost] = []
     missing: list[tuple[ApiLeftOut, BadInput]] = []
-    for api in apis:
-        for at_batch in (False, True) if batch else (False,):
-            try:
-                price = _with_or_without_cache if replayed and cached_share else api_bill
-                bills.append(price(api, trace, cached_share, at_batch))
-            except BadInput as error:
-                name = f"{api.key} (batch)" if at_batch else api.key
-                missing.append((ApiLeftOut(name=name, why=error.what), error))
+    for api, at_batch in product(apis, (False, True) if batch else (False,)):
+        try:
+            bills.append(_best_bill(api, trace, cached_share, at_batch, replayed))
+        except BadInput as error:
+            name = f"{api.key} (batch)" if at_batch else api.key
+            missing.append((ApiLeftOut(name=name, why=error.what), error))
     if not bills:
         raise missing[0][1]
     return tuple(bills), tuple(left_out for left_out, _ in missing)
@@ -120,31 +114,25 @@ def host_bills(
     hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[ApiCost, ...]:
     """The cheapest price of each host, standard and, where asked for and quoted, batch; the cheapest host first."""
-    _check_share(cached_share)
+    require_share("cached_share", cached_share)
     cheapest: dict[tuple[str, bool], ApiCost] = {}
     directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
     for api, at_batch in product(directly_first, (False, True) if batch else (False,)):
-        bill = _host_bill(api, trace, cached_share, at_batch, replayed)
+        bill: ApiCost | None = None
+        with suppress(BadInput):  # without a price of cached tokens, at the list price, above which no host charges
+            plain = api_bill(api, trace, 0.0, at_batch)
+            bill = _noted(plain, "quotes no price of cached tokens: all at the list price")
+            bill = _best_bill(api, trace, cached_share, at_batch, replayed)
         known = cheapest.get((api.seller, at_batch))
         if bill and (known is None or bill.usd_per_mtok < known.usd_per_mtok):
             cheapest[api.seller, at_batch] = bill
     return tuple(sorted(cheapest.values(), key=lambda bill: (bill.usd_per_mtok, bill.name)))
 
 
-def _host_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiCost | None:
-    """Its bill; without a price of cached tokens, at the list price, above which no host charges; None: no quote."""
-    price = _with_or_without_cache if replayed and cached_share else api_bill
-    with suppress(BadInput):
-        return price(api, trace, cached_share, batch)
-    with suppress(BadInput):
-        why = "quotes no price of cached tokens: all at the list price"
-        plain = api_bill(api, trace, 0.0, batch)
-        return plain.model_copy(update={"note": f"{plain.note}; {why}" if plain.note else why})
-    return None
-
-
-def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, batch: bool) -> ApiCost:
-    """The cheaper way to send a log whose prompts repeat; a host that quotes no price for its cache is used without."""
+def _best_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiCost:
+    """The bill as asked; of a log whose prompts repeat, without the cache where that is cheaper or nobody quotes it."""
+    if not replayed or not cached_share:
+        return api_bill(api, trace, cached_share, batch)
     plain = api_bill(api, trace, 0.0, batch)
     try:
         cached = api_bill(api, trace, cached_share, batch, write_rest=True)
@@ -152,5 +140,8 @@ def _with_or_without_cache(api: ApiPrice, trace: Trace, cached_share: float, bat
         return plain
     if cached.usd_per_request <= plain.usd_per_request:
         return cached
-    why = "used without its cache: writing would cost more than reading saves"
-    return plain.model_copy(update={"note": f"{plain.note}; {why}" if plain.note else why})
+    return _noted(plain, "used without its cache: writing would cost more than reading saves")
+
+
+def _noted(bill: ApiCost, note: str) -> ApiCost:
+    return bill.model_copy(update={"note": f"{bill.note}; {note}" if bill.note else note})

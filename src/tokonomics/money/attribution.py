@@ -64,17 +64,12 @@ def unused_shares(
         if not full:
             break
         open_ -= full
-    return _exact(_the_rest(paid, room, left), usage_usd, bill_usd)
-
-
-def _the_rest(paid: list[float], room: list[float], left: float) -> list[float]:
-    """What is left when all who are there at the peak pay as much as alone falls to the others, by their room."""
+    # What is left when all who are there at the peak pay as much as alone falls to the others, by their room.
     rest = left - math.fsum(paid)
     space = [there - already for there, already in zip(room, paid, strict=True)]
-    total = math.fsum(space)
-    if total <= 0:
-        return paid
-    return [already + rest * (there / total) for already, there in zip(paid, space, strict=True)]
+    if (total := math.fsum(space)) > 0:
+        paid = [already + rest * (there / total) for already, there in zip(paid, space, strict=True)]
+    return _exact(paid, usage_usd, bill_usd)
 
 
 def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> tuple[float, ...]:
@@ -150,14 +145,15 @@ class ClassCost(Noun):
 
 
 def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:
-    """A bill, split among the classes of a simulation as they used it; it pays for so many such simulations."""
+    """A bill, split among the classes of a simulation as they used it; it pays for ``times`` such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
     worked_s, paid_s = prompts_s + answers_s, counted(simulation).paid_s
     places = by_class(trace)
     used = [bill_usd * float(worked_s[at].sum()) / paid_s for at in places.values()]
     # A part of a bill is never more than all of it: no other cap is known.
-    unused = unused_shares(bill_usd, used, at_peak(_as_tenants(trace), worked_s, list(places)), [bill_usd] * len(used))
+    as_tenants = replace(trace, tenant=trace.service, tenants=tuple(one.name for one in trace.classes))
+    unused = unused_shares(bill_usd, used, at_peak(as_tenants, worked_s, list(places)), [bill_usd] * len(used))
     found = []
     for (place, at), own, rest in zip(places.items(), used, unused, strict=True):
         answered = at[done[at]]
@@ -182,7 +178,3 @@ def at_peak(trace: Trace, used_s: Floats, senders: Sequence[int]) -> list[float]
     total = load.sum(axis=0)
     fullest = total >= FULLEST * total.max()
     return [float(load[sender, fullest].sum()) for sender in senders]
-
-
-def _as_tenants(trace: Trace) -> Trace:
-    return replace(trace, tenant=trace.service, tenants=tuple(one.name for one in trace.classes))

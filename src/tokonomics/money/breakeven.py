@@ -1,7 +1,7 @@
 """From which volume on is a fleet of one's own cheaper than an API's price per token?
 
-An API's bill is a line through zero. A fleet's is a staircase: machines are bought whole, each holds so many replicas,
-and a replica holds so many tokens a month; of several kinds of machines the cheapest at each volume counts. On one
+An API's bill is a line through zero. A fleet's is a staircase: machines are bought whole, each holds some replicas,
+and a replica holds some tokens a month; of several kinds of machines the cheapest at each volume counts. On one
 stair the fleet is cheaper from the volume where its cost meets the line, so every crossing is found exactly, stair by
 stair, up to the volume beyond which arithmetic shows that the fleet stays cheaper.
 
@@ -23,7 +23,7 @@ from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
 from tokonomics.types import Noun, Same
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
-MOST_STAIRS = 100_000  # beyond so many purchases of one kind nobody waits for a break-even
+MOST_STAIRS = 100_000  # beyond this number of purchases of one kind nobody waits for a break-even
 _MOST_WINDOWS = 50
 _SAME = 1e-9  # relative: the last digit of a division must not cost a machine
 
@@ -48,7 +48,7 @@ class FleetKind(Noun):
     spare: NonNegativeInt = 0  # replicas bought beyond what the volume takes
 
     def capacity(self, replicas: int) -> float:
-        """Tokens a month of so many replicas, spare ones not counted."""
+        """Tokens a month that these replicas hold, spare ones not counted."""
         holds = next(hold for hold in reversed(self.holds) if hold.replicas <= max(1, replicas))
         return max(0, replicas) * holds.tokens_per_month
 
@@ -66,7 +66,7 @@ class FleetKind(Noun):
         return math.ceil((self.replicas(tokens_per_month) + self.spare) / self.replicas_per_purchase)
 
     def holding(self, replicas: int, tokens_per_month: float) -> "FleetKind":
-        """The same machines where so many replicas are known to hold this volume: larger fleets hold as much each."""
+        """The same machines where these replicas are known to hold this volume: larger fleets hold as much each."""
         each = tokens_per_month / replicas
         if self.capacity(replicas) >= tokens_per_month:
             return self
@@ -75,7 +75,7 @@ class FleetKind(Noun):
         return self._with({**raised, replicas: each})
 
     def missing(self, replicas: int, tokens_per_month: float) -> "FleetKind":
-        """The same machines where exactly so many replicas are known not to hold this volume."""
+        """The same machines where exactly this number of replicas is known not to hold this volume."""
         sizes = {hold.replicas: hold.tokens_per_month for hold in self.holds}
         after = sizes.get(replicas + 1, self.capacity(replicas) / replicas)
         return self._with({**sizes, replicas: tokens_per_month / replicas * (1 - 1e-6), replicas + 1: after})
@@ -104,7 +104,7 @@ class FleetKind(Noun):
         return self.usd_per_purchase / (self.replicas_per_purchase * most) * TOKENS_PER_MTOK
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "FleetKind":
-        """The same machines, so many times as capable and as expensive."""
+        """The same machines with capacity and price times a factor."""
         slower = self._with({hold.replicas: hold.tokens_per_month * capacity for hold in self.holds})
         return slower.model_copy(update={"usd_per_purchase": self.usd_per_purchase * price})
 
@@ -112,7 +112,7 @@ class FleetKind(Noun):
 def kind_of_equation(
     name: str, usd_per_hour: float, gpus: int, tokens_per_second: float, utilization: float
 ) -> FleetKind:
-    """Replicas of so many GPUs at a price per GPU-hour, whose speed and utilisation are known or assumed."""
+    """Replicas at a price per GPU-hour, whose speed and utilisation are known or assumed."""
     replica = cost(usd_per_hour, tokens_per_second, utilization, gpus)
     return FleetKind(
         name=name,
@@ -129,6 +129,11 @@ class Extra(Noun):
     name: str
     usd_per_month: NonNegativeFloat = 0.0
     share_of_machines: NonNegativeFloat = 0.0
+
+    def line(self, machines_usd: float, unit: str, months: float = 1.0) -> CostLine:
+        """What it adds over some months in which the machines cost ``machines_usd``."""
+        price = self.usd_per_month * months + self.share_of_machines * machines_usd
+        return CostLine(name=self.name, quantity=1, unit=unit, usd_per_unit=price)
 
 
 def engineers(number: float, usd_per_month: float) -> Extra:
@@ -172,11 +177,9 @@ class SelfHosted(Noun):
         kind = self.kind(tokens_per_month)
         hours = kind.purchases(tokens_per_month) * kind.gpus_per_purchase * HOURS_PER_MONTH
         usd_per_hour = kind.usd_per_purchase / (kind.gpus_per_purchase * HOURS_PER_MONTH)
-        lines = [CostLine(name=MACHINES, quantity=hours, unit="GPU-hour", usd_per_unit=usd_per_hour)]
-        for extra in self.extras:
-            price = extra.usd_per_month + extra.share_of_machines * lines[0].usd
-            lines.append(CostLine(name=extra.name, quantity=1, unit="month", usd_per_unit=price))
-        return CostTree(name="self-hosted, one month", lines=tuple(lines))
+        machines = CostLine(name=MACHINES, quantity=hours, unit="GPU-hour", usd_per_unit=usd_per_hour)
+        extras = (extra.line(machines.usd, "month") for extra in self.extras)
+        return CostTree(name="self-hosted, one month", lines=(machines, *extras))
 
     def stairs(self, until: float) -> tuple[Floats, Floats]:
         """Where each stair of the bill ends and what it costs: the lower envelope of all kinds."""
@@ -191,7 +194,7 @@ class SelfHosted(Noun):
         return ends, bills * self.per_machine_usd + self.fixed_usd
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "SelfHosted":
-        """With machines so many times as capable and as expensive; people cost what they cost."""
+        """With capacity and price of the machines times a factor; people cost what they cost."""
         return self.model_copy(update={"kinds": tuple(kind.scaled(capacity, price) for kind in self.kinds)})
 
 
@@ -324,14 +327,12 @@ def swings(
         found = break_even(_scaled(Same(hosted), capacity, price), api, usd_per_mtok * token)
         return Swing(what=what, found=found, assumption=assumption, factor=factor)
 
-    def filled_to(share: float) -> str:
-        return f"machines filled to {percent(share)} of what they hold"
-
     def off(factor: float) -> str:
         return f"{'−' if factor < 1 else '+'}{percent(abs(factor - 1))}"
 
+    full = "of what they hold"
     return [
-        *(at(FILL, share, filled_to(share), capacity=share) for share in filled),
+        *(at(FILL, share, f"machines filled to {percent(share)} {full}", capacity=share) for share in filled),
         *(at(SPEED, speed, f"speed {off(speed)} (80 % interval)", capacity=speed) for speed in speeds),
         *(at(MACHINE_PRICE, factor, f"machines at {factor:g}× the price", price=factor) for factor in PRICED),
         *(at(API, factor, f"the API at {factor:g}× the price", token=factor) for factor in PRICED),
@@ -399,28 +400,18 @@ class Upkeep(Noun):
 
 
 def upkeep(extras: Sequence[Extra], machines_usd: float, tokens: float, months: float = 1.0) -> Upkeep | None:
-    """People and overheads over so many months in which machines cost so much; None where none are named."""
+    """People and overheads over the months in which machines cost ``machines_usd``; None where none are named."""
     if not extras:
         return None
-    lines = tuple(
-        CostLine(
-            name=extra.name,
-            quantity=1,
-            unit="bill",
-            usd_per_unit=extra.usd_per_month * months + extra.share_of_machines * machines_usd,
-        )
-        for extra in extras
+    lines = CostTree(
+        name="people and overheads", lines=tuple(extra.line(machines_usd, "bill", months) for extra in extras)
     )
-    usd = math.fsum(line.usd for line in lines)
-
-    def per_mtok(dollars: float) -> float | None:
-        return dollars / tokens * TOKENS_PER_MTOK if tokens > 0 else None
-
+    total = machines_usd + lines.usd
     return Upkeep(
-        lines=CostTree(name="people and overheads", lines=lines),
-        usd=usd,
+        lines=lines,
+        usd=lines.usd,
         machines_usd=machines_usd,
-        total_usd=machines_usd + usd,
-        usd_per_mtok=per_mtok(machines_usd + usd),
-        usd_per_mtok_machines=per_mtok(machines_usd),
+        total_usd=total,
+        usd_per_mtok=total / tokens * TOKENS_PER_MTOK if tokens > 0 else None,
+        usd_per_mtok_machines=machines_usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None,
     )

@@ -8,7 +8,6 @@ share, which is what a per-second platform would charge. Compare with an API on 
 """
 
 import math
-from collections.abc import Sequence
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -61,7 +60,7 @@ class CostTree(Noun):
 
 
 def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
-    """An hour of so many replicas, and what comes on top."""
+    """An hour of some replicas, and what comes on top."""
     line = CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=usd_per_replica_hour)
     return CostTree(name=name, lines=(line, *more))
 
@@ -124,15 +123,6 @@ def parse_load(text: str) -> list[LoadStep]:
     return steps
 
 
-def mean_utilization(profile: Sequence[LoadStep]) -> float:
-    """Tokens made ÷ tokens that full speed would have made over the same hours."""
-    hours = math.fsum(step.hours for step in profile)
-    busy = math.fsum(step.hours * step.utilization for step in profile)
-    if not profile or busy <= 0:
-        raise BadInput("the load profile never does any work: no tokens to divide the bill by", field="load")
-    return busy / hours
-
-
 class LoadCost(Noun):
     """What a load profile costs on the fleet given, and on the smallest fleet that still carries its busiest hours."""
 
@@ -148,9 +138,11 @@ class LoadCost(Noun):
 def load_cost(load: str, usd_per_hour: float, tokens_per_second: float, gpus: int = 1) -> LoadCost:
     """Price a load profile such as ``8x0.99,16x0``: the bill is for all hours, the tokens for the busy ones."""
     profile = parse_load(load)
-    total = cost(usd_per_hour, tokens_per_second, mean_utilization(profile), gpus)
     hours = math.fsum(step.hours for step in profile)
     busy = math.fsum(step.hours * step.utilization for step in profile)
+    if busy <= 0:
+        raise BadInput("the load profile never does any work: no tokens to divide the bill by", field="load")
+    total = cost(usd_per_hour, tokens_per_second, busy / hours, gpus)
     needed = max(1, math.ceil(gpus * max(step.utilization for step in profile) - 1e-9))
     return LoadCost(
         load=load,
@@ -252,6 +244,13 @@ def require_positive(field: str, value: float) -> float:
         raise BadInput(f"is beyond any machine: the largest accepted is {_ABSURD:.0e}", field=field)
     if not value >= _TINIEST:
         raise BadInput(f"must be a positive number, got {value}", field=field)
+    return value
+
+
+def require_share(field: str, value: float) -> float:
+    """An input from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise BadInput(f"must be a share from 0 to 1, got {value:g}", field=field)
     return value
 
 

@@ -50,7 +50,7 @@ def pue_of(seller: Seller | None) -> float:
 
 
 def fleet_watts(curve: PowerCurve, paid: float, prompts: float, answers: float, batch: float) -> float:
-    """Of so many paid GPUs, of which so many compute prompts and write answers in the mean over time."""
+    """Watts of the paid GPUs, of which some compute prompts and some write answers in the mean over time."""
     idle = max(0.0, paid - prompts - answers)
     return prompts * curve.prefill_w + answers * curve.decoding(batch) + idle * curve.idle_w
 

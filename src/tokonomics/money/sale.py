@@ -24,7 +24,7 @@ class SellPrice(Noun):
     """Of prompt tokens that are found in the cache; None: they are sold as input."""
 
     def revenue(self, input_tokens: float, output_tokens: float, cached_tokens: float = 0.0) -> float:
-        """Dollars for so many tokens; the cached ones are among the input tokens."""
+        """Dollars for these tokens; the cached ones are among the input tokens."""
         cached = self.input if self.cached is None else self.cached
         computed = self.input * (input_tokens - cached_tokens) + cached * cached_tokens
         return (computed + self.output * output_tokens) / TOKENS_PER_MTOK
@@ -125,7 +125,7 @@ def fleet_sale(
     load: float,
     cached_tokens: float = 0.0,
 ) -> FleetSale:
-    """``rate`` requests a second of so many input and output tokens, which are ``load`` of the fleet's capacity.
+    """``rate`` requests a second of these input and output tokens, which are ``load`` of the fleet's capacity.
 
     ``cached_tokens`` of the input tokens are found in the cache.
     """

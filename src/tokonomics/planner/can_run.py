@@ -165,6 +165,7 @@ def can_run(
         ranked = sorted(found, key=lambda one: one.rank, reverse=True)
         runs += [_row(one, machine, tokens, longest) for one in (ranked if every_layout else ranked[:1])]
         too_large += [] if found else [_too_large(model, machine, tokens, weights)]
+    too_large.sort(key=lambda model: (model.min_gpus or MAX_GPUS, model.min_layout or "", model.weights or ""))
     gpu = machine.gpu
     return CanRun(
         gpu=gpu.key,
@@ -177,11 +178,7 @@ def can_run(
         every_layout=every_layout,
         power=machine.power,
         runs=tuple(runs),
-        too_large=tuple(
-            sorted(
-                too_large, key=lambda model: (model.min_gpus or MAX_GPUS, model.min_layout or "", model.weights or "")
-            )
-        ),
+        too_large=tuple(too_large),
     )
 
 
@@ -241,10 +238,13 @@ def _fitting(
 
 def _row(best: AtOnce, machine: OwnMachine, context: int, longest: int) -> RunnableModel:
     layout, replicas, model = best.layout, best.replicas, best.layout.model
-    most_context = _longest(layout)
+    # The most tokens that one sequence can have: more of them never take less memory.
+    lengths = range(1, model.max_context + 1)
+    most_context = bisect_left(lengths, True, key=lambda tokens: max_sequences(layout, tokens) < 1)
     alone = predict(layout, 1, context)
     full = predict(layout, best.batch, context) if best.batch else None
-    tokens_per_s = _times(full.tokens_per_s, replicas) if full else None
+    one = full.tokens_per_s if full else None
+    tokens_per_s = one and Interval(low=one.low * replicas, mid=one.mid * replicas, high=one.high * replicas)
     return RunnableModel(
         model=model.key,
         name=model.name,
@@ -282,16 +282,6 @@ def _command(best: AtOnce, context: int) -> str | None:
         return None
     copies = copies_in_one_server(layout, math.ceil(best.replicas / nodes))
     return shlex.join((*command.program, *command.arguments, *(copies or ())))
-
-
-def _times(one: Interval, replicas: int) -> Interval:
-    return Interval(low=one.low * replicas, mid=one.mid * replicas, high=one.high * replicas)
-
-
-def _longest(layout: Deployment) -> int:
-    """The most tokens that one sequence can have: more of them never take less memory."""
-    lengths = range(1, layout.model.max_context + 1)
-    return bisect_left(lengths, True, key=lambda tokens: max_sequences(layout, tokens) < 1)
 
 
 def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: float) -> LoadPrices | None:

@@ -8,12 +8,14 @@ owed; between the last load at which it did and the first at which it did not, t
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.money.attribution import ClassCost, class_bills
 from tokonomics.planner.plan import Study
-from tokonomics.planner.search import Sought
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
@@ -31,7 +33,7 @@ LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
 _CLOSE_ENOUGH = 1.05
 
 ServeLoad = Callable[[float], Simulation]
-"""What the fleet does with so many times the traffic."""
+"""Simulates the fleet under a multiple of the traffic."""
 
 
 class ClassLoad(Noun):
@@ -92,43 +94,34 @@ def class_report(
     serve: ServeLoad, made: Simulation, bill: Sequence[ClassCost], bill_for: str, one_slo: OneSlo | None = None
 ) -> ClassReport:
     """The report for a fleet: ``serve`` gives it other loads, ``made`` is what it did with the one asked about."""
-    seen: dict[float, tuple[ClassOutcome, ...]] = {1.0: class_outcomes(made)}
 
+    @cache
     def at(load: float) -> tuple[ClassOutcome, ...]:
-        if load not in seen:
-            seen[load] = class_outcomes(serve(load))
-        return seen[load]
+        return class_outcomes(made if load == 1.0 else serve(load))
 
-    rows = tuple(LoadRow(load=load, classes=tuple(map(_under_load, at(load)))) for load in LOADS)
-    places = range(len(made.trace.classes))
-    breaks = sorted(
-        (_breaks_at(place, at) for place in places),
-        key=lambda found: math.inf if found.load is None else found.load,
-    )
+    def under_load(found: ClassOutcome) -> ClassLoad:
+        fields = copied(found, "name", "within", "shed_share", "breaks")
+        return ClassLoad(**fields, ttft_p99_s=found.ttft_s.p99, tpot_p99_s=found.tpot_s.p99)
+
+    def breaks_at(place: int) -> BreaksAt:
+        """Where one class breaks first, of the loads in the table, and then between two of them."""
+        name = at(1.0)[place].name
+        high = next((load for load in LOADS if at(load)[place].breaks), None)
+        if high is None:
+            return BreaksAt(name=name, load=None, breaks=None)
+        low = max((load for load in LOADS if load < high), default=high)
+        _, high = highest_between(lambda load: not at(load)[place].breaks, low, high, _CLOSE_ENOUGH)
+        return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
+
+    broken = map(breaks_at, range(len(made.trace.classes)))
     return ClassReport(
-        classes=seen[1.0],
+        classes=at(1.0),
         bill=tuple(bill),
         bill_for=bill_for,
-        overload=rows,
-        breaks_at=tuple(breaks),
+        overload=tuple(LoadRow(load=load, classes=tuple(map(under_load, at(load)))) for load in LOADS),
+        breaks_at=tuple(sorted(broken, key=lambda found: math.inf if found.load is None else found.load)),
         one_slo=one_slo,
     )
-
-
-def _under_load(found: ClassOutcome) -> ClassLoad:
-    fields = copied(found, "name", "within", "shed_share", "breaks")
-    return ClassLoad(**fields, ttft_p99_s=found.ttft_s.p99, tpot_p99_s=found.tpot_s.p99)
-
-
-def _breaks_at(place: int, at: Callable[[float], tuple[ClassOutcome, ...]]) -> BreaksAt:
-    """Where one class breaks first, of the loads in the table, and then between two of them."""
-    name = at(1.0)[place].name
-    high = next((load for load in LOADS if at(load)[place].breaks), None)
-    if high is None:
-        return BreaksAt(name=name, load=None, breaks=None)
-    low = max((load for load in LOADS if load < high), default=high)
-    _, high = highest_between(lambda load: not at(load)[place].breaks, low, high, _CLOSE_ENOUGH)
-    return BreaksAt(name=name, load=high, breaks=at(high)[place].breaks)
 
 
 def slo_texts(classes: Sequence[ServiceClass]) -> tuple[str, ...]:
@@ -148,15 +141,14 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
     load, best = study.question.load, study.plan.best
     if best is None or not load.trace.classes:
         return None
-    placed = study.of(best)
-    sized = placed.trial
-    if sized is None:
+    placed = study.ranked_as(best).sized
+    if (trial := placed.trial) is None:
         return None
     sought = Sought(load, study.question.slos, study.question.router)
     say("the classes on the pick, under more and more load")
 
     def serve(times: float) -> Simulation:
-        made = sought.as_sized(placed.screened, sized, times).simulation
+        made = sought.as_sized(placed.screened, trial, times).simulation
         assert made is not None
         return made
 
@@ -165,23 +157,20 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
     months = load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR / len(made.trace)
     bill = class_bills(made, best.usd_per_month, times=months)
     say("one SLO for all")
-    return class_report(serve, made, bill, "a month", _one_slo(study, best.usd_per_month))
+    return class_report(serve, made, bill, "a month", _one_slo(study, best, placed))
 
 
-def _one_slo(study: Study, usd_per_month: float) -> OneSlo:
+def _one_slo(study: Study, best: Candidate, placed: Placed) -> OneSlo:
     """The pick's deployment on as many replicas as the strictest SLO for all takes, in order of arrival."""
-    question, best = study.question, study.plan.best
-    assert best is not None
-    placed, classes = study.of(best), question.load.trace.classes
-    hosts, targets = placed.screened.hosts, strictest(classes)
-    alike = replace(question.load, trace=without_classes(question.load.trace))
-    texts = slo_texts(classes)
+    load, hosts = study.question.load, placed.screened.hosts
+    targets, texts = strictest(load.trace.classes), slo_texts(load.trace.classes)
+    alike = replace(load, trace=without_classes(load.trace))
     found = screen(placed.deployment, hosts, alike, targets)
     if isinstance(found, NotServed):
         return OneSlo(slos=texts, why_not=found.reason)
-    sized = Sought(alike, targets, question.router).smallest(found)
+    sized = Sought(alike, targets, study.question.router).smallest(found)
     if not sized.holds:
         return OneSlo(slos=texts, why_not=sized.breaks)
     times = hosts.usd_per_hour(sized.replicas) / hosts.usd_per_hour(placed.replicas)
     spare = best.replicas - placed.replicas
-    return OneSlo(slos=texts, replicas=sized.replicas + spare, usd_per_month=usd_per_month * times)
+    return OneSlo(slos=texts, replicas=sized.replicas + spare, usd_per_month=best.usd_per_month * times)

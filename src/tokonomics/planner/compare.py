@@ -62,18 +62,26 @@ class Comparison(Noun):
         return min(priced, key=lambda cell: cell.usd_per_mtok or 0.0, default=None)
 
 
-def compare(
-    questions: Sequence[Question],
-    quality: Mapping[str, float] | None = None,
-    say: Say = silent,
-) -> Comparison:
+def compare(questions: Sequence[Question], quality: Mapping[str, float] | None = None, say: Say = silent) -> Comparison:
     """The cheapest offer of every model on every GPU that its question names offers of."""
     gpus = list(dict.fromkeys(gpu for question in questions for gpu in question.gpus))
     cells = []
     for question, gpu in product(questions, gpus):
         say(f"{question.model.name} on {gpu}")
-        found = study(question.on(gpu), pick_only=True).plan
-        cells.append(_cell(question, gpu, found, (quality or {}).get(question.model.key)))
+        found, score = study(question.on(gpu), pick_only=True).plan, (quality or {}).get(question.model.key)
+        pick, kinds = found.best, Counter(rejection.kind.value for rejection in found.rejected)
+        # What most candidates were refused for.
+        refused = kinds.most_common(1)[0][0] if kinds else "no offer"
+        cell = Cell(
+            model=question.model.key,
+            model_name=question.model.name,
+            gpu=gpu,
+            pick=pick,
+            refused=None if pick else refused,
+            quality=score,
+            usd_per_quality_mtok=pick.usd_per_mtok.blended / score if pick and score is not None else None,
+        )
+        cells.append(cell)
     used = [gpu for gpu in gpus if any(cell.pick and cell.gpu == gpu for cell in cells)]
     lowest = {gpu: min(cell.usd_per_mtok or math.inf for cell in cells if cell.gpu == gpu) for gpu in used}
     first = questions[0]
@@ -85,21 +93,6 @@ def compare(
         gpus=tuple(sorted(used, key=lambda gpu: (lowest[gpu], gpu))),
         cells=tuple(cells),
         front=front(cells),
-    )
-
-
-def _cell(question: Question, gpu: str, plan: Plan, quality: float | None) -> Cell:
-    pick, kinds = plan.best, Counter(rejection.kind.value for rejection in plan.rejected)
-    # What most candidates were refused for.
-    refused = kinds.most_common(1)[0][0] if kinds else "no offer"
-    return Cell(
-        model=question.model.key,
-        model_name=question.model.name,
-        gpu=gpu,
-        pick=pick,
-        refused=None if pick else refused,
-        quality=quality,
-        usd_per_quality_mtok=pick.usd_per_mtok.blended / quality if pick and quality is not None else None,
     )
 
 
@@ -203,9 +196,4 @@ def _side(name: str, plan: Plan) -> DiffSide:
     if plan.best is None:
         fix = f"See: tokonomics plan {name} {option('why')}"
         raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
-    return DiffSide(
-        name=name,
-        model=plan.model,
-        plan=plan.best,
-        tokens_per_month=plan.workload.tokens_per_month,
-    )
+    return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=plan.workload.tokens_per_month)

@@ -24,7 +24,7 @@ def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy 
     curve, load = power_of(gpu), study.plan.workload
     if curve is None:
         return None
-    prompts, answers, batch = _busy_gpus(study.of(row), row, load.rate)
+    prompts, answers, batch = _busy_gpus(study.ranked_as(row).sized, row, load.rate)
     rated = gpu.watts or curve.prefill_w
     return energy(
         fleet_watts(curve, row.gpus_paid, prompts, answers, batch),

@@ -13,8 +13,8 @@ of each size; what cannot come among the best so far is not simulated.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import product
+from functools import cache
+from itertools import product, repeat
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -23,7 +23,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Kind, Placed, kind_of
+from tokonomics.planner.search import Kind, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful, why_not
@@ -106,10 +106,11 @@ def flips(study: Study, only: Collection[str] | None = None, progress: Say = sil
         return None
     found: list[Flip] = []
     steady: list[str] = []
-    walked = [name for name in traffic_axes(study.question) if only is None or name in only]
-    for name, sign in product(walked, (-1, 1)):
+    for name, sign in product(traffic_axes(study.question), (-1, 1)):
+        if only is not None and name not in only:
+            continue
         progress(f"{'more' if sign > 0 else 'fewer'} {name}")
-        if flip := _Walk(study.question, pick.gpu, name).nearest(sign):
+        if flip := _nearest_flip(study.question, pick.gpu, name, sign):
             found.append(flip)
         else:
             steady.append(f"{name} {'×' if sign > 0 else '÷'} {FURTHEST:g}")
@@ -133,73 +134,51 @@ def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
     )
 
 
-@dataclass
-class _Walk:
-    """Plans for other traffic, away from the one asked along one axis, where every replica does both."""
+def _nearest_flip(question: Question, gpu: str, axis: str, sign: int) -> Flip | None:
+    """The first crossing along one axis in one direction, away from the pick's GPU, where every replica does both."""
+    load_at = traffic_axes(question)[axis]
 
-    question: Question
-    gpu: str
-    """The pick's."""
-    axis: str
-    plans: dict[float, Study] = field(default_factory=dict)
+    @cache
+    def planned(away: float) -> Study:
+        return again(question, pick_only=True, load=load_at(away**sign), disaggregate=False)
 
-    def nearest(self, sign: int) -> Flip | None:
-        """The first crossing in one direction."""
-        steps = _RATE_STEPS if self.axis == RATE else _LENGTH_STEPS
-        near = 1.0
-        for step in range(1, steps + 1):
-            far = FURTHEST ** (step / steps)
-            if self._flipped(far**sign):
-                near, far = highest_between(lambda away: not self._flipped(away**sign), near, far, _CLOSE_ENOUGH)
-                return self._flip(near**sign, far**sign)
-            near = far
+    def stays(away: float) -> bool:
+        """No other GPU is cheaper than the pick's: the plan ranks all that cost the same."""
+        rows = planned(away).plan.ranked
+        return not rows or any(row.gpu == gpu for row in rows)
+
+    steps = _RATE_STEPS if axis == RATE else _LENGTH_STEPS
+    distances = [FURTHEST ** (step / steps) for step in range(steps + 1)]
+    crossed = next((place for place in range(1, steps + 1) if not stays(distances[place])), None)
+    if crossed is None:
         return None
-
-    def _at(self, factor: float) -> Study:
-        if factor not in self.plans:
-            load = traffic_axes(self.question)[self.axis](factor)
-            self.plans[factor] = again(self.question, pick_only=True, load=load, disaggregate=False)
-        return self.plans[factor]
-
-    def _flipped(self, factor: float) -> bool:
-        """Another GPU serves, and nothing on the pick's does for as little: the plan ranks all that cost the same."""
-        rows = self._at(factor).plan.ranked
-        return bool(rows) and all(row.gpu != self.gpu for row in rows)
-
-    def _flip(self, near: float, far: float) -> Flip:
-        still, flipped = self._at(near), self._at(far)
-        here, rival = still.plan.best, flipped.plan.best
-        assert rival is not None
-        placed, attempts = flipped.of(rival), flipped.search.sought.attempts
-        own = again(flipped.question.on(self.gpu), pick_only=True, attempts=attempts).plan.best
-        before = resize(still.question, placed.screened.hosts)
-        mean = self.question.load.workload
-        value = {RATE: mean.rate, PROMPTS: mean.input_tokens, ANSWERS: mean.output_tokens}[self.axis]
-        return Flip(
-            what=self.axis,
-            factor=far,
-            before=Side(
-                value=value * near,
-                pick_usd_per_month=here.usd_per_month if here else None,
-                rival_usd_per_month=_usd_per_month(before),
-            ),
-            after=Side(
-                value=value * far,
-                pick_usd_per_month=own.usd_per_month if own else None,
-                rival_usd_per_month=rival.usd_per_month,
-            ),
-            gpu=rival.gpu,
-            rival=layout(placed.deployment),
-            replicas=placed.replicas,
-        )
-
-
-def _usd_per_month(found: Placed | NotServed) -> float | None:
-    """On the cheapest machines; None where it cannot be served, or not within the GPUs allowed."""
-    if isinstance(found, NotServed):
-        return None
-    usd = found.screened.hosts.usd_per_month(found.replicas)
-    return usd if math.isfinite(usd) else None
+    near, far = highest_between(stays, distances[crossed - 1], distances[crossed], _CLOSE_ENOUGH)
+    still, flipped = planned(near), planned(far)
+    here, rival = still.plan.best, flipped.plan.best
+    assert rival is not None
+    placed, attempts = flipped.ranked_as(rival).sized, flipped.search.sought.attempts
+    own = again(flipped.question.on(gpu), pick_only=True, attempts=attempts).plan.best
+    before = resize(still.question, placed.screened.hosts)
+    rival_usd = math.inf if isinstance(before, NotServed) else before.screened.hosts.usd_per_month(before.replicas)
+    mean = question.load.workload
+    value = {RATE: mean.rate, PROMPTS: mean.input_tokens, ANSWERS: mean.output_tokens}[axis]
+    return Flip(
+        what=axis,
+        factor=far**sign,
+        before=Side(
+            value=value * near**sign,
+            pick_usd_per_month=here.usd_per_month if here else None,
+            rival_usd_per_month=rival_usd if math.isfinite(rival_usd) else None,
+        ),
+        after=Side(
+            value=value * far**sign,
+            pick_usd_per_month=own.usd_per_month if own else None,
+            rival_usd_per_month=rival.usd_per_month,
+        ),
+        gpu=rival.gpu,
+        rival=layout(placed.deployment),
+        replicas=placed.replicas,
+    )
 
 
 # --- several demands ------------------------------------------------------------------------------------------------
@@ -254,28 +233,27 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
 
     None where some demand cannot be served at all.
     """
-    bests = [study.plan.best for study in studies]
-    if not all(bests):
+    bests = [study.plan.best.usd_per_month for study in studies if study.plan.best]
+    if len(bests) < len(studies):
         return None
-    cases = [_DemandCase(study, best.usd_per_month) for study, best in zip(studies, bests, strict=True) if best]
     named: dict[str, Hosts] = {}
     for placed in (placed for study in studies for placed in study.search.sized):
         named.setdefault(placed.screened.name, placed.screened.hosts)
-    hopes = [(max(case.hope(hosts) for case in cases), hosts) for hosts in named.values()]
+    hopes = [(max(map(_hope, studies, bests, repeat(hosts))), hosts) for hosts in named.values()]
     found: dict[Kind, RegretChoice] = {}
     not_everywhere = 0
     for hope, hosts in sorted(hopes, key=lambda hoped: hoped[0]):
         enough = sorted(choice.largest_regret for choice in found.values())[:rows]
         if math.isfinite(hope) and len(enough) == rows and hope > enough[-1]:
             continue
-        choice = _choice(hosts, cases) if math.isfinite(hope) else None
+        choice = _choice(hosts, studies, bests) if math.isfinite(hope) else None
         if choice is None:
             not_everywhere += 1
         elif (kind := kind_of(hosts.deployment)) not in found or _key(choice) < _key(found[kind]):
             found[kind] = choice
     return Regret(
         demands=tuple(study.question.load.workload for study in studies),
-        best_usd_per_month=tuple(case.best for case in cases),
+        best_usd_per_month=tuple(bests),
         choices=tuple(sorted(found.values(), key=_key)[:rows]),
         not_everywhere=not_everywhere,
     )
@@ -287,44 +265,32 @@ def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
 
 
-@dataclass(frozen=True)
-class _DemandCase:
-    """One demand: its plan, and the bill of its pick."""
-
-    study: Study
-    best: float
-
-    def hope(self, hosts: Hosts) -> float:
-        """The smallest regret that the closed form lets a deployment have; infinite where it cannot serve."""
-        question = self.study.question
-        if why_not(hosts.deployment, question.load.longest):
-            return math.inf
-        screened = screen(hosts.deployment, hosts, question.load, question.slos)
-        if isinstance(screened, NotServed):
-            return math.inf
-        return max(0.0, hosts.usd_per_month(screened.fewest) / self.best - 1)
-
-    def replicas(self, hosts: Hosts) -> int | None:
-        """As the plan sized it, or sized now; None where it does not hold."""
-        known = (placed for placed in self.study.search.sized if placed.deployment == hosts.deployment)
-        placed = next(known, None) or resize(self.study.question, hosts)
-        return placed.replicas if isinstance(placed, Placed) else None
+def _hope(study: Study, best_usd: float, hosts: Hosts) -> float:
+    """The smallest regret that the closed form lets a deployment have; infinite where it cannot serve."""
+    question = study.question
+    if why_not(hosts.deployment, question.load.longest):
+        return math.inf
+    screened = screen(hosts.deployment, hosts, question.load, question.slos)
+    if isinstance(screened, NotServed):
+        return math.inf
+    return max(0.0, hosts.usd_per_month(screened.fewest) / best_usd - 1)
 
 
-def _choice(hosts: Hosts, cases: Sequence[_DemandCase]) -> RegretChoice | None:
+def _choice(hosts: Hosts, studies: Sequence[Study], bests: Sequence[float]) -> RegretChoice | None:
     """A deployment on its best machine over all cases; None where it does not hold in one."""
     counts = []
-    for case in cases:
-        if (count := case.replicas(hosts)) is None:
+    for study in studies:
+        known = (placed for placed in study.search.sized if placed.deployment == hosts.deployment)
+        placed = next(known, None) or resize(study.question, hosts)
+        if isinstance(placed, NotServed):
             return None
-        counts.append(count)
-    bests = [case.best for case in cases]
+        counts.append(placed.replicas)
     choices = (_on(hosts, machine, counts, bests) for machine in hosts.cheapest_of_each_size)
     return min(filter(None, choices), key=_key, default=None)
 
 
 def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[float]) -> RegretChoice | None:
-    """So many replicas in each case, on one kind of machine; None where they take more GPUs than allowed."""
+    """The replicas of each case on one kind of machine; None where they take more GPUs than allowed."""
     deployment, offer = hosts.deployment, machine.offer
     if hosts.machines_on(offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
         return None

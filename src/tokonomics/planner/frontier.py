@@ -9,7 +9,7 @@ and quicker. The bill of a fleet is fixed; its latencies have the 80 % intervals
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -103,10 +103,9 @@ def frontier_of(study: Study) -> Frontier | None:
     best = study.plan.best
     if best is None:
         return None
-    load, verdicts = study.question.load, _Verdicts.of(study)
-    seen = (screen(hosts.deployment, hosts, load, ()) for hosts in study.hosts)
+    seen = (screen(hosts.deployment, hosts, study.question.load, ()) for hosts in study.hosts)
     screened = [candidate for candidate in seen if isinstance(candidate, Screened)]
-    fleets = [fleet for candidate in screened for fleet in verdicts.fleets(candidate)]
+    fleets = list(_fleets(study, screened))
     by_gpu: dict[str, list[_FrontierFleet]] = defaultdict(list)
     for fleet in fleets:
         by_gpu[fleet.screened.deployment.gpu.key].append(fleet)
@@ -118,7 +117,7 @@ def frontier_of(study: Study) -> Frontier | None:
         kept.update(own, *(front(group, quick) for group in by_gpu.values()))
         fronts.append(set(front(own, quick)))
     points = [_point(study, fleet, fleet in fronts[0], fleet in fronts[1]) for fleet in kept]
-    tpot, ttft = _factors(study.of(best).deployment)
+    tpot, ttft = _factors(study.ranked_as(best).sized.deployment)
     return Frontier(
         points=tuple(sorted(points, key=lambda point: (point.usd_per_mtok, point.tpot_s, point.ttft_s, point.layout))),
         deployments=len(screened),
@@ -142,62 +141,43 @@ def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], fl
     return kept
 
 
-@dataclass(frozen=True)
-class _Verdicts:
-    """What the plan found of each deployment, and what it would say without simulation of those it did not size."""
+def _fleets(study: Study, candidates: Iterable[Screened]) -> Iterator[_FrontierFleet]:
+    """Each deployment on the fewest replicas to eight times as many, and on the fewest that meet the SLOs.
 
-    study: Study
-    usd_per_hour: float
-    """The pick's: what costs less does not meet the SLOs."""
-    sized: Mapping[Deployment, Placed]
-    too_slow: Mapping[Deployment, str]
-    """Why no number of replicas meets the SLOs."""
-    closed_form: Search
-
-    @classmethod
-    def of(cls, study: Study) -> "_Verdicts":
-        search = study.search
-        closed_form = Search(search.sought, simulate=False, max_utilization=search.max_utilization)
-        sized = {placed.deployment: placed for placed in search.sized if placed.screened.hosts.prefill is None}
-        slow = {where: refusal.reason for where, refusal in search.refused if refusal.kind is Reason.too_slow}
-        lowest = min(placed.usd_per_hour for placed in search.sized)
-        return cls(study, lowest, sized, slow, closed_form)
-
-    def fleets(self, screened: Screened) -> Iterable[_FrontierFleet]:
-        """From the fewest replicas to eight times as many, and the fewest that meet the SLOs."""
-        question, deployment = self.study.question, screened.deployment
-        rate, sized = question.load.workload.rate, self.sized.get(deployment)
+    Of what the plan did not size, the fewest are those that it would take without simulation.
+    """
+    question, search = study.question, study.search
+    closed_form = Search(search.sought, simulate=False, max_utilization=search.max_utilization)
+    sized = {placed.deployment: placed for placed in search.sized if placed.screened.hosts.prefill is None}
+    too_slow = {where: refusal for where, refusal in search.refused if refusal.kind is Reason.too_slow}
+    pick_usd = min(placed.usd_per_hour for placed in search.sized)
+    rate = question.load.workload.rate
+    for screened in candidates:
+        deployment, hosts = screened.deployment, screened.hosts
         fewest = max(1, math.ceil(rate / screened.capacity.rate - 1e-9))
         counts = {math.ceil(fewest * _MOST_TIMES ** (step / _STEPS) - 1e-9) for step in range(_STEPS + 1)}
-        in_time: Screened | NotServed | None = None
-        if sized:
-            counts.add(sized.replicas)
-        elif deployment not in self.too_slow:
-            in_time = screen(deployment, screened.hosts, question.load, question.slos)
-            counts |= {self.closed_form.at_least(in_time)} if isinstance(in_time, Screened) else set()
-        simulated = question.simulate and (sized is not None or deployment in self.too_slow)
-        for replicas in sorted(counts):
-            usd = screened.hosts.usd_per_hour(replicas)
-            if usd <= WITHIN_REASON * self.usd_per_hour:
-                steady = screened.steady(rate / replicas)
-                why_not = self._why_not(deployment, in_time, replicas, usd)
-                yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s, why_not, simulated)
-
-    def _why_not(
-        self, deployment: Deployment, in_time: Screened | NotServed | None, replicas: int, usd_per_hour: float
-    ) -> str | None:
-        """What so many replicas miss; None where they meet the SLOs."""
-        if sized := self.sized.get(deployment):
-            return None if replicas >= sized.replicas else f"it takes {plural(sized.replicas, 'replica')}"
-        if in_time is None or isinstance(in_time, NotServed):
-            return self.too_slow[deployment] if in_time is None else in_time.reason
-        rate, slos = self.study.question.load.workload.rate, self.study.question.slos
-        if replicas < (least := self.closed_form.at_least(in_time)):
-            load = percent(rate / (replicas * in_time.capacity.rate))
-            return f"load {load} of capacity: {plural(least, 'replica')} leave room for bursts"
-        late = late_in_the_mean(in_time, rate / replicas, slos)
-        cheaper = usd_per_hour < self.usd_per_hour * (1 - 1e-9)
-        return late or ("the plan found that it takes more replicas" if cheaper else None)
+        known = sized.get(deployment) or too_slow.get(deployment)
+        verdict = known or screen(deployment, hosts, question.load, question.slos)
+        least = verdict.replicas if isinstance(verdict, Placed) else 0
+        least = closed_form.at_least(verdict) if isinstance(verdict, Screened) else least
+        for replicas in sorted(counts | {least} if least else counts):
+            usd = hosts.usd_per_hour(replicas)
+            if usd > WITHIN_REASON * pick_usd:
+                continue
+            steady = screened.steady(rate / replicas)
+            why_not = None
+            if isinstance(verdict, NotServed):
+                why_not = verdict.reason
+            elif isinstance(verdict, Placed):
+                why_not = f"it takes {plural(least, 'replica')}" if replicas < least else None
+            elif replicas < least:
+                load = percent(rate / (replicas * verdict.capacity.rate))
+                why_not = f"load {load} of capacity: {plural(least, 'replica')} leave room for bursts"
+            elif not (why_not := late_in_the_mean(verdict, rate / replicas, question.slos)):
+                is_cheaper = usd < pick_usd * (1 - 1e-9)  # what costs less than the pick does not meet the SLOs
+                why_not = "the plan found that it takes more replicas" if is_cheaper else None
+            simulated = question.simulate and known is not None
+            yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s, why_not, simulated)
 
 
 def _point(study: Study, fleet: _FrontierFleet, front_tpot: bool, front_ttft: bool) -> FrontierPoint:

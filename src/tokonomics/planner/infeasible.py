@@ -25,7 +25,6 @@ from tokonomics.sizing.hosts import Hosts, host_gib
 from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import floors
 from tokonomics.sizing.spare import ZONED
-from tokonomics.traffic.slo import Slo
 from tokonomics.types import Marked, Noun
 from tokonomics.units import gigabytes, plural, seconds, usd
 
@@ -122,46 +121,28 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
 
 def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterator[Blame]:
     """SLOs that a lone request misses, or that are missed on any number of replicas, unless a limit keeps them few."""
-    question = study.question
+    question, trials = study.question, [trial.outcome.slo for trial in study.search.sought.attempts.made.values()]
     for slo in question.slos:
         constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{slo.label} of {seconds(slo.seconds)}"
         deployments = [host.deployment for host in hosts]
-        alone = [
-            (floors(step_model(deployment), question.load, [slo])[slo], str(deployment)) for deployment in deployments
-        ]
+        alone = [(floors(step_model(one), question.load, [slo])[slo], str(one)) for one in deployments]
         fastest_s, fastest = min(alone, default=(0.0, ""))
-        others = tuple(other for other in question.slos if other != slo)
         if fastest_s > slo.seconds:
             yield Blame(
                 constraint=constraint,
                 why=f"{target} is below what a lone request takes",
                 nearest=f"the fastest, {fastest}, takes {seconds(fastest_s)}",
             )
-        elif _was_missed(study, slo) and not is_limited and again(question, slos=others, simulate=False).plan.best:
-            best_s = _best_simulated(study, slo)
-            nearest = "loosen it"
-            if best_s is not None:
-                nearest = f"with the others met, the best that was simulated is {seconds(best_s)}"
+            continue
+        was_missed = not trials or any(found.slo == str(slo) and not found.met for trial in trials for found in trial)
+        others = tuple(other for other in question.slos if other != slo)
+        if was_missed and not is_limited and again(question, slos=others, simulate=False).plan.best:
+            others_met = (trial for trial in trials if all(found.met for found in trial if found.slo != str(slo)))
+            own = [found.delivered_s for trial in others_met for found in trial if found.slo == str(slo)]
+            best_s = min((delivered_s for delivered_s in own if delivered_s is not None), default=None)
+            simulated = "with the others met, the best that was simulated is"
+            nearest = "loosen it" if best_s is None else f"{simulated} {seconds(best_s)}"
             yield Blame(constraint=constraint, why=f"{target} is not met on any number of replicas", nearest=nearest)
-
-
-def _was_missed(study: Study, slo: Slo) -> bool:
-    """By some trial; or nothing was simulated."""
-    trials = study.search.sought.attempts.made.values()
-    return not trials or any(asked.slo == str(slo) and not asked.met for trial in trials for asked in trial.outcome.slo)
-
-
-def _best_simulated(study: Study, slo: Slo) -> float | None:
-    """The best any trial delivered of an SLO while it met the others."""
-    delivered = [
-        asked.delivered_s
-        for trial in study.search.sought.attempts.made.values()
-        for asked in trial.outcome.slo
-        if asked.slo == str(slo)
-        and asked.delivered_s is not None
-        and all(other.met for other in trial.outcome.slo if other.slo != asked.slo)
-    ]
-    return min(delivered, default=None)
 
 
 def _limits(question: Question) -> Iterator[Blame]:
@@ -248,16 +229,16 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
 
 def _host_too_small(question: Question) -> Blame:
     """The machine that comes nearest; whatever was refused for its host's memory would fit its GPUs."""
-    told: dict[Offer, float] = {}
+    memory_gb: dict[Offer, float] = {}
     for offer in question.offers:
-        untold = offer.model_copy(update={"memory_gb": None})
-        told[untold] = max(told.get(untold, 0.0), offer.memory_gb or 0.0)
-    fitting = prospects(replace(question, offers=list(told)), question.load)
+        unlimited = offer.model_copy(update={"memory_gb": None})
+        memory_gb[unlimited] = max(memory_gb.get(unlimited, 0.0), offer.memory_gb or 0.0)
+    fitting = prospects(replace(question, offers=list(memory_gb)), question.load)
     short = [(hosts.deployment, machine.offer) for hosts in fitting for machine in hosts.machines]
-    deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - told[pair[1]])
+    deployment, offer = min(short, key=lambda pair: host_gib(pair[0], pair[1].gpus) - memory_gb[pair[1]])
     return Blame(
         constraint=f"{option('provider')}, {option('offers')}",
         why=f"no machine has memory enough beside its GPUs to load {question.model.name}: "
-        f"the nearest, with {offer.gpus} {offer.gpu}, has {told[offer]:g} GB",
+        f"the nearest, with {offer.gpus} {offer.gpu}, has {memory_gb[offer]:g} GB",
         nearest=f"{math.ceil(host_gib(deployment, offer.gpus)):,} GB would do",
     )

@@ -20,14 +20,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
-from tokonomics.planner.plan_answer import (
-    Candidate,
-    Catch,
-    Limits,
-    Plan,
-    PrefillSide,
-    SetAside,
-)
+from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, PrefillSide, SetAside
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search, Sought
 from tokonomics.serving.fleet import Router, link_speed
@@ -75,7 +68,7 @@ class Question:
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
     near: float | None = None
-    """What costs more than so many times the cheapest is not sized; None: a table's rows are, whatever they cost."""
+    """Skip candidates that cost more than this factor times the cheapest; None sizes every row of the table."""
 
     def taking(self, catch: Catch) -> "Question":
         """The same question with what it sets aside for that reason."""
@@ -133,10 +126,6 @@ class Study:
     def ranked_as(self, row: Candidate) -> RankedRow:
         return next(ranked for ranked in self.ranked if ranked.row == row)
 
-    def of(self, row: Candidate) -> Placed:
-        """What a ranked row was sized as."""
-        return self.ranked_as(row).sized
-
 
 def plan(question: Question) -> Plan:
     """Rank every candidate by the monthly bill for this traffic."""
@@ -158,7 +147,10 @@ def study(
     hosts = prospects(question, load)
     search = searched(question, sought, hosts, progress=progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
-    pairs = _disaggregated(question, hosts, sought, best_usd, progress)
+    pairs: list[Placed] = []
+    if question.simulate and (question.disaggregate or Catch.disaggregated in question.catches):
+        below = _WORTH_A_ROW * best_usd if question.disaggregate else best_usd
+        pairs = disaggregated(sought, hosts, below, question.limits.max_utilization, progress)
     if question.disaggregate:
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
@@ -192,16 +184,6 @@ _AS_CHEAP = 1.01
 """Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
 _WORTH_A_ROW = 2.0
 """Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
-
-
-def _disaggregated(
-    question: Question, hosts: Sequence[Hosts], sought: Sought, usd_per_hour: float, progress: Say
-) -> list[Placed]:
-    """Pairs of layouts that cost less than the pick; somewhat more, where disaggregation is asked for."""
-    if not question.simulate or not (question.disaggregate or Catch.disaggregated in question.catches):
-        return []
-    below = _WORTH_A_ROW * usd_per_hour if question.disaggregate else usd_per_hour
-    return disaggregated(sought, hosts, below, question.limits.max_utilization, progress)
 
 
 def searched(
@@ -238,17 +220,17 @@ def _set_aside(
 @lru_cache(maxsize=64)
 def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> tuple[Hosts, ...]:
     """The same without the machines that are known for each deployment: what they cost was asked before."""
-    before = {(each.deployment, each.tiers): each.machines for each in known.value}
+    before = {(one.deployment, one.tiers): one.machines for one in known.value}
     left: dict[tuple[int, int], Stock] = {}  # of two lists of machines, which many deployments share
     new = []
-    for each in hosts.value:
-        old = before.get((each.deployment, each.tiers), ())
-        lists = id(each.machines), id(old)
+    for one in hosts.value:
+        old = before.get((one.deployment, one.tiers), ())
+        lists = id(one.machines), id(old)
         if lists not in left:
             seen = {(id(machine.offer), machine.terms) for machine in old}
-            left[lists] = Stock(machine for machine in each.machines if (id(machine.offer), machine.terms) not in seen)
+            left[lists] = Stock(machine for machine in one.machines if (id(machine.offer), machine.terms) not in seen)
         if left[lists]:
-            new.append(replace(each, machines=left[lists]))
+            new.append(replace(one, machines=left[lists]))
     return tuple(new)
 
 

@@ -100,7 +100,7 @@ class BatchCurve(Noun):
 
 
 def predict(deployment: Deployment, batch: int, context: int, thinking: int | None = None) -> Prediction:
-    """A decode step of a batch, and a prompt as long as its context; of an encoder, a step of so many prompts."""
+    """A decode step of a batch, and a prompt as long as its context; of an encoder, one step of ``batch`` prompts."""
     model = deployment.model
     images, text = model.images, context
     context += images.tokens if images else 0
@@ -209,7 +209,8 @@ class AtOnce:
 
 def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) -> AtOnce:
     """The users that a layout serves: until memory, the engine's limit, the SLO, or the most tokens a second."""
-    tpot_s, ttft_s = (_strictest(slos, latency) for latency in (Latency.tpot, Latency.ttft))
+    strictest = {slo.latency: slo.seconds for slo in sorted(slos, key=lambda slo: -slo.seconds)}
+    tpot_s, ttft_s = (strictest.get(latency, math.inf) for latency in (Latency.tpot, Latency.ttft))
     in_memory, allowed = max_sequences(layout, context), layout.limits.max_sequences
     steps, batches = step_model(layout), np.arange(1, min(in_memory, allowed) + 1)
     step_s = steps.decode(batches.astype(np.float64), context)
@@ -226,10 +227,6 @@ def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) ->
     replicas = gpus // layout.gpus
     speed = replicas * max(batch, 1) / float(step_s[max(batch, 1) - 1])
     return AtOnce(layout, replicas, batch, limit, speed)
-
-
-def _strictest(slos: Sequence[Slo], latency: Latency) -> float:
-    return min((slo.seconds for slo in slos if slo.latency is latency), default=math.inf)
 
 
 class FasterLayout(Noun):
@@ -250,7 +247,7 @@ class FasterLayout(Noun):
 
 
 def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | None:
-    """The layout that writes most with so many sequences in all; None where none is worth a word."""
+    """The layout that writes most with ``batch`` sequences in all; None where none is worth mentioning."""
 
     def shared(layout: Deployment) -> AtOnce | None:
         replicas = asked.gpus // layout.gpus
@@ -265,7 +262,7 @@ def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | Non
 
 
 def faster_within(asked: Deployment, context: int, slos: Sequence[Slo]) -> FasterLayout | None:
-    """The layout that writes most within the SLOs; None where none is worth a word."""
+    """The layout that writes most within the SLOs; None where none is worth mentioning."""
     ways = [at_once(layout, asked.gpus, context, slos) for layout in on_machine(asked, asked.gpus, context)]
     return _faster([way for way in ways if way.batch], at_once(asked, asked.gpus, context, slos), context)
 

@@ -6,7 +6,9 @@ the limit; the requests that stay are simulated on the replicas, and where they 
 they do not.
 """
 
+import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,15 +25,15 @@ from tokonomics.planner.route_models import (
     RouteWay,
     part_of,
 )
-from tokonomics.planner.route_search import break_even_share, within_limit
 from tokonomics.planner.route_ways import ALL, FITS, ROUND_SHARES, Routing
 from tokonomics.planner.search import Placed, Sought
 from tokonomics.sizing.load import Load
+from tokonomics.traffic.trace import Floats
 
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Of the closed form's full batches: how many answers may be under way, the most first."""
 _MOST_COUNTS = 16
-"""Numbers of replicas that are looked at; of a larger fleet, so many evenly apart."""
+"""How many sizes of a fleet are tried; a larger one is sampled evenly."""
 
 
 @dataclass
@@ -71,14 +73,27 @@ class Spill:
                 return Placed(screened, replicas, trial), kept
         return None
 
-    def best(self) -> int | None:
-        """The number of replicas at which both together cost least: those that cost least at best are tried first."""
+    def cheapest(self) -> tuple[Placed, NDArray[np.bool_]] | None:
+        """The replicas at which both together cost least, and what stays; the lowest bounds are tried first."""
         best, least = None, math.inf
         bounds = [(self.usd(count, self.within(count, _LIMITS[0])), count) for count in self.counts()]
         for bound, replicas in sorted(bounds):
             if bound < least and (found := self.kept(replicas)) and (usd := self.usd(replicas, found[1])) < least:
-                best, least = replicas, usd
+                best, least = found, usd
         return best
+
+
+def within_limit(arrival_s: Floats, stay_s: Floats, limit: int) -> NDArray[np.bool_]:
+    """Which requests find fewer than ``limit`` others under way, where those that do not go elsewhere."""
+    ends: list[float] = []
+    kept = np.zeros(len(arrival_s), bool)
+    for place, (arrives, stays) in enumerate(zip(arrival_s.tolist(), stay_s.tolist(), strict=True)):
+        while ends and ends[0] <= arrives:
+            heapq.heappop(ends)
+        if len(ends) < limit:
+            kept[place] = True
+            heapq.heappush(ends, arrives + stays)
+    return kept
 
 
 def spills(routing: Routing) -> Iterator[RouteWay]:
@@ -93,25 +108,21 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
         if load is None or whole is None:
             continue
         routing.say(f"what spills over from {own.name}")
-        spill = Spill(load, api, whole)
-        replicas = spill.best()
-        found = None if replicas is None else spill.kept(replicas)
-        if found is None:
+        if (found := Spill(load, api, whole).cheapest()) is None:
             continue
         placed, kept = found[0], routing.fits[place].copy()
         kept[kept] = found[1]
-        stays = part_of(routing.load, np.flatnonzero(kept))
-        fleet = PartFleet(placed, stays, whole.question)
+        fleet = PartFleet(placed, part_of(routing.load, np.flatnonzero(kept)), whole.question)
         share, gone = float(kept.mean()), np.flatnonzero(~kept)
         rest = part_of(routing.load, gone) if len(gone) else None
         parts = [fleet.part(share), api.part(rest, 1 - share)]
         quality = routing.quality(np.where(kept, place, len(routing.models) - 1))
         name = f"{own.name}, {1 - share:.1%}".replace("%", " %") + f" spills over to {api.name}"
-        yield routing.told("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)
+        yield routing.way_of_parts("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)
 
 
 _CLOSE = 0.02
-"""How exactly a break-even share is told."""
+"""A break-even share is narrowed down to this."""
 
 
 def route(routing: Routing) -> RouteReport:
@@ -183,9 +194,9 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
         def cascade_usd(share: float, second: int = second) -> float:
             return routing.cascade_usd(second, routing.threshold_at(share))
 
-        kinds: list[tuple[Literal["routed", "cascade"], Callable[[float], float]]]
-        kinds = [("routed", routed_usd), ("cascade", cascade_usd)]
-        for kind, usd in kinds:
+        bills: dict[Literal["routed", "cascade"], Callable[[float], float]]
+        bills = {"routed": routed_usd, "cascade": cascade_usd}
+        for kind, usd in bills.items():
             found = break_even_share(usd, baseline, routing.reachable_shares, ROUND_SHARES, _CLOSE)
             low, share = found or (None, None)
             yield RouteBreakEven(
@@ -198,3 +209,28 @@ def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
                 threshold=None if share is None or routing.marks.by_chance else routing.threshold_at(share),
                 is_smallest=share == routing.reachable_shares[0],
             )
+
+
+def break_even_share(
+    usd: Callable[[float], float],
+    baseline_usd: float,
+    reachable: Sequence[float],
+    coarse: Sequence[float],
+    within: float = 0.01,
+) -> tuple[float, float] | None:
+    """The last share that costs too much and one above it from which on the bill stays below the baseline's: at most
+    ``within`` apart, or neighbours among the ``reachable`` ones (rising, up to all). None where it never does.
+
+    Bills go up and down in whole machines, so what is reached at each ``coarse`` share is looked at, and the step after
+    the last that costs too much is halved. A share of nothing is the baseline itself.
+    """
+    shares, last = [0.0, *reachable], len(reachable)
+    looked_at = sorted({min(bisect_left(shares, share - 1e-9), last) for share in coarse} | {last})
+    low = max((place for place in looked_at if not usd(shares[place]) < baseline_usd), default=0)
+    if low == last:
+        return None
+    high = next(place for place in looked_at if place > low)
+    while high - low > 1 and shares[high] - shares[low] > within:
+        middle = bisect_left(shares, (shares[low] + shares[high]) / 2, low + 1, high - 1)
+        low, high = (low, middle) if usd(shares[middle]) < baseline_usd else (middle, high)
+    return shares[low], shares[high]

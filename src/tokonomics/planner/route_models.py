@@ -20,7 +20,7 @@ from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
 from tokonomics.money.api_bill import api_bills
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.breakeven import share_of_api
+from tokonomics.planner.hosting import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, Sought, cheapest_machine
@@ -141,7 +141,7 @@ class RouteReport(Noun):
 
 
 _THINNED = (1, 3, 10)
-"""Every so manieth request: traffic for which hardware is looked for among all offers."""
+"""Every n-th request: traffic for which hardware is searched among all offers."""
 _FEWEST_REQUESTS = 50
 """Of traffic that hardware is picked for: what fewer requests wait for is chance."""
 WAITS = (Latency.ttft, Latency.tpot, Latency.e2e)
@@ -240,7 +240,7 @@ class OwnModel:
         return tuple(picked.values())
 
     def fleet(self, load: Load, key: Hashable) -> PartFleet | None:
-        """The cheapest fleet for a part of the traffic, told from others by ``key``; None: nothing meets the SLO."""
+        """The cheapest fleet for a part of the traffic, kept under ``key``; None: nothing meets the SLO."""
         if key not in self._fleets:
             best = _cheapest(self.question, load, self._market, self.say)
             self._fleets[key] = None if best is None else PartFleet(best, load, self.question)

@@ -7,11 +7,12 @@ other at once. Every fleet of one's own is sized by simulation for its part of t
 are the user's scores, in the mean over requests.
 """
 
+import heapq
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,6 @@ from tokonomics.planner.route_models import (
     RouteWay,
     part_of,
 )
-from tokonomics.planner.route_search import Part, Sending, cheapest, cheapest_first, every_sending, front
 from tokonomics.serving.outcome import judged
 from tokonomics.serving.spread import spread
 from tokonomics.sizing.load import Load
@@ -37,6 +37,9 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of
 
+Part = Hashable
+Price = Callable[[int, Part], float]
+"""Dollars a month of a part on a model, given by its place in the list."""
 ALL: Part = "all"
 FITS = "fits"
 MOST_LABELS = 6
@@ -60,6 +63,91 @@ class Marks:
     labels: tuple[str, ...] = ()
     quality: tuple[Floats, ...] | None = None
     """Of each model's answers."""
+
+
+# --- the cheapest ways to send labels --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One way to send requests: the place of each model that gets any, and the part that it gets."""
+
+    name: tuple[object, ...]
+    parts: tuple[tuple[int, Part], ...]
+    quality: float | None = None
+    """In the mean over requests; None without scores."""
+
+
+def cheapest_first(
+    sendings: Iterable[Sending],
+    at_least: Price,
+    exactly: Price,
+    worth: Callable[[Sending], bool] = lambda sending: True,
+) -> Iterator[tuple[float, Sending]]:
+    """The ways with their bills, the cheapest first; one that is not ``worth`` it at its turn is not priced further."""
+    known: dict[tuple[int, Part], float] = {}
+    bounds: dict[tuple[int, Part], float] = {}
+
+    def bill(sending: Sending) -> float:
+        for part in sending.parts:
+            if part not in known and part not in bounds:
+                bounds[part] = at_least(*part)
+        return math.fsum(known.get(part, bounds.get(part, 0.0)) for part in sending.parts)
+
+    queue = [(bill(sending), place, sending) for place, sending in enumerate(sendings)]
+    heapq.heapify(queue)
+    while queue:
+        usd, place, sending = heapq.heappop(queue)
+        if math.isinf(usd) or not worth(sending):
+            continue
+        unpriced = [part for part in sending.parts if part not in known]
+        if bill(sending) <= usd and not unpriced:
+            yield usd, sending
+            continue
+        if bill(sending) <= usd:
+            known[unpriced[0]] = exactly(*unpriced[0])
+        heapq.heappush(queue, (bill(sending), place, sending))
+
+
+def cheapest(
+    sendings: Iterable[Sending], at_least: Price, exactly: Price, floor: float | None = None
+) -> tuple[float, Sending] | None:
+    """The cheapest way whose quality is not below the floor; None where there is none."""
+
+    def reaches(sending: Sending) -> bool:
+        return floor is None or (sending.quality is not None and sending.quality >= floor - 1e-12)
+
+    return next(cheapest_first(filter(reaches, sendings), at_least, exactly), None)
+
+
+def front(sendings: Iterable[Sending], at_least: Price, exactly: Price) -> list[tuple[float, Sending]]:
+    """The ways that no other beats in both price and quality, the cheapest first; of equal ones, the first."""
+    found: list[tuple[float, Sending]] = []
+
+    def better(sending: Sending) -> bool:
+        return sending.quality is not None and (not found or sending.quality > (found[-1][1].quality or 0.0))
+
+    for usd, sending in cheapest_first(sendings, at_least, exactly, better):
+        while found and found[-1][0] >= usd * (1 - 1e-12):
+            found.pop()
+        found.append((usd, sending))
+    return found
+
+
+def every_sending(shares: Sequence[float], scores: Sequence[Sequence[float]] | None, models: int) -> Iterator[Sending]:
+    """Each label to one of the models, in all ways; ``scores[model][label]`` weighed by the labels' shares."""
+    for chosen in product(range(models), repeat=len(shares)):
+        parts = ((model, frozenset(label for label, to in enumerate(chosen) if to == model)) for model in range(models))
+        quality = None
+        if scores is not None:
+            each = (
+                share * scores[model][label] for label, (share, model) in enumerate(zip(shares, chosen, strict=True))
+            )
+            quality = math.fsum(each) / math.fsum(shares)
+        yield Sending(chosen, tuple((model, labels) for model, labels in parts if labels), quality)
+
+
+# --- every way to serve the traffic ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -148,7 +236,7 @@ class Routing:
         return places[np.argsort(-self.marks.score[places], kind="stable")]
 
     def threshold_at(self, share: float) -> float:
-        """The score from which so many of the requests are, or as many as ties and contexts allow."""
+        """The score that this share of the requests reaches, or as many as ties and contexts allow."""
         place = min(len(self._falling), max(1, round(share * self._count)))
         return float(self.marks.score[self._falling[place - 1]])
 
@@ -234,7 +322,7 @@ class Routing:
             key, load = self.part(part)
             if load is None:
                 continue
-            found = self._on(model, load, key) if self.takes(model, part) else None
+            found = self._part_on(model, load, key) if self.takes(model, part) else None
             if found is None:
                 return None
             made.append(found[0])
@@ -243,9 +331,9 @@ class Routing:
             quality = float(self.marks.quality[parts[0][0]].mean())
         latencies = {wait: np.concatenate([one[wait] for one in waits] or [np.zeros(0)]) for wait in WAITS}
         first = next((part.share for part in made if part.model == self.models[0].key), 0.0)
-        return self.told(kind, name, made, latencies, quality, first)
+        return self.way_of_parts(kind, name, made, latencies, quality, first)
 
-    def _on(self, model: int, load: Load, key: Hashable) -> tuple[RoutePart, Latencies | None] | None:
+    def _part_on(self, model: int, load: Load, key: Hashable) -> tuple[RoutePart, Latencies | None] | None:
         """A part on one model, and how long its requests take where that is known."""
         server, share = self.models[model], len(load.trace) / self._count
         if isinstance(server, CalledModel):
@@ -253,7 +341,7 @@ class Routing:
         fleet = server.fleet(load, key)
         return None if fleet is None else (fleet.part(share), fleet.latencies)
 
-    def told(
+    def way_of_parts(
         self,
         kind: RouteKind,
         name: str,
@@ -321,21 +409,25 @@ class Routing:
         key, first = self.part(self._first)
         if first is None or not self.takes(second, ("below", threshold)):
             return None
-        parts = [self._on(0, first, key)]
+        parts = [self._part_on(0, first, key)]
         if load is not None:
-            found = self._on(second, load, ("after", threshold))
+            found = self._part_on(second, load, ("after", threshold))
             if found is None:
                 return None
             parts.append(found)
-            latencies = added(latencies, asked, found[1])
-            if found[1] is None:  # how long an API takes for what it alone is asked is not known
+            # Who is asked again waits for the first answer, and then for the second; an API's own time is not known.
+            first_s, more = latencies[Latency.e2e][asked], found[1]
+            for wait in (Latency.ttft, Latency.e2e):
+                latencies[wait][asked] = first_s + (0.0 if more is None else more[wait])
+            latencies[Latency.tpot][asked] = np.nan if more is None else more[Latency.tpot]
+            if more is None:
                 latencies = {wait: np.where(self.fits[0], waits, np.nan) for wait, waits in latencies.items()}
         to = np.where(self.mask(("from", threshold)), 0, second)
         cut = f"score < {threshold:.3g}"
         what = f"{(to > 0).mean():.0%}".replace("%", " %") if self.marks.by_chance else cut
         name = f"{self.models[0].name} first; {what} again on {self.models[second].name}"
         made = [part[0] for part in parts if part]
-        way = self.told("cascade", name, made, latencies, self.quality(to), float((to == 0).mean()))
+        way = self.way_of_parts("cascade", name, made, latencies, self.quality(to), float((to == 0).mean()))
         return way.model_copy(update={"threshold": threshold})
 
     # --- labels -----------------------------------------------------------------------------------------------------
@@ -360,15 +452,3 @@ class Routing:
             found += [best[1]] if best and best[1] not in found else []
         mixed = [sending for sending in found if len(sending.parts) > 1]
         return [way for way in map(self.sent, mixed) if way]
-
-
-def added(first: Latencies, asked: Places, second: Latencies | None) -> Latencies:
-    """Waits of a cascade: who is asked again waits for the first answer, and then for the second.
-
-    An API's own time is not known: of what it is asked, the wait for the first answer is left.
-    """
-    made = {wait: seconds.copy() for wait, seconds in first.items()}
-    for wait in (Latency.ttft, Latency.e2e):
-        made[wait][asked] = first[Latency.e2e][asked] + (0.0 if second is None else second[wait])
-    made[Latency.tpot][asked] = np.nan if second is None else second[Latency.tpot]
-    return made

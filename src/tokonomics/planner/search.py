@@ -9,9 +9,8 @@ are those that simulating everything would give.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
@@ -38,7 +37,6 @@ WITHIN_REASON = 10.0
 _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision, int]
-Prospect = TypeVar("Prospect")
 
 
 @dataclass
@@ -51,13 +49,13 @@ class Sought:
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, hosts: Hosts, replicas: int = 1) -> Setup:
-        """A candidate as it is served on so many replicas."""
+        """A candidate as it is served on a number of replicas."""
         tiers = hosts.tiers if self.load.trace.prefix is not None else None
         setup = Setup(hosts.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
         return served_on(setup, hosts, replicas)
 
     def on(self, candidate: Screened, replicas: int) -> Sized:
-        """The candidate on so many replicas: it holds, or what breaks."""
+        """The candidate on a number of replicas: it holds, or what breaks."""
         return self.attempts.on(self.setup(candidate.hosts, replicas), replicas)
 
     def smallest(self, candidate: Screened, most: int = MOST_REPLICAS, least: int = 1) -> Sized:
@@ -65,25 +63,14 @@ class Sought:
         return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
     def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
-        """What was sized, its router and limit as they are, on all of this load, or so many times of it, to the end."""
+        """What was sized, with its router and limit, on all of this load or a multiple of it, simulated to the end."""
         setup = replace(self.setup(candidate.hosts, sized.replicas), router=sized.router)
         return attempt(setup, sized.replicas, sized.max_sequences, times)
 
     def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
-        """Whether so many replicas hold this load, behind that router and with that limit on sequences."""
+        """Whether these replicas hold this load with the router and the limit on sequences of what was sized."""
         setup = replace(self.setup(candidate.hosts, replicas), router=sized.router)
         return self.attempts.once(setup, replicas, sized.max_sequences).holds
-
-
-@dataclass(frozen=True)
-class Glimpsed:
-    """A deployment of which it is known what it holds at the very most."""
-
-    hosts: Hosts
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.hosts.deployment
 
 
 @dataclass(frozen=True)
@@ -105,20 +92,8 @@ class Placed:
         return self.screened.hosts.usd_per_hour(self.replicas)
 
 
-def best_first(
-    prospects: Iterable[tuple[float, Prospect]], look: Callable[[float, Prospect], tuple[float, Prospect] | None]
-) -> None:
-    """Look at the prospect with the lowest bound; what comes back with a closer one is looked at again in its turn."""
-    queue = [(bound, place, prospect) for place, (bound, prospect) in enumerate(prospects)]
-    heapq.heapify(queue)
-    while queue:
-        bound, place, prospect = heapq.heappop(queue)
-        if closer := look(bound, prospect):
-            heapq.heappush(queue, (closer[0], place, closer[1]))
-
-
 def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
-    """The machine on which so many replicas cost least, within the GPUs allowed; None where none holds them."""
+    """The machine on which these replicas cost least, within the GPUs allowed; None where none holds them."""
 
     def bill(machine: Machine) -> float:
         number = hosts.machines_on(machine.offer, replicas)
@@ -152,31 +127,38 @@ class Search:
     """Candidates by GPU that are still to be looked at."""
 
     def run(self, prospects: Iterable[Hosts]) -> None:
-        entered: list[tuple[float, Hosts | Glimpsed | Screened]] = []
+        """Look at the prospect with the lowest bound; what gets a closer one is looked at again in its turn."""
+        queue: list[tuple[float, int, Hosts | Screened, bool]] = []
         for hosts in prospects:
             bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
             if self.below is None or bound <= self.below:  # of the others nobody asks why not
-                entered.append((bound, hosts))
+                queue.append((bound, len(queue), hosts, False))
                 self._left[hosts.deployment.gpu.key] += 1
-        best_first(entered, self._look)
+        heapq.heapify(queue)
+        while queue:
+            bound, place, prospect, is_bounded = heapq.heappop(queue)
+            if closer := self._look(bound, prospect, is_bounded):
+                heapq.heappush(queue, (closer[0], place, closer[1], True))
 
     def _look(
-        self, bound: float, prospect: Hosts | Glimpsed | Screened
-    ) -> tuple[float, Hosts | Glimpsed | Screened] | None:
-        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's."""
+        self, bound: float, prospect: Hosts | Screened, is_bounded: bool
+    ) -> tuple[float, Hosts | Screened] | None:
+        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's.
+
+        ``is_bounded``: what it holds at the very most is in its bound already.
+        """
         deployment = prospect.deployment
-        if not isinstance(prospect, Screened) and self._matters(deployment, bound):
-            hosts = prospect.hosts if isinstance(prospect, Glimpsed) else prospect
-            if hosts is prospect and self._wants_cheapest:
+        if isinstance(prospect, Hosts) and self._matters(deployment, bound):
+            if not is_bounded and self._wants_cheapest:
                 held = most_held(deployment, self.sought.load, self.sought.slos)
                 least = max(least_for(self.sought.load, held), self._fewest_allowed(held))
-                return max(bound, hosts.usd_per_hour(least)), Glimpsed(hosts)
-            found = screen(deployment, hosts, self.sought.load, self.sought.slos)
+                return max(bound, prospect.usd_per_hour(least)), prospect
+            found = screen(deployment, prospect, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
                 self.screened.append(found)
-                return hosts.usd_per_hour(self.at_least(found)), found
+                return prospect.usd_per_hour(self.at_least(found)), found
             self.refused.append((deployment, found))
-        elif not isinstance(prospect, Screened):
+        elif isinstance(prospect, Hosts):
             self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
         if isinstance(prospect, Screened):

@@ -15,6 +15,7 @@ at less traffic and at most what they did at more: where that decides, they are 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -103,30 +104,27 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
             return None
         found.append((tenant, best, tenant.own.ranked_as(best).machine))
     bills, gpus_paid = _filled([(best, machine) for _, best, machine in found])
-    rows = [_own_row(tenant, best, bill) for (tenant, best, _), bill in zip(found, bills, strict=True)]
+    rows = [
+        ModelHere(
+            **_billed(tenant, bill),
+            weights=best.weights,
+            below_checkpoint=best.below_checkpoint,
+            place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
+            memory_share=None,
+            ttft_p99_s=best.ttft_s.p99,
+            tpot_p99_s=best.tpot_s.p99,
+            breaks=None,
+            gpu_share=None,
+        )
+        for (tenant, best, _), bill in zip(found, bills, strict=True)
+    ]
     return WayRow(
         way=Way.own,
-        gpu=", ".join(dict.fromkeys(best.gpu for _, best, _ in found)),
-        machine=_machines_text([f"{best.provider} {best.instance}" for _, best, _ in found]),
+        **_bought([best for _, best, _ in found]),
         gpus_paid=gpus_paid,
         usd_per_month=math.fsum(bills),
-        price_date=min(best.price_date for _, best, _ in found),
         meets=True,
         models=tuple(rows),
-    )
-
-
-def _own_row(tenant: Tenant, best: Candidate, usd_per_month: float) -> ModelHere:
-    return ModelHere(
-        **_billed(tenant, usd_per_month),
-        weights=best.weights,
-        below_checkpoint=best.below_checkpoint,
-        place=f"{best.replicas * best.gpus_per_replica}×{best.gpu} at {best.provider}",
-        memory_share=None,
-        ttft_p99_s=best.ttft_s.p99,
-        tpot_p99_s=best.tpot_s.p99,
-        breaks=None,
-        gpu_share=None,
     )
 
 
@@ -142,34 +140,26 @@ def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
 
 def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
     """What each pays, by its GPUs, and the GPUs paid: replicas of all models fill machines of one kind together."""
-    alike: dict[object, list[int]] = {}
+    alike: dict[object, list[int]] = defaultdict(list)
     for place, (best, machine) in enumerate(picks):
-        alike.setdefault((best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour), []).append(
-            place
-        )
+        alike[best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour].append(place)
     bills, gpus_paid = [0.0] * len(picks), 0
     for places in alike.values():
-        machine = picks[places[0]][1]
-        wide = [picks[place][0] for place in places if picks[place][0].gpus_per_replica > machine.offer.gpus]
-        small = [picks[place][0] for place in places if picks[place][0].gpus_per_replica <= machine.offer.gpus]
-        number = sum(best.instances for best in wide) + _machines_of(small, machine.offer.gpus)
-        gpus = [picks[place][0].replicas * picks[place][0].gpus_per_replica for place in places]
-        gpus_paid += number * machine.offer.gpus
-        for place, own in zip(places, gpus, strict=True):
-            bills[place] = machine.usd_per_month(number) * own / sum(gpus)
+        machine, here = picks[places[0]][1], [picks[place][0] for place in places]
+        machine_gpus = machine.offer.gpus
+        replicas = [best.gpus_per_replica for best in here for _ in range(best.replicas)]
+        # Replicas, the largest first, each in the first machine that has room.
+        room: list[int] = []
+        for gpus in sorted((gpus for gpus in replicas if gpus <= machine_gpus), reverse=True):
+            first = next((place for place, left in enumerate(room) if left >= gpus), len(room))
+            room += [machine_gpus] if first == len(room) else []
+            room[first] -= gpus
+        number = sum(best.instances for best in here if best.gpus_per_replica > machine_gpus) + len(room)
+        taken = [best.replicas * best.gpus_per_replica for best in here]
+        gpus_paid += number * machine_gpus
+        for place, own in zip(places, taken, strict=True):
+            bills[place] = machine.usd_per_month(number) * own / sum(taken)
     return bills, gpus_paid
-
-
-def _machines_of(picks: Sequence[Candidate], machine_gpus: int) -> int:
-    """Machines for all replicas, the largest first, each in the first machine that has room."""
-    room: list[int] = []
-    for gpus in sorted((best.gpus_per_replica for best in picks for _ in range(best.replicas)), reverse=True):
-        place = next((place for place, left in enumerate(room) if left >= gpus), None)
-        if place is None:
-            room.append(machine_gpus - gpus)
-        else:
-            room[place] -= gpus
-    return len(room)
 
 
 def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) -> float | None:
@@ -179,17 +169,21 @@ def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) 
     pairs = list(zip(best.models, own.models, strict=True))
     if not any(here.weights.is_below(there.weights) for here, there in pairs):
         return None
-    same = [
-        Tenant(replace(tenant.question, weights=(here.weights,)))
-        for tenant, here in zip(tenants, best.models, strict=True)
+    questions = [
+        replace(tenant.question, weights=(here.weights,)) for tenant, (here, _) in zip(tenants, pairs, strict=True)
     ]
-    found = own_way(same)
+    found = own_way([Tenant(question) for question in questions])
     return found.usd_per_month if found else None
 
 
-def _machines_text(names: Sequence[str]) -> str:
-    several = list(dict.fromkeys(names))
-    return several[0] if len(several) == 1 else f"{several[0]} and {len(several) - 1} more"
+def _bought(bests: Sequence[Candidate]) -> dict[str, Any]:
+    """The GPUs and machines of several plans in a few words, and their oldest price."""
+    machines = list(dict.fromkeys(f"{best.provider} {best.instance}" for best in bests))
+    return {
+        "gpu": ", ".join(dict.fromkeys(best.gpu for best in bests)),
+        "machine": machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more",
+        "price_date": min(best.price_date for best in bests),
+    }
 
 
 def cheapest_of(
@@ -222,12 +216,9 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
     limits = question.limits
     limited = limits.max_usd_per_gpu_hour, limits.max_age_days
     stocks, _ = usable(question.offers, question.terms, question.today, *limited)
-    fewest = [
-        tenant.question.model.weight_bytes(
-            min(tenant.question.weights or weight_choices(tenant.question.model), key=lambda one: one.bits)
-        )
-        for tenant in tenants
-    ]
+    fewest = []
+    for model, weights in ((tenant.question.model, tenant.question.weights) for tenant in tenants):
+        fewest.append(model.weight_bytes(min(weights or weight_choices(model), key=lambda one: one.bits)))
     needed_gb, most_gpus = loading_gib(sum(fewest), len(fewest)), limits.max_gpus or math.inf
     cheapest = []
     for stock in stocks.values():
@@ -280,27 +271,24 @@ def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_sha
 
 def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
     """Each on the machine of its own plan, off while nothing comes; the shortest wait that meets its SLOs."""
-    rows, paid, holds, names, quoted = [], [], [], [], []
+    bests, rows, shares, holds = [], [], [], []
     for tenant in tenants:
         best = tenant.own.plan.best
         if best is None or best.replicas != 1 or best.prefill is not None or best.terms is Terms.reserved:
             return None
-        deployment = tenant.own.of(best).deployment
+        deployment = tenant.own.ranked_as(best).sized.deployment
         (trace,) = aligned([tenant.load.trace])
         cold_s = start_times().cold_s(shard(deployment).total * deployment.gpus)
         row, share, hold_s = _held(tenant, deployment, trace, cold_s, best.usd_per_month)
+        bests.append(best)
         rows.append(row)
-        paid.append(share * best.gpus_paid)
+        shares.append(share)
         holds.append(hold_s)
-        names.append(f"{best.provider} {best.instance}")
-        quoted.append(best.price_date)
     return WayRow(
         way=Way.zero,
-        gpu=", ".join(dict.fromkeys(tenant.own.plan.best.gpu for tenant in tenants if tenant.own.plan.best)),
-        machine=_machines_text(names),
-        gpus_paid=sum(paid),
+        **_bought(bests),
+        gpus_paid=sum(share * best.gpus_paid for share, best in zip(shares, bests, strict=True)),
         usd_per_month=math.fsum(row.usd_per_month for row in rows),
-        price_date=min(quoted),
         meets=all(row.breaks is None for row in rows),
         models=tuple(rows),
         hold_s=max(holds),
@@ -324,7 +312,7 @@ def _held(
 
 
 _MOST, _CLOSE = 64.0, 1.1
-"""The largest factor looked at, either way; and how close the crossing is told."""
+"""The largest factor looked at, either way; and how closely the crossing is narrowed down."""
 
 
 class _Compared(NamedTuple):
@@ -355,12 +343,12 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
             low, high = high, 2 * high
             seen[high] = _compared(tenants, high, seen, say)
         if seen[high].shared_wins:
-            return _told(seen, high, None)
+            return _crossing_at(seen, high, None)
     else:
         low = 1 / _MOST
         seen[low] = _compared(tenants, low, seen, say)
         if not seen[low].shared_wins:
-            return _told(seen, 0.0, low)
+            return _crossing_at(seen, 0.0, low)
 
     def shared_wins(factor: float) -> bool:
         seen[factor] = _compared(tenants, factor, seen, say)
@@ -370,11 +358,11 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
     if seen[high].own_usd is None:
         least, most = _own_between(seen, high)
         seen[high] = seen[high]._replace(own_usd=most if least == most else _own_usd(tenants, high))
-    return _told(seen, low, high)
+    return _crossing_at(seen, low, high)
 
 
 def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -> _Compared:
-    """Both choices at so many times the traffic; own GPUs are planned only where other traffic leaves it open."""
+    """Both choices at a multiple of the traffic; own GPUs are planned only where other traffic leaves it open."""
     say(f"{factor:.2g} times the traffic")
     scaled = [tenant.times(factor) for tenant in tenants]
     least, most = _own_between(seen, factor)
@@ -412,7 +400,7 @@ def _together(tenants: Sequence[Tenant], below_usd: float, from_usd: float = 0.0
     return best
 
 
-def _told(seen: _Seen, below: float, above: float | None) -> Crossing:
+def _crossing_at(seen: _Seen, below: float, above: float | None) -> Crossing:
     low, high = seen.get(below), seen.get(above) if above is not None else None
     own_usd = high.own_usd if high else None
     return Crossing(

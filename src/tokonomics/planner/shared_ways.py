@@ -1,6 +1,6 @@
 """Several models on one GPU, simulated: by shares of its memory, by MIG slices, and one awake at a time.
 
-Whoever shares a GPU finishes no more than on the whole of it, so a GPU whose time the closed form's loads of all
+Models that share a GPU finish no more than on the whole of it, so a GPU whose time the closed form's loads of all
 models exceed is not tried. Models have the precisions that their own plans may choose: all at the most bits that fit
 the GPU, and all at the fewest where that misses an SLO, as memory is what is short.
 """
@@ -142,7 +142,7 @@ class Tenant:
         return self.question.load.within(self.question.model.max_context)
 
     def times(self, scale: float) -> "Tenant":
-        """The same with so many times the requests."""
+        """The same with a multiple of the requests."""
         load = self.question.load
         return Tenant(replace(self.question, load=load.at(load.workload.rate * scale)))
 
@@ -167,17 +167,15 @@ def aligned(traces: Sequence[Trace]) -> list[Trace]:
     slowest = min(trace.rate for trace in traces)
     total = sum(trace.rate for trace in traces)
     span_s = min(ENOUGH_OF_THE_SLOWEST / slowest, max(_MOST_REQUESTS, ENOUGH_OF_THE_SLOWEST) / total)
-    return [_lasting(trace, span_s) for trace in traces]
-
-
-def _lasting(trace: Trace, span_s: float) -> Trace:
-    """The trace from its first arrival on, repeated or cut to last so long."""
-    period_s = trace.duration_s * len(trace) / max(1, len(trace) - 1)
-    times = max(1, math.ceil(span_s / period_s))
-    places = np.tile(np.arange(len(trace)), times)
-    arrival_s = (trace.arrival_s - trace.arrival_s[0])[places] + np.repeat(np.arange(times), len(trace)) * period_s
-    kept = int(np.searchsorted(arrival_s, span_s))
-    return replace(trace.take(places[: max(1, kept)]), arrival_s=arrival_s[: max(1, kept)])
+    lasting = []
+    for trace in traces:
+        period_s = trace.duration_s * len(trace) / max(1, len(trace) - 1)
+        times = max(1, math.ceil(span_s / period_s))
+        places = np.tile(np.arange(len(trace)), times)
+        arrival_s = (trace.arrival_s - trace.arrival_s[0])[places] + np.repeat(np.arange(times), len(trace)) * period_s
+        kept = max(1, int(np.searchsorted(arrival_s, span_s)))
+        lasting.append(replace(trace.take(places[:kept]), arrival_s=arrival_s[:kept]))
+    return lasting
 
 
 class JudgedModel(NamedTuple):
@@ -247,8 +245,8 @@ def _load(tenant: Tenant, deployment: Deployment) -> float:
 def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
     """All models on one such GPU, each at the most bits that fit it, then each at the fewest, where its time is enough.
 
-    The same choice that each has in a plan of its own, where more bits win at the same bill. Whoever shares a GPU
-    finishes no more than on the whole of it.
+    The same choice that each has in a plan of its own, where more bits win at the same bill. Models that share a
+    GPU finish no more than on the whole of it.
     """
     for engine in tenants[0].question.engines:
         choices = [_precisions(tenant, gpu, engine) for tenant in tenants]

@@ -1,4 +1,4 @@
-"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare what comes of it.
+"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare the answers.
 
 Changed is the question (``again``, which studies it anew) or what one candidate is sized for (``resize``, which finds
 its replicas as the plan does). A fleet that is ``k`` times slower serves a trace exactly as the unchanged one serves it
@@ -13,8 +13,8 @@ machine: beside the bill stands the share of the fleet's simulated capacity that
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -71,16 +71,12 @@ def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
     return search.sized[0] if search.sized else search.refused[0][1]
 
 
-@dataclass(frozen=True)
-class HeldRate:
-    """How far the traffic of a fleet may grow."""
+class HeldRate(NamedTuple):
+    """The highest rate tried that a fleet holds, the lowest that it does not (infinite where none), and what breaks."""
 
     rate: float
-    """Requests a second: the highest tried that holds."""
     at_most: float
-    """The lowest tried that does not; infinite where nothing breaks."""
     breaks: str
-    """What gives way there."""
 
 
 def highest_rate(
@@ -131,27 +127,22 @@ def _broken(
 # --- what is changed ------------------------------------------------------------------------------------------------
 
 
-def slower(load: Load, slos: Sequence[Slo], times: float) -> tuple[Load, tuple[Slo, ...]]:
-    """Traffic and SLOs under which the unchanged fleet does what one so many times slower would do."""
-    load = replace(load, trace=hurried(load.trace, times))
-    return load.at(load.workload.rate * times), loosened(slos, 1 / times)
-
-
 def at_the_speed(question: Question, speed: float) -> Question:
-    """The question as if every replica had that share of the modelled speed."""
-    load, slos = slower(question.load, question.slos, 1 / speed)
-    return replace(question, load=load, slos=slos)
+    """The question as if every replica had that share of the modelled speed: shorter SLOs, and faster traffic."""
+    times = 1 / speed
+    load = replace(question.load, trace=hurried(question.load.trace, times))
+    return replace(question, load=load.at(load.workload.rate * times), slos=loosened(question.slos, 1 / times))
 
 
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
-    """SLOs so many times as long; all of them, or only one."""
+    """SLOs times a factor; all of them, or only one."""
     return tuple(
         slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo for slo in slos
     )
 
 
 def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: int | None = None) -> Load:
-    """Prompts and answers so many times as long. What prompts share stays as long: they grow and shrink at their ends.
+    """Prompts and answers times a factor. What prompts share stays as long: they grow and shrink at their ends.
 
     Requests beyond ``context`` are left out or cut, as the plan does.
     """
@@ -172,7 +163,7 @@ RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
 
 
 def traffic_axes(question: Question) -> dict[str, Callable[[float], Load]]:
-    """What may be otherwise about the traffic: the load at so many times its rate, prompts or answers."""
+    """What may change about the traffic: the load at a multiple of its rate, prompts or answers."""
     load, context = question.load, question.model.max_context
     axes: dict[str, Callable[[float], Load]] = {
         RATE: lambda by: load.at(load.workload.rate * by),
@@ -239,7 +230,7 @@ def headroom(study: Study) -> Headroom | None:
     """How much the traffic may grow before the pick misses an SLO; None where there is no pick."""
     if study.plan.best is None:
         return None
-    question, sized = study.question, study.of(study.plan.best)
+    question, sized = study.question, study.ranked_as(study.plan.best).sized
     held = highest_rate(question, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,
@@ -252,7 +243,7 @@ def headroom(study: Study) -> Headroom | None:
 
 def bill_range(study: Study, row: Candidate) -> CostRange:
     """The bill of a ranked row over the 80 % interval of its speed."""
-    speed = interval(1.0, "throughput", study.of(row).deployment)
+    speed = interval(1.0, "throughput", study.ranked_as(row).sized.deployment)
     mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
     return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
@@ -311,7 +302,7 @@ def sensitivity(study: Study) -> Sensitivity | None:
     row = study.plan.best
     if row is None:
         return None
-    question, sized = study.question, study.of(row)
+    question, sized = study.question, study.ranked_as(row).sized
     slos, speed = question.slos, interval(1.0, "throughput", sized.deployment)
 
     def case(factor: float, changed: Question) -> Case:
@@ -368,7 +359,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
     fleets += [(first, second, pair.split(first, second)) for first, second in splits_of(hosts, placed.replicas)]
     few = replace(load, trace=load.trace.take(np.arange(min(_GLANCE, len(load.trace)))))
     best, points = study.plan.best, []
-    own = study.of(best) if best else None
+    own = study.ranked_as(best).sized if best else None
     for first, second, screened in fleets:
         progress(f"{first} prefill and {second} decode replicas")
         replicas = first + second

@@ -11,6 +11,7 @@ replicas that it takes at the very least: those of the closed form, or more than
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -21,11 +22,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.disaggregation import nearest_pair
 from tokonomics.planner.plan import RankedRow, Study
-from tokonomics.planner.search import Placed, Sought, cheapest_machine
-from tokonomics.serving.steady import FRONT_END, REPLICA_SPEED
+from tokonomics.planner.search import Placed, cheapest_machine
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.screen import Screened, screen
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
 
@@ -143,19 +143,14 @@ def kind_of_layout(deployment: Deployment) -> LayoutKind:
 def _other_splits(study: Study, pick: Placed) -> Iterator[Contender]:
     """The cheapest of each other kind of split, on the pick's GPU at its precisions."""
     own = pick.deployment
-    cheapest: dict[LayoutKind, Contender] = {}
+    by_kind: dict[LayoutKind, list[Contender]] = defaultdict(list)
     for hosts in _alike(study.hosts, own):
         kind = kind_of_layout(hosts.deployment)
-        if not pick.screened.hosts.prefill and kind is kind_of_layout(own):
-            continue
-        found = _of_hosts(study, hosts)
-        if found and (kind not in cheapest or _order(found) < _order(cheapest[kind])):
-            cheapest[kind] = found
-    yield from cheapest.values()
-
-
-def _order(contender: Contender) -> tuple[float, bool, float]:
-    return round(contender.usd_per_month, 2), contender.at_least, contender.gpu_s.total
+        is_own = not pick.screened.hosts.prefill and kind is kind_of_layout(own)
+        if not is_own and (found := _of_hosts(study, hosts)):
+            by_kind[kind].append(found)
+    for found_alike in by_kind.values():
+        yield min(found_alike, key=lambda one: (round(one.usd_per_month, 2), one.at_least, one.gpu_s.total))
 
 
 def _alike(hosts: Iterable[Hosts], own: Deployment) -> list[Hosts]:
@@ -169,21 +164,15 @@ def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
     for placed in study.search.sized:
         if placed.screened.hosts == hosts:
             return _contender(study, placed.screened, placed.replicas)
-    load, slos = study.question.load, study.question.slos
-    found = screen(hosts.deployment, hosts, load, slos)
+    found = screen(hosts.deployment, hosts, study.question.load, study.question.slos)
     if not isinstance(found, Screened):
         return None
-    replicas, misses = _at_least(study.search.sought, found)
-    return _contender(study, found, replicas, at_least=True, misses=misses)
-
-
-def _at_least(sought: Sought, candidate: Screened) -> tuple[int, str | None]:
-    """The fewest replicas not ruled out, and what one fewer breaks where it was simulated."""
-    tried = sought.attempts.tried(sought.setup(candidate.hosts))
-    failed = {count: trial for count, trial in tried.items() if trial.breaks}
+    sought = study.search.sought
+    failed = {count: trial for count, trial in sought.attempts.tried(sought.setup(hosts)).items() if trial.breaks}
     most = max(failed, default=0)
-    least = candidate.fewest
-    return (most + 1, failed[most].breaks) if most >= least else (least, None)
+    if most < found.fewest:
+        return _contender(study, found, found.fewest, at_least=True)
+    return _contender(study, found, most + 1, at_least=True, misses=failed[most].breaks)
 
 
 def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
@@ -215,7 +204,7 @@ def _contender(
     at_least: bool = False,
     misses: str | None = None,
 ) -> Contender | None:
-    """So many replicas on a machine, or on the cheapest; None where none holds them."""
+    """A number of replicas on a machine, or on the cheapest; None where none holds them."""
     hosts, capacity = screened.hosts, screened.capacity
     machine = machine or cheapest_machine(hosts, replicas)
     if machine is None:
@@ -236,8 +225,7 @@ def _contender(
         usd_per_month=paid * usd_per_gpu_hour * HOURS_PER_MONTH,
         at_least=at_least,
         costs_more=0.0,
-        batch=capacity.batch,
-        limited_by=capacity.limited_by,
+        **copied(capacity, "batch", "limited_by"),
         gpu_s=_gpu_seconds(screened, gpu_s, study.question.load.context_mean),
         usd_per_gpu_hour=usd_per_gpu_hour,
         in_use=study.question.load.workload.rate * gpu_s / paid,
@@ -284,59 +272,37 @@ _PARTS = {
     "communication": "in all-reduce and all-to-all",
     "overhead": "launching",
 }
-_PREFILL_FULL = "prefill side"
-_ENDS = {
-    "KV memory": "KV memory ends",
-    "TPOT SLO": "the TPOT SLO ends",
-    "engine's max sequences": "the engine's limit ends",
-    FRONT_END: "the engine's front end ends",
-}
-"""What limits a batch (``serving.steady``), as the begin of a sentence."""
 
 
 def in_words(pick: Contender, others: Sequence[Contender]) -> str:
     """The nearest other kind beside the pick; and the nearest that costs more, where that one costs the same."""
     if not others:
         return "Of the other kinds of layout and the other GPUs, none that was sized is cheaper."
-    said = [others[0]]
+    named = [others[0]]
     if others[0].costs_more < _EQUAL:
-        said += [other for other in others if other.costs_more >= _EQUAL][:1]
-    return " ".join(_sentence(pick, other) for other in said)
+        named += [other for other in others if other.costs_more >= _EQUAL][:1]
+    return " ".join(_sentence(pick, other) for other in named)
 
 
 def _sentence(pick: Contender, rival: Contender) -> str:
-    """What the rival costs more, by which of the three factors, and what ends the batch of each."""
-    same = rival.costs_more < _EQUAL
-    said = f"{_named(rival)} {costs_text(rival)}"
+    """What the rival costs more, by which of the three factors, and what limits the batches of each."""
+    same, times = rival.costs_more < _EQUAL, rival.costs_more + 1
+    more = f"{times:.2g} times as much" if times >= 2 else f"{percent(rival.costs_more)} more"
     against: list[str] = []
     favour: list[str] = []
-    for name, times in sorted(factors(pick, rival).items(), key=lambda factor: -abs(math.log(factor[1]))):
+    for name, factor in sorted(factors(pick, rival).items(), key=lambda named: -abs(math.log(named[1]))):
         # At the same bill, what is in use only mirrors what a request takes.
-        if max(times, 1 / times) >= _TELLING and not (same and name == "in_use"):
-            (against if times > 1 else favour).append(_clause(name, pick, rival))
-    if same:
-        said += " on one machine, without redundancy" if rival.machines == 1 < pick.machines else ""
-        said += " with less room to grow" if against else ""
-    said += f": {' and '.join(against[:_CLAUSES])}" if against else ""
-    said += f", although {favour[0]}" if favour else ""
-    return f"{said}{_limits(pick, rival)}."
-
-
-def _named(rival: Contender) -> str:
-    if rival.kind is LayoutKind.other_gpu:
-        return f"{rival.gpu} ({rival.layout})"
-    if rival.kind is LayoutKind.apart:
-        return f"Disaggregated ({rival.layout} on {rival.gpu}), it"
-    return f"{rival.layout} on the same GPU"
-
-
-def costs_text(rival: Contender) -> str:
-    """``costs at least 62 % more``."""
-    least = "at least " if rival.at_least else ""
-    if rival.costs_more < _EQUAL:
-        return f"costs {least}the same"
-    times = rival.costs_more + 1
-    return f"costs {least}{times:.2g} times as much" if times >= 2 else f"costs {least}{percent(rival.costs_more)} more"
+        if max(factor, 1 / factor) >= _TELLING and not (same and name == "in_use"):
+            (against if factor > 1 else favour).append(_clause(name, pick, rival))
+    text = "Disaggregated, " if rival.kind is LayoutKind.apart else ""
+    text += f"{rival.gpu} ({rival.layout}) costs {'at least ' if rival.at_least else ''}{'the same' if same else more}"
+    text += " on one machine, without redundancy" if same and rival.machines == 1 < pick.machines else ""
+    text += f": {' and '.join(against[:_CLAUSES])}" if against else ""
+    text += f", although {favour[0]}" if favour else ""
+    if rival.gpu_s.total > rival.gpu_s.prompts:  # an encoder has no batches of answers
+        text += f"; its batches end at {plural(rival.batch, 'sequence')} ({rival.limited_by})"
+        text += f", the pick's at {pick.batch:,} ({pick.limited_by})"
+    return f"{text}."
 
 
 def _clause(factor: str, pick: Contender, rival: Contender) -> str:
@@ -345,35 +311,13 @@ def _clause(factor: str, pick: Contender, rival: Contender) -> str:
         return f"a GPU-hour costs {usd(rival.usd_per_gpu_hour)} instead of {usd(pick.usd_per_gpu_hour)}"
     if factor == "in_use":
         theirs, own_share = (percent(min(side.in_use, 1.0)) for side in (rival, pick))  # the estimate may pass 100 %
-        said = f"{theirs} of the paid GPUs are in use instead of {own_share}"
-        return f"{said} (on fewer replicas {rival.misses})" if rival.misses else said
-    own, other = pick.gpu_s.by_part, rival.gpu_s.by_part
+        text = f"{theirs} of the paid GPUs are in use instead of {own_share}"
+        return f"{text} (on fewer replicas {rival.misses})" if rival.misses else text
+    own, other = dict(pick.gpu_s), dict(rival.gpu_s)
     total, own_total = rival.gpu_s.total, pick.gpu_s.total
-    said = f"a request takes {total:.3g} GPU-seconds instead of {own_total:.3g}"
-    if total == other["prompts"]:
-        return said  # an encoder: nothing else is there
     part = max(own, key=lambda name: math.copysign(1, total - own_total) * (other[name] - own[name]))
-    return f"{said} ({other[part]:.2g} instead of {own[part]:.2g} {_PARTS[part]})"
-
-
-def _limits(pick: Contender, rival: Contender) -> str:
-    """What ends the batches of each; nothing where there are no steps of answers, or larger ones would not help."""
-    if rival.gpu_s.total == rival.gpu_s.prompts or rival.limited_by == pick.limited_by == REPLICA_SPEED:
-        return ""
-    if rival.limited_by == _PREFILL_FULL:
-        return "; the prefill side is full first"
-    theirs = _end(rival.limited_by, "its batches", plural(rival.batch, "sequence"))
-    own = f"the pick's at {pick.batch:,}"
-    if pick.limited_by != rival.limited_by:
-        own = _end(pick.limited_by, "the pick's", f"{pick.batch:,}")
-    return f"; {theirs}, {own}"
-
-
-def _end(limit: str, whose: str, sequences: str) -> str:
-    """Larger batches than use up the replica's speed may fit: nothing ends them there."""
-    if limit == REPLICA_SPEED:
-        return f"{whose} of {sequences} use up the replica's speed"
-    return f"{_ENDS.get(limit, limit)} {whose} at {sequences}"
+    named = f"{other[part]:.2g} instead of {own[part]:.2g} {_PARTS[part]}"
+    return f"a request takes {total:.3g} GPU-seconds instead of {own_total:.3g} ({named})"
 
 
 def factors(pick: Contender, rival: Contender) -> dict[str, float]:

@@ -7,7 +7,7 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.api_bill import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
-from tokonomics.planner.breakeven import (
+from tokonomics.planner.hosting import (
     TRICKLE,
     BreakEvenReport,
     Hosting,

@@ -18,7 +18,6 @@ from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.money.api_bill import ApiCost, host_bills
 from tokonomics.money.breakeven import upkeep
 from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
-from tokonomics.planner.breakeven import share_of_api
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
@@ -26,6 +25,7 @@ from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.energy import energy_of
 from tokonomics.planner.firmness import flips, least_regret
 from tokonomics.planner.frontier import frontier_of
+from tokonomics.planner.hosting import share_of_api
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
@@ -165,7 +165,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
 
 def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dict[str, Any]:
     """What else could be bought for this traffic: other fleets, APIs, machines; and what was asked for in vain."""
-    plan, load, sized = study.plan, study.question.load, study.of(best)
+    plan, load, sized = study.plan, study.question.load, study.ranked_as(best).sized
     gpus, _ = gpu_filter(request.gpu, request.gpus)
     return {
         "frontier": frontier_of(study),

@@ -22,13 +22,13 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.energy import Energy
 from tokonomics.money.sale import FleetSale
 from tokonomics.physics.curves import PowerCurve
-from tokonomics.planner.breakeven import BreakEvenReport
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Flips, Regret
 from tokonomics.planner.frontier import Frontier
+from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.shared_ways import Crossing, SharedPlan

@@ -10,7 +10,7 @@ from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
-from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts

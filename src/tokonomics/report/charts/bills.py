@@ -8,7 +8,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.fleet.design import FleetReport
 from tokonomics.money.breakeven import FILL, SPEED, Swing
 from tokonomics.money.fleet import FleetPurchase
-from tokonomics.planner.breakeven import BreakEvenReport
+from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.planner.route_models import RouteReport, RouteWay
 from tokonomics.report.charts import style
 from tokonomics.report.wording import and_slos, machine_text, workload_text

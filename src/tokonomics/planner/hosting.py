@@ -30,7 +30,7 @@ from tokonomics.money.breakeven import (
     rising,
     swings,
 )
-from tokonomics.money.cost import require_utilization
+from tokonomics.money.cost import require_share, require_utilization
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
@@ -126,7 +126,7 @@ def self_hosted(
     tokens = tokens_per_request(base.load)
 
     def ask(volume: float) -> Study:
-        """Plan for so many tokens a month."""
+        """Plan for a volume in tokens a month, and keep the hardware that it picks."""
         rate = volume / tokens / SECONDS_PER_MONTH
         say(f"the cheapest hardware at {requests_a_second(f'{rate:.3g}')}")
         asked.append(volume)
@@ -136,13 +136,17 @@ def self_hosted(
                 say(f"what {pick.gpu} replicas hold")
                 found[_key(pick)] = _hosted(made, pick, base.load, tokens)
         if best := made.plan.best:
-            plans[volume] = Placing(_key(best), made.of(best).replicas, best.usd_per_month)
+            plans[volume] = Placing(_key(best), made.ranked_as(best).sized.replicas, best.usd_per_month)
         return made
 
     first = ask(TRICKLE * tokens * SECONDS_PER_MONTH)
     if not found:
         raise NothingFits(first)
-    at_most = min(first.plan.ranked, key=_usd_per_request).capacity_requests_per_s
+
+    def usd_per_full_request(row: Candidate) -> float:
+        return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
+
+    at_most = min(first.plan.ranked, key=usd_per_full_request).capacity_requests_per_s
     ask(MANY_REPLICAS * at_most * tokens * SECONDS_PER_MONTH)
     own = own_rate and own_rate * tokens * SECONDS_PER_MONTH
     while True:
@@ -195,11 +199,6 @@ def _picks(made: Study) -> list[Candidate]:
         return []
     same = [row for row in made.plan.ranked if row.usd_per_month <= best.usd_per_month * (1 + 1e-9)]
     return [best, max(same, key=lambda row: row.replicas * row.capacity_requests_per_s)]
-
-
-def _usd_per_request(row: Candidate) -> float:
-    """Of full replicas."""
-    return row.instance_usd_per_hour * row.instances / (row.replicas * row.capacity_requests_per_s)
 
 
 def _key(row: Candidate) -> tuple[object, ...]:
@@ -264,9 +263,7 @@ def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakE
 
 def with_shared_head(load: Load, share: float) -> Load:
     """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
-    if not 0 <= share <= 1:
-        raise BadInput(f"must be a share from 0 to 1, got {share:g}", field="cached_share")
-    if share == 0 or load.trace.prefix is not None:
+    if require_share("cached_share", share) == 0 or load.trace.prefix is not None:
         return load
     blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
@@ -316,7 +313,7 @@ class BreakEvenReport(Noun):
         return f"{pick.weights} weights{cache}"
 
     def cheapest(self, most: int) -> list[int]:
-        """The places of the cheapest APIs, so many at the most, in their order."""
+        """The places of at most ``most`` APIs, the cheapest ones, in the order of the list."""
         by_price = sorted(range(len(self.apis)), key=lambda place: self.apis[place].usd_per_mtok)
         return sorted(by_price[:most])
 
@@ -361,15 +358,11 @@ def report(
 
 
 def _table_volumes(found: Sequence[BreakEven], own_tokens_per_month: float | None) -> list[float]:
-    """The volumes whose bills are compared: round ones, and the user's own."""
-    return sorted({*_round_volumes(found), *([own_tokens_per_month] if own_tokens_per_month else [])})
-
-
-def _round_volumes(found: Sequence[BreakEven]) -> list[float]:
-    """Five powers of ten or so around the break-evens."""
+    """The volumes whose bills are compared: five powers of ten or so around the break-evens, and the user's own."""
     met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
     high = min(high, low + 4)
     while high - low < 3:
         low, high = (low - 1, high) if high - math.log10(max(met)) > math.log10(min(met)) - low else (low, high + 1)
-    return [10.0**power for power in range(low, high + 1)]
+    own = [own_tokens_per_month] if own_tokens_per_month else []
+    return sorted({*(10.0**power for power in range(low, high + 1)), *own})
