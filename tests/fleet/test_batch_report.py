@@ -13,10 +13,9 @@ from tokonomics.fleet.batch_report import BatchReport, batch_report
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.batch_work import BatchWork
-from tokonomics.money.demand import EVERY_SIZE, demand_of
-from tokonomics.money.fleet import FleetLimits
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.money.demand import EVERY_SIZE, BatchWork, demand_of
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import FleetLimits
 from tokonomics.physics.deployment import deploy
 from tokonomics.questions.fleet import batch_api
 from tokonomics.report.blocks import Line

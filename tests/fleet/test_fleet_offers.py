@@ -21,9 +21,8 @@ from tokonomics.fleet.offers import (
     zones_needed,
 )
 from tokonomics.fleet.replay import window_of
-from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
-from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import FleetLimits
+from tokonomics.fleet.traffic import FleetTraffic, parse_demand, traffic_from_curve, traffic_from_trace
+from tokonomics.money.purchases import FleetLimits
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report.fleet_view import fleet

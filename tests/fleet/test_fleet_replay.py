@@ -9,22 +9,23 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.spot import SCARCE, Interruptions
+from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.replay import (
     FleetReplay,
     Place,
     ReplayCase,
-    busiest_moment,
     drawn_interruptions,
     places_of,
     replay,
     window_of,
     with_interruptions,
 )
-from tokonomics.money.demand import demand_of, parse_demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, counted_share
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.fleet.traffic import parse_demand
+from tokonomics.money.demand import demand_of
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket
+from tokonomics.money.spot_bill import counted_share
 from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -199,11 +200,9 @@ def test_a_loss_hurts_a_fleet_without_room_and_not_one_with() -> None:
     for rate, met in ((15.5, False), (7.5, True)):
         plan = optimal_fleet([offer], demand_of([rate]), FleetLimits(max_spot_share=0.5, min_replicas=1), gap=0.0)
         places = places_of(plan, {"one": offer}, 0.0, 3600.0)
-        at_s = busiest_moment(plan, (0.0, 3600.0))
-        assert at_s == 1800
         if len(places) == 1:  # The small demand fits one firm machine: room is a second one.
             places = [*places, Place("one", "z", ())]
-        hit, _, _ = with_interruptions(places, {"one": offer}, FleetLimits(), plan, busiest_s=at_s, end_s=3600.0)
+        hit, _, _ = with_interruptions(places, {"one": offer}, FleetLimits(), plan, busiest_s=1800.0, end_s=3600.0)
         assert served(offer, plan, places, rate).met
         lost = served(offer, plan, hit, rate)
         assert lost.met is met

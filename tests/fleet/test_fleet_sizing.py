@@ -17,9 +17,8 @@ from tokonomics.fleet.design import FleetReport, plan_fleet
 from tokonomics.fleet.layouts import FleetLayout, _levels
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines
 from tokonomics.fleet.replay import FleetReplay, ReplayCase, places_of, replay
-from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve
-from tokonomics.money.demand import parse_demand
-from tokonomics.money.fleet import FleetLimits
+from tokonomics.fleet.traffic import FleetTraffic, parse_demand, traffic_from_curve
+from tokonomics.money.purchases import FleetLimits
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate

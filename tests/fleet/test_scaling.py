@@ -23,7 +23,8 @@ from tokonomics.fleet.scaling import (
     scaling_ways,
     shortfall,
 )
-from tokonomics.fleet.traffic import FleetTraffic, days_of
+from tokonomics.fleet.scaling_days import days_of
+from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.demand import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.report.blocks import Line

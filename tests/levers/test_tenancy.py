@@ -13,8 +13,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
-from tokonomics.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.levers.tenancy import Sharing, pool
+from tokonomics.levers.tenancy import Sharing, noisy_neighbour, pool
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import what_breaks

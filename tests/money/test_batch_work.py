@@ -8,10 +8,10 @@ import pytest
 from tests.money.simple_offers import simple_offer
 
 from tokonomics.errors import BadInput
-from tokonomics.money import fleet_search
-from tokonomics.money.batch_work import BatchWork, parse_batch_work
-from tokonomics.money.demand import demand_of
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.fleet.traffic import parse_batch_work
+from tokonomics.money import purchase_search
+from tokonomics.money.demand import BatchWork, demand_of
+from tokonomics.money.purchase_search import optimal_fleet
 
 EXACT = 0.0
 
@@ -105,7 +105,7 @@ def test_a_program_in_parts_does_all_of_the_work_and_tells_its_gap(monkeypatch: 
     rates = (np.tile([3.2] * 10 + [0.7] * 14, 2)).tolist()
     batch = work(30 * 3600, start=8, deadline=20)
     at_once = optimal_fleet(offers, demand_of(rates), gap=1e-4, batch=batch)
-    monkeypatch.setattr(fleet_search, "AT_ONCE", 0)
+    monkeypatch.setattr(purchase_search, "AT_ONCE", 0)
     in_parts = optimal_fleet(offers, demand_of(rates), gap=1e-4, batch=batch)
     assert at_once.expected_usd <= in_parts.expected_usd * (1 + 1e-4)
     assert in_parts.expected_usd * (1 - in_parts.gap) <= at_once.expected_usd * (1 + 1e-6)

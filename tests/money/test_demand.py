@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import Demand, demand_from_trace, demand_of, machines_needed, parse_demand
+from tokonomics.fleet.traffic import demand_from_trace, parse_demand
+from tokonomics.money.demand import Demand, demand_of, machines_needed
 from tokonomics.traffic.trace import make_trace
 
 

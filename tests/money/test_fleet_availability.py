@@ -7,16 +7,11 @@ from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
+from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, availability, shared_out
+from tokonomics.fleet.cheapest import _nines, hold_availability
 from tokonomics.money.demand import Demand, demand_of
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, mixed_capacity
-from tokonomics.money.fleet_availability import (
-    FAILURES_PER_GPU_HOUR,
-    _nines,
-    availability,
-    hold_availability,
-    shared_out,
-)
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket, mixed_capacity
 
 DEMAND = demand_of([4.0, 4.0])
 

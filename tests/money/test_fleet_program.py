@@ -16,12 +16,13 @@ from tests.money.simple_offers import simple_offer
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput, in_python
-from tokonomics.money.demand import Demand, demand_of, parse_demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, fixed_rule
-from tokonomics.money.fleet_bill import spot_bills
-from tokonomics.money.fleet_compare import compare, median_rule_usd, peak_usd
-from tokonomics.money.fleet_program import FleetProblem, OutOfTime, Solution, kinds_of, solve, undominated
-from tokonomics.money.fleet_search import NoFleet, divided_usd, optimal_fleet, search
+from tokonomics.fleet.cheapest import compare, fixed_rule, median_rule_usd, peak_usd
+from tokonomics.fleet.traffic import parse_demand
+from tokonomics.money.demand import Demand, demand_of
+from tokonomics.money.purchase_program import FleetProblem, OutOfTime, Solution, kinds_of, solve, undominated
+from tokonomics.money.purchase_search import NoFleet, divided_usd, optimal_fleet, search
+from tokonomics.money.purchases import FleetLimits, FleetOffer, SpotMarket
+from tokonomics.money.spot_bill import spot_bills
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)
@@ -157,8 +158,8 @@ def test_more_demand_never_lowers_the_bill(rates: list[float], factor: float, sh
         simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}),
     ]
     limits = FleetLimits(max_spot_share=share, max_zone_share=0.7)
-    demand = demand_of(rates)
-    assert exact(offers, demand, limits) <= exact(offers, demand.scaled(factor), limits) * (1 + 1e-6) + 1e-9
+    more = demand_of([rate * factor for rate in rates])
+    assert exact(offers, demand_of(rates), limits) <= exact(offers, more, limits) * (1 + 1e-6) + 1e-9
 
 
 @settings(max_examples=15, deadline=None)
@@ -228,7 +229,7 @@ def test_a_bound_not_found_in_time_is_no_bound(monkeypatch: pytest.MonkeyPatch) 
     def too_long(*_: object, **__: object) -> None:
         raise OutOfTime("no fleet was found within 2 s")
 
-    monkeypatch.setattr("tokonomics.money.fleet_search.solve", too_long)
+    monkeypatch.setattr("tokonomics.money.purchase_search.solve", too_long)
     assert divided_usd([simple_offer("one", 1.0, 1.0)], demand_of([1.0]), FleetLimits()) is None
 
 
@@ -243,13 +244,13 @@ def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pyt
     """The machine is so busy that the first program takes all of the time, and finds no proof."""
     kinds = kinds_of([simple_offer("one", 1.0, 1.0)], FleetLimits())
     clock = itertools.count(0, 100)
-    monkeypatch.setattr("tokonomics.money.fleet_search.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("tokonomics.money.purchase_search.time.perf_counter", lambda: float(next(clock)))
 
     def unproven(*given: Any, **more: Any) -> Solution | None:
         found = solve(*given, **more)
         return found if found is None or more.get("relaxed") else replace(found, lower_bound=1.0)
 
-    monkeypatch.setattr("tokonomics.money.fleet_search.solve", unproven)
+    monkeypatch.setattr("tokonomics.money.purchase_search.solve", unproven)
     found = search(FleetProblem(kinds, demand_of([2.5]), FleetLimits()), 0.0, 10.0)
     assert found is not None
     assert found.counts.tolist() == [[3]]
@@ -372,7 +373,7 @@ def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
     demand = parse_demand("diurnal:5,peak=2", hours=24)
     limits = FleetLimits(max_spot_share=0.5, max_zone_share=0.4)
     whole = optimal_fleet(offers, demand, limits, gap=1e-3, time_limit_s=60)
-    monkeypatch.setattr("tokonomics.money.fleet_search.AT_ONCE", 0)
+    monkeypatch.setattr("tokonomics.money.purchase_search.AT_ONCE", 0)
     apart = optimal_fleet(offers, demand, limits, gap=1e-3)
     # Each is above the other's bound, and both are close.
     assert apart.expected_usd * (1 - apart.gap) <= whole.expected_usd * (1 + 1e-9)

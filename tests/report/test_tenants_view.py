@@ -7,8 +7,7 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
-from tokonomics.levers.tenancy import Pooling, Sharing, pool
+from tokonomics.levers.tenancy import NoisyNeighbour, Pooling, Sharing, noisy_neighbour, pool
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.deployment import deploy
 from tokonomics.questions.request import Request

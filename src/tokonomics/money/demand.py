@@ -1,8 +1,9 @@
-"""How much must be served, hour by hour: the curve a fleet is bought for.
+"""How much must be served, hour by hour: the curve a fleet is bought for, and the batch work done beside it.
 
-A demand is requests a second for each hour of a horizon, a week unless told, in one or several size classes (a request
-too long for a small GPU is a class of its own). It comes from a trace, from hours × rate (``12x20,12x2``) or from a
-rate curve (``diurnal:5,peak=3``, ``weekly:5,peak=2,weekend=0.4``).
+A demand is requests a second for each hour of a horizon, in one or several size classes (a request too long for a small
+GPU is a class of its own). Batch work is what nobody waits for: a quantity for every day, to be done between its start
+and its deadline. Its requests have the lengths of the traffic beside it, so that what a machine has free for one it has
+for the other.
 """
 
 import math
@@ -10,18 +11,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from tokonomics.errors import BadInput, option, shorten
-from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.trace import Trace
+from tokonomics.errors import BadInput, option
 from tokonomics.types import Noun
-from tokonomics.units import SECONDS_PER_HOUR, count
+from tokonomics.units import SECONDS_PER_HOUR
 
-HOURS_PER_WEEK = 168
 EVERY_SIZE = "all"  # the one class of a demand that has only one
 MOST_HOURS = 744  # a month of 31 days: the horizon repeats, and the solver does not get through a year of hours
-_MOST_RATE = 1e9
+MOST_RATE = 1e9
 
 
 class Demand(Noun):
@@ -34,7 +32,7 @@ class Demand(Noun):
         lengths = {len(rates) for rates in self.rates.values()}
         if len(lengths) != 1 or not 1 <= max(lengths, default=0) <= MOST_HOURS:
             raise ValueError(f"a demand needs the same 1 to {MOST_HOURS:,} hours for every class")
-        if any(not 0 <= rate <= _MOST_RATE for rates in self.rates.values() for rate in rates):
+        if any(not 0 <= rate <= MOST_RATE for rates in self.rates.values() for rate in rates):
             raise ValueError("a rate is a number of requests a second, zero or more")
         return self
 
@@ -62,17 +60,13 @@ class Demand(Noun):
         total = sum(sums.values())
         return {name: requests / total if total else 1 / len(sums) for name, requests in sums.items()}
 
-    def hour(self, hour: int) -> "Demand":
-        """That hour by itself."""
-        return Demand(rates={name: (rates[hour],) for name, rates in self.rates.items()})
-
-    def scaled(self, factor: float) -> "Demand":
-        """The same shape, so many times as much."""
-        return Demand(rates={name: tuple(rate * factor for rate in rates) for name, rates in self.rates.items()})
+    def at_hours(self, hours: Sequence[int]) -> "Demand":
+        """These hours alone."""
+        return Demand(rates={name: tuple(rates[hour] for hour in hours) for name, rates in self.rates.items()})
 
     def over(self, hours: int) -> "Demand":
-        """Repeated, or cut, to a horizon."""
-        _require_hours(hours)
+        """The demand repeated, or cut, to a horizon."""
+        require_hours(hours)
         return Demand(rates={name: tuple(np.resize(rates, hours).tolist()) for name, rates in self.rates.items()})
 
 
@@ -81,62 +75,15 @@ def demand_of(rates: Sequence[float], name: str = EVERY_SIZE) -> Demand:
     return Demand(rates={name: tuple(float(rate) for rate in rates)})
 
 
-def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> Demand:
-    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``.
-
-    Over a week unless told, or over all the hours that were written where they are more.
-    """
-    _require_hours(HOURS_PER_WEEK if hours is None else hours)
-    if is_curve(text):
-        return _from_curve(text, HOURS_PER_WEEK if hours is None else hours, field)
-    steps = [_step(part, field) for part in text.split(",")]
-    written = sum(length for length, _ in steps)
-    if hours is None and written > MOST_HOURS:
-        fix = f"Write at most {MOST_HOURS}: they repeat. Or give {option('hours')}, for the first of them."
-        raise BadInput(f"has {written:,} hours", field=field, fix=fix)
-    pattern = np.repeat([rate for _, rate in steps], [length for length, _ in steps])
-    return demand_of(np.resize(pattern, max(HOURS_PER_WEEK, written) if hours is None else hours).tolist())
-
-
-def is_curve(text: str) -> bool:
-    """Written as a rate curve, such as ``diurnal:5,peak=3``, and not as hours × rate."""
-    return text.split(",", 1)[0].partition(":")[0].strip().isalpha()
-
-
-def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:
-    """A trace's own hours; the last one counts if half of it was seen, at the rate seen.
-
-    ``up_to_tokens`` splits the requests into classes by prompt and answer together.
-    """
-    if not len(trace):
-        raise BadInput("there is no request in it", where=trace.source)
-    seen_s = max(trace.duration_s, 1.0)
-    hours = max(1, round(seen_s / SECONDS_PER_HOUR))
-    if hours > MOST_HOURS:
-        fix = f"Cut it: a fleet is planned for at most {MOST_HOURS} hours, which repeat."
-        raise BadInput(f"lasts {hours:,} hours", where=trace.source, fix=fix)
-    place = np.floor((trace.arrival_s - trace.arrival_s[0]) / SECONDS_PER_HOUR).astype(np.int64)
-    # The first always counts, by what was seen of it.
-    watched = np.clip(seen_s - SECONDS_PER_HOUR * np.arange(hours), 0.0, SECONDS_PER_HOUR)
-    kind = np.searchsorted(np.asarray(sorted(up_to_tokens), np.int64), trace.input_tokens + trace.output_tokens)
-    rates: dict[str, tuple[float, ...]] = {}
-    for index, name in enumerate(class_names(up_to_tokens)):
-        arrived = np.bincount(place[kind == index], minlength=hours)[:hours]
-        rates[name] = tuple((arrived / watched).tolist())
-    return Demand(rates=rates)
-
-
-def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
-    """``(4000,)`` → "≤ 4,000 tokens", "> 4,000 tokens"."""
-    limits = sorted(up_to_tokens)
-    if not limits:
-        return (EVERY_SIZE,)
-    return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
+def require_hours(hours: int) -> None:
+    """Refuse a horizon that is empty or longer than a month."""
+    if not 1 <= hours <= MOST_HOURS:
+        fix = f"It repeats: {option('hours', 168)} stands for every week of the year." if hours > MOST_HOURS else None
+        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", field="hours", fix=fix)
 
 
 def machines_needed(demand: Demand, requests_per_s: Mapping[str, float | NDArray[np.float64]]) -> tuple[int, ...]:
-    """Whole machines of one kind for each hour, by the requests a second of each class that one carries alone: at all
-    times, or hour by hour."""
+    """Whole machines of one kind for each hour, by what one carries of each class alone: at all times, or by hour."""
     load = np.zeros(demand.hours)
     for name, rates in demand.rates.items():
         if max(rates) > 0:
@@ -146,27 +93,38 @@ def machines_needed(demand: Demand, requests_per_s: Mapping[str, float | NDArray
     return tuple(np.ceil(load - 1e-9).astype(int).tolist())
 
 
-def _require_hours(hours: int) -> None:
-    if not 1 <= hours <= MOST_HOURS:
-        fix = f"It repeats: {option('hours', 168)} stands for every week of the year." if hours > MOST_HOURS else None
-        raise BadInput(f"a horizon has 1 to {MOST_HOURS:,} hours, got {hours}", field="hours", fix=fix)
+class BatchWork(Noun):
+    """Requests that come at one hour of every day and must be done some hours later."""
 
+    tokens_per_day: PositiveFloat
+    requests_per_day: PositiveFloat
+    start_hour: int = Field(default=0, ge=0, lt=24)
+    deadline_hours: int = Field(default=24, ge=1, le=24)
 
-def _from_curve(text: str, hours: int, field: str) -> Demand:
-    arrivals = parse_arrivals(text, field)
-    if arrivals.at_once is not None:
-        raise BadInput("a burst has no rate", field=field, fix="Write such as diurnal:5,peak=3 or 12x20,12x2.")
-    expected = [arrivals.curve.by(arrivals.start_s + hour * SECONDS_PER_HOUR) for hour in range(hours + 1)]
-    return demand_of((np.diff(expected) / SECONDS_PER_HOUR).tolist())
+    def windows(self, hours: int) -> list["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+        """The hours of a horizon of whole days in which each day's work may be done; the horizon repeats."""
+        if hours % 24:
+            fix = f"Such as {option('hours', 24)} or {option('hours', 168)}."
+            raise BadInput(f"is for whole days; the horizon has {hours} hours", field="batch_work", fix=fix)
+        first = np.arange(self.start_hour, self.start_hour + self.deadline_hours)
+        return [(first + 24 * day) % hours for day in range(hours // 24)]
 
+    def filled_into(self, free: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Requests a second by hour, in equal parts of what is free; None where a day's work does not fit."""
+        placed = np.zeros(len(free))
+        for hours in self.windows(len(free)):
+            room = float(free[hours].sum()) * SECONDS_PER_HOUR
+            if room < self.requests_per_day * (1 - 1e-9):
+                return None
+            placed[hours] = free[hours] * min(1.0, self.requests_per_day / room)
+        return placed
 
-def _step(part: str, field: str) -> tuple[int, float]:
-    hours, _, rate = part.strip().lower().partition("x")
-    try:
-        step = int(hours), float(rate)
-    except ValueError:
-        step = 0, 0.0
-    if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= _MOST_RATE):
-        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2. Steady: 24x20."
-        raise BadInput(f"'{shorten(part)}' is not HOURSxRATE", field=field, fix=fix)
-    return step
+    def free_shares(self, free: NDArray[np.float64]) -> list[float]:
+        """The share of each day's work that fits into these free requests a second by hour."""
+        rooms = [float(free[hours].sum()) * SECONDS_PER_HOUR for hours in self.windows(len(free))]
+        return [min(1.0, room / self.requests_per_day) for room in rooms]
+
+    def part(self, share: float) -> "BatchWork":
+        """That share of the work, within the same hours."""
+        less = {"tokens_per_day": self.tokens_per_day * share, "requests_per_day": self.requests_per_day * share}
+        return self.model_copy(update=less)

@@ -36,16 +36,13 @@ class LostState(Noun):
     """What goes with one replica: prefixes in its memory that later requests would have found."""
 
     tokens: NonNegativeFloat
-    requests: NonNegativeFloat
-    """That would have found them: one for every conversation under way, more where they share beginnings."""
-    prefill_s: NonNegativeFloat
-    """Of a replica, to compute them again."""
-    requests_per_hour: PositiveFloat
-    """That a replica serves."""
+    requests: NonNegativeFloat  # that would have found them: one for every conversation under way, or more
+    prefill_s: NonNegativeFloat  # of a replica, to compute them again
+    requests_per_hour: PositiveFloat  # that a replica serves
 
 
 class SpotVerdict(Noun):
-    """How much of the fleet belongs on spot, and why."""
+    """How much of the fleet may be on spot, and why."""
 
     suitability: Suitability
     reasons: tuple[SpotReason, ...]
@@ -65,43 +62,38 @@ def spot_verdict(
     strict_p99: bool = False,
     batch: bool = False,
     state: LostState | None = None,
-    notice_s: float = NOTICE_S,
 ) -> SpotVerdict:
     """Judge a workload: ``answer_s`` is the time of a long answer (p99), ``replicas`` what the mean hour needs."""
-    cut_off = min(1.0, interruptions.per_hour * max(0.0, answer_s - notice_s) / SECONDS_PER_HOUR)
+    per_hour = interruptions.per_hour
+    cut_off = min(1.0, per_hour * max(0.0, answer_s - NOTICE_S) / SECONDS_PER_HOUR)
+    recomputed = min(1.0, per_hour * state.prefill_s / SECONDS_PER_HOUR) if state else 0.0
+    waiting = min(1.0, per_hour * state.requests / state.requests_per_hour) if state else 0.0
+    others = "the others carry on when one goes" if replicas > 1 else "nothing is left when it goes"
+    often = f"{per_hour:.2g} interruptions an hour, {seconds(NOTICE_S)} notice"
     reasons = [
-        SpotReason(speaks_for=batch, text="a batch can be done again" if batch else "clients wait for the answers"),
-        _either(answer_s < LONG_S, f"answers take up to {seconds(answer_s)}", f"{seconds(LONG_S)}"),
-        _either(cold_start_s <= LONG_S, f"a replacement serves after {seconds(cold_start_s)}", f"{seconds(LONG_S)}"),
-        SpotReason(
-            speaks_for=replicas > 1,
-            text=f"{plural(replicas, 'replica')}: "
-            + ("the others carry on when one goes" if replicas > 1 else "nothing is left when it goes"),
-        ),
-        SpotReason(
-            speaks_for=cut_off < LOST_SHARE,
-            text=f"{percent(cut_off)} of answers are cut off ({interruptions.per_hour:.2g} interruptions an hour, "
-            f"{seconds(notice_s)} notice)",
-        ),
+        (batch, "a batch can be done again" if batch else "clients wait for the answers"),
+        _within(answer_s < LONG_S, f"answers take up to {seconds(answer_s)}"),
+        _within(cold_start_s <= LONG_S, f"a replacement serves after {seconds(cold_start_s)}"),
+        (replicas > 1, f"{plural(replicas, 'replica')}: {others}"),
+        (cut_off < LOST_SHARE, f"{percent(cut_off)} of answers are cut off ({often})"),
     ]
     if strict_p99:
-        reasons.append(SpotReason(speaks_for=False, text="a strict p99 leaves no room for a replica that goes"))
-    recomputed = min(1.0, interruptions.per_hour * state.prefill_s / SECONDS_PER_HOUR) if state else 0.0
-    waiting = min(1.0, interruptions.per_hour * state.requests / state.requests_per_hour) if state else 0.0
+        reasons.append((False, "a strict p99 leaves no room for a replica that goes"))
     if state:
-        reasons.append(_state_reason(state, recomputed, waiting))
-    against = sum(not reason.speaks_for for reason in reasons[1:])
+        tokens, requests = count(state.tokens), count(round(state.requests))
+        lost = f"a loss takes {tokens} tokens of state that {requests} requests come back for"
+        again = f"{seconds(state.prefill_s)} of prefill, {percent(recomputed)} of a replica's time"
+        reasons.append((waiting < LOST_SHARE, f"{lost}: {again}; {percent(waiting)} of requests wait for it"))
+    against = sum(not speaks_for for speaks_for, _ in reasons[1:])
     slow_p99 = strict_p99 and (cold_start_s > LONG_S or waiting >= LOST_SHARE)
+    suitability, share = Suitability.overflow, 0.5
     if batch:
-        suitability = Suitability.all
+        suitability, share = Suitability.all, 1.0
     elif replicas <= 1 or cut_off >= LOST_SHARE or slow_p99 or against >= 3:
-        suitability = Suitability.none
-    else:
-        suitability = Suitability.overflow
-    share = {Suitability.all: 1.0, Suitability.overflow: 0.5, Suitability.none: 0.0}[suitability]
+        suitability, share = Suitability.none, 0.0
     return SpotVerdict(
         suitability=suitability,
-        reasons=tuple(reasons),
+        reasons=tuple(SpotReason(speaks_for=speaks_for, text=text) for speaks_for, text in reasons),
         max_spot_share=share,
         cut_off_share=cut_off,
         lost_state=state,
@@ -110,16 +102,5 @@ def spot_verdict(
     )
 
 
-def _state_reason(state: LostState, recomputed: float, waiting: float) -> SpotReason:
-    """Conversations come back to a machine that is gone: what they compute again, and how many of them."""
-    lost = (
-        f"a loss takes {count(state.tokens)} tokens of state that {count(round(state.requests))} requests come back for"
-    )
-    again = f"{seconds(state.prefill_s)} of prefill, {percent(recomputed)} of a replica's time"
-    return SpotReason(
-        speaks_for=waiting < LOST_SHARE, text=f"{lost}: {again}; {percent(waiting)} of requests wait for it"
-    )
-
-
-def _either(good: bool, what: str, limit: str) -> SpotReason:
-    return SpotReason(speaks_for=good, text=f"{what}, {'within' if good else 'above'} {limit}")
+def _within(good: bool, what: str) -> tuple[bool, str]:
+    return good, f"{what}, {'within' if good else 'above'} {seconds(LONG_S)}"

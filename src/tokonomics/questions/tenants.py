@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.levers.lora import lora_lever
-from tokonomics.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.levers.tenancy import Pooling, Sharing, TenantRow, pool
+from tokonomics.levers.tenancy import Pooling, Sharing, TenantRow, noisy_neighbour, pool
 from tokonomics.money.attribution import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellTerms, break_even, sell_terms

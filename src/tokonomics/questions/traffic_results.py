@@ -5,13 +5,12 @@ from typing import Any
 from pydantic import Field
 
 from tokonomics.levers.lora import LoraLever
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.levers.prefix_cache import PrefixCacheLever
 from tokonomics.levers.ranking import Ranking, Utilization
 from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.levers.stack import Waterfall
 from tokonomics.levers.templates import TemplateLever, TextTemplate
-from tokonomics.levers.tenancy import Pooling
+from tokonomics.levers.tenancy import NoisyNeighbour, Pooling
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.sale import Sale, SellPrice
 from tokonomics.money.served import ServedCost

@@ -11,7 +11,8 @@ from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
-from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPlan, FleetPurchase
+from tokonomics.money.purchases import NO_SAVING, FleetPlan, FleetPurchase
+from tokonomics.money.spot_bill import ADVISOR
 from tokonomics.money.spot_verdict import SpotVerdict
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
@@ -249,7 +250,7 @@ def _served_as(bought: Sequence[MachineKind]) -> str:
 
 
 def _place(report: FleetReport, bought: Sequence[MachineKind]) -> str:
-    places, anywhere = sorted({f"{kind.provider} {kind.region}" for kind in bought}), option("anywhere")
+    places, anywhere = sorted({kind.where for kind in bought}), option("anywhere")
     if len(places) > 1:
         return f"It spans {', '.join(places)}: without {anywhere} it stays in one region."
     cheapest = f"All in the region where it is cheapest: {anywhere} mixes providers and regions."

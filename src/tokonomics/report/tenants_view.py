@@ -5,8 +5,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.levers.lora import LoraLever
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour, NoisyRow
-from tokonomics.levers.tenancy import FleetRow, Pooling, TenantRow
+from tokonomics.levers.tenancy import FleetRow, NoisyNeighbour, NoisyRow, Pooling, TenantRow
 from tokonomics.questions.request import Request
 from tokonomics.questions.traffic_results import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts

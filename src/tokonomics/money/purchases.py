@@ -1,42 +1,32 @@
-"""The nouns of a fleet: what a machine serves and costs on each terms, what is asked for, and what was bought.
+"""The nouns of buying machines: what one carries and costs on each terms, what is asked for, and what was bought.
 
 An offer here is one deployment on one kind of machine, bought whole: eight GPUs cannot be had by halves. Its capacity
-is what all its replicas carry under the SLO, which is for ``serving`` to say: less of it in a small fleet than in a
-large one, where bursts even out. A spot machine counts for less than
-a firm one and costs more than its price: what interruptions take is lost or bought again on demand (``fallback``).
+is what all its replicas carry under the SLO, as ``serving`` says: less in a small fleet than in a large one, where
+bursts even out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import (
-    NOTICE_S,
-    REGION_CORRELATION,
-    Interruptions,
-    find_band,
-    find_zones,
-    load_spot_history,
-)
-from tokonomics.money.cost import CostLine, CostTree, saving
+from tokonomics.catalog.spot import Interruptions
 from tokonomics.money.demand import Demand
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-ADVISOR = "AWS's advisor"
 NO_SAVING = 0.0005
-"""Of a bill: a share up to this is shown as 0 %, so two ways to buy that differ by it cost the same. Our choice."""
+"""Share of a bill that is shown as 0 %: two ways to buy that differ by less cost the same. Our choice."""
 _YEARS = {"1 year": 1, "3 years": 3}
 
 
 class SpotMarket(Noun):
-    """Where machines of an offer can be had on spot."""
+    """A zone that sells machines of an offer on spot."""
 
     zone: str
     usd_per_hour: PositiveFloat  # one machine
@@ -51,8 +41,8 @@ class FleetOffer(Noun):
     name: str
     requests_per_s: dict[str, PositiveFloat]  # of one machine, by size class, if it served nothing else
     levels: dict[str, tuple[tuple[PositiveFloat, PositiveFloat], ...]] = Field({})
-    # by class, from the least demand to the largest: requests a second in all, and those of one machine in the fleet
-    # that it takes; none: as many at any demand
+    # by class, from the least demand to the largest: the fleet's requests a second, and one machine's share of them;
+    # empty: one machine carries the same at any demand
     replicas: PositiveInt = 1  # that one machine runs side by side
     gpus: PositiveInt = 1
     usd_per_hour: PositiveFloat | None = None  # one machine on demand
@@ -61,7 +51,7 @@ class FleetOffer(Noun):
     spot: tuple[SpotMarket, ...] = ()
     startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
     drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes answers
-    answer_s: NonNegativeFloat = 0.0  # a long answer: for so long before a spot market takes it, it begins nothing new
+    answer_s: NonNegativeFloat = 0.0  # a long answer: a spot machine starts nothing new this long before it is taken
 
     def carries(self, name: str, demand: ArrayLike) -> Floats:
         """Requests a second of a class that one machine carries, for each demand that the fleet is bought for."""
@@ -72,14 +62,15 @@ class FleetOffer(Noun):
         return np.full(rates.shape, self.requests_per_s.get(name, 0.0))
 
     @property
-    def firm_prices(self) -> tuple[float, ...]:
-        """USD per hour, reserved and on demand."""
-        return (*self.reserved.values(), *(() if self.usd_per_hour is None else (self.usd_per_hour,)))
-
-    @property
     def prices(self) -> tuple[float, ...]:
         """USD per hour as quoted, on every terms; none where it cannot be bought."""
-        return (*self.firm_prices, *(market.usd_per_hour for market in self.spot))
+        on_demand = () if self.usd_per_hour is None else (self.usd_per_hour,)
+        return (*self.reserved.values(), *on_demand, *(market.usd_per_hour for market in self.spot))
+
+    @property
+    def start_hours(self) -> float:
+        """Hours paid for each machine that comes and goes: before it serves, and while it finishes."""
+        return (self.startup_s + self.drain_s) / SECONDS_PER_HOUR
 
 
 class FleetLimits(Noun):
@@ -144,56 +135,14 @@ class FleetPlan(Noun):
 
     @property
     def beaten(self) -> FleetComparison | None:
-        """The cheapest of the simpler ways that cost more than the plan; None where it is the cheapest of them."""
+        """The cheapest of the simpler ways that cost more than the plan; None where none does."""
         dearer = [way for way in self.comparisons if way.usd_per_month and (way.saved_share or 0.0) > NO_SAVING]
         return min(dearer, key=lambda way: way.usd_per_month or math.inf, default=None)
 
     def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
-        """By hour, on those terms or on any."""
+        """The number of machines by hour, on those terms or on any."""
         chosen = [purchase.by_hour for purchase in self.purchases if terms in (None, purchase.terms)]
         return tuple(sum(hour) for hour in zip(*chosen, strict=True)) or (0,) * self.hours
-
-
-def is_bought_again(offer: FleetOffer, limits: FleetLimits) -> bool:
-    """What an interruption takes is replaced on demand."""
-    return limits.fallback and offer.usd_per_hour is not None
-
-
-def finishing_s(offer: FleetOffer) -> float:
-    """Of the notice: the last part, in which a machine only finishes its answers."""
-    return min(NOTICE_S, offer.answer_s)
-
-
-def gone_s(offer: FleetOffer, outage_s: float, limits: FleetLimits) -> float:
-    """From the end of the notice until another serves: one ordered at the notice, or spot after the outage."""
-    return min(outage_s, max(0.0, offer.startup_s - NOTICE_S)) if is_bought_again(offer, limits) else outage_s
-
-
-def missing_s(offer: FleetOffer, outage_s: float, limits: FleetLimits) -> float:
-    """Without anybody to take new requests: from the last part of the notice until another serves."""
-    if is_bought_again(offer, limits) and offer.startup_s <= NOTICE_S:
-        return max(0.0, offer.startup_s - NOTICE_S + finishing_s(offer))
-    return finishing_s(offer) + gone_s(offer, outage_s, limits)
-
-
-def counted_share(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
-    """How much of a machine a spot machine counts for: without a fallback its availability, with one all but gaps."""
-    interruptions = market.interruptions
-    if not is_bought_again(offer, limits):
-        return interruptions.availability
-    gap_hours = missing_s(offer, interruptions.outage_hours * SECONDS_PER_HOUR, limits) / SECONDS_PER_HOUR
-    return max(0.0, 1 - interruptions.availability * interruptions.per_hour * gap_hours)
-
-
-def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
-    """Expected price of an hour of a spot machine: spot while it is there, on demand while it is not."""
-    interruptions = market.interruptions
-    up = interruptions.availability
-    spot = up * market.usd_per_hour
-    if not is_bought_again(offer, limits) or offer.usd_per_hour is None:
-        return spot
-    starting_hours = up * interruptions.per_hour * offer.startup_s / SECONDS_PER_HOUR
-    return spot + (1 - up + starting_hours) * offer.usd_per_hour
 
 
 def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
@@ -201,6 +150,13 @@ def mixed_capacity(offer: FleetOffer, mix: dict[str, float]) -> float:
     held = {name: share for name, share in mix.items() if name in offer.requests_per_s and share > 0}
     load = math.fsum(share / offer.requests_per_s[name] for name, share in held.items())
     return math.fsum(held.values()) / load if load else 0.0
+
+
+def mixed_by_hour(offer: FleetOffer, mix: dict[str, float], rates: Mapping[str, ArrayLike]) -> Floats:
+    """The same for each hour of ``rates``, by class."""
+    held = [name for name, share in mix.items() if name in offer.requests_per_s and share > 0]
+    load = sum((mix[name] / offer.carries(name, rates[name]) for name in held), np.zeros(()))
+    return math.fsum(mix[name] for name in held) / load if held else np.zeros(np.shape(next(iter(rates.values()))))
 
 
 def one_kind_usd(offer: FleetOffer, demand: Demand, spot_share: float) -> float:
@@ -213,66 +169,3 @@ def one_kind_usd(offer: FleetOffer, demand: Demand, spot_share: float) -> float:
     if not firm:
         return min(spot) if spot_share == 1 and spot else math.inf
     return (1 - spot_share) * min(firm) + spot_share * min(firm + spot)
-
-
-def mixed_by_hour(offer: FleetOffer, mix: dict[str, float], rates: Mapping[str, ArrayLike]) -> Floats:
-    """The same in hours of such demands by class."""
-    held = [name for name, share in mix.items() if name in offer.requests_per_s and share > 0]
-    load = sum((mix[name] / offer.carries(name, rates[name]) for name in held), np.zeros(()))
-    return math.fsum(mix[name] for name in held) / load if held else np.zeros(np.shape(next(iter(rates.values()))))
-
-
-def aws_spot(
-    instance: str, region: str, interruptions: Interruptions | None = None, said_by: str = "given"
-) -> tuple[SpotMarket, ...]:
-    """The zones of a region as markets, from the shipped tables; the advisor's band unless told."""
-    said_by = said_by if interruptions else ADVISOR
-    interruptions = interruptions or find_band(instance, region).interruptions
-    return tuple(
-        SpotMarket(
-            zone=zone.zone,
-            usd_per_hour=zone.spot_usd_per_hour,
-            interruptions=interruptions,
-            p90_to_median=zone.p90_to_median,
-            interruptions_by=said_by,
-        )
-        for zone in find_zones(instance, region)
-    )
-
-
-def zone_correlation(instances: Sequence[str]) -> float:
-    """The largest between zones of a region over these instances: the careful choice for a mixed fleet."""
-    known = load_spot_history()
-    return max((known[name].correlation for name in instances if name in known), default=REGION_CORRELATION)
-
-
-class FixedRule(Noun):
-    """A base on demand and a burst on spot for a share of the time, against a constant fleet on demand."""
-
-    tree: CostTree
-    base_usd: NonNegativeFloat
-    burst_usd: NonNegativeFloat
-    usd_per_month: NonNegativeFloat
-    compared_usd_per_month: NonNegativeFloat
-    saved_share: float
-    largest_fleet: PositiveInt  # machines it can reach: a peak above it is not served
-
-
-def fixed_rule() -> FixedRule:
-    """The hybrid fleet of "Tokens per dollar": four on demand, and four on spot for 60 % of the time, against six."""
-    on_demand_usd, spot_usd, base, burst = 2.21, 0.73, 4, 4
-    lines = (
-        CostLine(name="base, on demand", quantity=base * HOURS_PER_MONTH, unit="GPU-hour", usd_per_unit=on_demand_usd),
-        CostLine(name="burst, spot", quantity=burst * HOURS_PER_MONTH * 0.6, unit="GPU-hour", usd_per_unit=spot_usd),
-    )
-    tree = CostTree(name="fleet, one month", lines=lines)
-    compared = 6 * on_demand_usd * HOURS_PER_MONTH
-    return FixedRule(
-        tree=tree,
-        base_usd=lines[0].usd,
-        burst_usd=lines[1].usd,
-        usd_per_month=tree.usd,
-        compared_usd_per_month=compared,
-        saved_share=saving(compared, tree.usd),
-        largest_fleet=base + burst,
-    )
