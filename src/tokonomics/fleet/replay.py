@@ -25,7 +25,7 @@ from tokonomics.fleet.traffic import FleetTraffic, class_names
 from tokonomics.money.demand import Demand
 from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket
 from tokonomics.money.spot_bill import finishing_s, gone_s
-from tokonomics.serving.fleet import FleetSettings, Outage, Router
+from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
@@ -205,17 +205,17 @@ def with_interruptions(
         return _one_fails(places, present, offers, plan, busiest_s)
     worst = max(held, key=lambda zone: held[zone])
     bought = {(place.offer, place.zone) for place in places}
-    sold = ((offer, market) for offer in offers.values() for market in offer.spot)
-    markets = [(offer, market) for offer, market in sold if (offer.name, market.zone) in bought]
-    taken = {
-        (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, limits, rng)
-        for offer, market in markets
-    }
-    number = sum(map(len, taken.values()))
-    for offer, market in markets:
+    taken: dict[tuple[str, str], list[Away]] = {}
+    number = 0
+    for offer, market in [(sold, market) for sold in offers.values() for market in sold.spot]:
+        if (offer.name, market.zone) not in bought:
+            continue
+        away = drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, limits, rng)
+        number += len(away)
         if market.zone == worst:
             mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
-            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, limits))
+            away.append(_taken(offer, busiest_s, mean_s, limits))
+        taken[offer.name, market.zone] = away
     hit = [place if place.zone is None else place.without(*taken[place.offer, place.zone]) for place in places]
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
@@ -291,15 +291,18 @@ def replay(
         chosen = np.flatnonzero(goes_to == index)
         if not len(chosen):
             continue
+        # All replicas of a machine go with it.
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
-        served = simulate(
-            layout.deployment,
-            traffic.take(chosen),
-            _settings(own, offers, layout.router),
-            max_sequences=layout.max_sequences,
-            by_priority=urgent is not None,
-            seed=seed,
+        replicas = [place for place in own for _ in range(offers[place.offer].replicas)]
+        outages = tuple(
+            Outage(replica=number, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
+            for number, place in enumerate(replicas)
+            for away in place.away
         )
+        fleet = FleetSettings(replicas=len(replicas), router=layout.router, outages=outages)
+        requests, limit = traffic.take(chosen), layout.max_sequences
+        by_priority = urgent is not None
+        served = simulate(layout.deployment, requests, fleet, max_sequences=limit, by_priority=by_priority, seed=seed)
         status, latencies = served.served.status, request_latencies(served)
         arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
         counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
@@ -366,20 +369,6 @@ def _routed(
             chances = by_kind / by_kind.sum() if by_kind.sum() > 0 else np.bincount(kind_of_place) / len(places)
             goes_to[own] = rng.choice(kinds, size=len(own), p=chances)
     return goes_to
-
-
-def _settings(places: Sequence[Place], offers: Offers, router: Router) -> FleetSettings:
-    """All replicas of a machine go with it."""
-    outages: list[Outage] = []
-    replicas = 0
-    for place in places:
-        for _ in range(offers[place.offer].replicas):
-            outages += [
-                Outage(replica=replicas, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
-                for away in place.away
-            ]
-            replicas += 1
-    return FleetSettings(replicas=replicas, router=router, outages=tuple(outages))
 
 
 def _merged(away: Sequence[Away]) -> list[Away]:

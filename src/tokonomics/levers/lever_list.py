@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.physics.deployment import ACCEPTANCE, DRAFT_TOKENS, Deployment, Speculation, why_not_run
 from tokonomics.physics.intervals import known_speed
@@ -165,14 +167,17 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               partial(_route, Router.session_affine)),
         Lever(f"KV in {memories(choices.tiers)}", "tiers", "hours: an engine extension",
               f"{'host memory' if choices.tiers is None else 'that memory'} is shared", QUALITY_NONE,
-              partial(_tiers, choices)),
+              partial(_switch, "tiers", choices.tiers or HOST_MEMORY, _no_tiers)),
         Lever("speculative decoding", "speculation", "days: a draft, its acceptance", "slower when batches are full",
               QUALITY_DRAFT, partial(_speculation, choices)),
         Lever("disaggregated prefill/decode", "disaggregation", "weeks: two pools, a fast network",
-              "two pools to keep in balance", QUALITY_NONE, _apart),
-        Lever("autoscaling", "autoscale", "days: a scaler, images close by", "cold starts", QUALITY_NONE, _autoscale),
-        Lever("commitment", "commit", "a signature", "paid for one to three years, used or not", QUALITY_NONE, _commit),
-        Lever("spot", "spot", "days: drain on notice, replace", "interruptions", QUALITY_NONE, _spot),
+              "two pools to keep in balance", QUALITY_NONE, partial(_switch, "disaggregated", True, _not_apart)),
+        Lever("autoscaling", "autoscale", "days: a scaler, images close by", "cold starts", QUALITY_NONE,
+              partial(_switch, "autoscale", True, _not_autoscaled)),
+        Lever("commitment", "commit", "a signature", "paid for one to three years, used or not", QUALITY_NONE,
+              partial(_switch, "commit", True, partial(_not_sold, Terms.reserved))),
+        Lever("spot", "spot", "days: drain on notice, replace", "interruptions", QUALITY_NONE,
+              partial(_switch, "spot", True, partial(_not_sold, Terms.spot))),
     )  # fmt: skip
     return tuple(lever for lever in levers if lever.knob not in choices.without)
 
@@ -269,12 +274,41 @@ def _route(router: Router, setup: Setup) -> Setup | NotServed:
     return _shares_nothing(setup) or replace(setup, router=router)
 
 
-def _tiers(choices: Choices, setup: Setup) -> Setup | NotServed:
-    if setup.tiers:
-        return _nothing("there is a memory behind the GPU's already")
+def _switch(field: str, value: Any, why_not: Callable[[Setup], NotServed | None], setup: Setup) -> Setup | NotServed:
+    """The setup with one field set, unless it is set already or something stands in the way."""
+    if getattr(setup, field):
+        return _nothing("it is on already")
+    return why_not(setup) or replace(setup, **{field: value})
+
+
+def _no_tiers(setup: Setup) -> NotServed | None:
     if setup.autoscale or setup.disaggregated:
         return NotServed(Reason.not_simulated, "not simulated together with autoscaling or disaggregation")
-    return _shares_nothing(setup) or replace(setup, tiers=choices.tiers or HOST_MEMORY)
+    return _shares_nothing(setup)
+
+
+def _not_apart(setup: Setup) -> NotServed | None:
+    if setup.load.trace.turns is not None:
+        return NotServed(Reason.not_simulated, "not simulated for sessions that wait for answers")
+    if setup.autoscale or setup.tiers:
+        return NotServed(Reason.not_simulated, "not simulated together with autoscaling or slower memories")
+    return None
+
+
+def _not_autoscaled(setup: Setup) -> NotServed | None:
+    if setup.disaggregated or setup.tiers:
+        return NotServed(Reason.not_simulated, "not simulated together with disaggregation or slower memories")
+    busiest = changes_over_time(setup.load)
+    little = f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean"
+    return _nothing(little) if busiest < _VARIES else None
+
+
+def _not_sold(terms: Terms, setup: Setup) -> NotServed | None:
+    gpu = setup.deployment.gpu.key
+    offers = [offer for offer in setup.offers if offer.gpu == gpu]
+    if any(reserved_prices(offer) if terms is Terms.reserved else offer.spot_usd_per_hour for offer in offers):
+        return None
+    return NotServed(Reason.no_price, f"no {terms} price is known for {gpu} among these offers")
 
 
 def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
@@ -312,42 +346,3 @@ def smallest_relative(model: ModelSpec) -> ModelSpec | None:
         and other.active_parameters * _SMALLER <= model.active_parameters
     ]
     return min(relatives, key=lambda other: other.active_parameters, default=None)
-
-
-def _apart(setup: Setup) -> Setup | NotServed:
-    if setup.disaggregated:
-        return _nothing("it is disaggregated already")
-    if setup.load.trace.turns is not None:
-        return NotServed(Reason.not_simulated, "not simulated for sessions that wait for answers")
-    if setup.autoscale or setup.tiers:
-        return NotServed(Reason.not_simulated, "not simulated together with autoscaling or slower memories")
-    return replace(setup, disaggregated=True)
-
-
-def _autoscale(setup: Setup) -> Setup | NotServed:
-    if setup.autoscale:
-        return _nothing("it is on already")
-    if setup.disaggregated or setup.tiers:
-        return NotServed(Reason.not_simulated, "not simulated together with disaggregation or slower memories")
-    busiest = changes_over_time(setup.load)
-    if busiest < _VARIES:
-        return _nothing(f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean")
-    return replace(setup, autoscale=True)
-
-
-def _commit(setup: Setup) -> Setup | NotServed:
-    if setup.commit:
-        return _nothing("it is committed already")
-    gpu = setup.deployment.gpu.key
-    if not any(reserved_prices(offer) for offer in setup.offers if offer.gpu == gpu):
-        return NotServed(Reason.no_price, f"no reserved price is known for {gpu} among these offers")
-    return replace(setup, commit=True)
-
-
-def _spot(setup: Setup) -> Setup | NotServed:
-    if setup.spot:
-        return _nothing("it may be on spot already")
-    gpu = setup.deployment.gpu.key
-    if not any(offer.gpu == gpu and offer.spot_usd_per_hour for offer in setup.offers):
-        return NotServed(Reason.no_price, f"no spot price is known for {gpu} among these offers")
-    return replace(setup, spot=True)
