@@ -53,7 +53,7 @@ def test_no_fleet_does_both_for_less(requests: float, start: int, deadline: int,
     assert (placed + rates <= carried + 1e-6).all()
 
 
-@pytest.mark.parametrize("requests", [0.3, 1.0, 2.5, 4.0, 6.1])
+@pytest.mark.parametrize("requests", [0.3, 2.5, 6.1])
 @pytest.mark.parametrize("startup_s", [0.0, 900.0, 7200.0])
 def test_starts_are_weighed_against_idle_hours_as_by_trying_every_fleet(requests: float, startup_s: float) -> None:
     """A demand for one machine and a half, work of three hours, two kinds of machines: every fleet of those hours."""
@@ -92,11 +92,10 @@ def test_work_that_fits_into_idle_hours_costs_nothing() -> None:
 
 
 def test_what_is_left_is_bought_in_hours_before_the_deadline_only() -> None:
-    offer = simple_offer("one", 1.0, 2.0)
-    plan = optimal_fleet([offer], demand_of([1.0] * 48), gap=EXACT, batch=work(3 * 3600, start=22, deadline=4))
-    batch = np.array(plan.batch)
+    offer, batch = simple_offer("one", 1.0, 2.0), work(3 * 3600, start=22, deadline=4)
+    plan = optimal_fleet([offer], demand_of([1.0] * 48), gap=EXACT, batch=batch)
     allowed = {(22 + hour + day) % 48 for day in (0, 24) for hour in range(4)}
-    assert {hour for hour in range(48) if batch[hour] > 1e-6} <= allowed
+    assert {hour for hour, rate in enumerate(plan.batch) if rate > 1e-6} <= allowed
     assert plan.expected_usd == pytest.approx(2.0 * (48 + 6))
 
 
@@ -119,11 +118,9 @@ def test_batch_work_is_read_in_tokens_and_hours() -> None:
     read = parse_batch_work("2B,start=20h,deadline=10h", 1000.0)
     assert (read.tokens_per_day, read.requests_per_day) == (2e9, 2e6)
     assert read.windows(24)[0].tolist() == [20, 21, 22, 23, 0, 1, 2, 3, 4, 5]
-    for wrong in ("", "soon", "2B,deadline=30h", "2B,start=90m", "2B,by=3h"):
-        with pytest.raises(BadInput, match=r"batch.work"):
+    for wrong in ("", "soon", "2B,deadline=30h", "2B,deadline=0", "2B,start=90m", "2B,by=3h"):
+        with pytest.raises(BadInput) as refused:
             parse_batch_work(wrong, 1000.0)
-    for wrong in ("2B,deadline=0", "2B,deadline=30h"):
-        with pytest.raises(BadInput, match=r"deadline= must be between 1h and 24h"):
-            parse_batch_work(wrong, 1000.0)
-    with pytest.raises(BadInput, match="whole days"):
+        assert refused.value.field == "batch_work"
+    with pytest.raises(BadInput):
         read.windows(30)
