@@ -127,14 +127,14 @@ def test_a_curve_is_judged_on_a_day_that_neither_forecast_nor_room_has_seen() ->
     sample = steady([1.0], 600.0)
     traffic = FleetTraffic(demand_of([0.1] * 12 + [0.3] * 12), {EVERY_SIZE: sample}, ())
     before, day = days_of(traffic, COLD_S)
-    assert not np.array_equal(before.came, day.came)
+    assert not np.array_equal(before.rates, day.rates)
     for one in (before, day):
         assert one.hours == 24
-        assert one.came.sum() * one.moment_s == len(one.requests)
+        assert one.rates.sum() * one.moment_s == len(one.requests)
         assert float(one.requests.arrival_s[-1]) < DAY_S
-        assert not np.array_equal(one.forecasts[:, 0], one.came)
+        assert not np.array_equal(one.forecasts[:, 0], one.rates)
         # Means of the same rates: apart by chance only.
-        assert one.forecasts[:, 0].mean() == pytest.approx(one.came.mean(), rel=0.05)
+        assert one.forecasts[:, 0].mean() == pytest.approx(one.rates.mean(), rel=0.05)
 
 
 def test_room_and_peak_are_those_of_the_time_before_the_one_that_is_judged() -> None:
@@ -151,7 +151,7 @@ def test_a_log_of_days_is_judged_on_its_busiest_day_with_the_day_before_to_set_t
     rates = [0.05] * 24 + [0.02] * 24 + [0.04] * 24 + [0.03] * 24 + [0.03]
     trace = steady(rates, 3600.0)
     before, day = days_of(FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace), COLD_S)
-    assert (before.came.mean(), day.came.mean()) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.04, rel=0.02))
+    assert (before.rates.mean(), day.rates.mean()) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.04, rel=0.02))
     assert before.forecasts[:, 0].mean() == pytest.approx(0.05, rel=0.02)
     assert day.forecasts[:, 0].mean() == pytest.approx((0.05 + 0.02) / 2, rel=0.02)
 

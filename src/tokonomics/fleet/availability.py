@@ -72,8 +72,15 @@ def availability(
                 continue
             zones_hold += chance
             largest = max(float(mixed_by_hour(offer, mix, asked)) for offer, _ in present) / total
-            failing = sum(number * _failed_share(offer) for offer, number in present)
-            holds += chance * _at_most(int((room - 1) / largest + 1e-6), failing)
+            # Machines that have failed and are not replaced yet: as many may be missing as there is room for (Poisson).
+            mean = sum(
+                number * (offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR)
+                for offer, number in present
+            )
+            holds += chance * math.fsum(
+                math.exp(-mean + failed * math.log(mean) - math.lgamma(failed + 1)) if mean else failed == 0
+                for failed in range(int((room - 1) / largest + 1e-6) + 1)
+            )
         return zones_hold, holds
 
     zones_hold = holds = 0.0
@@ -104,18 +111,6 @@ def _zones_down(gone: Mapping[str, float], correlation: float) -> Iterator[tuple
             for zone, chance in down.items():
                 joint = joint * (chance if zone in chosen else 1 - chance)
             yield frozenset(chosen), float(joint.sum())
-
-
-def _failed_share(offer: FleetOffer) -> float:
-    """The share of time in which a machine has failed and is not replaced yet."""
-    return offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR
-
-
-def _at_most(number: int, mean: float) -> float:
-    """The chance of at most ``number`` failures where ``mean`` are expected (Poisson)."""
-    return math.fsum(
-        math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1)) if mean else k == 0 for k in range(number + 1)
-    )
 
 
 def shared_out(

@@ -37,7 +37,7 @@ _EVEN = 0.9
 between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
 _MOST_SIZED = 64
 """Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``sizing.load``), so each of more is
-taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
+taken to carry the same; what one of 64 carries is known to a hundredth or two. Our choice."""
 _LIKELY = 0.85  # of what a replica of a larger fleet carries: where the search for one of a smaller fleet begins
 _LEAST = 1e-3  # of what the closed form says: replicas that hold no more are not worth their GPUs
 
@@ -48,7 +48,7 @@ Standing = Callable[[Deployment], Sequence[Machine]]
 
 
 class Refused(NamedTuple):
-    """Why a layout is out; the smallest came nearest: SLO missed in simulation, too slow even alone, or no room."""
+    """Why a layout is out; the smallest was nearest: SLO missed in simulation, too slow even alone, or no room."""
 
     kind: int
     distance: float

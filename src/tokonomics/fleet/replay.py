@@ -311,7 +311,7 @@ def replay(
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
         for slo in slos:
-            # Whoever is never answered waits for ever.
+            # A request that is never answered waits without end.
             waits[slo].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
     size = np.concatenate(sizes)
     return FleetReplay(

@@ -78,7 +78,7 @@ class ScalingWay(Noun):
     slo: tuple[SloOutcome, ...]
     slo_attainment: NonNegativeFloat  # share of the requests that were answered within every SLO
     met: bool
-    is_perfect: bool = False  # nobody can do this: its forecast is what came
+    is_perfect: bool = False  # nobody can do this: its forecast is the traffic itself
 
 
 class ScalingReport(Noun):
@@ -115,7 +115,7 @@ class _Case:
     share: float  # of the requests that are simulated, on as much smaller a fleet
     layout: FleetLayout
     slos: Sequence[Slo]
-    capacity: Callable[[Floats], Floats]  # requests a second of a replica, in fleets for such rates
+    capacity: Callable[[Floats], Floats]  # requests a second of a replica, in fleets for these rates
     outstanding: Callable[[float], float]  # requests on a replica with that much room: at its capacity over 1 + room
     cold_start_s: float
     usd_per_hour: float
@@ -192,14 +192,14 @@ def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
 
 
 def require_slos(slos: Sequence[Slo]) -> None:
-    """Refuse to compare ways that nothing tells apart."""
+    """Refuse to compare ways without an SLO to compare them by."""
     if not slos:
         fix = f"Such as {option('slo', 'ttft_p99=1')}."
-        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+        raise BadInput("ways to scale are compared by the SLOs that they meet", field="scaling", fix=fix)
 
 
 def require_on_demand(terms: Sequence[Terms]) -> None:
-    """Refuse to scale what is only sold for long."""
+    """Refuse to scale what is not sold by the hour."""
     if Terms.on_demand not in terms:
         what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
         raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
@@ -230,21 +230,21 @@ def scaling_ways(
         outstanding=cache(partial(outstanding, layout, before.requests, busiest, traffic.demand.peak)),
         cold_start_s=offer.startup_s,
         usd_per_hour=price,
-        peak=float(before.came.max()),
+        peak=float(before.rates.max()),
         seed=seed,
     )
     case = replace(rehearsal, day=day, known={})
-    came = day.came
+    rates = day.rates
     say("the day in the simulator: a perfect forecast")
     # Row k is what comes from k on; after the day its last moment stays.
-    moments = np.arange(len(came))[:, None] + np.arange(day.forecasts.shape[1])
-    true = came[np.minimum(moments, len(came) - 1)]
+    moments = np.arange(len(rates))[:, None] + np.arange(day.forecasts.shape[1])
+    true = rates[np.minimum(moments, len(rates) - 1)]
 
     def known(case: _Case, room: float) -> FleetSettings:
         return case.scaled(room, True, False, true)
 
     used = _least_room(case, known) if room is None else room
-    enough = case.needed(came, used)
+    enough = case.needed(rates, used)
     perfect = _way(case, "with a perfect forecast", used, known(case, used), enough, is_perfect=True)
     found: list[ScalingWay] = []
     for name, follow in _WAYS.items():
@@ -268,7 +268,7 @@ def scaling_ways(
         hours=day.hours,
         requests=len(day.requests),
         simulated_share=case.share,
-        forecast=error_of(day.method, day.forecasts, came, day.moment_s),
+        forecast=error_of(day.method, day.forecasts, rates, day.moment_s),
         ways=(*found, perfect),
     )
 
@@ -298,7 +298,7 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
 
 
 def _capacity(offer: FleetOffer, mix: dict[str, float], rates: Floats) -> Floats:
-    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for such rates."""
+    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for these rates."""
     by_class = {name: rates * share for name, share in mix.items()}
     return mixed_by_hour(offer, mix, by_class) / offer.replicas
 
@@ -336,7 +336,7 @@ def _least(rooms: Sequence[float], case: _Case, follow: Way) -> int:
 
 
 def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
-    """Every request that could be served counts; one that never was took for ever."""
+    """Every request that could be served counts; one that is never answered misses every SLO."""
     latencies, done = request_latencies(served), served.served.status == DONE
     unanswered = int((~done & (served.served.status != REFUSED)).sum())
     return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)

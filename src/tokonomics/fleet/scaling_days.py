@@ -28,7 +28,7 @@ class ScalingDay:
     """Traffic, and what could be known of it before."""
 
     requests: Trace
-    came: Floats  # requests a second in each moment
+    rates: Floats  # requests a second in each moment
     forecasts: Floats  # row k: of moments k, k + 1, …, made when k begins
     moment_s: float
     method: str
@@ -36,7 +36,7 @@ class ScalingDay:
 
     @property
     def hours(self) -> float:
-        return len(self.came) * self.moment_s / SECONDS_PER_HOUR
+        return len(self.rates) * self.moment_s / SECONDS_PER_HOUR
 
 
 def days_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> tuple[ScalingDay, ScalingDay]:

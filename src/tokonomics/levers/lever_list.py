@@ -137,7 +137,7 @@ class Choices:
     @property
     def speaks_of_drafts(self) -> bool:
         """Something of the user's own stands behind speculative decoding."""
-        return any(said is not None for said in (self.draft, self.draft_share, self.acceptance))
+        return any(given is not None for given in (self.draft, self.draft_share, self.acceptance))
 
 
 def memories(tiers: str | None) -> str:

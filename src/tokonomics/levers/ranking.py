@@ -296,8 +296,8 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
 
 
 def arrival_patterns(load: Load) -> dict[str, str | None]:
-    """From the calmest to burst-then-idle; None: as they came."""
-    # At one request a second, so many bursts as rounds carry all requests.
+    """Arrivals from the calmest to burst-then-idle; None: as given."""
+    # At one request a second, the bursts together carry all requests.
     on_s = len(load.trace) / _ROUNDS
     off_s = on_s * (1 / BUSY_SHARE - 1)
     return {

@@ -5,7 +5,7 @@ threshold takes its answer, any other is computed and stored (GPTCache's rule: h
 from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the
 share of false hits at each threshold.
 
-A hit spares the whole request, so the bill is that of the trace without so many; the GPU's prefix cache is on in both
+A hit spares the whole request, so the bill is that of the trace without the hits; the GPU's prefix cache is on in both
 runs. Which requests of the trace would hit is not known, so they are drawn at random, one by one: a later turn of a
 conversation then finds less of its prompt on the GPU, as it would behind an answer that was never computed. Every other
 request waits for its embedding and look-up before it is sent.

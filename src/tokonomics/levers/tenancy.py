@@ -1,9 +1,9 @@
 """What sharing one fleet among tenants saves: replicas by simulation, for each tenant alone and for all together.
 
 Alone, each tenant's own arrivals are served on as few replicas as meet the SLOs; together, all requests on as few
-as keep them *for every tenant*, so that nobody is sold another service. What the sum of the fleets apart exceeds the
-common one by is the gain. How much of it rests on whose peaks fall when is shown by moving them: the same requests with
-all peaks together, and with the peaks spread evenly (``traffic.tenants``).
+as meet them *for every tenant*, so that nobody is sold another service. The gain is what the fleets apart cost more
+than the common one. How much of it rests on whose peaks fall when is shown by moving them: the same requests with all
+peaks together, and with the peaks spread evenly (``traffic.tenants``).
 
 What one tenant does to the others: the tenant that takes most of the GPUs' time sends twice as much while the fleet
 stays as it was sized; then the same with that tenant's requests served last (priorities, as vLLM's --scheduling-policy
@@ -53,7 +53,7 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
 SHAPLEY_TENANTS = 4  # up to this many are checked against the Shapley value: 15 groups, each with its own search
-_MOST_TENANTS = 2_000  # each takes a search of its own: about a minute for so many small ones
+_MOST_TENANTS = 2_000  # each takes a search of its own: about a minute for 2,000 small ones
 
 
 class TenantRow(Noun):
@@ -139,7 +139,7 @@ class Sharing:
     own: Deployment  # what serves one tenant alone: its adapter is merged into the weights
     trace: Trace
     slos: tuple[Slo, ...]
-    usd_per_replica_hour: Callable[[int], float]  # of one replica among so many
+    usd_per_replica_hour: Callable[[int], float]  # of one replica, by the number of them
     router: Router | None = None  # None: whichever needs the fewest replicas
     by_priority: bool = False
     seed: int = 0

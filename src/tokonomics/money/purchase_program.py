@@ -152,7 +152,7 @@ class _Program:
     def add_columns(
         self, number: int, price: float | Floats = 0.0, whole: bool = False, fixed: int | None = None
     ) -> Ints:
-        """Add so many columns, at one value where they are ``fixed``; return their numbers."""
+        """Add this many columns, at one value where they are ``fixed``; return their numbers."""
         bounds = (0.0, np.inf) if fixed is None else (float(fixed), float(fixed))
         self.columns.append(tuple(np.full(number, value, np.float64) for value in (price, *bounds, float(whole))))
         self.width += number

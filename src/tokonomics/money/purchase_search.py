@@ -284,7 +284,7 @@ def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Sol
 
 
 def _improved(problem: FleetProblem, counts: Ints, hours: int, gap: float, bound: float, left: Clock) -> Ints:
-    """Windows of so many hours, and between them the kinds in use, as long as it helps."""
+    """Better counts: windows of some hours, and between them the kinds in use, as long as it helps."""
     for turn in range(ROUNDS):
         before = problem.bill(counts)
         if hours == 1 and left() > 0 and before > bound / (1 - gap):

@@ -136,8 +136,8 @@ class FleetPlan(Noun):
     @property
     def beaten(self) -> FleetComparison | None:
         """The cheapest of the simpler ways that cost more than the plan; None where none does."""
-        dearer = [way for way in self.comparisons if way.usd_per_month and (way.saved_share or 0.0) > NO_SAVING]
-        return min(dearer, key=lambda way: way.usd_per_month or math.inf, default=None)
+        beaten = [way for way in self.comparisons if way.usd_per_month and (way.saved_share or 0.0) > NO_SAVING]
+        return min(beaten, key=lambda way: way.usd_per_month or math.inf, default=None)
 
     def machines(self, terms: Terms | None = None) -> tuple[int, ...]:
         """The number of machines by hour, on those terms or on any."""
