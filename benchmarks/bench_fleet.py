@@ -10,9 +10,8 @@ import numpy as np
 
 from tokonomics.catalog.spot import Interruptions, hourly_rate
 from tokonomics.fleet.traffic import parse_demand
-from tokonomics.money.demand import EVERY_SIZE
 from tokonomics.money.purchase_search import optimal_fleet
-from tokonomics.money.purchases import FleetLimits, FleetOffer, SpotMarket
+from tokonomics.money.purchases import EVERY_SIZE, FleetLimits, FleetOffer, SpotMarket
 
 OFFERS = 30
 TARGET_S = 30

@@ -32,7 +32,7 @@ from tokonomics.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.money.breakeven import SelfHosted, bill_at
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import cost, load_cost, saving
-from tokonomics.money.spot_verdict import spot_verdict
+from tokonomics.money.spot_machines import spot_verdict
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.steady import ReplicaCurve

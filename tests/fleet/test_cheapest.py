@@ -11,9 +11,8 @@ from tokonomics.errors import BadInput
 from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, availability, shared_out
 from tokonomics.fleet.cheapest import _nines, compare, fixed_rule, hold_availability, median_rule_usd, peak_usd
 from tokonomics.fleet.traffic import parse_demand
-from tokonomics.money.demand import Demand, demand_of
 from tokonomics.money.purchase_search import optimal_fleet
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket, mixed_capacity
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket, demand_of, mixed_capacity
 
 DEMAND = demand_of([4.0, 4.0])
 ALWAYS = Interruptions(per_hour=0.0)

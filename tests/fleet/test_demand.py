@@ -5,7 +5,7 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.fleet.traffic import demand_from_trace, parse_demand
-from tokonomics.money.demand import Demand, demand_of, machines_needed
+from tokonomics.money.purchases import Demand, demand_of, machines_needed
 from tokonomics.traffic.trace import make_trace
 
 

@@ -22,10 +22,9 @@ from tokonomics.fleet.replay import (
     with_interruptions,
 )
 from tokonomics.fleet.traffic import parse_demand
-from tokonomics.money.demand import demand_of
 from tokonomics.money.purchase_search import optimal_fleet
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket
-from tokonomics.money.spot_bill import counted_share
+from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket, demand_of
+from tokonomics.money.spot_machines import counted_share
 from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace

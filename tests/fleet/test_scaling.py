@@ -25,7 +25,7 @@ from tokonomics.fleet.scaling import (
 )
 from tokonomics.fleet.scaling_days import days_of
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import EVERY_SIZE, demand_of
+from tokonomics.money.purchases import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate

@@ -63,6 +63,13 @@ def short_load(rate: float, inputs: str = "const:1000", outputs: str = "const:30
     return load_of_log(whole.trace.take(np.arange(REQUESTS)))
 
 
+def billed(setup: Setup) -> Bill:
+    """Its bill, with nothing remembered."""
+    bill = Bills().of(setup)
+    assert isinstance(bill, Bill)
+    return bill
+
+
 NOW = Setup(A100, short_load(40), CHEAP, TODAY, SLOS)
 QUICK = ("weights", "kv", "commit", "spot", "hardware", "speculation")
 
@@ -81,8 +88,7 @@ def stacked() -> Stacked:
 
 def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
     """And what it saves is the difference of two bills made apart: nothing remembered on the way moves a bill."""
-    now, tried = Bills().of(NOW), 0
-    assert isinstance(now, Bill)
+    now, tried = billed(NOW), 0
     for pulled in ranked().ranking.levers:
         changed = next(lever for lever in all_levers() if lever.name == pulled.name).apply(NOW)
         if pulled.bill is None or isinstance(changed, NotServed):
@@ -92,8 +98,7 @@ def test_each_lever_alone_is_a_direct_simulation_of_the_changed_setup() -> None:
         made = outcome(simulate(changed.deployment, changed.load.trace, fleet, max_sequences=limit), SLOS)
         assert made.slo_met
         assert (made.ttft_s, made.tpot_s) == (pulled.bill.ttft_s, pulled.bill.tpot_s)
-        alone = Bills().of(changed)
-        assert isinstance(alone, Bill)
+        alone = billed(changed)
         assert pulled.bill == alone
         assert pulled.saved_usd_per_month == pytest.approx(now.usd_per_month - alone.usd_per_month)
         assert pulled.saved_share == pytest.approx(1 - alone.usd_per_month / now.usd_per_month)
@@ -105,8 +110,7 @@ def test_together_is_the_bill_of_one_setup_and_no_dearer_than_the_best_lever() -
     ranking = ranked().ranking
     savings = [round(lever.saved_usd_per_month, 2) for lever in ranking.levers if lever.bill]
     assert savings == sorted(savings, reverse=True)
-    again = Bills().of(ranked().setup)
-    assert isinstance(again, Bill)
+    again = billed(ranked().setup)
     assert again.usd_per_month == pytest.approx(ranking.together.usd_per_month)
     assert ranking.saved_share == pytest.approx(1 - again.usd_per_month / ranking.now.usd_per_month)
     assert ranking.now.usd_per_month - again.usd_per_month >= savings[0] - 0.01
@@ -201,8 +205,7 @@ def test_host_memory_is_what_the_bought_machine_has_left_for_each_replica() -> N
     lever = _knobs("tiers")[0]
     wished = lever.apply(Setup(A100, _talks(), sold, TODAY))
     assert isinstance(wished, Setup)
-    made = Bills().of(wished)
-    assert isinstance(made, Bill)
+    made = billed(wished)
     (memory,) = made.memories
     weights_gb = find_model("llama-3.1-8b").weight_bytes(Precision.bf16) / 1e9
     left_gb = (200 * 1.073741824 - weights_gb - 2 * 3 * 1.073741824) / 2
@@ -226,9 +229,7 @@ def test_an_old_price_of_a_memory_marks_the_bill() -> None:
     fresh, later = TODAY, DRAM_PRICE_DATE + timedelta(91)
     stale = {}
     for tiers, today in ((None, fresh), ("ssd=500", fresh), ("dram=50", fresh), ("dram=50", later)):
-        bill = Bills().of(replace(setup, tiers=tiers, today=today))
-        assert isinstance(bill, Bill)
-        stale[tiers, today] = bill.price_stale
+        stale[tiers, today] = billed(replace(setup, tiers=tiers, today=today)).price_stale
     assert [key for key, old in stale.items() if old] == [("ssd=500", fresh), ("dram=50", later)]
 
 
@@ -245,9 +246,7 @@ def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None
 def test_one_at_a_time_requests_go_to_whoever_is_free() -> None:
     """With answers of unequal length, taking turns would make the baseline look worse than anyone runs it."""
     naive = naive_setup(replace(NOW, load=short_load(4, "500", "lognormal:mean=200,p99=900")))
-    made, turns = Bills().of(naive), Bills().of(replace(naive, router=Router.round_robin))
-    assert isinstance(made, Bill)
-    assert isinstance(turns, Bill)
+    made, turns = billed(naive), billed(replace(naive, router=Router.round_robin))
     assert made.router is Router.least_outstanding
     assert made.replicas < turns.replicas
 
@@ -357,10 +356,7 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() 
     on_a100 = Setup(A100, load, offers, TODAY, SLOS)
     on_h100 = on_a100.deployed(gpu=find_gpu("H100"))
     bills = Bills()
-    dear, cheap = bills.of(on_a100), bills.of(on_h100)
-    assert isinstance(dear, Bill)
-    assert isinstance(cheap, Bill)
-    assert cheap.usd_per_month < dear.usd_per_month
+    assert billed(on_h100).usd_per_month < billed(on_a100).usd_per_month
     picked = right_size(on_a100, bills=bills)
     assert isinstance(picked, Setup)
     assert picked.deployment.gpu.key == "H100-SXM"

@@ -18,11 +18,10 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput, in_python
 from tokonomics.fleet.traffic import parse_demand
-from tokonomics.money.demand import Demand, demand_of
 from tokonomics.money.purchase_program import FleetProblem, OutOfTime, Solution, kinds_of, solve, undominated
 from tokonomics.money.purchase_search import NoFleet, divided_usd, optimal_fleet, search
-from tokonomics.money.purchases import FleetLimits, FleetOffer, SpotMarket
-from tokonomics.money.spot_bill import spot_bills
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, SpotMarket, demand_of
+from tokonomics.money.spot_machines import spot_bills
 
 CALM = Interruptions(per_hour=hourly_rate(0.10), outage_hours=2.0)
 ALWAYS = Interruptions(per_hour=0.0)

@@ -17,9 +17,8 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.offers import Terms
-from tokonomics.money.demand import Demand
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, Floats, mixed_by_hour
-from tokonomics.money.spot_bill import counted_share
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, Floats, mixed_by_hour
+from tokonomics.money.spot_machines import counted_share
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 

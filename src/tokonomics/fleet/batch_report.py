@@ -17,9 +17,8 @@ from tokonomics.errors import BadInput, option
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import BatchWork, demand_of
 from tokonomics.money.purchase_search import optimal_fleet
-from tokonomics.money.purchases import FleetLimits, FleetPlan
+from tokonomics.money.purchases import BatchWork, FleetLimits, FleetPlan, demand_of
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo

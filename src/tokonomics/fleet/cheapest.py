@@ -20,11 +20,18 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
 from tokonomics.fleet.availability import Availability, availability
 from tokonomics.money.cost import CostLine, CostTree, saving
-from tokonomics.money.demand import Demand, machines_needed
 from tokonomics.money.purchase_program import starts_of
 from tokonomics.money.purchase_search import GAP, TIME_LIMIT_S, optimal_fleet
-from tokonomics.money.purchases import FleetComparison, FleetLimits, FleetOffer, FleetPlan, mixed_capacity
-from tokonomics.money.spot_bill import spot_usd_per_hour
+from tokonomics.money.purchases import (
+    Demand,
+    FleetComparison,
+    FleetLimits,
+    FleetOffer,
+    FleetPlan,
+    machines_needed,
+    mixed_capacity,
+)
+from tokonomics.money.spot_machines import spot_usd_per_hour
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH
 

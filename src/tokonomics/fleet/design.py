@@ -21,11 +21,9 @@ from tokonomics.fleet.cheapest import FixedRule, cheapest_fleet, fixed_rule
 from tokonomics.fleet.offers import MachineKind, Machines
 from tokonomics.fleet.replay import FleetReplay, replayed
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import Demand
 from tokonomics.money.purchase_search import GAP, TIME_LIMIT_S, divided_usd, optimal_fleet
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, mixed_capacity, one_kind_usd
-from tokonomics.money.spot_bill import is_bought_again, zone_correlation
-from tokonomics.money.spot_verdict import SpotVerdict, spot_verdict
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, mixed_capacity, one_kind_usd
+from tokonomics.money.spot_machines import SpotVerdict, is_bought_again, spot_verdict, zone_correlation
 from tokonomics.sizing.buy import lost_state
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo

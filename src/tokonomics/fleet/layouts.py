@@ -16,7 +16,7 @@ import numpy as np
 
 from tokonomics.errors import BadInput
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import EVERY_SIZE
+from tokonomics.money.purchases import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.prospects import layout

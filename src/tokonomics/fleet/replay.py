@@ -22,9 +22,8 @@ from tokonomics.errors import BadInput
 from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.traffic import FleetTraffic, class_names
-from tokonomics.money.demand import Demand
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket
-from tokonomics.money.spot_bill import finishing_s, gone_s
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket
+from tokonomics.money.spot_machines import finishing_s, gone_s
 from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate

@@ -24,8 +24,7 @@ from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.scaling_days import ScalingDay, days_of
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import machines_needed
-from tokonomics.money.purchases import FleetOffer, mixed_by_hour
+from tokonomics.money.purchases import FleetOffer, machines_needed, mixed_by_hour
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher

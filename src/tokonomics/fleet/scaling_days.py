@@ -12,7 +12,7 @@ import numpy as np
 
 from tokonomics.errors import BadInput
 from tokonomics.fleet.traffic import HOURS_PER_WEEK, FleetTraffic
-from tokonomics.money.demand import EVERY_SIZE
+from tokonomics.money.purchases import EVERY_SIZE
 from tokonomics.traffic.arrivals import RECENT, by_period, by_trend, draw_arrivals, rates_by_moment
 from tokonomics.traffic.trace import Floats, Trace, make_trace
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural

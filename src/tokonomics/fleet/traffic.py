@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, MOST_RATE, BatchWork, Demand, demand_of, require_hours
+from tokonomics.money.purchases import EVERY_SIZE, MOST_HOURS, MOST_RATE, BatchWork, Demand, demand_of, require_hours
 from tokonomics.sizing.load import Load, cut_to_context, load_of_log, load_of_shape
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS

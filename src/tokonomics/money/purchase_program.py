@@ -27,9 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
-from tokonomics.money.demand import BatchWork, Demand
-from tokonomics.money.purchases import FleetLimits, FleetOffer, Floats, SpotMarket
-from tokonomics.money.spot_bill import counted_share, spot_usd_per_hour
+from tokonomics.money.purchases import BatchWork, Demand, FleetLimits, FleetOffer, Floats, SpotMarket
+from tokonomics.money.spot_machines import counted_share, spot_usd_per_hour
 from tokonomics.units import SECONDS_PER_HOUR
 
 Ints = NDArray[np.int64]

@@ -18,7 +18,6 @@ import numpy as np
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput, option
-from tokonomics.money.demand import BatchWork, Demand, demand_of
 from tokonomics.money.purchase_program import (
     FleetProblem,
     Ints,
@@ -30,8 +29,18 @@ from tokonomics.money.purchase_program import (
     starts_of,
     undominated,
 )
-from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_by_hour, mixed_capacity
-from tokonomics.money.spot_bill import p99_bill
+from tokonomics.money.purchases import (
+    BatchWork,
+    Demand,
+    FleetLimits,
+    FleetOffer,
+    FleetPlan,
+    FleetPurchase,
+    demand_of,
+    mixed_by_hour,
+    mixed_capacity,
+)
+from tokonomics.money.spot_machines import p99_bill
 from tokonomics.units import HOURS_PER_MONTH
 
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move

@@ -24,8 +24,7 @@ from tokonomics.fleet.traffic import (
     traffic_from_trace,
 )
 from tokonomics.money.api_bill import host_bills
-from tokonomics.money.demand import BatchWork
-from tokonomics.money.purchases import FleetLimits
+from tokonomics.money.purchases import BatchWork, FleetLimits
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.inputs import Traffic

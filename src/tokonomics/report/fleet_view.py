@@ -12,8 +12,7 @@ from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.money.purchases import NO_SAVING, FleetPlan, FleetPurchase
-from tokonomics.money.spot_bill import ADVISOR
-from tokonomics.money.spot_verdict import SpotVerdict
+from tokonomics.money.spot_machines import ADVISOR, SpotVerdict
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
