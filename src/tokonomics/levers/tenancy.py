@@ -161,24 +161,22 @@ class Sharing:
     def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
         """The fewest replicas that meet the SLOs for one tenant, and what happens on them."""
         setup = self.setup(only(self.trace if trace is None else trace, [tenant]), self.own)
-        found = size(setup, self.attempts)
-        if isinstance(found, NotServed):
-            name = shorten(self.trace.tenants[tenant])
-            raise NeverHolds(found, f"{name} cannot be served even alone: ")
+        found = self._sized(setup, f"{shorten(self.trace.tenants[tenant])} cannot be served even alone: ")
         return found.replicas, simulated(setup, found)
 
     def together(self, trace: Trace) -> Together:
         """The fewest that meet the SLOs for every tenant, and what happens on them."""
         for_all = self.setup(trace)
         for_each = replace(for_all, each_tenant=True)
-        of_each, over_all = size(for_each, self.attempts), size(for_all, self.attempts)
-        for found in (of_each, over_all):
-            if isinstance(found, NotServed):
-                raise NeverHolds(found, f"{for_all.deployment}: ")
-        assert isinstance(of_each, Sized)
-        assert isinstance(over_all, Sized)
+        of_each, over_all = (self._sized(setup, f"{setup.deployment}: ") for setup in (for_each, for_all))
         fewer = self.attempts.on(for_each, of_each.replicas - 1).breaks if of_each.replicas > 1 else None
         return Together(of_each, simulated(for_all, of_each), over_all, fewer)
+
+    def _sized(self, setup: Setup, whose: str) -> Sized:
+        found = size(setup, self.attempts)
+        if isinstance(found, NotServed):
+            raise NeverHolds(found, whose)
+        return found
 
 
 _Alone = dict[int, tuple[int, Simulation]]
@@ -190,13 +188,10 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     trace = sharing.trace
     senders = present(trace)
     if len(senders) < 2:
-        many = f"all {len(trace):,} requests are" if len(trace) > 1 else "the one request is"
-        raise BadInput(
-            f"{many} of one tenant, who has nobody to share with",
-            where=trace.source,
-            fix=f"Take more of the log, name another column ({option('columns', 'tenant=customer')}), "
-            f"or give {option('trace')} once for each.",
-        )
+        what = f"all {len(trace):,} requests are of one tenant, who has nobody to share with"
+        column, each = option("columns", "tenant=customer"), option("trace")
+        fix = f"Take more of the log, name another column ({column}), or give {each} once for each."
+        raise BadInput(what, where=trace.source, fix=fix)
     if len(senders) > _MOST_TENANTS:
         raise BadInput(f"has {len(senders):,} tenants; at most {_MOST_TENANTS:,} are compared", where=trace.source)
     own: _Alone = {}
