@@ -39,8 +39,7 @@ _CHECKED = 3  # of the planner's leaders on demand, how many are simulated with 
 _NEAR = 1.25  # and up to how much above the least of their bills
 _SMALLER = 4
 """A draft has at most a quarter of the weights that a token visits: a larger one costs more than it proposes."""
-_VARIES = 1.2
-"""Busiest hour over mean from which replicas that come and go can save anything worth a cold start."""
+_VARIES = 1.2  # busiest hour over mean from which replicas that come and go can save anything worth a cold start
 
 NOTHING_SHARED = "the traffic does not say which prompts begin alike: a log with block hashes would"
 QUALITY_FP8 = (
@@ -64,8 +63,7 @@ class Knob:
     """What levers move: fields of the setup or of its deployment."""
 
     fields: tuple[str, ...]
-    step: str
-    """What moving it is called in a stack."""
+    step: str  # what moving it is called in a stack
 
 
 KNOBS = {
