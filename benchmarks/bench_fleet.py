@@ -9,9 +9,9 @@ reserved, on demand, and on spot in three zones; a weekly curve of 60 requests a
 import numpy as np
 
 from tokonomics.catalog.spot import Interruptions, hourly_rate
-from tokonomics.money.demand import EVERY_SIZE, parse_demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.fleet.traffic import parse_demand
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import EVERY_SIZE, FleetLimits, FleetOffer, SpotMarket
 
 OFFERS = 30
 TARGET_S = 30

@@ -23,6 +23,7 @@ from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.catalog.spot import SCARCE, find_band
 from tokonomics.clock import today
+from tokonomics.fleet.cheapest import fixed_rule
 from tokonomics.levers.lora import lora
 from tokonomics.levers.ranking import arrival_patterns, arriving
 from tokonomics.levers.semantic_cache import BYTES_PER_TOKEN, VectorIndex
@@ -31,8 +32,7 @@ from tokonomics.levers.tenancy import Pooling, Sharing, pool
 from tokonomics.money.breakeven import SelfHosted, bill_at
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import cost, load_cost, saving
-from tokonomics.money.fleet import fixed_rule
-from tokonomics.money.spot_verdict import spot_verdict
+from tokonomics.money.spot_machines import spot_verdict
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.steady import ReplicaCurve

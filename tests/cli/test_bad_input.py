@@ -719,12 +719,16 @@ def test_a_result_that_makes_no_sense_is_counted_with_its_reason(tokonomics: Cal
     counted(tokonomics, file)
 
 
+def each_wrong(field: str, *values: object) -> list[dict[str, object]]:
+    return [{field: value} for value in values]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        *[{"ms": wrong} for wrong in ("fast", 0, -1, math.nan, math.inf, 10**400, None, [])],
-        *[{"batch": wrong_batch} for wrong_batch in (0, -1, math.inf, 10**400, 1e300, None, "x")],
-        *[{"ctx": wrong_context} for wrong_context in (-5, math.inf, math.nan, {}, "x")],
+        *each_wrong("ms", "fast", 0, -1, math.nan, math.inf, 10**400, None, []),
+        *each_wrong("batch", 0, -1, math.inf, 10**400, 1e300, None, "x"),
+        *each_wrong("ctx", -5, math.inf, math.nan, {}, "x"),
         *[{"model": "lama"}, {"model": None}, {"kind": "encode"}, {"kind": []}, {"tp": 3}, {"tp": 0}],
         *[{"weights": "fp9"}, {"kv": "int4"}],
     ],

@@ -23,16 +23,15 @@ from tokonomics.fleet.scaling import (
     scaling_ways,
     shortfall,
 )
-from tokonomics.fleet.traffic import FleetTraffic, days_of
-from tokonomics.money.demand import EVERY_SIZE, demand_of
+from tokonomics.fleet.scaling_days import days_of
+from tokonomics.fleet.traffic import FleetTraffic
+from tokonomics.money.purchases import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
-from tokonomics.report.blocks import Line
-from tokonomics.report.fleet_view import scaling_blocks
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, usd
+from tokonomics.units import DAY_S, HOURS_PER_MONTH
 
 L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
 COLD_S = 200.0
@@ -45,12 +44,17 @@ def steady(rates: list[float], each_s: float) -> Trace:
     return make_trace(arrival_s, np.full(len(arrival_s), 500), np.full(len(arrival_s), 50))
 
 
-def scaled_by(trace: Trace, rates: list[float], **more: object) -> ScalingReport:
-    """On machines of one request a second, at $2 an hour, that start in 200 s."""
-    offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S, **more)
+def scaled_by(trace: Trace, rates: list[float], carries: float = 1.0, **more: object) -> ScalingReport:
+    """On machines that carry some requests a second, at $2 an hour, that start in 200 s."""
+    offer = simple_offer("one", carries, 2.0, startup_s=COLD_S, **more)
     machines = Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0)
     traffic = FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace)
     return scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
+
+
+def three_days(quiet: float, busy: float) -> list[float]:
+    """Eight busy hours in the middle of each day, and the first hour of a fourth."""
+    return [*([quiet] * 8 + [busy] * 8 + [quiet] * 8) * 3, quiet]
 
 
 def test_a_replica_asked_for_by_schedule_serves_a_cold_start_later() -> None:
@@ -90,9 +94,8 @@ def test_orders_are_placed_so_that_they_serve_in_time_and_not_sooner() -> None:
 
 
 def test_a_demand_that_repeats_is_forecast_and_followed_as_by_a_perfect_forecast() -> None:
-    three_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8) * 3, 0.2]
-    trace = steady(three_days, 3600.0)
-    report = scaled_by(trace, three_days[:72])
+    rates = three_days(0.02, 0.16)
+    report = scaled_by(steady(rates, 3600.0), rates[:72], carries=0.1)
     by_name = {way.name: way for way in report.ways}
     predictive, perfect, fixed = by_name["predictive"], report.perfect, by_name["fixed for the peak"]
     assert report.forecast.error_share == pytest.approx(0.0, abs=1e-9)
@@ -118,36 +121,26 @@ def test_reserved_for_the_peak_is_the_same_fleet_at_another_price() -> None:
     assert reserved.name == "fixed, reserved 3 years"
     assert reserved.usd_per_day == pytest.approx(fixed.usd_per_day / 4)
     assert reserved.slo == fixed.slo
-    assert report.forecast.method == "the line through the last 10 minutes"
-    # One page shows this bill and the plan's: it says which of the two to buy.
-    for plan_usd, why in ((1e6, "met it over this one day"), (0.01, "no way here is cheaper")):
-        lines = [block for block in scaling_blocks(report, plan_usd) if isinstance(block, Line)]
-        (line,) = ("".join(span.text for span in line.spans) for line in lines if "What to buy" in line.spans[0].text)
-        assert line.startswith(f"What to buy: the plan above ({usd(plan_usd)} a month)")
-        assert why in line
 
 
 def test_a_curve_is_judged_on_a_day_that_neither_forecast_nor_room_has_seen() -> None:
     sample = steady([1.0], 600.0)
     traffic = FleetTraffic(demand_of([0.1] * 12 + [0.3] * 12), {EVERY_SIZE: sample}, ())
     before, day = days_of(traffic, COLD_S)
-    assert not np.array_equal(before.came, day.came)
+    assert not np.array_equal(before.rates, day.rates)
     for one in (before, day):
         assert one.hours == 24
-        assert one.came.sum() * one.moment_s == len(one.requests)
+        assert one.rates.sum() * one.moment_s == len(one.requests)
         assert float(one.requests.arrival_s[-1]) < DAY_S
-        assert not np.array_equal(one.forecasts[:, 0], one.came)
+        assert not np.array_equal(one.forecasts[:, 0], one.rates)
         # Means of the same rates: apart by chance only.
-        assert one.forecasts[:, 0].mean() == pytest.approx(one.came.mean(), rel=0.05)
+        assert one.forecasts[:, 0].mean() == pytest.approx(one.rates.mean(), rel=0.05)
 
 
 def test_room_and_peak_are_those_of_the_time_before_the_one_that_is_judged() -> None:
     """A log whose second half is twice as busy: a fleet for the first half's peak, and its room, is too small then."""
     trace = steady([1.5, 1.5, 3.0], 601.0)  # ten minutes for the forecast, ten to set the room, ten to judge
-    offer = simple_offer("one", 1.0, 2.0, startup_s=COLD_S)
-    machines = Machines((offer,), {}, {"one": FleetLayout(L40S, {})}, 10.0)
-    traffic = FleetTraffic(demand_of([2.0]), {EVERY_SIZE: trace}, (), trace)
-    report = scaling_ways(machines, traffic, parse_slos("ttft_p99=5"), room=0.0)
+    report = scaled_by(trace, [2.0])
     assert report.requests == pytest.approx(1800, abs=5)
     fixed = report.ways[0]
     assert fixed.most_replicas == 2  # ⌈1.5⌉, where the judged half needs 3
@@ -158,7 +151,7 @@ def test_a_log_of_days_is_judged_on_its_busiest_day_with_the_day_before_to_set_t
     rates = [0.05] * 24 + [0.02] * 24 + [0.04] * 24 + [0.03] * 24 + [0.03]
     trace = steady(rates, 3600.0)
     before, day = days_of(FleetTraffic(demand_of(rates), {EVERY_SIZE: trace}, (), trace), COLD_S)
-    assert (before.came.mean(), day.came.mean()) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.04, rel=0.02))
+    assert (before.rates.mean(), day.rates.mean()) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.04, rel=0.02))
     assert before.forecasts[:, 0].mean() == pytest.approx(0.05, rel=0.02)
     assert day.forecasts[:, 0].mean() == pytest.approx((0.05 + 0.02) / 2, rel=0.02)
 
@@ -169,31 +162,27 @@ def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
     unsold = Machines(
         (simple_offer("one", 1.0, None, reserved={"1 year": 1.0}),), {}, {"one": FleetLayout(L40S, {})}, 10.0
     )
-    with pytest.raises(BadInput, match="on demand"):
-        scaling_ways(unsold, traffic, parse_slos("ttft_p99=5"))
-    with pytest.raises(BadInput, match="SLOs"):
-        scaling_ways(unsold, traffic, ())
+    for slos in (parse_slos("ttft_p99=5"), ()):
+        with pytest.raises(BadInput) as refused:
+            scaling_ways(unsold, traffic, slos)
+        assert refused.value.field == "scaling"
 
 
-def test_much_traffic_on_a_small_fleet_is_not_thinned_below_its_replicas(
+def test_much_traffic_is_simulated_in_part_at_the_same_bill_but_not_below_a_few_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a hundredth of the requests one replica would serve all, and be paid for as a hundred."""
-    three_days = [*([0.2] * 8 + [1.6] * 8 + [0.2] * 8) * 3, 0.2]
     monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
-    report = scaled_by(steady(three_days, 3600.0), three_days[:72])
+    small, large = three_days(0.02, 0.16), three_days(0.16, 0.76)
+    report = scaled_by(steady(small, 3600.0), small[:72], carries=0.1)
     by_name = {way.name: way for way in report.ways}
+    assert report.simulated_share == 1
     assert by_name["fixed for the peak"].replica_hours_per_day == pytest.approx(48.0)
     assert by_name["predictive"].replica_hours_per_day == pytest.approx(24 + 8 + (COLD_S + ORDERS_S) / 3600, abs=0.02)
-
-
-def test_a_large_fleet_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest.MonkeyPatch) -> None:
-    three_days = [*([1.6] * 8 + [7.6] * 8 + [1.6] * 8) * 3, 1.6]
-    monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
-    report = scaled_by(steady(three_days, 3600.0), three_days[:72])
+    report = scaled_by(steady(large, 3600.0), large[:72], carries=0.1)
+    fixed = report.ways[0]
     assert report.simulated_share == pytest.approx(4 / 7.6)
-    fixed = next(way for way in report.ways if way.name == "fixed for the peak")
-    assert fixed.most_replicas == 4
+    assert (fixed.name, fixed.most_replicas) == ("fixed for the peak", 4)
     assert fixed.replica_hours_per_day == pytest.approx(24 * 7.6)
 
 

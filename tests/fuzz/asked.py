@@ -392,11 +392,11 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offer_choice import parse_discounts
+    from tokonomics.fleet.traffic import parse_demand
     from tokonomics.measure.meter.prometheus_source import selector_of
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.measure.meter.spending import find_offer, parse_prices
     from tokonomics.money.cost import parse_load
-    from tokonomics.money.demand import parse_demand
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
     from tokonomics.questions.route import parse_scores
     from tokonomics.questions.serving import _autoscale, _outage, timeout_of

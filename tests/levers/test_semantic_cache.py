@@ -16,6 +16,7 @@ from tests.traffic.test_prefix_reuse import blocks_of
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.errors import BadInput
 from tokonomics.levers.semantic_cache import (
     LINK_BYTES,
@@ -31,9 +32,6 @@ from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
-from tokonomics.questions.cache import CacheResult
-from tokonomics.questions.requests.traffic import CacheRequest
-from tokonomics.report.cache_view import cache
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -74,9 +72,9 @@ def test_what_is_too_old_is_not_found() -> None:
 def test_false_hits_are_counted_against_labels() -> None:
     first, second = on_circle(0, 0, 0, 0).vectors, on_circle(5, 10, 30, 80).vectors
     made = false_hits(first, second, np.array([True, False, True, False]), (0.95, 0.80, 0.0, 1.5))
-    assert [each.accepted for each in made] == [2, 3, 4, 0]
-    assert [each.false_share for each in made] == [1 / 2, 1 / 3, 1 / 2, None]
-    assert [each.found_share for each in made] == [1 / 2, 1, 1, 0]
+    assert [point.accepted for point in made] == [2, 3, 4, 0]
+    assert [point.false_share for point in made] == [1 / 2, 1 / 3, 1 / 2, None]
+    assert [point.found_share for point in made] == [1 / 2, 1, 1, 0]
 
 
 def test_hashing_sees_equal_words_and_says_that_it_sees_no_meaning() -> None:
@@ -93,6 +91,9 @@ def endpoint(reply: Callable[[BaseHTTPRequestHandler, Any], None]) -> Iterator[i
     class Replies(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             reply(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def do_GET(self) -> None:
+            reply(self, None)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -132,32 +133,15 @@ def test_an_endpoint_is_asked_with_the_key_of_the_environment(monkeypatch: pytes
 def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str | None]] = []
 
-    class Redirects(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append((self.path, self.headers["Authorization"]))
-            self.send_response(302)
-            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
-            self.end_headers()
+    def redirect(to: BaseHTTPRequestHandler, _: Any) -> None:
+        seen.append((to.path, to.headers["Authorization"]))
+        to.send_response(302 if to.command == "POST" else 404)
+        to.send_header("Location", f"http://localhost:{to.server.server_port}/elsewhere")  # type: ignore[attr-defined]
+        to.end_headers()
 
-        def do_GET(self) -> None:
-            seen.append((self.path, self.headers["Authorization"]))
-            self.send_response(404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Redirects) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv(KEY, "a-key")
-        try:
-            with pytest.raises(BadInput, match="answered 404"):
-                embed(["x"], f"http://127.0.0.1:{server.server_port}/v1/embeddings", "small")
-        finally:
-            server.shutdown()
-            thread.join()
+    monkeypatch.setenv(KEY, "a-key")
+    with endpoint(redirect) as port, pytest.raises(BadInput):
+        embed(["x"], f"http://127.0.0.1:{port}/v1/embeddings", "small")
     assert seen == [("/v1/embeddings", "Bearer a-key"), ("/elsewhere", None)]
 
 
@@ -175,17 +159,14 @@ def test_the_key_is_not_sent_on_to_where_an_endpoint_redirects(monkeypatch: pyte
         ([[1.0, 0.0], [0.0, 1.0]], 10),  # the line breaks before the end
     ],
 )
-def test_what_is_no_list_of_numbers_is_a_message(embeddings: list[object], longer_by: int) -> None:
+def test_what_is_no_list_of_numbers_is_refused(embeddings: list[object], longer_by: int) -> None:
     rows = [{"index": at, "embedding": embedding} for at, embedding in enumerate(embeddings)]
-    with (
-        endpoint(lambda to, _: send_rows(to, rows, longer_by)) as port,
-        pytest.raises(BadInput, match="gave no embeddings"),
-    ):
+    with endpoint(lambda to, _: send_rows(to, rows, longer_by)) as port, pytest.raises(BadInput):
         embed(["x", "y"], f"http://127.0.0.1:{port}/v1/embeddings", "small")
 
 
-def test_an_endpoint_that_is_not_there_is_a_message() -> None:
-    with pytest.raises(BadInput, match="gave no embeddings"):
+def test_an_endpoint_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput):
         embed(["x"], "http://127.0.0.1:9/v1/embeddings", "small")
 
 
@@ -206,22 +187,18 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("true", "false"), ("True", "FALSE")])
 def test_a_label_is_read_however_yes_and_no_are_written(tmp_path: Path, yes: str, no: str) -> None:
     (tmp_path / "a.csv").write_text(f"text_a,text_b,label\nhi,hello,{yes}\nhi,bye,{no}\n", encoding="utf-8")
-    assert read_pairs(tmp_path / "a.csv").same.tolist() == [True, False]
-    if yes == "true":
-        rows = [{"text_a": "hi", "text_b": each, "label": each == "hello"} for each in ("hello", "bye")]
-        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        assert read_pairs(tmp_path / "a.jsonl").same.tolist() == [True, False]
+    rows = [{"text_a": "hi", "text_b": other, "label": other == "hello"} for other in ("hello", "bye")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for name in ("a.csv", "a.jsonl"):
+        assert read_pairs(tmp_path / name).same.tolist() == [True, False]
 
 
-def test_files_that_are_none_say_what_is_wrong(tmp_path: Path) -> None:
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("question_text,other\nhi,1\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="no column of prompts"):
-        read_prompts(tmp_path / "a.csv")
     assert read_prompts(tmp_path / "a.csv", "question_text").texts == ("hi",)
-    with pytest.raises(BadInput, match="no column text_a"):
-        read_pairs(tmp_path / "a.csv")
-    with pytest.raises(BadInput, match="no such file"):
-        read_prompts(tmp_path / "b.csv")
+    for read, name in ((read_prompts, "a.csv"), (read_pairs, "a.csv"), (read_prompts, "b.csv")):
+        with pytest.raises(BadInput):
+            read(tmp_path / name)
 
 
 def test_fixed_words_behind_a_dynamic_part_are_told_apart() -> None:
@@ -267,7 +244,7 @@ def in_turn() -> Trace:
     )
 
 
-def test_the_first_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time(
+def test_the_first_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time_and_takes_its_room(
     deployment: Deployment, in_turn: Trace
 ) -> None:
     made = template_lever(deployment, in_turn, USD, least_share=0.05)
@@ -282,15 +259,11 @@ def test_the_first_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time(
     assert made.bill.saved_usd * hours == pytest.approx(count * (whole - rest) / 3600 * USD - once_usd, rel=1e-3)
     assert made.bill.saved_share < 0.08
     assert made.templates[0].saved_s_per_request == pytest.approx(whole - rest, rel=1e-3)
-
-
-def test_what_is_pinned_is_missing_to_the_cache(deployment: Deployment, in_turn: Trace) -> None:
-    made = template_lever(deployment, in_turn, USD, least_share=0.05)
     assert made.kv_bytes == KINDS * HEAD * 131_072
     assert made.room_share == pytest.approx(made.kv_bytes / kv_budget_bytes(deployment), rel=1e-3)
     smaller = with_less_room(deployment, made.kv_bytes)
     assert kv_budget_bytes(deployment) - kv_budget_bytes(smaller) == pytest.approx(made.kv_bytes, rel=1e-6)
-    assert float(step_model(smaller).prefill(WHOLE)) == float(step_model(deployment).prefill(WHOLE))
+    assert float(step_model(smaller).prefill(WHOLE)) == whole
     assert with_less_room(deployment, kv_budget_bytes(deployment) / 2).limits == deployment.limits
 
 
@@ -388,34 +361,41 @@ def test_the_look_up_is_waited_for_and_may_break_a_slo(deployment: Deployment, a
         broken = lever(0.25, targeted)
         assert broken.bill is None
         assert broken.breaks
-        assert "ttft" in broken.breaks.lower()
     assert lever(0.0, "ttft_p99=0.2").bill
     assert lever(0.25, "ttft_p99=0.45,tpot_p99=0.1").replicas_after == lever(0.0, "ttft_p99=0.2").replicas_after
 
 
-def test_the_screen_tells_the_wait_the_memory_and_what_breaks(deployment: Deployment, asked: Trace) -> None:
-    pytest.importorskip("usearch")
-    few = asked.take(np.arange(300))
-    hits = semantic_hits(Prompts(("a", "b", "c"), None, "here"), on_circle(0, 20, 40), (0.95,))
+# --- what the index costs beside the GPUs, by hand ------------------------------------------------------------------
 
-    def shown(slo: str) -> str:
-        saved = semantic_cache_lever(
-            deployment,
-            few,
-            TEXTS,
-            0.3,
-            lambda count: USD,
-            wait_s=0.25,
-            index=VectorIndex(bytes_per_vector=1536, lookup_s=0.001),
-            slos=parse_slos(slo),
-        )
-        result = CacheResult.model_construct(
-            prefix_cache=None, templates=None, text_templates=(), semantic=hits, semantic_bill=saved, price_from=None
-        )
-        return " ".join(cache(result, CacheRequest.model_construct(threshold=0.95)).text().split())
 
-    kept, broken = shown("ttft_p99=5"), shown("ttft_p99=0.2")
-    assert "250 ms of it the look-up" in kept
-    assert "of vectors, links and answers at the end of the trace" in kept
-    assert "(1 vCPU-hour)" in kept
-    assert "no number of replicas meets the SLOs: ttft_p99 is 200 ms, the look-up alone takes 250 ms" in broken
+def test_a_million_entries_of_a_small_model() -> None:
+    """384 numbers of 4 bytes, 16 links of 10, an answer of 300 tokens of 4 bytes: 2.9 GB, under a cent an hour."""
+    memory, processors = VectorIndex(bytes_per_vector=1536).lines(10**6, 10**6 * 1200, 3600.0, 3600.0)
+    assert memory.quantity == pytest.approx((1536 + 160 + 1200) / 1000)
+    assert memory.usd == pytest.approx(2.896 * 0.216 / 68.72, rel=1e-3)
+    assert processors.quantity == 0
+
+
+def test_processors_are_whole_and_the_look_up_grows_with_the_logarithm() -> None:
+    index = VectorIndex(bytes_per_vector=1536, embed_s=0.01, lookup_s=0.001, add_s=0.002, measured_entries=1000)
+    assert index.vcpus(1000, requests_per_s=50, added_per_s=40) == 1  # 0.63 of one
+    assert index.vcpus(1000, requests_per_s=100, added_per_s=80) == 2  # 1.26
+    assert index.slower(10**6) == pytest.approx(2)  # six digits against three
+    assert index.slower(10) == 1
+    assert index.vcpus(10**6, requests_per_s=100, added_per_s=80) == 2  # 100 × 12 ms + 80 × 4 ms = 1.52
+
+
+def test_the_price_of_a_vcpu_is_what_two_machines_differ_by() -> None:
+    small, large = (
+        next(
+            offer
+            for offer in load_offers(SNAPSHOT)
+            if (offer.provider, offer.region, offer.instance) == ("aws", "us-east-1", name)
+        )
+        for name in ("g6.2xlarge", "g6.4xlarge")
+    )
+    assert small.usd_per_hour is not None
+    assert large.usd_per_hour is not None
+    parts = 8 * VCPU_USD_PER_HOUR + 32 * 1.073741824 * DRAM_USD_PER_GB_HOUR
+    assert parts == pytest.approx(large.usd_per_hour - small.usd_per_hour)
+    assert LINK_BYTES == 160

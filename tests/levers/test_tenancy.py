@@ -13,8 +13,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
-from tokonomics.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.levers.tenancy import Sharing, pool
+from tokonomics.levers.tenancy import Pooling, Sharing, noisy_neighbour, pool
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import what_breaks
@@ -68,7 +67,7 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
     assert made.apart.replicas == sum(row.alone_replicas for row in made.tenants)
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(
     st.sampled_from(["poisson:12", "gamma:12,cv=3", "spike:4,to=30,at=100,for=60"]),
     st.integers(2, 6),
@@ -92,11 +91,17 @@ def test_pooling_never_needs_more_and_its_shares_sum_to_the_bill(
         assert math.fsum(row.shapley_usd_per_hour or 0 for row in made.tenants) == pytest.approx(made.bill.after.usd)
 
 
-def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(deployment: Deployment) -> None:
-    trace = requests("gamma:40,cv=3", "4,skew=1")
-    shared = sharing(deployment, trace)
-    made = pool(shared)
-    count = made.together.replicas
+@pytest.fixture(scope="module")
+def pooled(deployment: Deployment) -> tuple[Sharing, Pooling]:
+    shared = sharing(deployment, requests("gamma:40,cv=3", "4,skew=1"))
+    return shared, pool(shared)
+
+
+def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(
+    deployment: Deployment, pooled: tuple[Sharing, Pooling]
+) -> None:
+    shared, made = pooled
+    trace, count = shared.trace, made.together.replicas
     assert count > 1
     served = shared.serve(trace, made.sized)
     for at in by_tenant(trace).values():
@@ -115,17 +120,14 @@ def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Dep
     trace = make_trace(arrival, inputs, np.full(2007, 20), tenant=tenant, tenants=("large", "small"))
     seven = tenant_breaks(simulate(deployment, trace, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3"))
     assert seven is not None
-    assert "the smaller tenants" in seven
-    many = replace(trace, tenant=np.arange(2007, dtype=np.int32) % 50, tenants=tuple(str(each) for each in range(50)))
+    many = replace(trace, tenant=np.arange(2007, dtype=np.int32) % 50, tenants=tuple(map(str, range(50))))
     assert tenant_breaks(simulate(deployment, many, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3")) is None
 
 
 def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_their_first_token(
-    deployment: Deployment,
+    pooled: tuple[Sharing, Pooling],
 ) -> None:
-    trace = requests("gamma:40,cv=3", "4,skew=1")
-    shared = sharing(deployment, trace)
-    made = noisy_neighbour(shared, pool(shared))
+    made, trace = noisy_neighbour(*pooled), pooled[0].trace
     before, loud, last, enough = (row.others.ttft_p99_s or 0.0 for row in made.rows)
     assert made.tenant == "tenant-1"
     assert made.requests == len(trace) + len(only(trace, [0]))
@@ -138,15 +140,14 @@ def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_th
     assert made.needs > made.rows[0].replicas
 
 
-def test_mistakes_are_said(deployment: Deployment) -> None:
+def test_mistakes_are_refused(deployment: Deployment) -> None:
     trace = requests("poisson:5", "2")
-    with pytest.raises(BadInput, match="which request is whose"):
-        pool(sharing(deployment, replace(trace, tenant=None)))
-    with pytest.raises(BadInput, match="nobody to share"):
-        pool(sharing(deployment, only(trace, [0])))
-    with pytest.raises(NeverHolds, match="tenant-1 cannot be served even alone"):
+    for wrong in (replace(trace, tenant=None), only(trace, [0])):
+        with pytest.raises(BadInput):
+            pool(sharing(deployment, wrong))
+    with pytest.raises(NeverHolds):
         pool(sharing(deployment, trace.take(np.arange(60)), "ttft_p99=1ms"))
-    with pytest.raises(TokonomicsError, match="how many adapters"):
+    with pytest.raises(TokonomicsError):
         lora(deployment, 8, 1000)
 
 

@@ -1,7 +1,6 @@
 """Offers that read at a glance in tests."""
 
-from tokonomics.money.demand import EVERY_SIZE
-from tokonomics.money.fleet import FleetOffer
+from tokonomics.money.purchases import EVERY_SIZE, FleetOffer
 
 
 def simple_offer(name: str, requests_per_s: float, usd_per_hour: float | None = None, **more: object) -> FleetOffer:

@@ -1,10 +1,11 @@
 """Two scenarios compared, and limits that nothing meets: which constraint is to blame, and what is nearest."""
 
+import json
 from dataclasses import replace
 from datetime import date
 
 import pytest
-from tests.planner.small_catalogue import SLOS, asked, offer
+from tests.planner.small_catalogue import RECENT, SLOS, asked, offer
 from tests.there import there
 
 from tokonomics.catalog.layers import Precision
@@ -95,11 +96,6 @@ def test_less_traffic_never_costs_more_for_an_old_price() -> None:
     loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
     quiet, busy = (there(plan(asked(load=load, offers=offers)).best) for load in loads)
     assert (quiet.instance_usd_per_hour, busy.instance_usd_per_hour) == (0.9, 0.9)
-
-
-def test_no_other_format() -> None:
-    with pytest.raises(TokonomicsError, match="bitbucket"):
-        answered(DiffRequest(model="a", against="b", format="bitbucket"))
 
 
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:

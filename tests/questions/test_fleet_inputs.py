@@ -10,21 +10,22 @@ from tokonomics.questions.requests.buy import FleetRequest
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "field"),
     [
-        ({"scaling": True}, "told apart by the SLOs"),
-        ({"scaling": True, "slo": "ttft_p99=5", "terms": "reserved"}, "sold on demand"),
-        ({"scaling": True, "slo": "ttft_p99=5", "batch_work": "60X"}, "'60X' is not a number of tokens"),
-        ({"scaling_room": 0.2}, "is for ways to scale"),
-        ({"batch_work": "60M,deadline=0"}, "between 1h and 24h"),
-        ({"batch_work": "60M", "hours": 30}, "whole days"),
-        ({"batch_work": "60M", "size_classes": "500"}, "one size class"),
+        ({"scaling": True}, "scaling"),
+        ({"scaling": True, "slo": "ttft_p99=5", "terms": "reserved"}, "scaling"),
+        ({"scaling": True, "slo": "ttft_p99=5", "batch_work": "60X"}, "batch_work"),
+        ({"scaling_room": 0.2}, "scaling_room"),
+        ({"batch_work": "60M,deadline=0"}, "batch_work"),
+        ({"batch_work": "60M", "hours": 30}, "batch_work"),
+        ({"batch_work": "60M", "size_classes": "500"}, "batch_work"),
     ],
 )
 def test_a_wrong_input_is_refused_before_machines_are_measured(
-    asked: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(question, "fleet_machines", lambda *_, **__: pytest.fail("simulated first"))
     day: dict[str, Any] = {"demand": "12x2,12x1", "input": "900", "output": "99", "gpu": ("L40S",), "provider": "aws"}
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput) as refused:
         question.fleet(FleetRequest.model_validate({"model": "llama-3.1-8b", **day, **asked}))
+    assert refused.value.field == field

@@ -8,8 +8,7 @@ import pytest
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.levers.noisy_neighbour import noisy_neighbour
-from tokonomics.levers.tenancy import Sharing, pool
+from tokonomics.levers.tenancy import Sharing, noisy_neighbour, pool
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.route_models import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request

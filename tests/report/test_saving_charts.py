@@ -21,7 +21,7 @@ from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.stack import Waterfall
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
-from tokonomics.money.fleet import FleetComparison
+from tokonomics.money.purchases import FleetComparison
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.levers import LeversResult

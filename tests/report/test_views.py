@@ -11,7 +11,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
-from tokonomics.planner.breakeven import HostedKind
+from tokonomics.planner.hosting import HostedKind
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.requests.buy import BreakevenRequest

@@ -11,7 +11,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.ranking import _BUYING
-from tokonomics.money.fleet_search import GAP
+from tokonomics.money.purchase_search import GAP
 from tokonomics.physics.deployment import deploy
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.buy import PLACES, Bought, buy

@@ -1,10 +1,10 @@
 """What batch work costs beside a fleet's own traffic: in its idle hours, on a fleet of its own, or at an API.
 
-The fleet is bought again for both (``money/fleet_program``): batch work may use what the demand leaves free of any
+The fleet is bought again for both (``money.purchase_program``): batch work may use what the demand leaves free of any
 hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
 is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
 counted on for full batches. It may also take only what the fleet's idle hours do not hold. The answer is the
-cheapest of these ways: one fleet for both may be dearer than two.
+cheapest of these ways: one fleet for both may cost more than two.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,8 @@ from tokonomics.errors import BadInput, option
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.replay import MOST_REQUESTS, FleetReplay, ReplayCase, places_of, replay
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.batch_work import BatchWork
-from tokonomics.money.demand import demand_of
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan
-from tokonomics.money.fleet_search import optimal_fleet
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import BatchWork, FleetLimits, FleetPlan, demand_of
 from tokonomics.serving.steady import ReplicaCurve
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
@@ -33,8 +31,7 @@ class BatchWay(Noun):
     """A way to have the batch work done."""
 
     name: str
-    usd_per_month: NonNegativeFloat
-    """Of the batch work: beside the fleet, what both cost less what the fleet costs without it."""
+    usd_per_month: NonNegativeFloat  # of the batch work: beside the fleet, what both cost less the fleet without it
     usd_per_mtok: NonNegativeFloat
     note: str = ""
 
@@ -43,20 +40,14 @@ class BatchReport(Noun):
     """Batch work beside a fleet's own traffic."""
 
     work: BatchWork
-    online_usd_per_month: NonNegativeFloat
-    """The fleet without it."""
+    online_usd_per_month: NonNegativeFloat  # the fleet without it
     plan: FleetPlan
     """The fleet for the demand and what it does of the work, in the cheapest way on machines of one's own."""
-    own: FleetPlan | None
-    """The fleet for the rest of the work in that way; None where the other does all of it."""
-    free_share: NonNegativeFloat
-    """Of the work: what fits into the fleet for the demand alone."""
-    least_free_share: NonNegativeFloat
-    """Of the day on which least fits."""
-    ways: tuple[BatchWay, ...]
-    """The cheapest first."""
-    check: FleetReplay | None
-    """The hour with the most batch work in it: latencies are those of the other requests."""
+    own: FleetPlan | None  # the fleet for the rest of the work in that way; None where the other does all of it
+    free_share: NonNegativeFloat  # of the work: what fits into the fleet for the demand alone
+    least_free_share: NonNegativeFloat  # the same on the day on which least fits
+    ways: tuple[BatchWay, ...]  # the cheapest first
+    check: FleetReplay | None  # the hour with the most batch work in it: latencies are those of the other requests
 
     @property
     def usd_per_month(self) -> float:
@@ -65,11 +56,10 @@ class BatchReport(Noun):
 
 
 def require_one_class(traffic: FleetTraffic) -> None:
-    """Batch requests have the lengths of the others: there must be one kind of these."""
+    """Refuse several size classes: batch requests have the lengths of the others."""
     if len(traffic.demand.rates) > 1:
-        raise BadInput(
-            "is for requests of one size class", field="batch_work", fix=f"Leave out {option('size_classes')}."
-        )
+        fix = f"Leave out {option('size_classes')}."
+        raise BadInput("is for requests of one size class", field="batch_work", fix=fix)
 
 
 def batch_report(
@@ -94,8 +84,14 @@ def batch_report(
     # Within the gap of the solver a fleet for both may come out cheaper: it is a fleet for the demand as well.
     online_usd = min(online.usd_per_month, both.usd_per_month)
     ((name, _),) = traffic.demand.rates.items()
-    nothing = demand_of([0.0] * traffic.demand.hours, name)
-    full = [_at_full_batches(offer, machines, traffic.samples[name], name) for offer in machines.offers]
+    nothing, sample = demand_of([0.0] * traffic.demand.hours, name), traffic.samples[name]
+    lengths = [max(1, round(float(tokens.mean()))) for tokens in (sample.input_tokens, sample.output_tokens)]
+    full = []
+    for offer in machines.offers:
+        # When nobody waits: by the closed form, and no less than under an SLO.
+        rate = ReplicaCurve(machines.layouts[offer.name].deployment, *lengths).capacity().rate * offer.replicas
+        most = {name: max(rate, offer.requests_per_s[name])}
+        full.append(offer.model_copy(update={"requests_per_s": most, "levels": {}}))
 
     def apart(part: BatchWork) -> FleetPlan:
         only = FleetLimits(fallback=limits.fallback)
@@ -138,47 +134,26 @@ def batch_way(name: str, usd_per_month: float, work: BatchWork, note: str = "") 
     return BatchWay(name=name, usd_per_month=usd, usd_per_mtok=usd / mtok, note=note)
 
 
-def _at_full_batches(offer: FleetOffer, machines: Machines, sample: Trace, name: str) -> FleetOffer:
-    """The machine with what it carries when nobody waits: in closed form, and no less than under an SLO."""
-    lengths = (max(1, round(float(tokens.mean()))) for tokens in (sample.input_tokens, sample.output_tokens))
-    rate = ReplicaCurve(machines.layouts[offer.name].deployment, *lengths).capacity().rate * offer.replicas
-    return offer.model_copy(update={"requests_per_s": {name: max(rate, offer.requests_per_s[name])}, "levels": {}})
-
-
 def _check(
     plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], seed: int
 ) -> FleetReplay | None:
     """The hour with the most batch work, in the simulator: latencies of the demand's own requests."""
-    hours = traffic.seen.hours
-    if not plan.batch:
+    hour = int(np.argmax(plan.batch[: traffic.seen.hours])) if plan.batch else 0
+    if not plan.batch or not slos or plan.batch[hour] <= 0 or not plan.demand[hour]:
         return None
-    hour = int(np.argmax(plan.batch[:hours]))
     rate = plan.batch[hour]
-    if rate <= 0 or not slos or not plan.demand[hour]:
-        return None
     length_s = min(SECONDS_PER_HOUR, MOST_REQUESTS / (rate + plan.demand[hour]))
     window = hour * SECONDS_PER_HOUR, hour * SECONDS_PER_HOUR + length_s
-    own = traffic.requests_in(*window, seed=seed)
-    sample = next(iter(traffic.samples.values()))
-    mixed = with_batch(own, sample, rate, length_s, seed)
+    (sample,) = traffic.samples.values()
+    mixed = with_batch(traffic.requests_in(*window, seed=seed), sample, rate, length_s, seed)
     offers = {offer.name: offer for offer in machines.offers}
     case = ReplayCase(places_of(plan, offers, *window), "with batch work", "batch requests behind all others")
-    classes = tuple(traffic.demand.rates)
-    return replay(
-        case,
-        offers,
-        machines.layouts,
-        mixed,
-        classes,
-        np.zeros(len(mixed), np.int32),
-        slos,
-        window=window,
-        seed=seed,
-    )
+    classes, class_of = tuple(traffic.demand.rates), np.zeros(len(mixed), np.int32)
+    return replay(case, offers, machines.layouts, mixed, classes, class_of, slos, window=window, seed=seed)
 
 
 def with_batch(own: Trace, sample: Trace, rate: float, length_s: float, seed: int = 0) -> Trace:
-    """Requests and so many a second of batch work, sent evenly, of a sample's lengths and less urgent than all."""
+    """Requests with batch work at that rate, sent evenly, of a sample's lengths and less urgent than all."""
     number = round(rate * length_s)
     chosen = np.random.default_rng(seed).integers(len(sample), size=number)
     first = float(own.arrival_s[0]) if len(own) else 0.0

@@ -9,7 +9,6 @@ much is found for the quietest hour, and for one between where that differs.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from tokonomics.errors import BadInput
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.demand import EVERY_SIZE
+from tokonomics.money.purchases import EVERY_SIZE
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.prospects import layout
@@ -25,7 +24,7 @@ from tokonomics.planner.search import Sought, missed_text
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Sized
-from tokonomics.sizing.hosts import Hosts, Machine, Stock, hosts_of
+from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import why_not
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import LEEWAY, Screened, floors, least_for, screen
@@ -38,22 +37,18 @@ _EVEN = 0.9
 between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
 _MOST_SIZED = 64
 """Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``sizing.load``), so each of more is
-taken to carry the same; and of so many what one carries is known to a hundredth or two. Our choice."""
-_LIKELY = 0.85
-"""Of what a replica of a larger fleet carries: where the search for what one of a smaller fleet does begins."""
-_LEAST = 1e-3
-"""Of what the closed form says: replicas that hold no more are not worth their GPUs."""
+taken to carry the same; what one of 64 carries is known to a hundredth or two. Our choice."""
+_LIKELY = 0.85  # of what a replica of a larger fleet carries: where the search for one of a smaller fleet begins
+_LEAST = 1e-3  # of what the closed form says: replicas that hold no more are not worth their GPUs
 
-_OTHERS_LIMITS = "misses the SLO with the limit on sequences that suits the class with most work"
-_THIN = "every host has too little memory to load the weights"
-
-
+Levels = tuple[tuple[float, float], ...]
+"""From the quietest hour to the busiest: requests a second in all, and of a replica in the fleet that they take."""
 Standing = Callable[[Deployment], Sequence[Machine]]
 """The machines on which a layout can stand."""
 
 
 class Refused(NamedTuple):
-    """Why a layout is out; the smallest came nearest: SLO missed in simulation, too slow even alone, or no room."""
+    """Why a layout is out; the smallest was nearest: SLO missed in simulation, too slow even alone, or no room."""
 
     kind: int
     distance: float
@@ -65,32 +60,23 @@ class FleetLayout:
     """A way to run the model: how its replicas serve, and what each of them carries."""
 
     deployment: Deployment
-    rates: dict[str, float]
-    """Requests a second, by class, in the fleet for its busiest hour."""
-    levels: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    """By class, from the quietest hour to the busiest: requests a second in all, and of a replica in the fleet that
-    they take."""
-    max_sequences: int | None = None
-    """At a time, where it is not the engine's own limit."""
+    rates: dict[str, float]  # requests a second, by class, in the fleet for its busiest hour
+    levels: dict[str, Levels] = field(default_factory=dict)  # by class
+    max_sequences: int | None = None  # at a time, where it is not the engine's own limit
     router: Router = Router.least_outstanding
-    answer_s: float = 0.0
-    """A long answer (p99) in the busiest hour, of the slowest class."""
+    answer_s: float = 0.0  # a long answer (p99) in the busiest hour, of the slowest class
 
     @property
     def name(self) -> str:
         return layout_name(self.deployment)
 
 
-@dataclass(frozen=True)
-class _Prospect:
+class _Prospect(NamedTuple):
     """A layout by the closed form, for each of the classes that it may hold."""
 
+    name: str
     deployment: Deployment
     screened: dict[str, Screened]
-
-    @property
-    def name(self) -> str:
-        return layout_name(self.deployment)
 
 
 def sized_layouts(
@@ -101,7 +87,7 @@ def sized_layouts(
     most: int,
     say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
-    """For each class at most so many of those that meet the SLOs, the cheapest by the closed form; and by name why
+    """For each class at most ``most`` layouts that meet the SLOs, the cheapest by the closed form; and by name why
     others are out."""
     refused: dict[str, Refused] = {}
     loads = {size: traffic.load_of(size) for size in traffic.samples}
@@ -119,7 +105,15 @@ def sized_layouts(
                 if sized := _sized(prospect, loads, traffic, tuple(slos), refused):
                     kept[prospect.name] = sized
             places -= prospect.name in kept and size in kept[prospect.name].rates
-    _check_held(traffic, list(kept.values()), refused)
+    for size in traffic.samples:
+        if not any(size in sized.rates for sized in kept.values()):
+            # Nothing sold can hold this class: say what stood in the way of the layout that came nearest.
+            name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
+            whom = "" if size == EVERY_SIZE else f" for requests of {size}"
+            fix = f"The nearest is {name}: {nearest.text}"
+            if nearest.kind == 2:
+                raise BadInput(f"no machine on offer can hold the model{whom}", fix=fix)
+            raise BadInput(f"no machine on offer meets the SLOs{whom}", field="slo", fix=fix)
     return list(kept.values()), {name: refusal.text for name, refusal in refused.items()}
 
 
@@ -132,7 +126,7 @@ def _sized(
 ) -> FleetLayout | None:
     """The layout as it is deployed for the class that takes most of it, and what it carries so of each."""
     served: Sized | None = None
-    levels: dict[str, tuple[tuple[float, float], ...]] = {}
+    levels: dict[str, Levels] = {}
     answer_s = 0.0
 
     def work(size: str) -> float:
@@ -153,16 +147,15 @@ def _sized(
             levels[size] = found
             answer_s = max(answer_s, sized.outcome.e2e_s.p99 or 0.0)
         else:
-            refused.setdefault(prospect.name, Refused(0, math.inf, _OTHERS_LIMITS))
+            why = "misses the SLO with the limit on sequences that suits the class with most work"
+            refused.setdefault(prospect.name, Refused(0, math.inf, why))
     if served is None or not levels:
         return None
     rates = {size: pairs[-1][1] for size, pairs in levels.items()}
     return FleetLayout(prospect.deployment, rates, levels, served.max_sequences, served.router, answer_s)
 
 
-def _levels(
-    screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized, quietest: float
-) -> tuple[tuple[float, float], ...]:
+def _levels(screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized, quietest: float) -> Levels:
     """Demands down to the quietest, and what a replica is counted on for in each: never more than in a larger fleet."""
     number, peak = sized.replicas, load.workload.rate
 
@@ -216,7 +209,7 @@ def _prospects(
                 late = [alone_s / slo.seconds for slo, alone_s in floors(step_model(deployment), load, slos).items()]
                 refused.setdefault(name, Refused(1, max(late, default=0.0), found.reason))
         if screened:
-            prospects.append(_Prospect(deployment, screened))
+            prospects.append(_Prospect(name, deployment, screened))
     return prospects
 
 
@@ -236,7 +229,8 @@ def _by_bill(
         deployment, rate = prospect.deployment, prospect.screened[size].capacity.rate
         hosts = {(machine.offer.gpus // deployment.gpus, machine.usd_per_hour) for machine in standing(deployment)}
         if not hosts:
-            refused.setdefault(prospect.name, Refused(2, -deployment.gpus, _THIN))
+            thin = "every host has too little memory to load the weights"
+            refused.setdefault(prospect.name, Refused(2, -deployment.gpus, thin))
             continue
         # Whole machines only.
         needed = [(np.ceil(demand / (replicas * rate) - 1e-9).sum(), price) for replicas, price in hosts]
@@ -244,25 +238,6 @@ def _by_bill(
         bills.append((least, -deployment.weights.bits - deployment.kv.bits, prospect.name, prospect))
     # At the same price, higher precision first.
     return [prospect for *_, prospect in sorted(bills, key=lambda bill: bill[:3])]
-
-
-def _check_held(traffic: FleetTraffic, kept: Sequence[FleetLayout], refused: Mapping[str, Refused]) -> None:
-    """A class that nothing sold can hold: say what stood in the way of the layout that came nearest."""
-    for size in traffic.samples:
-        if any(size in sized.rates for sized in kept):
-            continue
-        name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
-        whom = "" if size == EVERY_SIZE else f" for requests of {size}"
-        fix = f"The nearest is {name}: {nearest.text}"
-        if nearest.kind == 2:
-            raise BadInput(f"no machine on offer can hold the model{whom}", fix=fix)
-        raise BadInput(f"no machine on offer meets the SLOs{whom}", field="slo", fix=fix)
-
-
-def machines_with_room(stocks: Mapping[str, Stock], on: date, deployment: Deployment) -> list[Machine]:
-    """The machines with room for a whole replica, at the prices that count that day."""
-    hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key], on)
-    return [machine for machine in hosts.machines if machine.offer.gpus >= deployment.gpus]
 
 
 def layout_name(deployment: Deployment) -> str:

@@ -1,15 +1,14 @@
 """From price lists to machines a fleet can be bought of: what each carries, on which terms, and how soon it is there.
 
 A machine runs as many replicas side by side as it has room for, of a layout that leads for this demand
-(``fleet_layouts``), and is bought whole. Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone
+(``fleet.layouts``), and is bought whole. Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone
 of its own, with interruptions as of the median AWS band.
 """
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -20,26 +19,26 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
-from tokonomics.fleet.layouts import FleetLayout, layout_name, machines_with_room, sized_layouts
+from tokonomics.fleet.layouts import FleetLayout, layout_name, sized_layouts
 from tokonomics.fleet.traffic import FleetTraffic
-from tokonomics.money.fleet import FleetOffer, SpotMarket
+from tokonomics.money.purchases import FleetOffer
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.prospects import layout as layout_text
 from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet import Router
 from tokonomics.sizing.buy import reserved_prices, spot_markets, startup_seconds
-from tokonomics.sizing.hosts import Machine, told_apart, usable
+from tokonomics.sizing.hosts import Machine, hosts_of, told_apart, usable
 from tokonomics.sizing.layouts import fitting, weight_choices
 from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 
-_SIZED = 10
-"""Layouts of each class that are sized by simulation: the rest would cost more in closed form."""
+_SIZED = 10  # layouts of each class that are sized by simulation: the rest would cost more in closed form
 DRAIN_S = 120.0
-"""A machine that is no longer needed takes nothing new for so long before it stops (assumed: longer than most answers;
-what is not finished then is answered by another)."""
+"""A machine that is no longer needed takes nothing new for this long before it stops (assumed: longer than most
+answers; what is not finished then is answered by another)."""
 
 
 class MachineKind(Noun):
@@ -54,20 +53,20 @@ class MachineKind(Noun):
     layout: str
     weights: Precision
     kv: Precision
-    max_sequences: PositiveInt | None = None
-    """At a time on a replica, where it is not the engine's own limit."""
-    router: Router = Router.least_outstanding
-    """Before all replicas of this layout."""
-    speed: Speed
-    """How the speed of its replicas is known."""
-    speed_from: tuple[str, ...]
-    """Other GPUs whose kernel timings it is scaled from."""
+    max_sequences: PositiveInt | None = None  # at a time on a replica, where it is not the engine's own limit
+    router: Router = Router.least_outstanding  # in front of all replicas of this layout
+    speed: Speed  # how the speed of its replicas is known
+    speed_from: tuple[str, ...]  # other GPUs whose kernel timings it is scaled from
     replicas: int
-    requests_per_s: dict[str, PositiveFloat]
-    """One machine, by size class, in the fleet for the busiest hour."""
+    requests_per_s: dict[str, PositiveFloat]  # one machine, by size class, in the fleet for the busiest hour
     startup_s: NonNegativeFloat
     price_date: dt.date
     price_stale: bool
+
+    @property
+    def where(self) -> str:
+        """The provider and its region."""
+        return f"{self.provider} {self.region}"
 
 
 _Priced = tuple[FleetOffer, MachineKind, FleetLayout]
@@ -79,30 +78,27 @@ class Machines:
 
     offers: tuple[FleetOffer, ...]
     kinds: dict[str, MachineKind]
-    layouts: dict[str, FleetLayout]
-    """How the replicas of each are served."""
-    e2e_p99_s: float
-    """Of a request in the busiest hour, on the slowest layout: how long a long answer takes."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """By layout: why it is out."""
+    layouts: dict[str, FleetLayout]  # how the replicas of each are served
+    e2e_p99_s: float  # of a request in the busiest hour, on the slowest layout: how long a long answer takes
+    refused: dict[str, str] = field(default_factory=dict)  # by layout: why it is out
 
     def only(self, offers: Sequence[FleetOffer]) -> "Machines":
+        """The machines of these offers."""
         kinds = {offer.name: self.kinds[offer.name] for offer in offers}
         return replace(self, offers=tuple(offers), kinds=kinds)
 
     def counted_less(self, share: float) -> "Machines":
         """The same machines, each counted on for that share."""
 
-        def less(machine: FleetOffer | MachineKind) -> dict[str, dict[str, float]]:
+        def less(machine: FleetOffer | MachineKind) -> dict[str, object]:
             return {"requests_per_s": {name: rate * share for name, rate in machine.requests_per_s.items()}}
 
-        def levels(offer: FleetOffer) -> dict[str, object]:
-            lower = {name: tuple((rate, one * share) for rate, one in levels) for name, levels in offer.levels.items()}
-            return {"levels": lower}
-
         kinds = {name: kind.model_copy(update=less(kind)) for name, kind in self.kinds.items()}
-        offers = tuple(offer.model_copy(update=less(offer) | levels(offer)) for offer in self.offers)
-        return replace(self, offers=offers, kinds=kinds)
+        offers = []
+        for offer in self.offers:
+            levels = {name: tuple((rate, one * share) for rate, one in pairs) for name, pairs in offer.levels.items()}
+            offers.append(offer.model_copy(update={**less(offer), "levels": levels}))
+        return replace(self, offers=tuple(offers), kinds=kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +107,11 @@ class FleetMarket:
 
     today: dt.date
     terms: Sequence[Terms] = tuple(Terms)
-    startup_s: float | None = None
-    """From ordering a machine to its first answer; None estimates it."""
-    interruptions: Interruptions | None = None
-    """Of spot machines; None takes what is known of each."""
+    startup_s: float | None = None  # from ordering a machine to its first answer; None estimates it
+    interruptions: Interruptions | None = None  # of spot machines; None takes what is known of each
     aws_zones: bool = True
     most_zones: int = 4
-    anywhere: bool = False
-    """In several regions at once."""
+    anywhere: bool = False  # in several regions at once
 
 
 def fleet_machines(
@@ -138,11 +131,16 @@ def fleet_machines(
     """Every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
     stocks, unsold = usable(offers, terms, today)
+
+    def standing(deployment: Deployment) -> list[Machine]:
+        """The machines with room for a whole replica, at the prices that count that day."""
+        hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key], today)
+        return [machine for machine in hosts.machines if machine.offer.gpus >= deployment.gpus]
+
     old = [offer.date for offer, refusal in unsold if refusal.kind is Reason.old_price]
     if old and not stocks:
-        newest = max(old)
         fix = f"Give prices of your own ({option('offers', 'mine.csv')}), or run `tokonomics offers --refresh`."
-        raise BadInput(f"every price is over a year old, the newest of {newest}", fix=fix)
+        raise BadInput(f"every price is over a year old, the newest of {max(old)}", fix=fix)
     if not stocks:
         wanted = ", ".join(term.replace("_", " ") for term in terms)
         fix = f"Loosen {option('terms')}, {option('gpu')} or {option('region')}."
@@ -162,16 +160,13 @@ def fleet_machines(
         if (why := why_not_known(deployment, assumed_speeds))
     }
     known = [deployment for deployment in in_one_machine if layout_name(deployment) not in unknown]
-    standing = partial(machines_with_room, stocks, today)
     layouts, refused = sized_layouts(known or in_one_machine, standing, traffic, slos, sized, say)
     sold = list({id(machine.offer): machine.offer for stock in stocks.values() for machine in stock}.values())
     apart = {id(offer): name for offer, name in zip(sold, told_apart(sold), strict=True)}
-    risk = partial(spot_markets, interruptions=market.interruptions, aws_zones=market.aws_zones)
     priced = [
-        (_priced(kind, offer, layout, bought, risk), kind, layout)
+        _machine(offer, apart[id(offer)], bought, layout, market)
         for layout in layouts
         for offer, bought in _terms_of(standing(layout.deployment), terms)
-        for kind in [_kind(offer, apart[id(offer)], layout, market.startup_s, today)]
     ]
     chosen = _worth_a_look([machine for machine in priced if machine[0].prices], market.most_zones, market.anywhere)
     return Machines(
@@ -193,9 +188,10 @@ def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[t
     return found.values()
 
 
-def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None, today: dt.date) -> MachineKind:
+def _machine(offer: Offer, apart: str, terms: Sequence[Terms], layout: FleetLayout, market: FleetMarket) -> _Priced:
+    """A machine with replicas of a layout: at its prices on these terms, and for a person to read."""
     replicas, split = offer.gpus // layout.deployment.gpus, layout_text(layout.deployment)
-    return MachineKind(
+    kind = MachineKind(
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {split}",
         **copied(offer, "provider", "region", "instance", "gpu", "gpus"),
         layout=split,
@@ -205,31 +201,21 @@ def _kind(offer: Offer, apart: str, layout: FleetLayout, startup_s: float | None
         speed_from=speed_from(layout.deployment),
         replicas=replicas,
         requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
-        startup_s=startup_seconds(layout.deployment) if startup_s is None else startup_s,
+        startup_s=startup_seconds(layout.deployment) if market.startup_s is None else market.startup_s,
         price_date=offer.date,
-        price_stale=offer.is_stale(today),
+        price_stale=offer.is_stale(market.today),
     )
-
-
-def _priced(
-    kind: MachineKind,
-    offer: Offer,
-    layout: FleetLayout,
-    terms: Sequence[Terms],
-    markets: Callable[[Offer], tuple[SpotMarket, ...]],
-) -> FleetOffer:
-    return FleetOffer(
+    priced = FleetOffer(
         **copied(kind, "name", "requests_per_s", "replicas", "gpus", "startup_s"),
-        levels={
-            size: tuple((rate, one * kind.replicas) for rate, one in levels) for size, levels in layout.levels.items()
-        },
+        levels={size: tuple((rate, one * replicas) for rate, one in pairs) for size, pairs in layout.levels.items()},
         usd_per_hour=offer.usd_per_hour if Terms.on_demand in terms else None,
         list_usd_per_hour=offer.usd_per_hour,
         reserved=reserved_prices(offer) if Terms.reserved in terms else {},
-        spot=markets(offer) if Terms.spot in terms else (),
+        spot=spot_markets(offer, market.interruptions, market.aws_zones) if Terms.spot in terms else (),
         drain_s=DRAIN_S,
         answer_s=layout.answer_s,
     )
+    return priced, kind, layout
 
 
 def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) -> list[_Priced]:
@@ -237,19 +223,14 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
     groups: dict[tuple[str, int, str], list[_Priced]] = {}
     for machine in priced:
         _, kind, layout = machine
-        place = "" if anywhere else f"{kind.provider} {kind.region}"
-        groups.setdefault((layout.name, kind.gpus, place), []).append(machine)
+        groups.setdefault((layout.name, kind.gpus, "" if anywhere else kind.where), []).append(machine)
     kept: dict[str, _Priced] = {}
-    firm: list[Callable[[FleetOffer], float | None]] = [
-        lambda offer: offer.usd_per_hour,
-        lambda offer: offer.reserved.get("1 year"),
-        lambda offer: offer.reserved.get("3 years"),
-    ]
     for group in groups.values():
-        for price in firm:
-            sold = [machine for machine in group if price(machine[0]) is not None]
+        firm = [{"on demand": offer.usd_per_hour, **offer.reserved} for offer, _, _ in group]
+        for term in ("on demand", "1 year", "3 years"):
+            sold = [(usd, machine) for prices, machine in zip(firm, group, strict=True) if (usd := prices.get(term))]
             if sold:
-                best = min(sold, key=lambda machine: (price(machine[0]), machine[0].name))
+                _, best = min(sold, key=lambda quoted: (quoted[0], quoted[1][0].name))
                 kept[best[0].name] = best
         markets = [
             (market.usd_per_hour, market.p90_to_median, machine[0].name, market.zone, machine)

@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,12 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
+from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.fleet.layouts import FleetLayout
-from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, SpotMarket, finishing_s, gone_s
-from tokonomics.money.fleet_availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
-from tokonomics.serving.fleet import FleetSettings, Outage, Router
+from tokonomics.fleet.traffic import FleetTraffic, class_names
+from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket
+from tokonomics.money.spot_machines import finishing_s, gone_s
+from tokonomics.serving.fleet import FleetSettings, Outage
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
@@ -31,14 +33,14 @@ from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
-MOST_REQUESTS = 300_000
-"""In one replay: a few seconds."""
+MOST_REQUESTS = 300_000  # in one replay: a few seconds
 MOST_HOURS = 24
-_MOST_CHOICES = 1e8
-"""Requests times replicas, since the router looks at each: under ten seconds."""
+_MOST_CHOICES = 1e8  # requests times replicas, since the router looks at each: under ten seconds
 _FEWEST_REQUESTS = 5_000
-_ENOUGH_OF_A_CLASS = 300
-"""Three lie beyond a p99: fewer requests say nothing of a class by itself."""
+_ENOUGH_OF_A_CLASS = 300  # three lie beyond a p99: fewer requests say nothing of a class by itself
+_JUDGED_S = 3600.0  # about a loss: its minutes would drown in the percentiles of a day
+
+Offers = Mapping[str, FleetOffer]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Place:
     away: tuple[Away, ...]
 
     def without(self, *away: Away) -> "Place":
+        """The place with further absences."""
         return replace(self, away=(*self.away, *away))
 
     def is_there(self, at_s: float) -> bool:
@@ -74,33 +77,58 @@ class ReplayCase:
 
     places: Sequence[Place]
     name: str = ""
-    what: str = ""
-    """What is done to it."""
-    expected_per_month: float = 0.0
-    """How often that happens."""
-    judged_s: tuple[float, float] = (0.0, math.inf)
-    """SLOs are judged on the requests that arrive between two moments: minutes of trouble drown in a day."""
+    what: str = ""  # what is done to it
+    expected_per_month: float = 0.0  # how often that happens
+    judged_s: tuple[float, float] = (0.0, math.inf)  # SLOs are judged on the requests that arrive between these
 
 
 class FleetReplay(Noun):
     """What the bought fleet did with its own traffic."""
 
     name: str
-    what: str
-    """What was done to it."""
+    what: str  # what was done to it
     start_hour: NonNegativeFloat
     hours: PositiveFloat
     requests: NonNegativeInt
     answered_share: NonNegativeFloat
-    restarts: NonNegativeInt
-    """Answers begun again on another machine."""
-    expected_per_month: NonNegativeFloat
-    """How often what is done to it happens."""
+    restarts: NonNegativeInt  # answers begun again on another machine
+    expected_per_month: NonNegativeFloat  # how often what is done to it happens
     slo: tuple[SloOutcome, ...]
 
     @property
     def met(self) -> bool:
         return all(slo.met for slo in self.slo) and self.answered_share > 0.99
+
+
+def replayed(
+    plan: FleetPlan,
+    offers: Offers,
+    layouts: Mapping[str, FleetLayout],
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    limits: FleetLimits,
+    replicas: int,
+    seed: int = 0,
+) -> tuple[FleetReplay, ...]:
+    """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
+    window = window_of(traffic.seen, replicas)
+    requests = traffic.requests_in(*window, seed=seed)
+    places = places_of(plan, offers, *window)
+    hours = range(int(window[0] // SECONDS_PER_HOUR), int(np.ceil(window[1] / SECONDS_PER_HOUR)))
+    busiest = max(hours, key=lambda hour: plan.demand[hour % plan.hours])
+    middle_s = (busiest + 0.5) * SECONDS_PER_HOUR - window[0]
+    hit, what, often = with_interruptions(
+        places, offers, limits, plan, busiest_s=middle_s, end_s=window[1] - window[0], seed=seed
+    )
+    that_hour = middle_s - _JUDGED_S / 2, middle_s + _JUDGED_S / 2
+    cases = (
+        ReplayCase(places, "as bought", "nothing goes wrong"),
+        ReplayCase(hit, "with a loss", f"{what}; latencies of that hour", often, that_hour),
+    )
+    classes, class_of = class_names(traffic.up_to_tokens), traffic.class_of(requests)
+    return tuple(
+        replay(case, offers, layouts, requests, classes, class_of, slos, window=window, seed=seed) for case in cases
+    )
 
 
 def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
@@ -123,25 +151,37 @@ def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
     return float(first * SECONDS_PER_HOUR), float(last * SECONDS_PER_HOUR)
 
 
-def places_of(plan: FleetPlan, offers: Mapping[str, FleetOffer], start_s: float, end_s: float) -> list[Place]:
+def places_of(plan: FleetPlan, offers: Offers, start_s: float, end_s: float) -> list[Place]:
     """Every machine of the window and when it is not bought; times count from the window's start."""
     first, last = int(start_s // SECONDS_PER_HOUR), int(np.ceil(end_s / SECONDS_PER_HOUR))
     shift = start_s - first * SECONDS_PER_HOUR
-    made = []
+    places = []
     for purchase in plan.purchases:
         by_hour = [purchase.by_hour[hour % plan.hours] for hour in range(first, last)]
         zone = purchase.place if purchase.terms is Terms.spot else None
-        for place in range(max(by_hour)):
-            away = _unbought(by_hour, place, offers[purchase.offer].drain_s, shift)
-            made.append(Place(purchase.offer, zone, tuple(away)))
-    if not made:
+        for number in range(max(by_hour)):
+            away = _unbought(by_hour, number, offers[purchase.offer].drain_s, shift)
+            places.append(Place(purchase.offer, zone, tuple(away)))
+    if not places:
         raise BadInput("the plan holds no machine in the hours to replay")
-    return made
+    return places
+
+
+def _unbought(by_hour: Sequence[int], number: int, drain_s: float, shift: float) -> list[Away]:
+    """The hours in which no more machines than this number are bought: it takes nothing new from their start on."""
+    edges = np.diff(np.concatenate([[0], np.asarray(by_hour) <= number, [0]]).astype(int))
+    away = []
+    for start, end in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
+        until_s, drain = end * SECONDS_PER_HOUR - shift, drain_s if start else 0.0
+        gone_at_s = max(0.0, start * SECONDS_PER_HOUR - shift) + drain
+        if gone_at_s < until_s:
+            away.append(Away(gone_at_s, until_s, drain))
+    return away
 
 
 def with_interruptions(
     places: Sequence[Place],
-    offers: Mapping[str, FleetOffer],
+    offers: Offers,
     limits: FleetLimits,
     plan: FleetPlan,
     *,
@@ -164,48 +204,52 @@ def with_interruptions(
         return _one_fails(places, present, offers, plan, busiest_s)
     worst = max(held, key=lambda zone: held[zone])
     bought = {(place.offer, place.zone) for place in places}
-    sold = ((offer, market) for offer in offers.values() for market in offer.spot)
-    markets = [(offer, market) for offer, market in sold if (offer.name, market.zone) in bought]
-    taken = {
-        (offer.name, market.zone): drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, limits, rng)
-        for offer, market in markets
-    }
-    number = sum(map(len, taken.values()))
-    for offer, market in markets:
+    taken: dict[tuple[str, str], list[Away]] = {}
+    number = 0
+    for offer, market in [(sold, market) for sold in offers.values() for market in sold.spot]:
+        if (offer.name, market.zone) not in bought:
+            continue
+        away = drawn_interruptions(offer, market, end_s / SECONDS_PER_HOUR, limits, rng)
+        number += len(away)
         if market.zone == worst:
             mean_s = market.interruptions.outage_hours * SECONDS_PER_HOUR
-            taken[offer.name, worst].append(_taken(offer, busiest_s, mean_s, limits))
+            away.append(_taken(offer, busiest_s, mean_s, limits))
+        taken[offer.name, market.zone] = away
     hit = [place if place.zone is None else place.without(*taken[place.offer, place.zone]) for place in places]
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
     what = f"{worst} takes its {plural(machines, 'spot machine')} back at the busiest moment{also}"
-    return hit, what, taken_per_month(plan, offers, worst)
-
-
-def taken_per_month(plan: FleetPlan, offers: Mapping[str, FleetOffer], zone: str) -> float:
-    """How often a zone takes machines of this plan: only what is bought there, while it is held.
-
-    Its offers go together: those of the most frequent one are counted.
-    """
+    # How often: only what is bought there, while it is held. Offers of a zone go together: the most frequent counts.
     per_month = [
         market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, purchase.by_hour)) / plan.hours
         for purchase in plan.purchases
-        if purchase.terms is Terms.spot and purchase.place == zone
+        if purchase.terms is Terms.spot and purchase.place == worst
         for market in offers[purchase.offer].spot
-        if market.zone == zone
+        if market.zone == worst
     ]
-    return max(per_month, default=0.0)
+    return hit, what, max(per_month, default=0.0)
+
+
+def _one_fails(
+    places: Sequence[Place], present: Sequence[Place], offers: Offers, plan: FleetPlan, at_s: float
+) -> tuple[list[Place], str, float]:
+    if not present:
+        return list(places), "nothing", 0.0
+    lost = max(present, key=lambda place: sum(offers[place.offer].requests_per_s.values()))
+    until_s = at_s + NOTICED_S + offers[lost.offer].startup_s
+    hit = [place.without(Away(at_s, until_s, 0.0)) if place is lost else place for place in places]
+    gpu_hours = sum(offers[purchase.offer].gpus * sum(purchase.by_hour) for purchase in plan.purchases)
+    risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
+    return hit, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
 
 
 def drawn_interruptions(
     offer: FleetOffer, market: SpotMarket, hours: float, limits: FleetLimits, rng: np.random.Generator
 ) -> list[Away]:
-    """When a zone takes its machines back over so many hours, and for how long they are missing."""
+    """When a zone takes its machines back over these hours, and for how long they are missing."""
     rate = market.interruptions.per_hour
-    if rate <= 0:
-        return []
     taken: list[Away] = []
-    now = float(rng.exponential(1 / rate))
+    now = float(rng.exponential(1 / rate)) if rate > 0 else hours
     while now < hours:
         outage = float(rng.exponential(market.interruptions.outage_hours))
         taken.append(_taken(offer, now * SECONDS_PER_HOUR, outage * SECONDS_PER_HOUR, limits))
@@ -213,9 +257,14 @@ def drawn_interruptions(
     return taken
 
 
+def _taken(offer: FleetOffer, at_s: float, outage_s: float, limits: FleetLimits) -> Away:
+    # One second at least: the machine is another one, and its answers and cache are lost.
+    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, limits)), finishing_s(offer))
+
+
 def replay(
     case: ReplayCase,
-    offers: Mapping[str, FleetOffer],
+    offers: Offers,
     layouts: Mapping[str, FleetLayout],
     traffic: Trace,
     classes: Sequence[str],
@@ -241,15 +290,18 @@ def replay(
         chosen = np.flatnonzero(goes_to == index)
         if not len(chosen):
             continue
+        # All replicas of a machine go with it.
         own = [place for place, kind in zip(places, kind_of_place, strict=True) if kind == index]
-        served = simulate(
-            layout.deployment,
-            traffic.take(chosen),
-            _settings(own, offers, layout.router),
-            max_sequences=layout.max_sequences,
-            by_priority=urgent is not None,
-            seed=seed,
+        replicas = [place for place in own for _ in range(offers[place.offer].replicas)]
+        outages = tuple(
+            Outage(replica=number, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
+            for number, place in enumerate(replicas)
+            for away in place.away
         )
+        fleet = FleetSettings(replicas=len(replicas), router=layout.router, outages=outages)
+        requests, limit = traffic.take(chosen), layout.max_sequences
+        by_priority = urgent is not None
+        served = simulate(layout.deployment, requests, fleet, max_sequences=limit, by_priority=by_priority, seed=seed)
         status, latencies = served.served.status, request_latencies(served)
         arrival_s, (first_s, last_s) = served.trace.arrival_s, case.judged_s
         counts = (status != REFUSED) & (arrival_s >= first_s) & (arrival_s < last_s)
@@ -258,7 +310,7 @@ def replay(
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
         for slo in slos:
-            # Whoever is never answered waits for ever.
+            # A request that is never answered waits without end.
             waits[slo].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
     size = np.concatenate(sizes)
     return FleetReplay(
@@ -275,7 +327,7 @@ def replay(
 def _routed(
     places: Sequence[Place],
     kind_of_place: Sequence[int],
-    offers: Mapping[str, FleetOffer],
+    offers: Offers,
     traffic: Trace,
     classes: Sequence[str],
     class_of: NDArray[np.int32],
@@ -287,10 +339,16 @@ def _routed(
     edges = {0.0} | {moment for away in absences for moment in (away.at_s - away.notice_s, away.until_s)}
     moments = np.array(sorted(edge for edge in edges if 0 <= edge <= float(traffic.arrival_s[-1])))
     span = np.searchsorted(moments, traffic.arrival_s, side="right") - 1
+    lasts_s = np.diff(np.append(moments, float(traffic.arrival_s[-1])))
     goes_to = np.zeros(len(traffic), np.int64)
     kinds = max(kind_of_place) + 1
-    known: dict[tuple[tuple[tuple[str, int], ...], tuple[float, ...]], dict[str, Floats]] = {}
-    lasts_s = np.diff(np.append(moments, float(traffic.arrival_s[-1])))
+    kind_of = {place.offer: kind for place, kind in zip(places, kind_of_place, strict=True)}
+
+    @cache
+    def shares(numbers: tuple[tuple[str, int], ...], rates: tuple[float, ...]) -> dict[str, Floats]:
+        present = [(offers[name], number) for name, number in numbers]
+        return shared_out(present, dict(zip(classes, rates, strict=True)))[1]
+
     for index, moment in enumerate(moments.tolist()):
         inside = np.flatnonzero(span == index)
         if not len(inside):
@@ -298,68 +356,18 @@ def _routed(
         there = [place for place in places if place.takes_requests(moment)] or list(places)
         numbers = Counter(place.offer for place in there)
         counts = np.bincount(class_of[inside], minlength=len(classes))
-        rates = dict(zip(classes, (counts / max(1.0, lasts_s[index])).tolist(), strict=True))
-        key = (tuple(sorted(numbers.items())), tuple(rates.values()))
-        if key not in known:
-            _, known[key] = shared_out([(offers[name], number) for name, number in numbers.items()], rates)
-        kind_of = {place.offer: kind for place, kind in zip(places, kind_of_place, strict=True)}
-        for place_of_class, name in enumerate(classes):
-            own = inside[class_of[inside] == place_of_class]
+        shared = shares(tuple(numbers.items()), tuple((counts / max(1.0, lasts_s[index])).tolist()))
+        for number, name in enumerate(classes):
+            own = inside[class_of[inside] == number]
             if not len(own):
                 continue
             by_kind = np.zeros(kinds)
-            for offer, share in zip(numbers, known[key][name], strict=True):
+            for offer, share in zip(numbers, shared[name], strict=True):
                 by_kind[kind_of[offer]] += share
             # A class that nothing there can hold waits where most of the fleet is.
             chances = by_kind / by_kind.sum() if by_kind.sum() > 0 else np.bincount(kind_of_place) / len(places)
             goes_to[own] = rng.choice(kinds, size=len(own), p=chances)
     return goes_to
-
-
-def _settings(places: Sequence[Place], offers: Mapping[str, FleetOffer], router: Router) -> FleetSettings:
-    """All replicas of a machine go with it."""
-    outages: list[Outage] = []
-    replicas = 0
-    for place in places:
-        for _ in range(offers[place.offer].replicas):
-            outages += [
-                Outage(replica=replicas, at_s=away.at_s, down_s=away.until_s - away.at_s, notice_s=away.notice_s)
-                for away in place.away
-            ]
-            replicas += 1
-    return FleetSettings(replicas=replicas, router=router, outages=tuple(outages))
-
-
-def _unbought(by_hour: Sequence[int], place: int, drain_s: float, shift: float) -> list[Away]:
-    """The hours in which fewer are bought than this place's number: it takes nothing new from their start on."""
-    edges = np.diff(np.concatenate([[0], np.asarray(by_hour) <= place, [0]]).astype(int))
-    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    away = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        begins = max(0.0, start * SECONDS_PER_HOUR - shift)
-        until = end * SECONDS_PER_HOUR - shift
-        drain = drain_s if start else 0.0
-        if begins + drain < until:
-            away.append(Away(begins + drain, until, drain))
-    return away
-
-
-def _taken(offer: FleetOffer, at_s: float, outage_s: float, limits: FleetLimits) -> Away:
-    # One second at least: the machine is another one, and its answers and cache are lost.
-    return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, limits)), finishing_s(offer))
-
-
-def _one_fails(
-    places: Sequence[Place], present: Sequence[Place], offers: Mapping[str, FleetOffer], plan: FleetPlan, at_s: float
-) -> tuple[list[Place], str, float]:
-    if not present:
-        return list(places), "nothing", 0.0
-    lost = max(present, key=lambda place: sum(offers[place.offer].requests_per_s.values()))
-    until_s = at_s + NOTICED_S + offers[lost.offer].startup_s
-    hit = [place.without(Away(at_s, until_s, 0.0)) if place is lost else place for place in places]
-    gpu_hours = sum(offers[purchase.offer].gpus * sum(purchase.by_hour) for purchase in plan.purchases)
-    risk = gpu_hours / plan.hours * FAILURES_PER_GPU_HOUR * HOURS_PER_MONTH
-    return hit, f"one machine ({lost.offer}) fails at the busiest moment and is replaced", risk
 
 
 def _merged(away: Sequence[Away]) -> list[Away]:
@@ -381,10 +389,3 @@ def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> SloOutcome
     groups = [waits, *(waits[size == index] for index in large)]
     by_group = [judged(slo, group[np.isfinite(group)], int(np.isinf(group).sum())) for group in groups]
     return max(by_group, key=lambda judged: math.inf if judged.delivered_s is None else judged.delivered_s)
-
-
-def busiest_moment(plan: FleetPlan, window: tuple[float, float]) -> float:
-    """The middle of the busiest hour of the window, counted from its start."""
-    first, last = int(window[0] // SECONDS_PER_HOUR), int(np.ceil(window[1] / SECONDS_PER_HOUR))
-    hour = max(range(first, last), key=lambda hour: plan.demand[hour % plan.hours])
-    return (hour + 0.5) * SECONDS_PER_HOUR - window[0]

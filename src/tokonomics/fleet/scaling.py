@@ -9,6 +9,7 @@ what a better forecast could still save.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -21,9 +22,9 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
-from tokonomics.fleet.traffic import MOST_REQUESTS, FleetTraffic, ScalingDay, days_of
-from tokonomics.money.demand import machines_needed
-from tokonomics.money.fleet import FleetOffer, mixed_by_hour
+from tokonomics.fleet.scaling_days import ScalingDay, days_of
+from tokonomics.fleet.traffic import FleetTraffic
+from tokonomics.money.purchases import FleetOffer, machines_needed, mixed_by_hour
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher
@@ -42,66 +43,55 @@ Ints = NDArray[np.int64]
 ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2,
          0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # fmt: skip
 """Above what a way goes by. Below 0: an SLO for the whole day leaves its busiest moments some to miss."""
-_FINE = 0.01
-"""Between rooms of a forecast that is never wrong: nothing else is to stand between it and what it can save."""
+_FINE = 0.01  # between rooms of a perfect forecast: nothing else is to stand between it and what it can save
+MOST_REQUESTS = 200_000
+"""In one simulation, of about thirty, unless that leaves too few replicas: a part of a second each."""
 LOOKS_S = 15.0
 """Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""
-ORDERS_S = 60.0
-"""Between two looks at a schedule: cron's grain."""
-_MOST_GROWTH = 4
-"""Times the replicas of the peak: what the rule may ask for at most."""
+ORDERS_S = 60.0  # between two looks at a schedule: cron's grain
+_MOST_GROWTH = 4  # times the replicas of the peak: what the rule may ask for at most
 _LEAST_REPLICAS = 4
 """That a slice of the traffic is simulated on at its peak: one more or less is a step that a larger fleet has not. More
 of them would take minutes."""
-_AT_CAPACITY = 4_000
-"""Requests of each replica that tell how many are outstanding on one at its capacity."""
-_ENOUGH_REPLICAS = 16
-"""For that, as for a plan (``sizing.load``): more of them even out no better."""
+_AT_CAPACITY = 4_000  # requests of each replica that tell how many are outstanding on one at its capacity
+_ENOUGH_REPLICAS = 16  # for that, as for a plan (``sizing.load``): more of them even out no better
 
 
 class ScalingWay(Noun):
-    """A way to follow the traffic, and what came of it."""
+    """A way to follow the traffic, and how it fared."""
 
     name: str
     terms: Terms = Terms.on_demand
-    room: float
-    """Above what it goes by: the peak, the target, the forecast or the truth."""
+    room: float  # above what it goes by: the peak, the target, the forecast or the truth
     usd_per_day: PositiveFloat
     usd_per_month: PositiveFloat
     replica_hours_per_day: PositiveFloat
     least_replicas: NonNegativeInt
-    most_replicas: NonNegativeInt
-    """Paid for at once, of the traffic simulated."""
+    most_replicas: NonNegativeInt  # paid for at once, of the traffic simulated
     starts: NonNegativeInt
-    short_minutes: NonNegativeFloat
-    """With fewer replicas serving than a perfect forecast shows to be enough."""
+    short_minutes: NonNegativeFloat  # with fewer replicas serving than a perfect forecast shows to be enough
     lag_s: NonNegativeFloat | None
     """From a need for more to as many serving, in the mean over such moments; None where more is never needed."""
     most_lag_s: NonNegativeFloat | None
     ttft_p99_s: float | None
     slo: tuple[SloOutcome, ...]
-    slo_attainment: NonNegativeFloat
-    """Share of the requests that were answered within every SLO."""
+    slo_attainment: NonNegativeFloat  # share of the requests that were answered within every SLO
     met: bool
-    is_perfect: bool = False
-    """Nobody can do this: its forecast is what came."""
+    is_perfect: bool = False  # nobody can do this: its forecast is the traffic itself
 
 
 class ScalingReport(Noun):
     """The ways to follow a day's traffic on one kind of machine."""
 
     machine: str
-    usd_per_hour: PositiveFloat
-    """One replica on demand."""
+    usd_per_hour: PositiveFloat  # one replica on demand
     replicas_per_machine: int
     cold_start_s: NonNegativeFloat
-    requests_per_s: PositiveFloat
-    """Of one replica, as it is counted on in the busiest hour."""
+    requests_per_s: PositiveFloat  # of one replica, as it is counted on in the busiest hour
     traffic: str
     hours: PositiveFloat
     requests: NonNegativeInt
-    simulated_share: PositiveFloat
-    """Of the traffic: dollars and hours are those of all of it."""
+    simulated_share: PositiveFloat  # of the traffic: dollars and hours are those of all of it
     forecast: ForecastError
     ways: tuple[ScalingWay, ...]
 
@@ -121,28 +111,24 @@ class _Case:
     """A day, and what all ways have in common."""
 
     day: ScalingDay
-    share: float
-    """Of the requests that are simulated, on as much smaller a fleet."""
+    share: float  # of the requests that are simulated, on as much smaller a fleet
     layout: FleetLayout
     slos: Sequence[Slo]
-    capacity: Callable[[Floats], Floats]
-    """Requests a second of a replica, in fleets for such rates."""
-    outstanding: Callable[[float], float]
-    """On a replica that has so much room: at its capacity over 1 + room."""
+    capacity: Callable[[Floats], Floats]  # requests a second of a replica, in fleets for these rates
+    outstanding: Callable[[float], float]  # requests on a replica with that much room: at its capacity over 1 + room
     cold_start_s: float
     usd_per_hour: float
-    peak: float
-    """Requests a second of the busiest moment that was seen before the day to judge."""
+    peak: float  # requests a second of the busiest moment that was seen before the day to judge
     seed: int
     known: dict[FleetSettings, bool] = field(default_factory=dict)
 
     @cached_property
     def requests(self) -> Trace:
-        """That are simulated."""
+        """The requests that are simulated."""
         return self.day.requests if self.share == 1 else self.day.requests.sampled(self.share, self.seed)
 
     def needed(self, rates: Floats, room: float) -> Ints:
-        """Replicas for the share simulated of such rates."""
+        """Replicas for the share of these rates that is simulated."""
         load = rates * self.share * (1 + room)
         return np.maximum(1, np.ceil(load / self.capacity(load) - 1e-9)).astype(np.int64)
 
@@ -175,13 +161,18 @@ class _Case:
         limit = self.layout.max_sequences
         return simulate(self.layout.deployment, self.requests, fleet, max_sequences=limit, seed=self.seed, watch=watch)
 
-    def meets(self, fleet: FleetSettings) -> bool:
-        """Whether such a fleet meets every SLO on this day."""
+    def meets(self, follow: "Way", room: float) -> bool:
+        """Whether a way meets every SLO on this day with that room."""
+        fleet = follow(self, room)
         if fleet not in self.known:
             served = self.served(fleet, Watcher(is_settled=sure_to_miss(self.slos, self.requests)))
             ended_early = len(served.trace) < len(self.requests)
             self.known[fleet] = not ended_early and all(slo.met for slo in _judged(served, self.slos))
         return self.known[fleet]
+
+
+Way = Callable[[_Case, float], FleetSettings]
+"""The replicas of a way on a day, by the room it is given."""
 
 
 def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
@@ -200,14 +191,14 @@ def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
 
 
 def require_slos(slos: Sequence[Slo]) -> None:
-    """Refuse to compare ways that nothing tells apart."""
+    """Refuse to compare ways without an SLO to compare them by."""
     if not slos:
         fix = f"Such as {option('slo', 'ttft_p99=1')}."
-        raise BadInput("ways to scale are told apart by the SLOs that they meet", field="scaling", fix=fix)
+        raise BadInput("ways to scale are compared by the SLOs that they meet", field="scaling", fix=fix)
 
 
 def require_on_demand(terms: Sequence[Terms]) -> None:
-    """Refuse to scale what is only sold for long."""
+    """Refuse to scale what is not sold by the hour."""
     if Terms.on_demand not in terms:
         what = "no machine that holds every request is sold on demand: what scales is bought by the hour"
         raise BadInput(what, field="scaling", fix=f"Allow {option('terms', 'on_demand')}.")
@@ -228,38 +219,44 @@ def scaling_ways(
     layout, capacity = machines.layouts[offer.name], partial(_capacity, offer, traffic.demand.mix)
     busiest = float(capacity(np.array([traffic.demand.peak]))[0])
     before, day = days_of(traffic, offer.startup_s + ORDERS_S, seed)
+    requests = max(len(before.requests), len(day.requests))
     rehearsal = _Case(
         day=before,
-        share=_simulated(max(len(before.requests), len(day.requests)), traffic.demand.peak / busiest),
+        share=min(1.0, max(MOST_REQUESTS / requests, _LEAST_REPLICAS / (traffic.demand.peak / busiest))),
         layout=layout,
         slos=slos,
         capacity=capacity,
         outstanding=cache(partial(outstanding, layout, before.requests, busiest, traffic.demand.peak)),
         cold_start_s=offer.startup_s,
         usd_per_hour=price,
-        peak=float(before.came.max()),
+        peak=float(before.rates.max()),
         seed=seed,
     )
     case = replace(rehearsal, day=day, known={})
-    came = day.came
+    rates = day.rates
     say("the day in the simulator: a perfect forecast")
-    true = _ahead_of(came, day.forecasts.shape[1])
+    # Row k is what comes from k on; after the day its last moment stays.
+    moments = np.arange(len(rates))[:, None] + np.arange(day.forecasts.shape[1])
+    true = rates[np.minimum(moments, len(rates) - 1)]
 
-    def known(room: float) -> FleetSettings:
+    def known(case: _Case, room: float) -> FleetSettings:
         return case.scaled(room, True, False, true)
 
     used = _least_room(case, known) if room is None else room
-    enough = case.needed(came, used)
-    perfect = _way(case, "with a perfect forecast", used, known(used), enough, is_perfect=True)
+    enough = case.needed(rates, used)
+    perfect = _way(case, "with a perfect forecast", used, known(case, used), enough, is_perfect=True)
     found: list[ScalingWay] = []
     for name, follow in _WAYS.items():
         say(f"the day before in the simulator: {name}")
-        used = _tuned(rehearsal, partial(follow, rehearsal)) if room is None else room
+        used = ROOMS[min(_least(ROOMS, rehearsal, follow) + 1, len(ROOMS) - 1)] if room is None else room
         say(f"the day in the simulator: {name}")
         found.append(_way(case, name, used, follow(case, used), enough))
-    reserved = min(offer.reserved.items(), key=lambda term: term[1], default=None)
-    if reserved is not None:
-        found.insert(1, _at_price(found[0], f"fixed, reserved {reserved[0]}", reserved[1] / offer.replicas / price))
+    if offer.reserved:  # the same replicas at another price
+        term, reserved_usd = min(offer.reserved.items(), key=lambda quoted: quoted[1])
+        ratio = reserved_usd / offer.replicas / price
+        usd = {"usd_per_day": found[0].usd_per_day * ratio, "usd_per_month": found[0].usd_per_month * ratio}
+        same = {"name": f"fixed, reserved {term}", "terms": Terms.reserved, **usd}
+        found.insert(1, found[0].model_copy(update=same))
     return ScalingReport(
         machine=offer.name,
         usd_per_hour=price,
@@ -270,18 +267,17 @@ def scaling_ways(
         hours=day.hours,
         requests=len(day.requests),
         simulated_share=case.share,
-        forecast=error_of(day.method, day.forecasts, came, day.moment_s),
+        forecast=error_of(day.method, day.forecasts, rates, day.moment_s),
         ways=(*found, perfect),
     )
 
 
-_WAYS: dict[str, Callable[[_Case, float], FleetSettings]] = {
+_WAYS: dict[str, Way] = {
     "fixed for the peak": lambda case, room: FleetSettings(replicas=case.at_the_peak(room), router=case.layout.router),
     "reactive": lambda case, room: case.scaled(room, False, True, case.day.forecasts),
     "predictive": lambda case, room: case.scaled(room, True, False, case.day.forecasts),
     "predictive + reactive": lambda case, room: case.scaled(room, True, True, case.day.forecasts),
 }
-"""Each way's replicas on a day, by the room it is given."""
 
 
 def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer:
@@ -301,14 +297,9 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
 
 
 def _capacity(offer: FleetOffer, mix: dict[str, float], rates: Floats) -> Floats:
-    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for such rates."""
+    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for these rates."""
     by_class = {name: rates * share for name, share in mix.items()}
     return mixed_by_hour(offer, mix, by_class) / offer.replicas
-
-
-def _simulated(requests: int, replicas: float) -> float:
-    """Share of a day's requests that its simulations serve, where its peak takes so many replicas."""
-    return min(1.0, max(MOST_REQUESTS / requests, _LEAST_REPLICAS / replicas))
 
 
 def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float, room: float) -> float:
@@ -329,42 +320,22 @@ def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: flo
     return max(1.0, rate * (outcome(served, with_load=False).e2e_s.mean or 0.0))
 
 
-def _ahead_of(came: Floats, width: int) -> Floats:
-    """What a forecast that is never wrong says: row k is what comes from k on; after the day its last moment stays."""
-    rows = np.minimum(np.arange(len(came))[:, None] + np.arange(width), len(came) - 1)
-    return np.asarray(came[rows])
-
-
-def _tuned(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
-    """The room for the day after: one step more than was needed."""
-    place = _least(ROOMS, lambda room: case.meets(settings(room)))
-    return ROOMS[min(place + 1, len(ROOMS) - 1)]
-
-
-def _least_room(case: _Case, settings: Callable[[float], FleetSettings]) -> float:
+def _least_room(case: _Case, follow: Way) -> float:
     """The least room with which a way meets the SLOs, to a hundredth; the largest of the list where none does."""
-
-    def holds(room: float) -> bool:
-        return case.meets(settings(room))
-
-    place = _least(ROOMS, holds)
-    if not place or not holds(ROOMS[place]):
+    place = _least(ROOMS, case, follow)
+    if not place or not case.meets(follow, ROOMS[place]):
         return ROOMS[place]
     closer: list[float] = [*np.arange(ROOMS[place - 1] + _FINE, ROOMS[place] - _FINE / 2, _FINE).tolist(), ROOMS[place]]
-    return closer[_least(closer, holds)]
+    return closer[_least(closer, case, follow)]
 
 
-def _least(rooms: Sequence[float], holds: Callable[[float], bool]) -> int:
-    """The place of the first that holds, by bisection; the last where none does."""
-    low, high = 0, len(rooms) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(rooms[middle]) else (middle + 1, high)
-    return low
+def _least(rooms: Sequence[float], case: _Case, follow: Way) -> int:
+    """The place of the first room with which a way meets the SLOs, by bisection; the last where none does."""
+    return bisect_left(rooms, True, hi=len(rooms) - 1, key=partial(case.meets, follow))
 
 
 def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
-    """Every request that could be served counts; one that never was took for ever."""
+    """Every request that could be served counts; one that is never answered misses every SLO."""
     latencies, done = request_latencies(served), served.served.status == DONE
     unanswered = int((~done & (served.served.status != REFUSED)).sum())
     return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)
@@ -401,12 +372,6 @@ def _way(
         met=all(slo.met for slo in slos),
         is_perfect=is_perfect,
     )
-
-
-def _at_price(way: ScalingWay, name: str, ratio: float) -> ScalingWay:
-    """The same replicas at another price."""
-    usd = {"usd_per_day": way.usd_per_day * ratio, "usd_per_month": way.usd_per_month * ratio}
-    return way.model_copy(update={"name": name, "terms": Terms.reserved, **usd})
 
 
 def paid_seconds(history: Floats, end_s: float) -> float:

@@ -1,13 +1,8 @@
 """What a fleet is bought for and tried on: the demand by hour and size class, and requests that stand for it.
 
-A trace brings its own hours, lengths and bursts. A demand curve comes with lengths: they are drawn as a plan for its
-busiest hour draws them, split into size classes by prompt and answer together, and arrive at random (Poisson) within
-each hour.
-
-Ways to scale are tried on two days: one to set each way's room, the next to judge it. A log of three days or more is
-judged on its busiest day that has a day before it and a forecast of that (two weeks, in a log of more than eight days).
-A shorter one is cut in halves and forecast from its last minutes. A demand curve is drawn three times: the day, and the
-same day one and two periods before.
+A demand is written as hours × rate (``12x20,12x2``) or as a rate curve (``diurnal:5,peak=3``), over a week unless told.
+It comes with lengths: they are drawn as a plan for its busiest hour draws them, split into size classes by prompt and
+answer together, and arrive at random (Poisson) within each hour. A trace brings its own hours, lengths and bursts.
 """
 
 import math
@@ -17,18 +12,108 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.errors import BadInput
-from tokonomics.money.demand import EVERY_SIZE, HOURS_PER_WEEK, Demand, class_names, demand_from_trace
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.money.purchases import EVERY_SIZE, MOST_HOURS, MOST_RATE, BatchWork, Demand, demand_of, require_hours
 from tokonomics.sizing.load import Load, cut_to_context, load_of_log, load_of_shape
-from tokonomics.traffic.arrivals import RECENT, Arrivals, by_period, by_trend, draw_arrivals, rates_by_moment
+from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
+from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.lengths import Lengths
-from tokonomics.traffic.trace import MOST_TOKENS, Counts, Floats, Trace, make_trace
+from tokonomics.traffic.trace import MOST_TOKENS, Counts, Trace, make_trace
 from tokonomics.traffic.workload import lengths_text, workload_of
-from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
+from tokonomics.units import SECONDS_PER_HOUR, count
 
-_FEW = 1_000
-"""A class with fewer requests in the busiest hour is measured on all of them."""
+HOURS_PER_WEEK = 168
+_FEW = 1_000  # a class with fewer requests in the busiest hour is measured on all of them
+_MOST_BATCH_TOKENS = 1e15
+
+
+def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> Demand:
+    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``.
+
+    Over a week unless told, or over all the hours that were written where they are more.
+    """
+    require_hours(HOURS_PER_WEEK if hours is None else hours)
+    if is_curve(text):
+        arrivals = parse_arrivals(text, field)
+        if arrivals.at_once is not None:
+            raise BadInput("a burst has no rate", field=field, fix="Write such as diurnal:5,peak=3 or 12x20,12x2.")
+        times_s = (arrivals.start_s + hour * SECONDS_PER_HOUR for hour in range((hours or HOURS_PER_WEEK) + 1))
+        expected = [arrivals.curve.by(at_s) for at_s in times_s]
+        return demand_of((np.diff(expected) / SECONDS_PER_HOUR).tolist())
+    steps = [_step(part, field) for part in text.split(",")]
+    written = sum(length for length, _ in steps)
+    if hours is None and written > MOST_HOURS:
+        fix = f"Write at most {MOST_HOURS}: they repeat. Or give {option('hours')}, for the first of them."
+        raise BadInput(f"has {written:,} hours", field=field, fix=fix)
+    pattern = np.repeat([rate for _, rate in steps], [length for length, _ in steps])
+    return demand_of(np.resize(pattern, hours or max(HOURS_PER_WEEK, written)).tolist())
+
+
+def is_curve(text: str) -> bool:
+    """Whether a demand is written as a rate curve, such as ``diurnal:5,peak=3``, and not as hours × rate."""
+    return text.split(",", 1)[0].partition(":")[0].strip().isalpha()
+
+
+def _step(part: str, field: str) -> tuple[int, float]:
+    hours, _, rate = part.strip().lower().partition("x")
+    try:
+        step = int(hours), float(rate)
+    except ValueError:
+        step = 0, 0.0
+    if not (1 <= step[0] <= MOST_HOURS and 0 <= step[1] <= MOST_RATE):
+        fix = "Write such as 12x20,12x2: twelve whole hours at 20 requests a second, twelve at 2. Steady: 24x20."
+        raise BadInput(f"'{shorten(part)}' is not HOURSxRATE", field=field, fix=fix)
+    return step
+
+
+def parse_batch_work(text: str, tokens_per_request: float) -> BatchWork:
+    """``2B,start=20h,deadline=10h``: tokens a day, in and out, from that hour on and done that many hours later."""
+    examples = "500M (tokens a day), 2B,start=20h,deadline=10h"
+    phrase = read_options(Phrase(text, "", None, {}, "batch_work", examples), text)
+    phrase.allow("start", "deadline")
+    tokens = phrase.tokens(None, 1, _MOST_BATCH_TOKENS)
+    start_s = phrase.time_s("start", 0, 23 * SECONDS_PER_HOUR, 0.0)
+    deadline_s = phrase.time_s("deadline", SECONDS_PER_HOUR, 24 * SECONDS_PER_HOUR, 24.0 * SECONDS_PER_HOUR)
+    if start_s % SECONDS_PER_HOUR or deadline_s % SECONDS_PER_HOUR:
+        raise phrase.wrong("start= and deadline= are whole hours")
+    return BatchWork(
+        tokens_per_day=tokens,
+        requests_per_day=tokens / tokens_per_request,
+        start_hour=int(start_s // SECONDS_PER_HOUR),
+        deadline_hours=int(deadline_s // SECONDS_PER_HOUR),
+    )
+
+
+def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:
+    """A trace's own hours; the last one counts if half of it was seen, at the rate seen.
+
+    ``up_to_tokens`` splits the requests into classes by prompt and answer together.
+    """
+    if not len(trace):
+        raise BadInput("there is no request in it", where=trace.source)
+    seen_s = max(trace.duration_s, 1.0)
+    hours = max(1, round(seen_s / SECONDS_PER_HOUR))
+    if hours > MOST_HOURS:
+        fix = f"Cut it: a fleet is planned for at most {MOST_HOURS} hours, which repeat."
+        raise BadInput(f"lasts {hours:,} hours", where=trace.source, fix=fix)
+    place = np.floor((trace.arrival_s - trace.arrival_s[0]) / SECONDS_PER_HOUR).astype(np.int64)
+    # The first always counts, by what was seen of it.
+    watched = np.clip(seen_s - SECONDS_PER_HOUR * np.arange(hours), 0.0, SECONDS_PER_HOUR)
+    class_of = _class_numbers(trace, sorted(up_to_tokens))
+    rates = {}
+    for number, name in enumerate(class_names(up_to_tokens)):
+        arrived = np.bincount(place[class_of == number], minlength=hours)[:hours]
+        rates[name] = tuple((arrived / watched).tolist())
+    return Demand(rates=rates)
+
+
+def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
+    """``(4000,)`` → "≤ 4,000 tokens", "> 4,000 tokens"."""
+    limits = sorted(up_to_tokens)
+    if not limits:
+        return (EVERY_SIZE,)
+    return (*(f"≤ {count(limit)} tokens" for limit in limits), f"> {count(limits[-1])} tokens")
 
 
 @dataclass(frozen=True)
@@ -36,18 +121,13 @@ class FleetTraffic:
     """A demand and the requests behind it."""
 
     demand: Demand
-    samples: dict[str, Trace]
-    """Of each class that has requests: what capacity is measured on."""
+    samples: dict[str, Trace]  # of each class that has requests: what capacity is measured on
     up_to_tokens: tuple[int, ...]
-    trace: Trace | None = None
-    """The log itself, where there is one."""
+    trace: Trace | None = None  # the log itself, where there is one
     source: str = ""
-    left_out_share: float = 0.0
-    """Of the requests: longer than the model's context, so that no machine takes them."""
-    arrivals: Arrivals | None = None
-    """How requests of a curve with minutes arrive; None: at the rate of their hour."""
-    lasts_s: float = 0.0
-    """How long made-up requests should last."""
+    left_out_share: float = 0.0  # of the requests: longer than the model's context, so that no machine takes them
+    arrivals: Arrivals | None = None  # how requests of a curve with minutes arrive; None: at the rate of their hour
+    lasts_s: float = 0.0  # how long made-up requests should last
 
     def load_of(self, name: str) -> Load:
         """The load of a class in its busiest hour, as a plan takes it; of a log enough requests to tell a p99."""
@@ -59,7 +139,7 @@ class FleetTraffic:
 
     def class_of(self, trace: Trace) -> Counts:
         """The number of each request's class."""
-        return _of_class(trace, self.up_to_tokens)
+        return _class_numbers(trace, self.up_to_tokens)
 
     @property
     def seen(self) -> Demand:
@@ -112,8 +192,8 @@ def traffic_from_trace(
     busiest = int(np.argmax(demand.total))
     peak = trace.window(busiest * SECONDS_PER_HOUR, (busiest + 1) * SECONDS_PER_HOUR)
     samples = {}
-    for index, name in enumerate(class_names(limits)):
-        busy, whole = (part.take(np.flatnonzero(_of_class(part, limits) == index)) for part in (peak, trace))
+    for number, name in enumerate(class_names(limits)):
+        busy, whole = (part.take(np.flatnonzero(_class_numbers(part, limits) == number)) for part in (peak, trace))
         sample = busy if len(busy) >= _FEW else whole
         if len(sample) > 1:
             samples[name] = sample
@@ -135,145 +215,27 @@ def traffic_from_curve(
     load = load_of_shape(demand.peak, inputs, outputs, seed=seed)
     drawn, cut = (load.trace, 0) if context is None else cut_to_context(load.trace, context)
     fits = _fit(drawn, context)
-    place = np.where(fits, _of_class(drawn, limits), -1)
+    class_of = np.where(fits, _class_numbers(drawn, limits), -1)
     rates, samples = {}, {}
-    for index, name in enumerate(class_names(limits)):
-        own = np.flatnonzero(place == index)
+    for number, name in enumerate(class_names(limits)):
+        own = np.flatnonzero(class_of == number)
         if len(own) > 1:
             rates[name] = tuple(rate * len(own) / len(drawn) for rate in demand.total)
             samples[name] = drawn.take(own)
-    source = lengths_text(drawn, cut)
-    left_out = 1 - float(fits.mean())
+    source, left_out = lengths_text(drawn, cut), 1 - float(fits.mean())
     return FleetTraffic(Demand(rates=rates), samples, limits, None, source, left_out, arrivals, load.lasts_s)
 
 
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:
-    fits: NDArray[np.bool_] = _tokens(trace) <= (MOST_TOKENS * 2 if context is None else context)
+    """Which requests fit the model's context."""
+    tokens = trace.input_tokens + trace.output_tokens
+    fits: NDArray[np.bool_] = tokens <= (MOST_TOKENS * 2 if context is None else context)
     if len(trace) and not fits.any():
-        what = f"requests of {int(_tokens(trace).min()):,} tokens or more exceed the model's {context:,} of context"
+        what = f"requests of {int(tokens.min()):,} tokens or more exceed the model's {context:,} of context"
         raise BadInput(what, where=trace.source)
     return fits
 
 
-def _of_class(trace: Trace, limits: Sequence[int]) -> Counts:
-    return np.searchsorted(np.asarray(limits, np.int64), _tokens(trace)).astype(np.int32)
-
-
-def _tokens(trace: Trace) -> Counts:
-    total: Counts = trace.input_tokens + trace.output_tokens
-    return total
-
-
-MOMENT_S, SHORT_MOMENT_S = 300.0, 60.0
-"""What is forecast at once: five minutes of a day (288, each of hundreds of requests where a fleet is worth scaling);
-one where only the last minutes tell."""
-MOST_REQUESTS = 200_000
-"""In one simulation, of about thirty, unless that leaves too few replicas: a part of a second each."""
-
-_MEAN = "the mean of all that were seen"
-
-
-@dataclass(frozen=True)
-class ScalingDay:
-    """Traffic, and what could be known of it before."""
-
-    requests: Trace
-    came: Floats
-    """Requests a second in each moment."""
-    forecasts: Floats
-    """Row k: of moments k, k + 1, …, made when k begins."""
-    moment_s: float
-    method: str
-    what: str
-
-    @property
-    def hours(self) -> float:
-        return len(self.came) * self.moment_s / SECONDS_PER_HOUR
-
-
-def days_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> tuple[ScalingDay, ScalingDay]:
-    """The day before and the day, with forecasts that reach as far ahead as an order takes, and one moment more."""
-    if traffic.trace is not None:
-        return _of_log(traffic.trace, ahead_s)
-    demand = traffic.demand
-    days = max(1, math.ceil(demand.hours / 24))
-    busiest = int(np.argmax(demand.total)) // 24
-    drawn = [_drawn(traffic, busiest * DAY_S, (seed, draw)) for draw in (2, 1, 0)]
-    moments = int(DAY_S / MOMENT_S)
-    rates = np.concatenate([rates_by_moment(part.arrival_s, MOMENT_S, moments) for part in drawn])
-    method = f"the same moment {'a week' if _period_hours(demand) > 24 else 'a day'} before, {_MEAN}"
-    what = f"the busiest day of {plural(days, 'day')}, drawn anew for the forecast, to set the room and to judge"
-    first, second = (
-        _whole_day(part, rates, place, 1, ahead_s, method, what) for place, part in enumerate(drawn[1:], start=1)
-    )
-    return first, second
-
-
-def _whole_day(
-    requests: Trace, rates: Floats, day: int, period_days: int, ahead_s: float, method: str, what: str
-) -> ScalingDay:
-    """A day of several, forecast from those before it."""
-    moments = int(DAY_S / MOMENT_S)
-    ahead = math.ceil(ahead_s / MOMENT_S) + 1
-    forecasts = by_period(rates[: (day + 1) * moments], day * moments, ahead, period_days * moments)
-    return ScalingDay(requests, rates[day * moments : (day + 1) * moments], forecasts, MOMENT_S, method, what)
-
-
-def _of_log(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
-    days = int(log.duration_s // DAY_S)
-    if days < 3:
-        return _by_its_minutes(log, ahead_s)
-    period_days = 7 if days > 8 else 1
-    moments = int(DAY_S / MOMENT_S)
-    rates = rates_by_moment(log.arrival_s, MOMENT_S, days * moments)
-    by_day = rates.reshape(days, moments).sum(axis=1)
-    day = period_days + 1 + int(np.argmax(by_day[period_days + 1 :]))
-    method = f"the same moment {'a week' if period_days == 7 else 'a day'} before, {_MEAN}"
-    first, second = (
-        _whole_day(
-            log.window(one * DAY_S, (one + 1) * DAY_S), rates, one, period_days, ahead_s, method,
-            f"day {day + 1} of the log, with the room of day {day}",
-        )
-        for one in (day - 1, day)
-    )  # fmt: skip
-    return first, second
-
-
-def _by_its_minutes(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
-    """The halves of a short log after its first minutes, which the first forecast is made from."""
-    half = (int(log.duration_s // SHORT_MOMENT_S) - RECENT) // 2
-    if half < RECENT:
-        what = f"lasts {log.duration_s / 60:.0f} minutes: too short to see how a fleet follows it"
-        raise BadInput(
-            what, where=log.source, fix=f"Half an hour ({3 * RECENT} minutes) is the least, days are better."
-        )
-    ahead = math.ceil(ahead_s / SHORT_MOMENT_S) + 1
-    rates = rates_by_moment(log.arrival_s, SHORT_MOMENT_S, RECENT + 2 * half)
-    method = f"the line through the last {RECENT} minutes"
-    what = "the second half of the log, with the room of the first"
-
-    def part(begin: int) -> ScalingDay:
-        until = begin + half
-        requests = log.window(begin * SHORT_MOMENT_S, until * SHORT_MOMENT_S)
-        forecasts = by_trend(rates[:until], begin, ahead)
-        return ScalingDay(requests, rates[begin:until], forecasts, SHORT_MOMENT_S, method, what)
-
-    return part(RECENT), part(RECENT + half)
-
-
-def _period_hours(demand: Demand) -> int:
-    """After how long a curve repeats: a week where its days differ."""
-    rates = np.resize(np.asarray(demand.total), HOURS_PER_WEEK).reshape(7, 24)
-    return 24 if np.allclose(rates, rates[0]) else HOURS_PER_WEEK
-
-
-def _drawn(traffic: FleetTraffic, start_s: float, seed: tuple[int, int]) -> Trace:
-    """A day of a curve's requests."""
-    chance = np.random.SeedSequence(seed)
-    if traffic.arrivals is None or EVERY_SIZE not in traffic.samples:
-        return traffic.requests_in(start_s, start_s + DAY_S, seed=int(chance.generate_state(1)[0]))
-    arrivals = replace(traffic.arrivals, start_s=traffic.arrivals.start_s + start_s)
-    arrival_s = draw_arrivals(arrivals, duration_s=DAY_S, seed=chance)
-    sample = traffic.samples[EVERY_SIZE]
-    chosen = np.random.default_rng(chance.spawn(1)[0]).integers(len(sample), size=len(arrival_s))
-    return make_trace(arrival_s, sample.input_tokens[chosen], sample.output_tokens[chosen], source=traffic.source)
+def _class_numbers(trace: Trace, limits: Sequence[int]) -> Counts:
+    tokens = trace.input_tokens + trace.output_tokens
+    return np.searchsorted(np.asarray(limits, np.int64), tokens).astype(np.int32)

@@ -25,12 +25,11 @@ from tokonomics.types import Noun
 
 
 class LoraStep(Noun):
-    """A decode step whose sequences use so many adapters."""
+    """A decode step whose sequences use a number of adapters."""
 
     adapters: NonNegativeInt
     step_s: PositiveFloat
-    slower: float
-    """Share by which it is longer than without adapters."""
+    slower: float  # share by which it is longer than without adapters
 
 
 class Lora(Noun):
@@ -38,22 +37,16 @@ class Lora(Noun):
 
     rank: PositiveInt
     adapters: PositiveInt
-    bytes_each: NonNegativeFloat
-    """Over all GPUs of a replica."""
-    kv_bytes: NonNegativeInt
-    """Left for KV with all adapters loaded; over all GPUs."""
+    bytes_each: NonNegativeFloat  # over all GPUs of a replica
+    kv_bytes: NonNegativeInt  # left for KV with all adapters loaded; over all GPUs
     kv_bytes_without: NonNegativeInt
     batch: PositiveInt
     context: PositiveInt
-    sequences: NonNegativeInt
-    """Of that context, that fit at once."""
+    sequences: NonNegativeInt  # of that context, that fit at once
     sequences_without: NonNegativeInt
-    mixed: NonNegativeFloat
-    """Adapters that a batch of that size uses in the mean, from the tenants' shares."""
-    steps: tuple[LoraStep, ...]
-    """Without any, with one, with as many as the batch mixes in the mean, and with as many as it can."""
-    most_adapters: NonNegativeInt
-    """The most that leave room for the batch at that context; more can wait in the host's memory."""
+    mixed: NonNegativeFloat  # adapters that a batch of that size uses in the mean, from the tenants' shares
+    steps: tuple[LoraStep, ...]  # with no adapter, one, as many as the batch mixes in the mean, and all that it can
+    most_adapters: NonNegativeInt  # that leave room for the batch at that context; more can wait in the host's memory
 
 
 class LoraLever(Noun):
@@ -104,7 +97,7 @@ def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[floa
 
 
 def distinct_adapters(shares: Sequence[float], batch: float) -> float:
-    """How many adapters a batch of random requests uses in the mean: each is in it unless nobody asks for it."""
+    """How many adapters a batch of random requests uses in the mean: all but those that nobody in it asks for."""
     return math.fsum(1.0 - math.pow(1.0 - share, batch) for share in shares)
 
 

@@ -3,12 +3,12 @@
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
 simulated on as few replicas as keep up and meet the SLOs: the bill and the latencies are of the same fleet. One
 that meets them on no number of replicas has no bill, and says what breaks. Where no SLO is set, fewer replicas
-that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are told apart.
+that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are marked.
 How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
@@ -40,8 +40,7 @@ from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, pl
 TTLS_S = (60.0, 300.0, 900.0, 3600.0)
 """From a minute to an hour; five minutes and an hour are what API providers sell (Anthropic, prompt caching)."""
 _SAME = 1e-9
-_SIZES = 24
-"""Points of the curve of hits against size."""
+_SIZES = 24  # points of the curve of hits against size
 
 
 class CacheSetting(Noun):
@@ -59,33 +58,24 @@ class CacheRow(Noun):
 
     setting: CacheSetting
     replicas: PositiveInt
-    """Which the figures up to ``outcome`` are of: those it needs, or as many as were asked for; the fewest that keep up
+    """Those of the figures up to ``outcome``: those it needs, or as many as were asked for; the fewest that keep up
     where no number meets the SLOs."""
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
-    cached_share: NonNegativeFloat
-    """Of the prompt tokens of answered requests."""
-    computed_tokens_per_hour: NonNegativeFloat
-    """Prompt tokens that had to be computed."""
-    prefill_replicas: NonNegativeFloat
-    """Replicas' worth of time that prompts take."""
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
+    cached_share: NonNegativeFloat  # of the prompt tokens of answered requests
+    computed_tokens_per_hour: NonNegativeFloat  # prompt tokens that had to be computed
+    prefill_replicas: NonNegativeFloat  # replicas' worth of time that prompts take
     tier_hits: tuple[TierHits, ...]
     outcome: Outcome
     needs: PositiveInt | None
     """The fewest replicas that keep up and meet the SLOs; None: no number of them does."""
-    breaks: str | None
-    """The SLO that is missed then, in words."""
-    ttft_s: Spread
-    """On those, as the two below; on the fewest that keep up where there are none."""
+    breaks: str | None  # the SLO that is missed then, in words
+    ttft_s: Spread  # on the replicas it needs, as the two below; on the fewest that keep up where there are none
     tpot_s: Spread
     e2e_s: Spread
-    bill: CostTree | None
-    """Of an hour of those, memories included."""
+    bill: CostTree | None  # of an hour of those, memories included
     usd_per_mtok: float | None
-    usd_per_job: float | None = None
-    """Of traffic in sessions."""
-    sessions: SessionOutcome | None = None
-    """On the replicas that it needs, or on the fewest that keep up."""
+    usd_per_job: float | None = None  # of traffic in sessions
+    sessions: SessionOutcome | None = None  # on the replicas that it needs, or on the fewest that keep up
 
 
 class Slower(Noun):
@@ -107,12 +97,11 @@ class SizePoint(Noun):
 
 
 class TtlPoint(Noun):
-    """The same, without a limit of size, where what is not used for so long is let go."""
+    """The same, without a limit of size, where what is not used for ``ttl_s`` is let go."""
 
     ttl_s: float | None
     share: NonNegativeFloat
-    held_bytes: NonNegativeFloat
-    """The most it has to hold."""
+    held_bytes: NonNegativeFloat  # the most it has to hold
 
 
 class PrefixCacheLever(Noun):
@@ -130,10 +119,8 @@ class PrefixCacheLever(Noun):
     """From the first row to the cheapest; of equals the quickest to the first token. Where no SLO is set, only to
     one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
     SLO."""
-    best: str | None
-    """None where no setting meets the SLOs."""
-    slower: Slower | None
-    """Cheaper still, but later."""
+    best: str | None  # None where no setting meets the SLOs
+    slower: Slower | None  # cheaper still, but later
     sizes: tuple[SizePoint, ...]
     ttls: tuple[TtlPoint, ...]
     break_evens: tuple[TierBreakEven, ...]
@@ -167,8 +154,8 @@ def prefix_cache_lever(
     load, attempts = load_of_requests(trace), Attempts()
 
     def setup(setting: CacheSetting) -> Setup:
-        memories = setting.tiers or None
-        return Setup(deployment, load, slos=tuple(slos), prefix_cache=setting.prefix_cache, tiers=memories)
+        kept = copied(setting, "prefix_cache", "router")
+        return Setup(deployment, load, slos=tuple(slos), tiers=setting.tiers or None, **kept)
 
     def needed(setting: CacheSetting) -> _CacheFleet:
         say(f"the replicas it takes: {setting.name}")
@@ -178,8 +165,7 @@ def prefix_cache_lever(
     def row(setting: CacheSetting, fleet: _CacheFleet) -> CacheRow:
         say(f"{setting.name} on {plural(fleet.sized.replicas, 'replica')}")
         setting = setting.model_copy(update={"router": fleet.sized.router})
-        routed = replace(setup(setting), router=fleet.sized.router)
-        return _row(routed, setting, replicas or fleet.sized.replicas, fleet, usd_per_replica_hour)
+        return _row(setup(setting), setting, replicas or fleet.sized.replicas, fleet, usd_per_replica_hour)
 
     fleets = [needed(setting) for setting in plain]
     if (replicas or 1) == max(fleet.sized.replicas for fleet in fleets) == 1:
@@ -187,7 +173,11 @@ def prefix_cache_lever(
     rows = [row(setting, fleet) for setting, fleet in zip(plain, fleets, strict=True)]
     # Slower memories come behind the router that does better: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
-    rows += [row(setting, needed(setting)) for setting in _with_tiers(base, tiers)]
+    # Every choice of the memories: which of them pay is not known before.
+    for chosen in (some for count in range(1, len(tiers) + 1) for some in combinations(tiers, count)):
+        sizes = (f"{price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB" for price in chosen)
+        with_tiers = base.model_copy(update={"name": f"  + {' + '.join(sizes)}", "tiers": chosen})
+        rows.append(row(with_tiers, needed(with_tiers)))
     prompt = [row for row in rows if row.bill and (slos or max(_times(row, rows[0])) <= 1 + _SAME)]
     # At the same bill, the cache with the fewest parts: rows begin without one, and each adds to those before it.
     best = min(prompt, key=lambda one: (_cost_then_wait(one)[0], one is rows[0]), default=None)
@@ -217,14 +207,14 @@ def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
         return ()
     block_bytes = trace.prefix.block_tokens * bytes_per_token
     _, most = found_share(trace)
-    sizes = np.unique(np.geomspace(max(1, most // 2000), max(2, most), _SIZES).astype(np.int64))
+    sizes = np.unique(np.geomspace(max(1, most // 2000), max(2, most), _SIZES).astype(np.int64)).tolist()
     return tuple(
-        SizePoint(size_bytes=float(blocks * block_bytes), share=found_share(trace, int(blocks))[0]) for blocks in sizes
+        SizePoint(size_bytes=float(blocks * block_bytes), share=found_share(trace, blocks)[0]) for blocks in sizes
     )
 
 
 def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TTLS_S) -> tuple[TtlPoint, ...]:
-    """One cache without a limit that lets go of what was not used for so long; the last point: of nothing."""
+    """One cache without a limit that lets go of what was not used for each time; the last point: of nothing."""
     if trace.prefix is None:
         return ()
     block_bytes, points = trace.prefix.block_tokens * bytes_per_token, []
@@ -278,14 +268,6 @@ def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
         return late.p99 / now.p99 if late.p99 is not None and now.p99 else 1.0
 
     return times(row.ttft_s, plain.ttft_s), times(row.tpot_s, plain.tpot_s), times(row.e2e_s, plain.e2e_s)
-
-
-def _with_tiers(base: CacheSetting, tiers: Sequence[TierPrice]) -> Iterator[CacheSetting]:
-    """Every choice of the memories: which of them pay is not known before."""
-    for count in range(1, len(tiers) + 1):
-        for chosen in combinations(tiers, count):
-            sizes = (f"{price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB" for price in chosen)
-            yield base.model_copy(update={"name": f"  + {' + '.join(sizes)}", "tiers": chosen})
 
 
 def _row(

@@ -20,7 +20,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
 from tokonomics.catalog.layers import Precision
-from tokonomics.levers.lever_list import Lever, all_levers, billed, moved
+from tokonomics.levers.lever_list import Lever, all_levers, moved
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
@@ -38,17 +38,15 @@ NOT_SCORED = "no score is published for this model or its family"
 
 
 class QualityKept(Noun):
-    """Of the model as it was published."""
+    """How much of the quality of the model as published is kept."""
 
-    share: float | None
-    """1: nothing is lost; None: not scored."""
-    said: str
-    """By whose word."""
+    share: float | None  # 1: nothing is lost; None: not scored
+    said: str  # by whose word
     scores: tuple[Recovery, ...] = ()
 
 
 def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
-    """What is left where a change moves a setup's precisions; of those that it leaves alone nothing is said."""
+    """What a change of precisions keeps of the model's quality; a precision that stays as it was loses nothing."""
     model = after.model
     fewer = []
     if after.weights.is_below(before.weights) and after.weights.is_below(model.served):
@@ -64,8 +62,7 @@ def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
     return QualityKept(share=share, said="; ".join(recovery_text(found, model) for found in scores), scores=scores)
 
 
-CHUNK = 1000
-"""Prompt tokens by which the effect on arithmetic is told."""
+CHUNK = 1000  # prompt tokens whose time shows the effect on arithmetic
 _BUYING = {
     "commit": "no commitment in the three cheapest regions is cheaper than {}",
     "spot": "with the share of spot that this workload bears, none of the three cheapest regions is cheaper than {}",
@@ -75,20 +72,15 @@ _BUYING = {
 class Effects(Noun):
     """What a change of the deployment does before any traffic: bytes, arithmetic, and room for sequences, apart."""
 
-    weight_bytes_before: PositiveFloat
-    """On one GPU."""
+    weight_bytes_before: PositiveFloat  # on one GPU
     weight_bytes_after: PositiveFloat
-    batch: NonNegativeFloat
-    """At which steps are compared: what ran before the change."""
-    step_s_before: PositiveFloat
+    batch: NonNegativeFloat  # at which steps are compared: what ran before the change
+    step_s_before: PositiveFloat  # a decode step of that batch: mostly bytes
     step_s_after: PositiveFloat
-    """A decode step of that batch: mostly bytes."""
-    prompt_s_before: PositiveFloat
+    prompt_s_before: PositiveFloat  # ``CHUNK`` tokens of a prompt: mostly arithmetic
     prompt_s_after: PositiveFloat
-    """``CHUNK`` tokens of a prompt: mostly arithmetic."""
-    sequences_before: float
+    sequences_before: float  # of mean length, for which the memory has room: the batch
     sequences_after: float
-    """Of mean length, for which the memory has room: the batch."""
 
 
 class Pulled(Noun):
@@ -99,16 +91,12 @@ class Pulled(Noun):
     effort: str
     risk: str
     quality: str
-    bill: Bill | None
-    """None where it does not apply, or misses an SLO."""
-    reason: Marked | None
-    """Why there is no bill."""
+    bill: Bill | None  # None where it does not apply, or misses an SLO
+    reason: Marked | None  # why there is no bill
     saved_usd_per_month: float
     saved_share: float
-    effects: Effects | None
-    """Of levers on the deployment."""
-    kept: QualityKept | None = None
-    """What it keeps of the model's quality; None where it does not apply."""
+    effects: Effects | None  # of levers on the deployment
+    kept: QualityKept | None = None  # of the model's quality; None where it does not apply
 
 
 class Ranking(Noun):
@@ -117,12 +105,9 @@ class Ranking(Noun):
     now: Bill
     levers: tuple[Pulled, ...]
     together: Bill
-    taken: tuple[str, ...]
-    """Those that lower the bill on top of each other, in that order."""
-    saved_share: float
-    """Together."""
-    sum_of_shares: float
-    """Of the same levers, each alone: what a list of percentages would add up to."""
+    taken: tuple[str, ...]  # those that lower the bill on top of each other, in that order
+    saved_share: float  # together
+    sum_of_shares: float  # of the same levers, each alone: what a list of percentages would add up to
 
 
 @dataclass(frozen=True)
@@ -158,6 +143,45 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
     return Ranked(ranking, end)
 
 
+def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
+    """One lever on the setup: its bill, or why it has none."""
+    changed = lever.apply(setup)
+    made = changed if isinstance(changed, NotServed) else bills.of(changed)
+    if isinstance(made, Bill) and made.bought == now.bought and lever.knob in _BUYING:
+        made = NotServed(Reason.nothing_to_change, _BUYING[lever.knob].format(now.bought))
+    bill = made if isinstance(made, Bill) else None
+    effects = None
+    if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
+        effects = effects_of(setup, changed.deployment, now.batch)
+    return Pulled(
+        **copied(lever, "name", "knob", "effort", "risk", "quality"),
+        bill=bill,
+        reason=made.reason if isinstance(made, NotServed) else None,
+        saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
+        saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
+        effects=effects,
+        kept=quality_kept(setup.deployment, changed.deployment) if isinstance(changed, Setup) else None,
+    )
+
+
+def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
+    room = lever.bill.load_share if lever.bill and lever.bill.load_share is not None else 1.0
+    return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
+
+
+def taken_on_top(
+    lever: Lever, setup: Setup, usd_per_month: float, bills: Bills, above: float
+) -> tuple[Setup, Bill] | str:
+    """The setup with one lever more and its bill, or why the lever is not taken: its bill is too far above the last."""
+    changed = lever.apply(setup)
+    if isinstance(changed, NotServed):
+        return changed.reason
+    made = bills.of(changed)
+    if isinstance(made, NotServed):
+        return made.reason
+    return (changed, made) if made.usd_per_month < usd_per_month + above else "it does not lower the bill further"
+
+
 def _together(
     setup: Setup, now: Bill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
 ) -> tuple[Setup, Bill, list[str]]:
@@ -189,8 +213,8 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
         if any(other.knob == lever.knob for other in taken):
             continue
         bills.say(lever.name)
-        made = billed(lever, end, bills)
-        if not isinstance(made, NotServed) and made[1].usd_per_month < best.usd_per_month + CENT:
+        made = taken_on_top(lever, end, best.usd_per_month, bills, CENT)
+        if not isinstance(made, str):
             end, best = made
             taken.append(lever)
     for lever in list(taken):
@@ -200,31 +224,6 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
             end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]
-
-
-def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
-    room = lever.bill.load_share if lever.bill and lever.bill.load_share is not None else 1.0
-    return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
-
-
-def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
-    changed = lever.apply(setup)
-    made = changed if isinstance(changed, NotServed) else bills.of(changed)
-    if isinstance(made, Bill) and made.bought == now.bought and lever.knob in _BUYING:
-        made = NotServed(Reason.nothing_to_change, _BUYING[lever.knob].format(now.bought))
-    bill = None if isinstance(made, NotServed) else made
-    effects = None
-    if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
-        effects = effects_of(setup, changed.deployment, now.batch)
-    return Pulled(
-        **copied(lever, "name", "knob", "effort", "risk", "quality"),
-        bill=bill,
-        reason=made.reason if isinstance(made, NotServed) else None,
-        saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
-        saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
-        effects=effects,
-        kept=quality_kept(setup.deployment, changed.deployment) if isinstance(changed, Setup) else None,
-    )
 
 
 def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
@@ -253,12 +252,9 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
 # --- utilization ----------------------------------------------------------------------------------------------------
 
 LIMITS = (1, 4, 16, 64, 256, 1024)
-LOADS = (1 / 16, 1 / 4, 1, 4)
-"""Times the rate that was given."""
-BUSY_SHARE = 1 / 3
-"""Of the time in which a burst-then-idle load works: the eight hours of a working day."""
-_ROUNDS = 4
-"""Bursts in the time simulated: each long enough that no queue can hold it."""
+LOADS = (1 / 16, 1 / 4, 1, 4)  # times the rate that was given
+BUSY_SHARE = 1 / 3  # of the time in which a burst-then-idle load works: the eight hours of a working day
+_ROUNDS = 4  # bursts in the time simulated: each long enough that no queue can hold it
 
 
 class UtilizationPoint(Noun):
@@ -274,8 +270,7 @@ class Utilization(Noun):
 
     by_batch: tuple[UtilizationPoint, ...]
     by_load: tuple[UtilizationPoint, ...]
-    by_burst: tuple[UtilizationPoint, ...]
-    """At equal mean rate, calmest first."""
+    by_burst: tuple[UtilizationPoint, ...]  # at equal mean rate, calmest first
 
 
 def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
@@ -288,22 +283,21 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
     patterns = arrival_patterns(setup.load).items()
     bursts = {name: replace(setup, load=arriving(setup.load, text)) for name, text in patterns}
 
-    def point(name: str, changed: Setup) -> UtilizationPoint:
-        bills.begin(f"utilization: {name}")
-        made = bills.of(changed)
-        if isinstance(made, NotServed):
-            return UtilizationPoint(name=name, bill=None, reason=made.reason)
-        return UtilizationPoint(name=name, bill=made, reason=None)
-
     def points(setups: Mapping[str, Setup]) -> tuple[UtilizationPoint, ...]:
-        return tuple(point(name, changed) for name, changed in setups.items())
+        found = []
+        for name, changed in setups.items():
+            bills.begin(f"utilization: {name}")
+            made = bills.of(changed)
+            bill, reason = (None, made.reason) if isinstance(made, NotServed) else (made, None)
+            found.append(UtilizationPoint(name=name, bill=bill, reason=reason))
+        return tuple(found)
 
     return Utilization(by_batch=points(batches), by_load=points(loads), by_burst=points(bursts))
 
 
 def arrival_patterns(load: Load) -> dict[str, str | None]:
-    """From the calmest to burst-then-idle; None: as they came."""
-    # At one request a second, so many bursts as rounds carry all requests.
+    """Arrivals from the calmest to burst-then-idle; None: as given."""
+    # At one request a second, the bursts together carry all requests.
     on_s = len(load.trace) / _ROUNDS
     off_s = on_s * (1 / BUSY_SHARE - 1)
     return {

@@ -5,7 +5,7 @@ threshold takes its answer, any other is computed and stored (GPTCache's rule: h
 from usearch's approximate index. Whether a hit was right, only labels can say: pairs of texts with a label give the
 share of false hits at each threshold.
 
-A hit spares the whole request, so the bill is that of the trace without so many; the GPU's prefix cache is on in both
+A hit spares the whole request, so the bill is that of the trace without the hits; the GPU's prefix cache is on in both
 runs. Which requests of the trace would hit is not known, so they are drawn at random, one by one: a later turn of a
 conversation then finds less of its prompt on the GPU, as it would behind an answer that was never computed. Every other
 request waits for its embedding and look-up before it is sent.
@@ -53,15 +53,13 @@ class VectorIndex(Noun):
     """An index as measured: what an entry takes, and processor seconds of what is done with it."""
 
     bytes_per_vector: NonNegativeInt
-    embed_s: NonNegativeFloat = 0.0
-    """Processor seconds of embedding a prompt; 0 where others do it and charge by the token."""
+    embed_s: NonNegativeFloat = 0.0  # of embedding a prompt; 0 where others do it and charge by the token
     lookup_s: NonNegativeFloat = 0.0
     add_s: NonNegativeFloat = 0.0
-    measured_entries: NonNegativeInt = 0
-    """In the index in which look-ups and entries were timed."""
+    measured_entries: NonNegativeInt = 0  # in the index in which look-ups and entries were timed
 
     def slower(self, entries: int) -> float:
-        """How many times as long a look-up takes among so many entries."""
+        """How many times as long a look-up takes among that many entries."""
         if self.measured_entries < 2:
             return 1.0
         return max(1.0, math.log(max(entries, 2)) / math.log(self.measured_entries))
@@ -71,13 +69,13 @@ class VectorIndex(Noun):
         return entries * (self.bytes_per_vector + LINK_BYTES) + answer_bytes
 
     def vcpus(self, entries: int, requests_per_s: float, added_per_s: float) -> int:
-        """Whole ones that keep up in the mean."""
+        """The whole vCPUs that keep up in the mean."""
         asked = self.embed_s + self.lookup_s * self.slower(entries)
         busy = requests_per_s * asked + added_per_s * self.add_s * self.slower(entries)
         return math.ceil(round(busy, 9))
 
     def lines(self, entries: int, answer_bytes: int, requests_per_h: float, added_per_h: float) -> tuple[CostLine, ...]:
-        """An hour of it, with that many entries."""
+        """What an hour of the index costs with that many entries."""
         gigabytes = self.stored_bytes(entries, answer_bytes) / BYTES_PER_GB
         vcpus = self.vcpus(entries, requests_per_h / SECONDS_PER_HOUR, added_per_h / SECONDS_PER_HOUR)
         return (
@@ -87,8 +85,7 @@ class VectorIndex(Noun):
 
 
 THRESHOLDS = (0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.98, 0.999)
-BYTES_PER_TOKEN = 4
-"""Of an answer's text: the characters a token is taken to have (``traffic.prompts``), a byte each."""
+BYTES_PER_TOKEN = 4  # of an answer's text: the characters a token is taken to have (``traffic.prompts``), a byte each
 
 
 class HitPoint(Noun):
@@ -103,12 +100,9 @@ class LabelPoint(Noun):
     """One threshold, on labelled pairs."""
 
     threshold: float
-    accepted: NonNegativeInt
-    """Pairs at least as similar as the threshold."""
-    false_share: float | None
-    """Of those, labelled as different; None where none is accepted."""
-    found_share: float | None
-    """Of the pairs labelled the same, accepted."""
+    accepted: NonNegativeInt  # pairs at least as similar as the threshold
+    false_share: float | None  # of those, labelled as different; None where none is accepted
+    found_share: float | None  # of the pairs labelled the same, accepted
 
 
 class SemanticHits(Noun):
@@ -117,21 +111,15 @@ class SemanticHits(Noun):
     prompts: NonNegativeInt
     source: str
     embedded_by: str
-    means: bool
-    """False: hashing, which sees spelling only."""
-    exact_share: NonNegativeFloat
-    """Prompts that are letter for letter an earlier one: they need no embedding."""
+    means: bool  # False: hashing, which sees spelling only
+    exact_share: NonNegativeFloat  # prompts that are letter for letter an earlier one: they need no embedding
     ttl_s: float | None
     points: tuple[HitPoint, ...]
     labels: tuple[LabelPoint, ...] = ()
-    embed_s: NonNegativeFloat
-    """A prompt, as measured."""
-    lookup_s: NonNegativeFloat
-    """A search in the fullest cache, as measured."""
-    add_s: NonNegativeFloat = 0.0
-    """Adding an entry, in the mean over the fullest cache, as measured."""
-    embedded_here: bool = True
-    """By this machine's processors; False: by an endpoint, which charges for it."""
+    embed_s: NonNegativeFloat  # a prompt, as measured
+    lookup_s: NonNegativeFloat  # a search in the fullest cache, as measured
+    add_s: NonNegativeFloat = 0.0  # adding an entry, in the mean over the fullest cache, as measured
+    embedded_here: bool = True  # by this machine's processors; False: by an endpoint, which charges for it
     bytes_per_entry: NonNegativeInt
 
     def at(self, threshold: float) -> HitPoint:
@@ -150,20 +138,17 @@ class SemanticHits(Noun):
 
 
 class SemanticLever(Noun):
-    """The bill with so many requests answered from the cache."""
+    """The bill with a share of the requests answered from the cache."""
 
     hit_share: NonNegativeFloat
     replicas_before: int
     replicas_after: int
-    wait_s: NonNegativeFloat
-    """For embedding and look-up, which comes before every request that is not answered by it."""
+    wait_s: NonNegativeFloat  # for embedding and look-up, before every request that the cache does not answer
     ttft_before_s: Spread | None
     ttft_after_s: Spread | None
     """Of the requests that are still computed, the wait included; None: there are none."""
-    stored_bytes: NonNegativeInt
-    """Vectors, the links between them and answers of the trace, all kept."""
-    breaks: str | None
-    """The SLO that the wait breaks on any number of replicas: there is no bill then."""
+    stored_bytes: NonNegativeInt  # vectors, the links between them and answers of the trace, all kept
+    breaks: str | None  # the SLO that the wait breaks on any number of replicas: there is no bill then
     bill: BeforeAfter | None
 
     @property
@@ -232,7 +217,7 @@ def semantic_cache_lever(
     slos: Sequence[Slo] = (),
     seed: int = 0,
 ) -> SemanticLever:
-    """The trace without so many of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
+    """The trace without that share of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
 
     The bill has the embedding of all prompts, memory for what is stored (each prompt that was computed, and its
     answer) and the processors of embedding and index.
@@ -246,8 +231,7 @@ def semantic_cache_lever(
             return None
         return replicas_needed(Setup(deployment, load_of_requests(requests), slos=tuple(kept)))
 
-    before, breaks = served(trace, slos), None
-    after: ReplicasNeeded | None = None
+    before, after, breaks = served(trace, slos), None, None
     try:
         after = served(left, _sooner(slos, wait_s))
     except NeverHolds as never:
@@ -267,10 +251,7 @@ def semantic_cache_lever(
         return replica_hour(name, replicas, usd_per_replica_hour(max(1, replicas)), *more)
 
     later = {name: None if value is None else value + wait_s for name, value in after.outcome.ttft_s} if after else {}
-    bill = None
-    if not breaks:
-        now = hour("no answer reused", before)
-        bill = BeforeAfter(before=now, after=hour("similar ones answered from the cache", after, *beside))
+    now, then = hour("no answer reused", before), hour("similar ones answered from the cache", after, *beside)
     return SemanticLever(
         hit_share=hit_share,
         replicas_before=before.replicas if before else 0,
@@ -280,7 +261,7 @@ def semantic_cache_lever(
         ttft_after_s=Spread(**later) if after else None,
         stored_bytes=index.stored_bytes(len(left), answer_bytes) if index else 0,
         breaks=breaks,
-        bill=bill,
+        bill=None if breaks else BeforeAfter(before=now, after=then),
     )
 
 

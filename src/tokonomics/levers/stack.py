@@ -7,22 +7,23 @@ that cannot be served alone (weights too large for its GPU) is taken with the ne
 step only where the user says something of it: its saving is that of the acceptance.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.levers.lever_list import (
+    KNOBS,
     NOTHING_SHARED,
     Choices,
     all_levers,
-    billed,
     differs,
     memories,
     moved,
     right_size,
 )
-from tokonomics.levers.ranking import QualityKept, quality_kept
+from tokonomics.levers.ranking import QualityKept, quality_kept, taken_on_top
 from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import acceptance_for
 from tokonomics.physics.steptime import decode_step
@@ -35,23 +36,8 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import plural
 
-NAMES = {
-    "batch": "continuous batching",
-    "weights": "{weights} weights",
-    "kv": "{kv} KV cache",
-    "hardware": "right-sized: {gpus}×{gpu}",
-    "cache": "prefix cache",
-    "router": "prefix-aware router",
-    "tiers": "KV in {memories}",
-    "speculation": "speculative decoding",
-    "disaggregation": "disaggregated prefill/decode",
-    "autoscale": "autoscaling",
-    "commit": "commitment",
-    "spot": "spot",
-}
-ORDER = tuple(NAMES)
-_PLANNED = ("batch", "weights", "kv", "hardware")
-"""What the planner decides at once."""
+ORDER = tuple(KNOBS)
+_PLANNED = ("batch", "weights", "kv", "hardware")  # what the planner decides at once
 _UNMEASURED = (
     f"not tried: what it saves depends on its acceptance. Give yours ({option('acceptance')}), or a {option('draft')}"
 )
@@ -63,12 +49,9 @@ class Step(Noun):
     name: str
     knobs: tuple[str, ...]
     bill: Bill
-    saved_usd_per_month: float
-    """Below zero where it pays only with what follows."""
-    saved_share: float
-    """Of the baseline's bill: the steps add up to the whole."""
-    kept: QualityKept
-    """What it keeps of the model's quality."""
+    saved_usd_per_month: float  # below zero where it pays only with what follows
+    saved_share: float  # of the baseline's bill: the steps add up to the whole
+    kept: QualityKept  # of the model's quality
 
 
 class LeftOut(Noun):
@@ -82,8 +65,7 @@ class Drafted(Noun):
     """What the step of speculative decoding rests on."""
 
     acceptance: float
-    assumed: bool
-    """Nobody measured it."""
+    assumed: bool  # nobody measured it
     batch: float
     pays_from: float | None
     """The acceptance from which a token takes less time than without a draft, at that batch; None: none does."""
@@ -98,8 +80,7 @@ class Waterfall(Noun):
     batched: Bill | None
     """The baseline with continuous batching: where most teams are. None where it does not meet the SLOs so."""
     left_out: tuple[LeftOut, ...]
-    quality: tuple[str, ...]
-    """What published evaluations say of the steps that touch the answers."""
+    quality: tuple[str, ...]  # what published evaluations say of the steps that touch the answers
     saved_share: float
     saved_share_of_batched: float | None
     drafted: Drafted | None = None
@@ -168,19 +149,18 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     bills.begin("the cheapest GPUs and precisions")
     end = _planned(replace(naive, max_sequences=None, prefix_cache=True), choices, bills)
     best = bills.of(end)
+    usd = best.usd_per_month if isinstance(best, Bill) else math.inf
     levers = [lever for lever in all_levers(choices, bills) if lever.knob not in (*_PLANNED, "cache")]
     for place, lever in enumerate(levers, 1):
         bills.begin(f"{place} of {plural(len(levers), 'lever')}: {lever.name}")
         if lever.knob == "speculation" and not choices.speaks_of_drafts:
             left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
             continue
-        made = billed(lever, end, bills)
-        if isinstance(made, NotServed):
-            left_out.append(LeftOut(name=lever.name, reason=made.reason))
-        elif isinstance(best, NotServed) or made[1].usd_per_month < best.usd_per_month - CENT:
-            end, best = made
+        made = taken_on_top(lever, end, usd, bills, -CENT)
+        if isinstance(made, str):
+            left_out.append(LeftOut(name=lever.name, reason=made))
         else:
-            left_out.append(LeftOut(name=lever.name, reason="it does not lower the bill further"))
+            end, usd = made[0], made[1].usd_per_month
     if naive.load.trace.prefix is None:
         # On or off, it finds nothing: not a step.
         end = replace(end, prefix_cache=naive.prefix_cache)
@@ -256,21 +236,14 @@ def _named(knobs: Sequence[str], end: Setup) -> str:
     words = {
         "weights": deployment.weights.upper(),
         "kv": deployment.kv.upper(),
+        "gpus": deployment.gpus,
+        "gpu": deployment.gpu.key,
         "memories": memories(end.tiers if isinstance(end.tiers, str) else None),
     }
-    words |= {"gpus": str(deployment.gpus), "gpu": deployment.gpu.key}
-    return " + ".join(NAMES[knob].format(**words) for knob in knobs)
+    return " + ".join(KNOBS[knob].step.format(**words) for knob in knobs)
 
 
 def _quality(naive: Setup, end: Setup) -> tuple[str, ...]:
     """The notes of the levers that the end took of those that touch the answers."""
-    reached = {
-        "FP8 weights": end.deployment.weights is Precision.fp8,
-        "INT4 weights": end.deployment.weights is Precision.int4,
-        "FP8 KV cache": end.deployment.kv is Precision.fp8,
-    }
-    return tuple(
-        f"{lever.name}: {lever.quality}"
-        for lever in all_levers()
-        if reached.get(lever.name) and differs(naive, end, lever.knob)
-    )
+    reached = {_named([knob], end) for knob in ("weights", "kv") if differs(naive, end, knob)}
+    return tuple(f"{lever.name}: {lever.quality}" for lever in all_levers() if lever.name in reached)

@@ -33,11 +33,9 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
-LEAST_SHARE = 0.01
-"""Of the requests that must share a beginning for it to be a template."""
+LEAST_SHARE = 0.01  # of the requests that must share a beginning for it to be a template
 _MOST_TEMPLATES = 20
-_MOST_ROOM = 0.5
-"""Of the GPUs' room for KV that may be pinned (assumed: running requests need the rest)."""
+_MOST_ROOM = 0.5  # of the GPUs' room for KV that may be pinned (assumed: running requests need the rest)
 _HEAD_WORDS = 8
 _SHINGLE = 8
 _NEARLY_ALL = 0.9
@@ -48,11 +46,9 @@ class Template(Noun):
 
     requests: PositiveInt
     fixed_tokens: PositiveInt
-    mean_tokens: NonNegativeFloat
-    """Of its requests' whole prompts."""
+    mean_tokens: NonNegativeFloat  # of its requests' whole prompts
     kv_bytes: NonNegativeInt
-    once_s: NonNegativeFloat
-    """To compute it, on one replica."""
+    once_s: NonNegativeFloat  # to compute it, on one replica
     saved_s_per_request: NonNegativeFloat
     """Prefill that a request of mean length does not do: its first tokens are its cheapest."""
 
@@ -62,18 +58,13 @@ class TemplateLever(Noun):
 
     templates: tuple[Template, ...]
     requests: NonNegativeInt
-    covered_share: NonNegativeFloat
-    """Of the requests that follow a template."""
-    fixed_share: NonNegativeFloat
-    """Of all prompt tokens."""
+    covered_share: NonNegativeFloat  # of the requests that follow a template
+    fixed_share: NonNegativeFloat  # of all prompt tokens
     pinned: NonNegativeInt
     """Templates that are kept: those that save most, in half of the room for KV at the most."""
-    kv_bytes: NonNegativeInt
-    """Of those, on each replica; blocks that they share once."""
-    room_share: NonNegativeFloat
-    """Of the GPUs' room for KV, which the cache lacks then."""
-    once_usd: NonNegativeFloat
-    """To compute them on every replica."""
+    kv_bytes: NonNegativeInt  # of those, on each replica; blocks that they share once
+    room_share: NonNegativeFloat  # of the GPUs' room for KV, which the cache lacks then
+    once_usd: NonNegativeFloat  # to compute them on every replica
     bill: BeforeAfter
     """Prefill of an hour: with the cache as it is, and with the templates kept for good, computed once in the trace."""
 
@@ -83,22 +74,17 @@ class TextTemplate(Noun):
 
     begins: str
     prompts: PositiveInt
-    tokens: NonNegativeFloat
-    """Of a prompt, in the mean; estimated from its length."""
-    fixed_head_tokens: NonNegativeFloat
-    """Before the first dynamic word: a prefix cache reuses them as they are."""
-    fixed_later_tokens: NonNegativeFloat
-    """Behind it: reusable only if they are moved to the front."""
+    tokens: NonNegativeFloat  # of a prompt, in the mean; estimated from its length
+    fixed_head_tokens: NonNegativeFloat  # before the first dynamic word: a prefix cache reuses them as they are
+    fixed_later_tokens: NonNegativeFloat  # behind it: reusable only if they are moved to the front
 
 
 @dataclass(frozen=True)
 class _Fixed:
     """What each request of a trace shares with many others."""
 
-    template: NDArray[np.int64]
-    """By request: the last block of its template, which names it; -1 without one."""
-    blocks: NDArray[np.int64]
-    """By request: of that template."""
+    template: NDArray[np.int64]  # by request: the last block of its template, which names it; -1 without one
+    blocks: NDArray[np.int64]  # by request: of that template
     block_tokens: int
 
 
@@ -219,7 +205,7 @@ def _prefill_s(simulation: Simulation) -> float:
 
 
 def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
-    """A deployment whose GPUs have so much less memory for KV."""
+    """The deployment with that much less memory for KV on its GPUs."""
     gpu, before = deployment.gpu, kv_budget_bytes(deployment)
 
     def smaller(by: int) -> Deployment:

@@ -1,9 +1,14 @@
 """What sharing one fleet among tenants saves: replicas by simulation, for each tenant alone and for all together.
 
 Alone, each tenant's own arrivals are served on as few replicas as meet the SLOs; together, all requests on as few
-as keep them *for every tenant*, so that nobody is sold another service. What the sum of the fleets apart exceeds the
-common one by is the gain. How much of it rests on whose peaks fall when is shown by moving them: the same requests with
-all peaks together, and with the peaks spread evenly (``traffic.tenants``).
+as meet them *for every tenant*, so that nobody is sold another service. The gain is what the fleets apart cost more
+than the common one. How much of it rests on whose peaks fall when is shown by moving them: the same requests with all
+peaks together, and with the peaks spread evenly (``traffic.tenants``).
+
+What one tenant does to the others: the tenant that takes most of the GPUs' time sends twice as much while the fleet
+stays as it was sized; then the same with that tenant's requests served last (priorities, as vLLM's --scheduling-policy
+priority: a request in the batch is not thrown out for an urgent one unless memory runs short). What meets the SLOs
+again is searched: a larger common fleet, or the tenant on replicas of its own.
 """
 
 import math
@@ -16,12 +21,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, compu
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.attribution import at_peak, gpu_seconds, shapley, unused_shares
-from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
+from tokonomics.money.cost import BeforeAfter, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.class_outcome import TenantLatency, latency_reader
 from tokonomics.serving.counted import counted
 from tokonomics.serving.fleet import Router
-from tokonomics.serving.outcome import Outcome, outcome
+from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.attempt import Attempts, Sized, simulated
 from tokonomics.sizing.load import load_of_requests
@@ -32,11 +37,13 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import (
     ALIGNED,
     SPREAD,
+    busier,
     by_tenant,
     correlation,
     have_peaks,
     only,
     present,
+    served_last,
     with_peaks,
 )
 from tokonomics.traffic.trace import Floats, Trace
@@ -45,10 +52,8 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
-SHAPLEY_TENANTS = 4
-"""Up to so many are checked against the Shapley value: 15 groups, each with its own search."""
-_MOST_TENANTS = 2_000
-"""Each takes a search of its own: about a minute for so many small ones."""
+SHAPLEY_TENANTS = 4  # up to this many are checked against the Shapley value: 15 groups, each with its own search
+_MOST_TENANTS = 2_000  # each takes a search of its own: about a minute for 2,000 small ones
 
 
 class TenantRow(Noun):
@@ -56,24 +61,19 @@ class TenantRow(Noun):
 
     tenant: str
     requests: NonNegativeInt
-    tokens: NonNegativeInt
-    """Prompts and answers."""
+    tokens: NonNegativeInt  # prompts and answers
     input_tokens: NonNegativeInt
-    cached_tokens: NonNegativeInt = 0
-    """Of those, found in the cache of the shared fleet."""
+    cached_tokens: NonNegativeInt = 0  # of those, found in the cache of the shared fleet
     output_tokens: NonNegativeInt
     alone_replicas: PositiveInt
     alone_busy_share: NonNegativeFloat
     alone: TenantLatency
     shared: TenantLatency
-    usage_replicas: NonNegativeFloat
-    """Full replicas that its requests would keep busy in full batches."""
-    usage_usd_per_hour: NonNegativeFloat
-    """With ``unused_usd_per_hour`` the sum over tenants is the bill."""
+    usage_replicas: NonNegativeFloat  # full replicas that its requests would keep busy in full batches
+    usage_usd_per_hour: NonNegativeFloat  # with ``unused_usd_per_hour`` the sum over tenants is the bill
     unused_usd_per_hour: float
     alone_usd_per_hour: NonNegativeFloat
-    shapley_usd_per_hour: float | None
-    """The check, for few tenants."""
+    shapley_usd_per_hour: float | None  # the check, for few tenants
     usd_per_mtok: float | None
 
     @computed_field  # type: ignore[prop-decorator]
@@ -88,12 +88,10 @@ class FleetRow(Noun):
     name: str
     replicas: PositiveInt
     usd_per_hour: NonNegativeFloat
-    busy_share: NonNegativeFloat
-    """Of the paid time, some request was being computed."""
+    busy_share: NonNegativeFloat  # of the paid time, some request was being computed
     load_share: float | None
     """Requests finished ÷ those that full batches would finish: what is called utilisation here."""
-    correlation: float | None
-    """Of the tenants' tokens over time, mean over pairs."""
+    correlation: float | None  # of the tenants' tokens over time, mean over pairs
 
 
 class Pooling(Noun):
@@ -104,8 +102,7 @@ class Pooling(Noun):
     requests: NonNegativeInt
     duration_s: NonNegativeFloat
     slos: tuple[str, ...] = Field(alias="promises")
-    tenants: tuple[TenantRow, ...]
-    """The largest bill first."""
+    tenants: tuple[TenantRow, ...]  # the largest bill first
     apart: FleetRow
     together: FleetRow
     what_if: tuple[FleetRow, ...]
@@ -114,12 +111,9 @@ class Pooling(Noun):
     """What breaks on one replica less than all need together; None where none less was tried."""
     sized: Any = Field(default=None, exclude=True)
     """The shared fleet as it was sized, for whoever serves other traffic on it."""
-    batch: NonNegativeFloat
-    """Sequences in a step of the shared fleet, in the mean."""
-    prompt_share: NonNegativeFloat
-    """Of the GPU time that requests take in full batches: that of prompts."""
-    bill: BeforeAfter
-    """An hour."""
+    batch: NonNegativeFloat  # sequences in a step of the shared fleet, in the mean
+    prompt_share: NonNegativeFloat  # of the GPU time that requests take in full batches: that of prompts
+    bill: BeforeAfter  # an hour
     shared_by_usage_usd_per_hour: tuple[float, ...]
     """What each would pay if idle time followed usage, for comparison."""
 
@@ -131,11 +125,9 @@ class Pooling(Noun):
 class Together(NamedTuple):
     """All tenants on one fleet."""
 
-    sized: Sized
-    """The fewest replicas that meet the SLOs for every tenant."""
+    sized: Sized  # the fewest replicas that meet the SLOs for every tenant
     made: Simulation
-    over_all: Sized
-    """The fewest if the SLOs were met only over all requests."""
+    over_all: Sized  # the fewest if the SLOs were met only over all requests
     one_fewer: str | None
 
 
@@ -143,16 +135,12 @@ class Together(NamedTuple):
 class Sharing:
     """Who shares what under which SLO."""
 
-    shared: Deployment
-    """What serves all: the base model with an adapter for each tenant, where they have any."""
-    own: Deployment
-    """What serves one tenant alone: its adapter is merged into the weights."""
+    shared: Deployment  # what serves all: the base model with an adapter for each tenant, where they have any
+    own: Deployment  # what serves one tenant alone: its adapter is merged into the weights
     trace: Trace
     slos: tuple[Slo, ...]
-    usd_per_replica_hour: Callable[[int], float]
-    """Of one replica among so many."""
-    router: Router | None = None
-    """None: whichever needs the fewest replicas."""
+    usd_per_replica_hour: Callable[[int], float]  # of one replica, by the number of them
+    router: Router | None = None  # None: whichever needs the fewest replicas
     by_priority: bool = False
     seed: int = 0
     attempts: Attempts = field(default_factory=Attempts)
@@ -173,24 +161,26 @@ class Sharing:
     def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
         """The fewest replicas that meet the SLOs for one tenant, and what happens on them."""
         setup = self.setup(only(self.trace if trace is None else trace, [tenant]), self.own)
-        found = size(setup, self.attempts)
-        if isinstance(found, NotServed):
-            name = shorten(self.trace.tenants[tenant])
-            raise NeverHolds(found, f"{name} cannot be served even alone: ")
+        found = self._sized(setup, f"{shorten(self.trace.tenants[tenant])} cannot be served even alone: ")
         return found.replicas, simulated(setup, found)
 
     def together(self, trace: Trace) -> Together:
         """The fewest that meet the SLOs for every tenant, and what happens on them."""
         for_all = self.setup(trace)
         for_each = replace(for_all, each_tenant=True)
-        of_each, over_all = size(for_each, self.attempts), size(for_all, self.attempts)
-        for found in (of_each, over_all):
-            if isinstance(found, NotServed):
-                raise NeverHolds(found, f"{for_all.deployment}: ")
-        assert isinstance(of_each, Sized)
-        assert isinstance(over_all, Sized)
+        of_each, over_all = (self._sized(setup, f"{setup.deployment}: ") for setup in (for_each, for_all))
         fewer = self.attempts.on(for_each, of_each.replicas - 1).breaks if of_each.replicas > 1 else None
         return Together(of_each, simulated(for_all, of_each), over_all, fewer)
+
+    def _sized(self, setup: Setup, whose: str) -> Sized:
+        found = size(setup, self.attempts)
+        if isinstance(found, NotServed):
+            raise NeverHolds(found, whose)
+        return found
+
+
+_Alone = dict[int, tuple[int, Simulation]]
+"""By tenant, the replicas that it needs alone, and what happens on them."""
 
 
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:
@@ -198,16 +188,13 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     trace = sharing.trace
     senders = present(trace)
     if len(senders) < 2:
-        many = f"all {len(trace):,} requests are" if len(trace) > 1 else "the one request is"
-        raise BadInput(
-            f"{many} of one tenant, who has nobody to share with",
-            where=trace.source,
-            fix=f"Take more of the log, name another column ({option('columns', 'tenant=customer')}), "
-            f"or give {option('trace')} once for each.",
-        )
+        what = f"all {len(trace):,} requests are of one tenant, who has nobody to share with"
+        column, each = option("columns", "tenant=customer"), option("trace")
+        fix = f"Take more of the log, name another column ({column}), or give {each} once for each."
+        raise BadInput(what, where=trace.source, fix=fix)
     if len(senders) > _MOST_TENANTS:
         raise BadInput(f"has {len(senders):,} tenants; at most {_MOST_TENANTS:,} are compared", where=trace.source)
-    own: dict[int, tuple[int, Simulation]] = {}
+    own: _Alone = {}
     for tenant in senders:
         say(f"the replicas {shorten(trace.tenants[tenant])} needs alone")
         own[tenant] = sharing.alone(tenant)
@@ -223,6 +210,10 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         say(f"the replicas needed {name}")
         moved = sharing.together(with_peaks(trace, where))
         what_if.append(_row(sharing, name, moved.sized.replicas, moved.made))
+    # What every tenant is owed, or what each class is.
+    owed = [("", slo) for slo in sharing.slos]
+    owed += [(f"{one.name} ", slo) for one in trace.classes for slo in one.slos]
+    before, after = (replica_hour(row.name, row.replicas, row.usd_per_hour / row.replicas) for row in (apart, together))
     prompts_s, answers_s = gpu_seconds(made)
     rows, by_usage = _tenant_rows(sharing, own, apart, together, made, prompts_s + answers_s, say)
     return Pooling(
@@ -230,7 +221,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         source=f"{trace.source}, {lengths_text(trace)}",
         requests=len(trace),
         duration_s=trace.duration_s,
-        slos=_slo_texts(sharing),
+        slos=tuple(f"{whose}{slo} ≤ {seconds(slo.seconds)}" for whose, slo in owed),
         tenants=rows,
         apart=apart,
         together=together,
@@ -239,21 +230,14 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         sized=sized,
         batch=outcome(made).batch,
         prompt_share=float(prompts_s.sum() / max((prompts_s + answers_s).sum(), 1e-9)),
-        bill=BeforeAfter(before=_bill(apart), after=_bill(together)),
+        bill=BeforeAfter(before=before, after=after),
         shared_by_usage_usd_per_hour=by_usage,
     )
 
 
-def _slo_texts(sharing: Sharing) -> tuple[str, ...]:
-    """What every tenant is owed, or what each class is."""
-    owed = [("", slo) for slo in sharing.slos]
-    owed += [(f"{one.name} ", slo) for one in sharing.trace.classes for slo in one.slos]
-    return tuple(f"{whose}{slo} ≤ {seconds(slo.seconds)}" for whose, slo in owed)
-
-
 def _tenant_rows(
     sharing: Sharing,
-    own: dict[int, tuple[int, Simulation]],
+    own: _Alone,
     apart: FleetRow,
     together: FleetRow,
     made: Simulation,
@@ -301,9 +285,7 @@ def _tenant_rows(
     return tuple(rows[place] for place in order), tuple(by_usage[place] for place in order)
 
 
-def _shapley(
-    sharing: Sharing, own: dict[int, tuple[int, Simulation]], together: FleetRow, say: Say
-) -> tuple[float, ...] | None:
+def _shapley(sharing: Sharing, own: _Alone, together: FleetRow, say: Say) -> tuple[float, ...] | None:
     """What each tenant adds on average; a group needs what its simulation says, at the pool's price of a replica."""
     senders = tuple(own)
     if len(senders) > SHAPLEY_TENANTS:
@@ -322,7 +304,7 @@ def _shapley(
     return shapley(len(senders), cost_of)
 
 
-def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow:
+def _apart(sharing: Sharing, own: _Alone) -> FleetRow:
     """The fleets of all tenants as one line: paid for as long as the one whose requests come longest."""
     served = [(outcome(made), counted(made)) for _, made in own.values()]
     replicas, rated_s = sum(needed for needed, _ in own.values()), max(when.rated_s for _, when in served)
@@ -338,7 +320,7 @@ def _apart(sharing: Sharing, own: dict[int, tuple[int, Simulation]]) -> FleetRow
 
 
 def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetRow:
-    result: Outcome = outcome(made, sharing.slos)
+    result = outcome(made, sharing.slos)
     return FleetRow(
         name=name,
         replicas=replicas,
@@ -349,5 +331,65 @@ def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetR
     )
 
 
-def _bill(row: FleetRow) -> CostTree:
-    return replica_hour(row.name, row.replicas, row.usd_per_hour / row.replicas)
+# --- a noisy neighbour ---------------------------------------------------------------------------------------------
+
+
+class NoisyRow(Noun):
+    """One case, on one fleet."""
+
+    name: str
+    replicas: PositiveInt
+    noisy: TenantLatency
+    others: TenantLatency  # all their requests
+    worst: str  # the other tenant with the slowest first tokens at the p99
+    worst_ttft_p99_s: float | None
+
+
+class NoisyNeighbour(Noun):
+    """The loudest tenant, twice as loud."""
+
+    tenant: str
+    times: PositiveInt
+    rows: tuple[NoisyRow, ...]
+    needs: PositiveInt  # replicas that meet every tenant's SLO then, all together
+    apart_needs: PositiveInt  # the same with the tenant on replicas of its own, and the others on theirs
+    requests: NonNegativeInt  # with those it sends more
+
+
+def noisy_neighbour(sharing: Sharing, pooling: Pooling, times: int = 2, say: Say = silent) -> NoisyNeighbour:
+    """Simulate it on the fleet that the pool needs when everyone is quiet."""
+    trace, fleet = sharing.trace, pooling.sized
+    loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
+    tenant = trace.tenants.index(loudest)
+    others = [other for other in present(trace) if other != tenant]
+    loud = busier(trace, tenant, times, sharing.seed)
+
+    def row(name: str, made: Simulation) -> NoisyRow:
+        read = latency_reader(made, sharing.slos)
+        seen = {other: read([other]) for other in others}
+        worst = max(seen, key=lambda other: seen[other].ttft_p99_s or 0.0)
+        return NoisyRow(
+            name=name,
+            replicas=made.fleet.replicas,
+            noisy=read([tenant]),
+            others=read(others),
+            worst=trace.tenants[worst],
+            worst_ttft_p99_s=seen[worst].ttft_p99_s,
+        )
+
+    say(f"{loudest} sending {times} times as much")
+    rows = [row("as it is", sharing.serve(trace, fleet))]
+    rows.append(row(f"{times} times as much", sharing.serve(loud, fleet)))
+    rows.append(row("  and served last", sharing.serve(served_last(loud, tenant), fleet, by_priority=True)))
+    say(f"the replicas that takes, with {loudest} and without")
+    needed = sharing.together(loud)
+    rows.append(row("  on as many as it takes", needed.made))
+    apart = sharing.together(only(trace, others)).sized.replicas if len(others) > 1 else sharing.alone(others[0])[0]
+    return NoisyNeighbour(
+        tenant=loudest,
+        times=times,
+        rows=tuple(rows),
+        needs=needed.sized.replicas,
+        apart_needs=apart + sharing.alone(tenant, loud)[0],
+        requests=len(loud),
+    )

@@ -11,15 +11,20 @@ from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
+from tokonomics.fleet.cheapest import require_target
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.scaling import require_on_demand, require_slos, scaling_ways
-from tokonomics.fleet.traffic import FleetTraffic, traffic_from_curve, traffic_from_trace
+from tokonomics.fleet.traffic import (
+    FleetTraffic,
+    is_curve,
+    parse_batch_work,
+    parse_demand,
+    traffic_from_curve,
+    traffic_from_trace,
+)
 from tokonomics.money.api_bill import host_bills
-from tokonomics.money.batch_work import BatchWork, parse_batch_work
-from tokonomics.money.demand import is_curve, parse_demand
-from tokonomics.money.fleet import FleetLimits
-from tokonomics.money.fleet_availability import require_target
+from tokonomics.money.purchases import BatchWork, FleetLimits
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.questions.deployment import named, require_writer
 from tokonomics.questions.inputs import Traffic

@@ -7,8 +7,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.levers.lora import LoraLever, lora_lever
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour, noisy_neighbour
-from tokonomics.levers.tenancy import Pooling, Sharing, TenantRow, pool
+from tokonomics.levers.tenancy import NoisyNeighbour, Pooling, Sharing, TenantRow, noisy_neighbour, pool
 from tokonomics.money.attribution import ClassCost
 from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.money.sale import Sale, SellPrice, SellTerms, break_even, sell_terms

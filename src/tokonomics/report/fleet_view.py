@@ -12,8 +12,8 @@ from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
-from tokonomics.money.fleet import ADVISOR, NO_SAVING, FleetPurchase
-from tokonomics.money.spot_verdict import SpotVerdict
+from tokonomics.money.purchases import NO_SAVING, FleetPurchase
+from tokonomics.money.spot_machines import ADVISOR, SpotVerdict
 from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts

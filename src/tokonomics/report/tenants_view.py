@@ -6,8 +6,7 @@ from functools import partial
 
 from tokonomics.errors import option
 from tokonomics.levers.lora import LoraLever
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour
-from tokonomics.levers.tenancy import Pooling, TenantRow
+from tokonomics.levers.tenancy import NoisyNeighbour, Pooling, TenantRow
 from tokonomics.questions.request import Request
 from tokonomics.questions.tenants import TenantsResult, TenantsSale
 from tokonomics.report import blocks, charts

@@ -1,9 +1,9 @@
 """How replicas are bought: whole machines, on the terms that a setup allows, at the least a month.
 
 On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
-(``money.fleet_program``) over the hours of the replicas needed, in one region of one provider, of which the three that
-one kind of machine makes cheapest are looked at; how much may be on spot is the verdict on this workload
-(``money.spot_verdict``).
+(``money.purchase_program``) over the hours of the replicas needed, in one region of one provider; the three that
+one kind of machine makes cheapest are looked at. How much may be on spot is the verdict on this workload
+(``money.spot_machines``).
 
 Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone of its own, with interruptions as of the
 median AWS band. The tokens that wait in a cache for their next use are known from the log
@@ -24,10 +24,9 @@ from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import EVERY_SIZE, MOST_HOURS, Demand
-from tokonomics.money.fleet import ADVISOR, FleetLimits, FleetOffer, SpotMarket, aws_spot, one_kind_usd
-from tokonomics.money.fleet_search import optimal_fleet
-from tokonomics.money.spot_verdict import LostState, spot_verdict
+from tokonomics.money.purchase_search import optimal_fleet
+from tokonomics.money.purchases import EVERY_SIZE, MOST_HOURS, Demand, FleetLimits, FleetOffer, SpotMarket, one_kind_usd
+from tokonomics.money.spot_machines import ADVISOR, LostState, aws_spot, spot_verdict
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
@@ -103,7 +102,7 @@ PLACES = 3
 """Regions for which the program is solved, the cheapest by one kind of machine alone."""
 _NEVER_S = 60.0
 """Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
-(``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
+(``money.purchase_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import altair as alt
 from tokonomics.catalog.offers import Terms
 from tokonomics.fleet.design import FleetReport
 from tokonomics.money.breakeven import FILL, SPEED, Swing
-from tokonomics.money.fleet import FleetPurchase
+from tokonomics.money.purchases import FleetPurchase
 from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.planner.route_models import RouteReport, RouteWay
 from tokonomics.report.charts import style

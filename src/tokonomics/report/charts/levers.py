@@ -7,12 +7,11 @@ from textwrap import wrap
 import altair as alt
 
 from tokonomics.errors import BadInput, option
-from tokonomics.levers.noisy_neighbour import NoisyNeighbour
 from tokonomics.levers.prefix_cache import PrefixCacheLever
 from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.semantic_cache import SemanticHits
 from tokonomics.levers.stack import Waterfall
-from tokonomics.levers.tenancy import Pooling
+from tokonomics.levers.tenancy import NoisyNeighbour, Pooling
 from tokonomics.report.charts import style
 from tokonomics.report.wording import setup_text
 from tokonomics.sizing.bill import Bill

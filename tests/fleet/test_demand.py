@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.money.demand import Demand, demand_from_trace, demand_of, machines_needed, parse_demand
+from tokonomics.fleet.traffic import demand_from_trace, parse_demand
+from tokonomics.money.purchases import Demand, demand_of, machines_needed
 from tokonomics.traffic.trace import make_trace
 
 
@@ -20,7 +21,7 @@ def test_no_hour_that_was_written_is_left_out_unless_asked() -> None:
     demand = parse_demand("336x5,168x50")
     assert (demand.hours, demand.peak) == (504, 50)
     assert parse_demand("336x5,168x50", hours=168).peak == 5
-    with pytest.raises(BadInput, match="has 800 hours"):
+    with pytest.raises(BadInput):
         parse_demand("400x5,400x50")
 
 
@@ -40,14 +41,14 @@ def test_a_trace_becomes_its_own_hours_and_size_classes() -> None:
     assert demand.rates["> 4,000 tokens"] == pytest.approx((0.025, 0.05), rel=0.002)
 
 
-def test_a_horizon_or_a_log_of_more_than_a_month_is_refused_with_what_to_do() -> None:
-    with pytest.raises(BadInput, match="1 to 744 hours") as caught:
-        parse_demand("12x20,12x2", hours=8760)
-    assert "hours=168" in str(caught.value)
-    with pytest.raises(BadInput, match="1 to 744 hours"):
-        demand_of([1.0]).over(745)
+def test_a_horizon_or_a_log_of_more_than_a_month_is_refused() -> None:
     long_log = make_trace(np.arange(800) * 3600.0, np.full(800, 10), np.full(800, 10))
-    with pytest.raises(BadInput, match="at most 744 hours"):
+    with pytest.raises(BadInput) as refused:
+        parse_demand("12x20,12x2", hours=8760)
+    assert refused.value.field == "hours"
+    with pytest.raises(BadInput):
+        demand_of([1.0]).over(745)
+    with pytest.raises(BadInput):
         demand_from_trace(long_log)
     assert parse_demand("700x1,700x2", hours=3).total == (1, 1, 1)  # More written than is asked for.
 
@@ -59,7 +60,7 @@ def test_machines_are_whole_and_share_their_time_among_classes() -> None:
 
 
 @pytest.mark.parametrize("text", ["12x", "x20", "1.5x20", "12x-1", "", "0x5", "burst:10", "12x1e99"])
-def test_a_demand_that_cannot_be_read_says_how_to_write_one(text: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_a_demand_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BadInput) as refused:
         parse_demand(text)
-    assert "demand: " in str(caught.value)
+    assert refused.value.field == "demand"

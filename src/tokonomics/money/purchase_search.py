@@ -1,4 +1,4 @@
-"""The cheapest fleet for a demand: the program of ``fleet_program`` solved, at once or part by part.
+"""The cheapest fleet for a demand: the program of ``purchase_program`` solved, at once or part by part.
 
 A program too large to solve at once is solved for divided machines, made whole hour by hour, then improved. The bill of
 divided machines is a proven bound. It also says how many to reserve; with those kept, and no start-ups, each hour is a
@@ -18,15 +18,10 @@ import numpy as np
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput, option
-from tokonomics.money.batch_work import BatchWork
-from tokonomics.money.demand import Demand, demand_of
-from tokonomics.money.fleet import FleetLimits, FleetOffer, FleetPlan, FleetPurchase, mixed_by_hour, mixed_capacity
-from tokonomics.money.fleet_bill import p99_bill
-from tokonomics.money.fleet_program import (
+from tokonomics.money.purchase_program import (
     FleetProblem,
     Ints,
     OutOfTime,
-    ProgramWindow,
     Solution,
     different_hours,
     kinds_of,
@@ -34,6 +29,18 @@ from tokonomics.money.fleet_program import (
     starts_of,
     undominated,
 )
+from tokonomics.money.purchases import (
+    BatchWork,
+    Demand,
+    FleetLimits,
+    FleetOffer,
+    FleetPlan,
+    FleetPurchase,
+    demand_of,
+    mixed_by_hour,
+    mixed_capacity,
+)
+from tokonomics.money.spot_machines import p99_bill
 from tokonomics.units import HOURS_PER_MONTH
 
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move
@@ -115,12 +122,11 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
     if not offers:
         raise BadInput("there is no offer to buy from", fix="Loosen the filters, or add offers.")
     names = [offer.name for offer in offers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadInput(f"two offers are called '{twice}'")
-    unpriced = next((offer for offer in offers if not offer.prices), None)
-    if unpriced is not None:
-        raise BadInput(f"'{unpriced.name}' has no price on any terms")
+    for offer in offers:
+        if names.count(offer.name) > 1:
+            raise BadInput(f"two offers are called '{offer.name}'")
+        if not offer.prices:
+            raise BadInput(f"'{offer.name}' has no price on any terms")
     for name, rates in demand.rates.items():
         if max(rates) > 0 and not any(name in offer.requests_per_s for offer in offers):
             fix = "Add an offer with more memory, or leave these requests out."
@@ -177,20 +183,23 @@ def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution |
     if len(problem.kinds) * different_hours(problem) <= AT_ONCE:
         with suppress(OutOfTime):
             at_once = solve(problem, gap, 0.4 * time_limit_s)
-            if at_once is None or problem.bill(at_once.counts) <= at_once.lower_bound / (1 - gap) * (1 + 1e-6):
+            if at_once is None or _is_proven(problem, at_once, gap):
                 return at_once
     left = time_limit_s - (time.perf_counter() - began)
     if at_once is None:
         # A busy machine may have taken all of the time: a fleet that comes late is better than none.
         return _taken_apart(problem, gap, max(left, 0.4 * time_limit_s))
-    taken_apart = None
     with suppress(OutOfTime):
-        taken_apart = _taken_apart(problem, gap, left)
-    if taken_apart is None:
-        return at_once
-    best = min((at_once, taken_apart), key=lambda solution: problem.bill(solution.counts))
-    bound = max(at_once.lower_bound, taken_apart.lower_bound)
-    return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+        if (taken_apart := _taken_apart(problem, gap, left)) is not None:
+            best = min((at_once, taken_apart), key=lambda solution: problem.bill(solution.counts))
+            bound = max(at_once.lower_bound, taken_apart.lower_bound)
+            return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+    return at_once
+
+
+def _is_proven(problem: FleetProblem, solution: Solution, gap: float) -> bool:
+    """Whether no fleet is cheaper by more than the gap."""
+    return problem.bill(solution.counts) <= solution.lower_bound / (1 - gap) * (1 + 1e-6)
 
 
 def _taken_apart(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
@@ -234,7 +243,7 @@ def _with_batch(problem: FleetProblem, gap: float, time_limit_s: float) -> Solut
     """
     began, small = time.perf_counter(), len(problem.kinds) * different_hours(problem) <= AT_ONCE
     at_once = _solve_in_time(problem, gap, 0.4 * time_limit_s) if small else None
-    if at_once is not None and problem.bill(at_once.counts) <= at_once.lower_bound / (1 - gap) * (1 + 1e-6):
+    if at_once is not None and _is_proven(problem, at_once, gap):
         return at_once
     divided = _solve_in_time(_without_starts(problem), 0.0, time_limit_s / 4, relaxed=True)
     if divided is None or divided.batch is None or problem.batch is None:
@@ -269,13 +278,12 @@ def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Sol
     counts, bounds = np.zeros_like(near), np.zeros(problem.demand.hours)
     done: dict[tuple[float, ...], int] = {}
     for hour in range(problem.demand.hours):
-        demand = problem.demand.hour(hour)
+        demand = problem.demand.at_hours([hour])
         rates = tuple(rate for (rate,) in demand.rates.values())
         if rates not in done:
             if left() <= 0:
                 return None
-            around = ProgramWindow(base, base)
-            found = _solve_in_time(replace(problem, demand=demand), gap, WINDOW_S, window=around)
+            found = _solve_in_time(replace(problem, demand=demand), gap, WINDOW_S, window=(base, base))
             if found is None:
                 return None
             counts[:, hour] = found.counts[:, 0]
@@ -285,7 +293,7 @@ def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Sol
 
 
 def _improved(problem: FleetProblem, counts: Ints, hours: int, gap: float, bound: float, left: Clock) -> Ints:
-    """Windows of so many hours, and between them the kinds in use, as long as it helps."""
+    """Better counts: windows of some hours, and between them the kinds in use, as long as it helps."""
     for turn in range(ROUNDS):
         before = problem.bill(counts)
         if hours == 1 and left() > 0 and before > bound / (1 - gap):
@@ -307,16 +315,15 @@ def _by_windows(problem: FleetProblem, counts: Ints, hours: int, gap: float, tur
     shift = (hours // 2) * (turn % 2)
     for begin in range(shift, demand.hours + shift, hours):
         inside = np.arange(begin, min(begin + hours, demand.hours + shift)) % demand.hours
-        rates = {name: tuple(np.asarray(rate)[inside].tolist()) for name, rate in demand.rates.items()}
-        if hours == 1 and (same := done.get(key := tuple(rate[0] for rate in rates.values()))) is not None:
+        part = demand.at_hours(inside.tolist())
+        if hours == 1 and (same := done.get(key := tuple(rate for (rate,) in part.rates.values()))) is not None:
             counts[:, inside[0]] = counts[:, same]
             continue
         if left() <= 0:
             break
-        around = ProgramWindow(counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours])
-        one = replace(problem, demand=Demand(rates=rates))
+        around = counts[:, inside[0] - 1], counts[:, (inside[-1] + 1) % demand.hours]
         try:
-            found = solve(one, gap, min(WINDOW_S, max(0.2, left())), window=around)
+            found = solve(replace(problem, demand=part), gap, min(WINDOW_S, max(0.2, left())), window=around)
         except OutOfTime:
             continue
         if found is not None:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
-from tokonomics.money.batch_work import BatchWork
-from tokonomics.money.demand import Demand
-from tokonomics.money.fleet import FleetLimits, FleetOffer, SpotMarket, counted_share, spot_usd_per_hour
+from tokonomics.money.purchases import BatchWork, Demand, FleetLimits, FleetOffer, Floats, SpotMarket
+from tokonomics.money.spot_machines import counted_share, spot_usd_per_hour
 from tokonomics.units import SECONDS_PER_HOUR
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDING = 1e-9  # relative slack on the demand, so that ten machines of a tenth carry one
+_LONGER = f"Give it longer ({option('time_limit', 120)}), or fewer offers."
 
 
 @dataclass(frozen=True)
@@ -64,25 +63,20 @@ def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[Purchase
     """Everything the offers sell: each commitment, on demand, each zone of spot."""
     kinds: list[PurchaseKind] = []
     for offer in offers:
-        hours = start_hours(offer)
         for term, usd in offer.reserved.items():
             kinds.append(PurchaseKind(offer, Terms.reserved, term, usd, usd, 1.0, 0.0))
         if (usd_now := offer.usd_per_hour) is not None:
-            kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, usd_now * hours))
+            start_usd = usd_now * offer.start_hours
+            kinds.append(PurchaseKind(offer, Terms.on_demand, None, usd_now, usd_now, 1.0, start_usd))
         for market in offer.spot:
             usd, expected = market.usd_per_hour, spot_usd_per_hour(offer, market, limits)
-            counted = counted_share(offer, market, limits)
-            kinds.append(PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, usd * hours, market))
+            counted, start_usd = counted_share(offer, market, limits), usd * offer.start_hours
+            kinds.append(PurchaseKind(offer, Terms.spot, market.zone, usd, expected, counted, start_usd, market))
     return kinds
 
 
-def start_hours(offer: FleetOffer) -> float:
-    """Paid for each machine that comes and goes: before it serves, and while it finishes."""
-    return (offer.startup_s + offer.drain_s) / SECONDS_PER_HOUR
-
-
 def undominated(kinds: Sequence[PurchaseKind], limits: FleetLimits) -> list[PurchaseKind]:
-    """Without what another kind on the same terms does as well for no more money: exact, and far fewer columns."""
+    """The kinds that no other on the same terms does as well for no more money."""
 
     def expense(kind: PurchaseKind) -> tuple[float, float, float]:
         capacity = kind.counted * sum(kind.offer.requests_per_s.values())
@@ -106,14 +100,13 @@ def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> b
         return False
     if kind.is_firm and limits.min_replicas and other.offer.replicas < kind.offer.replicas:
         return False
-    return all(_carries_as_much(other, kind, name) for name in kind.offer.requests_per_s)
-
-
-def _carries_as_much(other: PurchaseKind, kind: PurchaseKind, name: str) -> bool:
-    """At any demand: between the levels of both it changes evenly."""
-    levels = (*other.offer.levels.get(name, ()), *kind.offer.levels.get(name, ()))
-    rates = [rate for rate, _ in levels] or [0.0]
-    return bool(np.all(other.carries(name, rates) >= kind.carries(name, rates)))
+    for name in kind.offer.requests_per_s:
+        # Between the levels of both, capacity changes evenly: as much at each of them is as much at any demand.
+        levels = (*other.offer.levels.get(name, ()), *kind.offer.levels.get(name, ()))
+        rates = [rate for rate, _ in levels] or [0.0]
+        if np.any(other.carries(name, rates) < kind.carries(name, rates)):
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -123,8 +116,7 @@ class FleetProblem:
     kinds: Sequence[PurchaseKind]
     demand: Demand
     limits: FleetLimits
-    batch: BatchWork | None = None
-    """Of the demand's one class."""
+    batch: BatchWork | None = None  # of the demand's one class
 
     def bill(self, counts: Ints) -> float:
         """Expected USD of these counts over their hours."""
@@ -140,46 +132,56 @@ class Solution:
     lower_bound: float
     solve_s: float
     variables: int
-    batch: Floats | None = None
-    """Requests a second of batch work, by hour."""
-
-
-@dataclass(frozen=True)
-class ProgramWindow:
-    """Some hours of a longer horizon: counts by kind just before and just after; reserved ones stay as they are."""
-
-    before: Ints
-    after: Ints
-
-
-_LONGER = f"Give it longer ({option('time_limit', 120)}), or fewer offers."
+    batch: Floats | None = None  # requests a second of batch work, by hour
 
 
 class OutOfTime(BadInput):
     """The solver found nothing in the time it had."""
 
 
-@dataclass
-class _Rows:
-    """Rows of a sparse matrix, collected as coordinates."""
+class _Program:
+    """A sparse program, written in blocks: columns with their prices and bounds, rows with their least sums."""
 
-    rows: list[Ints] = field(default_factory=list)
-    columns: list[Ints] = field(default_factory=list)
-    values: list[Floats] = field(default_factory=list)
-    low: list[Floats] = field(default_factory=list)
-    count: int = 0
+    def __init__(self) -> None:
+        self.width = self.height = 0
+        self.columns: list[tuple[Floats, ...]] = []  # price, least, most, whether whole
+        self.low: list[Floats] = []
+        self.entries: list[tuple[Ints, Ints, Floats]] = []  # row, column, value
 
-    def block(self, low: Floats) -> Ints:
-        """So many new rows that come to this at least; their numbers."""
-        numbers = np.arange(self.count, self.count + len(low))
-        self.count += len(low)
+    def add_columns(
+        self, number: int, price: float | Floats = 0.0, whole: bool = False, fixed: int | None = None
+    ) -> Ints:
+        """Add this many columns, at one value where they are ``fixed``; return their numbers."""
+        bounds = (0.0, np.inf) if fixed is None else (float(fixed), float(fixed))
+        self.columns.append(tuple(np.full(number, value, np.float64) for value in (price, *bounds, float(whole))))
+        self.width += number
+        return np.arange(self.width - number, self.width)
+
+    def add_rows(self, low: Floats) -> Ints:
+        """Add rows that come to these sums at least; return their numbers."""
         self.low.append(low)
-        return numbers
+        self.height += len(low)
+        return np.arange(self.height - len(low), self.height)
 
     def put(self, rows: Ints, columns: Ints, value: float | Floats) -> None:
-        self.rows.append(rows)
-        self.columns.append(np.broadcast_to(columns, rows.shape))
-        self.values.append(np.broadcast_to(np.asarray(value, np.float64), rows.shape))
+        values = np.broadcast_to(np.asarray(value, np.float64), rows.shape)
+        self.entries.append((rows, np.broadcast_to(columns, rows.shape), values))
+
+    def solved(self, gap: float, time_limit_s: float, relaxed: bool) -> Any:
+        from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
+        from scipy.sparse import coo_array
+
+        price, least, most, whole = (np.concatenate(blocks) for blocks in zip(*self.columns, strict=True))
+        rows, columns, values = (np.concatenate(blocks) for blocks in zip(*self.entries, strict=True))
+        matrix = coo_array((values, (rows, columns)), shape=(self.height, self.width)).tocsr()
+        with _silent():
+            return milp(
+                price,
+                integrality=np.zeros(self.width) if relaxed else whole,
+                bounds=Bounds(least, most),
+                constraints=LinearConstraint(matrix, np.concatenate(self.low)),
+                options={"mip_rel_gap": gap, "time_limit": time_limit_s},
+            )
 
 
 def solve(
@@ -188,73 +190,53 @@ def solve(
     time_limit_s: float,
     *,
     relaxed: bool = False,
-    window: ProgramWindow | None = None,
+    window: tuple[Ints, Ints] | None = None,
 ) -> Solution | None:
-    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets machines be divided."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
-    from scipy.sparse import coo_array
+    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets machines be divided.
 
+    A ``window`` is some hours of a longer horizon: the counts by kind just before and just after them, of which
+    reserved ones stay as they are.
+    """
     if time_limit_s <= 0:
         # HiGHS takes less than none for no limit at all.
         raise OutOfTime("no fleet was found: no time was left for it", fix=_LONGER)
-    began, kinds = time.perf_counter(), problem.kinds
+    began, kinds, limits, program = time.perf_counter(), problem.kinds, problem.limits, _Program()
     demand, weights, group = _merged(problem, window is not None)
     hours = demand.hours
-    columns, size = _columns(kinds, hours)
-    starting = [index for index, kind in enumerate(kinds) if kind.start_usd and kind.terms is not Terms.reserved]
-    starting = starting if hours > 1 or window else []
+    machines = []
+    for index, kind in enumerate(kinds):
+        if kind.terms is Terms.reserved:
+            usd, fixed = kind.expected_usd_per_hour * weights.sum(), window[0][index] if window else None
+            machines.append(program.add_columns(1, usd, whole=True, fixed=fixed))
+        else:
+            machines.append(program.add_columns(hours, kind.expected_usd_per_hour * weights, whole=True))
     # A window has one hour more: what follows it may have to be started as well.
     width = hours + (window is not None)
-    starts = {index: size + np.arange(width) + place * width for place, index in enumerate(starting)}
-    size += len(starting) * width
-
-    price, least, most, whole = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size)
-    for index, kind in enumerate(kinds):
-        own, once = columns[index], kind.terms is Terms.reserved
-        price[own] = kind.expected_usd_per_hour * (weights.sum() if once else weights)
-        whole[own] = 1
-        if window is not None and once:
-            least[own] = most[own] = window.before[index]
-    for index, own in starts.items():
-        price[own] = kinds[index].start_usd
-
-    table = _Rows()
-    extra = _carry(table, kinds, columns, demand, problem.limits, size)
-    batch = None
-    if problem.batch is not None:
-        batch = _do_batch(table, kinds, columns, demand, problem.batch, size + extra)
-        extra += hours
-    if problem.limits.min_replicas:
-        rows = table.block(np.full(hours, float(problem.limits.min_replicas)))
-        for kind, own in zip(kinds, columns, strict=True):
+    starts = {
+        index: program.add_columns(width, kind.start_usd)
+        for index, kind in enumerate(kinds)
+        if kind.start_usd and kind.terms is not Terms.reserved and width > 1
+    }
+    _carry(program, kinds, machines, demand, limits)
+    batch = None if problem.batch is None else _do_batch(program, kinds, machines, demand, problem.batch)
+    if limits.min_replicas:
+        rows = program.add_rows(np.full(hours, float(limits.min_replicas)))
+        for kind, own in zip(kinds, machines, strict=True):
             if kind.is_firm:
-                table.put(rows, own, float(kind.offer.replicas))
+                program.put(rows, own, float(kind.offer.replicas))
     for index, own in starts.items():
-        _start(table, own, columns[index], (window.before[index], window.after[index]) if window else None)
-    size += extra
-    price, least, whole = (np.pad(values, (0, extra)) for values in (price, least, whole))
-    most = np.pad(most, (0, extra), constant_values=np.inf)
-    entries = (np.concatenate(table.rows), np.concatenate(table.columns))
-    matrix = coo_array((np.concatenate(table.values), entries), shape=(table.count, size)).tocsr()
-    with _silent():
-        found: Any = milp(
-            price,
-            integrality=np.zeros(size) if relaxed else whole,
-            bounds=Bounds(least, most),
-            constraints=LinearConstraint(matrix, np.concatenate(table.low)),
-            options={"mip_rel_gap": gap, "time_limit": time_limit_s},
-        )
+        _start(program, own, machines[index], (window[0][index], window[1][index]) if window else None)
+    found = program.solved(gap, time_limit_s, relaxed)
     if found.x is None:
         if found.status == 1:
             raise OutOfTime(f"no fleet was found within {time_limit_s:.3g} s", fix=_LONGER)
         return None
-    counts = np.array([np.broadcast_to(found.x[own], hours) for own in columns])
-    bound = found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound
+    counts = np.array([np.broadcast_to(found.x[own], hours) for own in machines])
     return Solution(
         np.rint(counts).astype(np.int64)[:, group],
-        float(bound),
-        time.perf_counter() - began,
-        variables=size,
+        lower_bound=float(found.fun if relaxed or found.mip_dual_bound is None else found.mip_dual_bound),
+        solve_s=time.perf_counter() - began,
+        variables=program.width,
         batch=None if batch is None else np.maximum(0.0, found.x[batch]),
     )
 
@@ -298,9 +280,8 @@ def _merged(problem: FleetProblem, in_window: bool) -> tuple[Demand, Floats, Int
     demand = problem.demand
     if problem.batch is not None:
         return demand, np.ones(demand.hours), np.arange(demand.hours)
-    hours_matter = in_window or any(kind.start_usd for kind in problem.kinds)
     table = np.array(list(demand.rates.values()))
-    if hours_matter:
+    if in_window or any(kind.start_usd for kind in problem.kinds):
         begins = np.append(True, (table[:, 1:] != table[:, :-1]).any(axis=0))
         different, group = table[:, begins], np.cumsum(begins) - 1
         weights = np.bincount(group)
@@ -315,77 +296,65 @@ def different_hours(problem: FleetProblem) -> int:
     return _merged(problem, False)[0].hours
 
 
-def _columns(kinds: Sequence[PurchaseKind], hours: int) -> tuple[list[Ints], int]:
-    """The columns of each kind: one an hour, or a single one if reserved."""
-    columns, size = [], 0
-    for kind in kinds:
-        width = 1 if kind.terms is Terms.reserved else hours
-        columns.append(np.arange(size, size + width))
-        size += width
-    return columns, size
-
-
 def _carry(
-    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, limits: FleetLimits, size: int
-) -> int:
-    """Rows that make the fleet carry the demand; how many columns they add."""
-    hours, firm_share, extra = demand.hours, 1 - limits.max_spot_share, 0
+    program: _Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, limits: FleetLimits
+) -> None:
+    """Add the rows that make the fleet carry the demand."""
+    hours, firm_share = demand.hours, 1 - limits.max_spot_share
     zones = dict.fromkeys(kind.place for kind in kinds if not kind.is_firm and limits.max_zone_share < 1)
     # Columns of requests a second that a kind serves of a class: needed only if there is a choice of classes.
     several = len(demand.rates) > 1
-    time_rows = [table.block(np.zeros(hours)) for _ in kinds] if several else []  # machines − Σ served ÷ capacity ≥ 0
-    for rows, own in zip(time_rows, columns, strict=False):
-        table.put(rows, own, 1.0)
+    time_rows = [program.add_rows(np.zeros(hours)) for _ in kinds] if several else []  # machines ≥ Σ served ÷ capacity
+    for rows, own in zip(time_rows, machines, strict=False):
+        program.put(rows, own, 1.0)
     for name, rates in demand.rates.items():
         needed = np.asarray(rates) * (1 - ROUNDING)
-        served = table.block(needed + limits.spare.get(name, 0.0) * (needed > 0))
-        firm = table.block(needed * firm_share) if firm_share > 0 else None
-        without = {zone: table.block(needed * (1 - limits.max_zone_share)) for zone in zones}
+        served = program.add_rows(needed + limits.spare.get(name, 0.0) * (needed > 0))
+        firm = program.add_rows(needed * firm_share) if firm_share > 0 else None
+        without = {zone: program.add_rows(needed * (1 - limits.max_zone_share)) for zone in zones}
         for index, kind in enumerate(kinds):
             if name not in kind.offer.requests_per_s:
                 continue
             carries = kind.carries(name, rates)
-            own, value = columns[index], carries
+            own, value = machines[index], carries
             if several:
-                own, value = size + extra + np.arange(hours), np.ones(hours)
-                extra += hours
-                table.put(time_rows[index], own, -1.0 / carries)
-            table.put(served, own, value)
+                own, value = program.add_columns(hours), np.ones(hours)
+                program.put(time_rows[index], own, -1.0 / carries)
+            program.put(served, own, value)
             if firm is not None and kind.is_firm:
-                table.put(firm, own, value)
+                program.put(firm, own, value)
             for zone, rows in without.items():
                 if kind.is_firm or kind.place != zone:
-                    table.put(rows, own, value)
-    return extra
+                    program.put(rows, own, value)
 
 
 def _do_batch(
-    table: _Rows, kinds: Sequence[PurchaseKind], columns: Sequence[Ints], demand: Demand, batch: BatchWork, size: int
+    program: _Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, batch: BatchWork
 ) -> Ints:
-    """Rows that make the fleet do each day's batch work beside the demand; its columns, requests a second by hour."""
+    """Add the rows that make the fleet do each day's batch work beside the demand; return its columns, by hour."""
     ((name, rates),) = demand.rates.items()
-    own = size + np.arange(demand.hours)
-    beside = table.block(np.asarray(rates) * (1 - ROUNDING))
-    table.put(beside, own, -1.0)
-    for kind, counts in zip(kinds, columns, strict=True):
+    own = program.add_columns(demand.hours)
+    beside = program.add_rows(np.asarray(rates) * (1 - ROUNDING))
+    program.put(beside, own, -1.0)
+    for kind, counts in zip(kinds, machines, strict=True):
         if name in kind.offer.requests_per_s:
-            table.put(beside, counts, kind.carries(name, rates))
+            program.put(beside, counts, kind.carries(name, rates))
     for hours in batch.windows(demand.hours):
-        done = table.block(np.full(1, batch.requests_per_day / SECONDS_PER_HOUR * (1 - ROUNDING)))
-        table.put(np.repeat(done, len(hours)), own[hours], 1.0)
+        done = program.add_rows(np.full(1, batch.requests_per_day / SECONDS_PER_HOUR * (1 - ROUNDING)))
+        program.put(np.repeat(done, len(hours)), own[hours], 1.0)
     return own
 
 
-def _start(table: _Rows, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
-    """Rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
+def _start(program: _Program, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
+    """Add the rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
     low = np.zeros(len(starts))
     if around is not None:
         low[0], low[-1] = -float(around[0]), float(around[1])
-    rows = table.block(low)
-    table.put(rows, starts, 1.0)
+    rows = program.add_rows(low)
+    program.put(rows, starts, 1.0)
     if around is None:
-        table.put(rows, np.roll(own, 1), 1.0)
-        table.put(rows, own, -1.0)
+        program.put(rows, np.roll(own, 1), 1.0)
+        program.put(rows, own, -1.0)
     else:
-        table.put(rows[1:], own, 1.0)
-        table.put(rows[:-1], own, -1.0)
+        program.put(rows[1:], own, 1.0)
+        program.put(rows[:-1], own, -1.0)
