@@ -150,7 +150,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         if name in raw.columns and raw[name].dtype == pl.String:
             raw = raw.with_columns(text.replace("", None))
     columns = {
-        name: rule.read(raw[name], layout.per_second("arrival" if name == "ended" else name))
+        name: rule.read(raw[name], layout.units.get("arrival" if name == "ended" else name, 1.0))
         for name, rule in _RULES.items()
         if name in raw.columns
     }
