@@ -17,7 +17,7 @@ from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.exports import Export
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
-from tokonomics.traffic.tally import Sums, TenantSums
+from tokonomics.traffic.tally import TenantSums
 
 ROWS = 600
 TEAMS = ["search", "chat", "", "ads"]
@@ -81,19 +81,20 @@ def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
             names = [f"tenant {(batch + place) % 5}" for place in range(4)]
             counted.add(pl.DataFrame({"tenant": names, "input": [1, 2, 3, 4], "output": [batch] * 4, "usd": [0.5] * 4}))
     assert len(counted) == 5
-    found = counted.by_name()
-    assert sum(sums.requests for sums in found.values()) == 40
+    found = counted.ranked()
+    assert found["requests"].sum() == 40
     # In batch b the tenant t stands at place (t − b) mod 5, where that is below 4.
     placed = [(batch, (0 - batch) % 5) for batch in range(10) if (0 - batch) % 5 < 4]
-    assert found["tenant 0"] == Sums(8, sum(place + 1 for _, place in placed), sum(batch for batch, _ in placed), 4.0)
+    tokens = sum(place + 1 for _, place in placed), sum(batch for batch, _ in placed)
+    assert found.row(by_predicate=pl.col("tenant") == "tenant 0") == ("tenant 0", 8, *tokens, 4.0)
 
 
 def test_tenants_of_a_log_without_costs_have_none() -> None:
     counted = TenantSums()
     for _ in range(3):
         counted.add(pl.DataFrame({"tenant": ["a"], "input": [1], "output": [2]}))
-    assert counted.by_name() == {"a": Sums(3, 3, 6, None)}
-    assert TenantSums().by_name() == {}
+    assert counted.ranked().rows() == [("a", 3, 3, 6, None)]
+    assert TenantSums().ranked().is_empty()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -286,7 +286,7 @@ def test_a_parquet_file_is_read_in_slices_and_says_the_same(
     save_trace(trace, file)
     monkeypatch.setattr(sources, "SLICE_ROWS", 777)
     opened = open_trace(file)
-    raw = list(opened.log.raw(opened.log.layout))
+    raw = list(opened.log.raw())
     assert max(map(len, raw)) <= 777
     assert np.concatenate([each[sources.ROW].to_numpy() for each in raw]).tolist() == list(range(1, len(trace) + 1))
     apart = {"source", "format"}

@@ -168,7 +168,8 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
         metadata = as_object(item.get("metadata"))
         team = item.get("team_id") or metadata.get("user_api_key_team_id")
         tenant = unfolding.tenant(item, metadata.get("tenant"), team, item.get("end_user"), item.get("user"))
-        yield row(**{name: _first(item, *names) for name, names in _LITELLM.items()}, tenant=tenant)
+        spend = _first(item, *_LITELLM["usd"])
+        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | {"usd": spend, "tenant": tenant})
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------

@@ -420,5 +420,3 @@ def _ids(value: Any) -> list[int | None] | None:
             digest = hashlib.blake2b(str(block).encode("utf-8", "replace"), digest_size=8).digest()
             numbers.append(int.from_bytes(digest, "little", signed=True))
     return numbers
-
-
