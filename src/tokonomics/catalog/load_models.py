@@ -84,7 +84,7 @@ def find_model(name_or_path: str) -> ModelSpec:
 
 
 def _known(name: str, reading: ConfigReading) -> ModelSpec:
-    """By the catalogue, else as it was fetched from the hub before."""
+    """The model in the catalogue, else as it was fetched from the hub before."""
     fix = ADD_YOUR_OWN.format(path=user_path())
     try:
         return resolve("model", name, model_rows(), fix=fix, listing="tokonomics models").spec()
@@ -113,7 +113,7 @@ billion parameters of DeepSeek-V3 (its model card)."""
 
 
 def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
-    """The model that fetched files describe; its size is held against that of the published weights."""
+    """The model that fetched files describe; a note where its size differs from that of the published weights."""
     name = files.repository.partition("/")[2]
     found = read_config(files.config, name=name, as_family=reading.as_family)
     reading.note(f"{files.repository}: read from its config.json on the Hugging Face hub, {files.fetched:%Y-%m-%d}")
@@ -143,11 +143,11 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
     if match and not rows:
         return [find_model(match)]  # raises, with the nearest names
     found = [row.spec() for row in rows]
-    families = {spelling(model.family) for model in found}
-    if family is not None and (not family.strip() or not any(spelling(family) in known for known in families)):
-        raise UnknownName("family", family, sorted({model.family for model in found}))
     if family is not None:
-        found = [model for model in found if spelling(family) in spelling(model.family)]
+        of_it = [model for model in found if family.strip() and spelling(family) in spelling(model.family)]
+        if not of_it:
+            raise UnknownName("family", family, sorted({model.family for model in found}))
+        found = of_it
     found = [model for model in found if moe is None or model.is_moe == moe]
     return sorted(found, key=lambda model: (model.published is not None, -(model.released or date.min).toordinal()))
 

@@ -93,11 +93,11 @@ class _Reading:
         found = _VLLM_TIME.search(line[:200])
         if not found:
             return None
-        month, *rest = map(int, found.groups())
+        month, day, hour, minute, second = map(int, found.groups())
         self.years += month == 1 and self.month == 12
         self.month = month
         try:
-            return datetime(_A_YEAR, month, *rest, tzinfo=UTC).timestamp() + self.years * _YEAR_S
+            return datetime(_A_YEAR, month, day, hour, minute, second, tzinfo=UTC).timestamp() + self.years * _YEAR_S
         except ValueError:
             return None
 

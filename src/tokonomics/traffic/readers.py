@@ -102,7 +102,9 @@ class TraceFile:
                 break
         whole = pl.concat(frames)
         optional = {"priority": "priority", "patience": "patience_s", "usd": "usd"}
-        columns = {name: whole[column].to_numpy() for column, name in optional.items() if column in whole.columns}
+        columns: dict[str, Any] = {
+            name: whole[column].to_numpy() for column, name in optional.items() if column in whole.columns
+        }
         if "tenant" in whole.columns:
             tenants = whole["tenant"].unique().sort()
             numbers = whole["tenant"].replace_strict(tenants, range(len(tenants))).to_numpy().astype(np.int32)

@@ -65,8 +65,8 @@ class Turns:
         requests = np.arange(len(self.starts) - 1)
         listed = np.split(self.waits_for, self.starts[1:-1]) if len(requests) else []
         parents = pl.Series(listed, dtype=pl.List(pl.Int32))
-        columns = {"request": requests, "parent": parents, "pause": self.pause_s, "session": self.session}
-        return {name: pl.Series(values) for name, values in columns.items()}
+        pause, session = pl.Series(self.pause_s), pl.Series(self.session)
+        return {"request": pl.Series(requests), "parent": parents, "pause": pause, "session": session}
 
     @property
     def children(self) -> tuple[Counts, Offsets]:
