@@ -47,6 +47,6 @@ def test_what_is_no_slo_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["ttft_p99=500", "tpot=200", "ttft_p99=500s", "ttft_p99=500000ms"])
 def test_milliseconds_without_their_unit_are_refused_with_a_time_that_can_be_read(text: str) -> None:
-    with pytest.raises(BadInput, match="Did you mean [25]00ms"):
+    with pytest.raises(BadInput, match=r"Did you mean [25]00ms"):
         parse_slos(text)
     assert parse_slos("e2e=500")[0].seconds == 500.0
