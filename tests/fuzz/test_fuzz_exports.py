@@ -1,4 +1,4 @@
-"""Ten thousand spoilt logs of each tool give rows, or are counted as none: no edit makes a reader fail.
+"""Thousands of spoilt logs of each tool give rows, or are counted as none: no edit makes a reader fail.
 
 A log is spoilt, unfolded in memory, and the rows of many are checked at once, since a file of its own for each (as in
 ``test_fuzz_parsers``, which has the same logs) would take minutes. ``EXPLORE`` tries more.
@@ -24,8 +24,8 @@ from tokonomics.traffic.exports import EXPORTS, Export, export_of, opened
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import objects_frame
 
-SPOILT = times(10_000)
-TOGETHER = 2_000  # rows
+SPOILT = times(3_000)
+TOGETHER = 1_000  # rows
 SHORT = tuple(request for request in REQUESTS if request.prompt < 1000)
 ODD = (*VALUES[len(RAW) :], float("nan"), float("inf"), 10**400, "9" * 5000)
 SEEDS = {
@@ -88,7 +88,7 @@ def spoiler(seed: str) -> Callable[[Random], Any]:
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.name)
-def test_ten_thousand_spoilt_objects_of_a_tool(export: Export) -> None:
+def test_thousands_of_spoilt_objects_of_a_tool(export: Export) -> None:
     chance, spoilt = Random(None if EXPLORE else 21), spoiler(SEEDS[export.name])
     attribution = Attribution(("team", "user"))
     checked, unknown = Checked(export.layout(attribution)), 0
@@ -122,7 +122,7 @@ def _unfolded(export: Export, item: Any, unfolding: Unfolding) -> list[Any]:
     ],
     ids=["vllm", "sglang-text", "sglang-json"],
 )
-def test_ten_thousand_spoilt_logs_of_an_engine(engine: str, seed: str) -> None:
+def test_thousands_of_spoilt_logs_of_an_engine(engine: str, seed: str) -> None:
     chance = Random(None if EXPLORE else 21)
     unfolding = Unfolding()
     checked, unknown = Checked(engine_layout(engine, None)), 0
