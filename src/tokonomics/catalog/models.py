@@ -29,7 +29,7 @@ from tokonomics.catalog.layers import (
     weights_of,
 )
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 _LONGEST_SIDE = 20_000  # pixels; no camera's, and no processor's
 _MOST_IMAGES = 1000
@@ -397,16 +397,9 @@ class ModelSpec(Noun):
 
     def summary(self) -> dict[str, object]:
         """What a table or a program wants to know of a model: names, counts, bytes by precision."""
+        sizes = ("parameters", "active_parameters", "layers", "hidden", "vocab", "max_context")
         return {
-            "key": self.key,
-            "name": self.name,
-            "family": self.family,
-            "parameters": self.parameters,
-            "active_parameters": self.active_parameters,
-            "layers": self.layers,
-            "hidden": self.hidden,
-            "vocab": self.vocab,
-            "max_context": self.max_context,
+            **copied(self, "key", "name", "family", *sizes),
             "moe": self.is_moe,
             "encoder": self.is_encoder,
             "checkpoint": self.checkpoint.value,
