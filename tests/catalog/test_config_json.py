@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.catalog.read_configs import mixers_of, read
+from tests.catalog.read_configs import mixers_of, read, small
 
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
 from tokonomics.catalog.config_json import read_config
@@ -16,16 +16,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, TokonomicsError
 
 H, M, L, V = 256, 640, 6, 1000  # hidden, MLP width, layers, vocabulary
-BASE: dict[str, Any] = {
-    "hidden_size": H,
-    "intermediate_size": M,
-    "num_hidden_layers": L,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": V,
-    "max_position_embeddings": 512,
-    "torch_dtype": "bfloat16",
-}
+BASE = small(L, num_key_value_heads=2)
 LLAMA = BASE | {"model_type": "llama"}
 ATTENTION = H * (8 + 2 + 2) * 32 + 8 * 32 * H  # query, key, value and output of 8 and 2 heads of 32
 GATED = 3 * H * M
@@ -532,24 +523,6 @@ VALUES = st.recursive(
 NAMES = sorted({name for example in EXAMPLES for name in example})
 
 
-def answers_or_explains(config: dict[str, Any]) -> None:
-    """Either a model whose numbers are usable or an error written for a person; nothing else."""
-    try:
-        model = read(config)
-    except TokonomicsError:
-        return
-    assert model.parameters > 0
-    assert model.flops_per_token > 0
-
-
-@given(
-    st.dictionaries(st.sampled_from([*NAMES, "layer_types", "quantization_config"]) | st.text(), VALUES, max_size=12)
-)
-@settings(deadline=None, max_examples=60)
-def test_no_json_object_causes_anything_but_a_clear_error(config: dict[str, Any]) -> None:
-    answers_or_explains(config)
-
-
 @given(
     st.sampled_from(EXAMPLES),
     st.sampled_from([*sorted(FAMILIES), *sorted(WRAPPERS)]) | st.none(),
@@ -563,7 +536,12 @@ def test_no_mutation_of_a_real_config_causes_anything_but_a_clear_error(
     config = without(example, *dropped) | changes
     if other_type:
         config["model_type"] = other_type
-    answers_or_explains(config)
+    try:
+        model = read(config)
+    except TokonomicsError:
+        return
+    assert model.parameters > 0
+    assert model.flops_per_token > 0
 
 
 @given(st.sampled_from(EXAMPLES[:5]), st.integers(1, 64))
