@@ -339,7 +339,7 @@ _CHOSEN_FROM = 4  # the ratio whose rows are chosen from, and overlap; transform
 
 
 def _compressed(fields: Fields, plain: CompressedAttention, ratio: int) -> MixerLayer:
-    """The layer with rows of so many tokens each."""
+    """The layer whose rows stand for ``ratio`` tokens each."""
     if ratio == 0:
         return plain
     chosen = ratio == _CHOSEN_FROM

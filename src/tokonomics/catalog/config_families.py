@@ -27,7 +27,7 @@ Switch = bool | str | Sequence[str | bool]
 class Pattern:
     """Which layers are marked: by their numbers, else by a word or a mark for each, else by counting."""
 
-    every: Size = 1  # one of so many layers; 0: none
+    every: Size = 1  # one layer in this many; 0: none
     offset: Size | None = None  # which of them; None: the last
     first: Size = 0
     last: Size = -1  # -1: the model's last layer
@@ -117,7 +117,7 @@ class Blocks:
     latent: str | None = None  # field of the width that routed experts work in
     latent_norm: Switch = False
     hashed: str | None = None  # field: how many layers choose experts by the token's number, without a bias (V4)
-    dense_up_to: int | None = None  # so few experts mean none: a plain block without a router (Jamba, Granite 4)
+    dense_up_to: int | None = None  # up to this many experts mean a plain block without a router (Jamba, Granite 4)
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]
     if style.experts is None:
         return [dense_block(fields, frame, style)] * frame.layers
     sparse, few = marked(fields, frame, style.sparse), False
-    if style.dense_up_to is not None:  # so few experts mean a dense block instead
+    if style.dense_up_to is not None:  # few experts mean a dense block instead
         few = size_of(fields, style.experts, least=style.dense_up_to and 1) <= style.dense_up_to
     if few:
         sparse = [False] * frame.layers

@@ -41,7 +41,7 @@ class HubModel:
     repository: str
     config: Path
     weight_bytes: int | None
-    """Of all tensors, as the index says; None where a model is one file, which has none."""
+    """The sum over all tensors in the index; None where a model is one file, which has no index."""
     fetched: datetime
 
 
@@ -134,14 +134,14 @@ def _refusal(repository: str, code: int, token: str | None) -> BadInput:
 
 
 def _endpoint() -> SplitResult:
-    told = os.environ.get("HF_ENDPOINT") or ENDPOINT
+    given = os.environ.get("HF_ENDPOINT") or ENDPOINT
     try:
-        parts = urlsplit(told)
+        parts = urlsplit(given)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.username and parts.port != 0
     except ValueError:
         good = False
     if not good:
-        raise BadInput(f"HF_ENDPOINT is '{shorten(told, 80)}', not an address", fix=f"Such as {ENDPOINT}.")
+        raise BadInput(f"HF_ENDPOINT is '{shorten(given, 80)}', not an address", fix=f"Such as {ENDPOINT}.")
     return parts
 
 

@@ -37,7 +37,7 @@ _WORDS = "Write number x width x height, such as 1x1024x1024; several kinds with
 
 
 class Cut(NamedTuple):
-    """An image as the tower gets it: crops of so many cells (tokens to be), and the tokens that the model reads."""
+    """An image as the tower gets it: crops of cells (tokens to be), and the tokens that the model reads."""
 
     crops: int
     cells: int  # of one crop
@@ -112,7 +112,7 @@ class BySquare(Noun):
 
 
 class ByTokens(Noun):
-    """The largest size of the image's shape that stays within so many tokens (Gemma 4)."""
+    """The largest size of the image's shape that stays within a number of tokens (Gemma 4)."""
 
     kind: Literal["tokens"] = "tokens"
     most: PositiveInt

@@ -135,11 +135,11 @@ class _LogFile:
         if by is None:
             return Log(layout, raw, place) if raw else self.one_by_one(layout, rows, place, Unfolding())
 
-        def told() -> Iterator[tuple[int, Any]]:
+        def with_tenants() -> Iterator[tuple[int, Any]]:
             for number, item in rows():
                 yield number, {**item, _BY[0][0]: by.tenant(item)} if isinstance(item, dict) else item
 
-        return self.one_by_one(layout.moved(tenant=_BY), told, place, Unfolding(by))
+        return self.one_by_one(layout.moved(tenant=_BY), with_tenants, place, Unfolding(by))
 
     def one_by_one(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
         """The log of rows that are made one by one; an error in them names the file."""
@@ -192,8 +192,8 @@ class _LogFile:
             layout = layout.moved(prefix=())  # lists do not fit in a cell
         if layout.paths("prefix"):
             is_key = not schema[layout.paths("prefix")[0][0]].is_nested()
-            said = None if is_key else table.block_tokens()
-            layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
+            stated = None if is_key else table.block_tokens()
+            layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or stated)
         telling = [name for name in schema if self.by and self.by.tells(name)]
         if self.by is None or any(schema[name].is_nested() for name in telling):
             return self.log(layout, table.rows, place, lambda: table.batches(layout))
@@ -253,8 +253,10 @@ def _by_distinct(
         return pl.DataFrame([asked()] * len(batch), schema, orient="row")
     distinct = batch.select(names).unique(maintain_order=True)
     found = pl.DataFrame([asked(*cells) for cells in distinct.iter_rows()], schema, orient="row")
-    told = distinct.hstack(found)
-    return batch.select(names).join(told, on=names, how="left", nulls_equal=True, maintain_order="left").select(*schema)
+    answers = distinct.hstack(found)
+    return (
+        batch.select(names).join(answers, on=names, how="left", nulls_equal=True, maintain_order="left").select(*schema)
+    )
 
 
 def first_bytes(file: Path) -> bytes:

@@ -200,10 +200,10 @@ def _folder_lengths(folder: Path) -> dict[tuple[int, float], Fields]:
         client = _client_of(file)
         try:
             for start, fields in json.loads(file.read_text()).items():
-                told = {name: text.strip("{ }") for name, text in fields.items() if name != "reason_ratio"}
+                texts = {name: text.strip("{ }") for name, text in fields.items() if name != "reason_ratio"}
                 # An empty distribution: the client sent nothing in that window.
-                if all(told.values()):
-                    windows[client, float(start)] = {name: _probabilities(text) for name, text in told.items()}
+                if all(texts.values()):
+                    windows[client, float(start)] = {name: _probabilities(text) for name, text in texts.items()}
         except (ValueError, AttributeError, TypeError, OSError, RecursionError) as error:
             said = shorten(str(error), 100)
             raise BadInput(f"not a ServeGen dataset: {said}", where=named(file)) from None
@@ -249,14 +249,14 @@ def servegen_trace(
     inputs, outputs, borrowed = _lengths(clients, window, rng)
     sender = clients.client[window]
     present, tenant = np.unique(sender, return_inverse=True)
-    told = f"; {borrowed} of {len(present)} clients with lengths of the others" if borrowed else ""
+    note = f"; {borrowed} of {len(present)} clients with lengths of the others" if borrowed else ""
     return make_trace(
         arrival,
         inputs,
         outputs,
         tenant=tenant.astype(np.int32),
         tenants=tuple(clients.names[client] for client in present),
-        source=f"drawn from ServeGen {clients.model}, {start_s:,.0f} to {end:,.0f} s{told}",
+        source=f"drawn from ServeGen {clients.model}, {start_s:,.0f} to {end:,.0f} s{note}",
     )
 
 

@@ -32,7 +32,7 @@ GROWING = (
 )
 _NOBODY = ("", "-1", "null", "none", "None")
 _SMALLEST_BLOCK, _BLOCKS_A_REQUEST = 16, 256
-"""The block of vLLM, or larger where prompts are long: on average so many a request keep a long log within memory."""
+"""The block of vLLM, or larger where prompts are long: this average number a request keeps a long log within memory."""
 
 
 class FoundTurns(NamedTuple):
@@ -119,8 +119,8 @@ def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
     if "took" in rows.columns:
         ended = arrival + rows["took"].fill_null(np.nan).to_numpy()
     if "ended" in rows.columns:
-        told = rows["ended"].fill_null(np.nan).to_numpy()
-        ended = np.where(np.isnan(ended), told, ended)
+        logged = rows["ended"].fill_null(np.nan).to_numpy()
+        ended = np.where(np.isnan(ended), logged, ended)
     return np.where(ended >= arrival, ended, np.nan)
 
 
@@ -194,9 +194,9 @@ def _pauses(rows: "pl.DataFrame", turns: Turns, arrival: Floats, ended: Floats) 
     unmeasured = np.zeros(len(rows), bool)
     unmeasured[waiting] = np.logical_or.reduceat(np.isnan(ended)[turns.waits_for], turns.starts[waiting])
     if "pause" in rows.columns:
-        told = rows["pause"].fill_null(np.nan).to_numpy()
-        given = ~turns.roots & np.isfinite(told) & (told >= 0)
-        pause, unmeasured = np.where(given, told, pause), unmeasured & ~given
+        logged = rows["pause"].fill_null(np.nan).to_numpy()
+        given = ~turns.roots & np.isfinite(logged) & (logged >= 0)
+        pause, unmeasured = np.where(given, logged, pause), unmeasured & ~given
     return pause, not unmeasured.any()
 
 

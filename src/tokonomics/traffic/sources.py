@@ -142,8 +142,9 @@ def _scan(path: Path | io.BytesIO, separator: str | None, rows: int = 0, **lines
 
     if separator is None:
         return pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=rows + 1, glob=False)
-    told: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": rows + 2, "separator": separator} | lines
-    return pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy", glob=False, **told)
+    options: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": rows + 2, "separator": separator} | lines
+    options |= {"infer_schema": False, "truncate_ragged_lines": True, "encoding": "utf8-lossy", "glob": False}
+    return pl.scan_csv(path, **options)
 
 
 def _lines(path: Path) -> "pl.LazyFrame":

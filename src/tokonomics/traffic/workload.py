@@ -36,7 +36,7 @@ class Workload(Noun):
     output_p50: float | None = None
     output_p99: float | None = None
     cut_share: float = Field(default=0.0, ge=0, le=1)
-    """Of the requests: made-up ones that were shortened to the model's context."""
+    """The share of generated requests that were shortened to the model's context."""
 
     @property
     def writes(self) -> bool:
@@ -103,7 +103,7 @@ _FIX = "Write a share, such as 0.7, or tokens, such as 2000."
 
 
 class Thinking(Noun):
-    """How much of each output is thinking: a share of it, or so many tokens and at most all."""
+    """How much of each output is thinking: a share of it, or a number of tokens and at most all."""
 
     share: float | None = Field(default=None, ge=0, le=1)
     tokens: int | None = Field(default=None, ge=0)
@@ -184,7 +184,7 @@ def stretch_of(trace: Trace) -> LoadStretch:
 
 
 def ramp_up_s(since_s: Floats, span_s: float) -> float | None:
-    """How long it takes until nearly all comes of what comes so long after its session began; None: too long.
+    """How long it takes until nearly the whole load comes; None: too long. ``since_s`` is from the start of a session.
 
     Sessions begin for ``span_s``. From ``t`` until its end, a request is missing for as long as it comes after ``t``.
     """
