@@ -14,7 +14,7 @@ import pytest
 from tests.explore import EXPLORE, times
 from tests.fuzz.mutations import RAW, TOKENS, VALUES
 from tests.traffic import exported_logs
-from tests.traffic.exported_logs import REQUESTS
+from tests.traffic.exported_logs import LOGS, REQUESTS
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.attribution import Attribution, Unfolding
@@ -29,9 +29,9 @@ TOGETHER = 1_000  # rows
 SHORT = tuple(request for request in REQUESTS if request.prompt < 1000)
 ODD = (*VALUES[len(RAW) :], float("nan"), float("inf"), 10**400, "9" * 5000)
 SEEDS = {
-    "Langfuse export": exported_logs.langfuse_lines().splitlines()[0],
-    "LiteLLM spend log": exported_logs.litellm_lines().splitlines()[0],
-    "OpenTelemetry GenAI spans": exported_logs.otlp_lines().splitlines()[0],
+    "Langfuse export": LOGS["langfuse-lines"]().splitlines()[0],
+    "LiteLLM spend log": LOGS["litellm-lines"]().splitlines()[0],
+    "OpenTelemetry GenAI spans": LOGS["otlp-lines"]().splitlines()[0],
     "OpenAI usage export": exported_logs.openai_usage(),
 }
 
