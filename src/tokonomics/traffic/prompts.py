@@ -124,7 +124,7 @@ def _table(path: Path) -> "pl.DataFrame":
     with readable(path):
         data = _content(path)
         if kind == [".parquet"]:
-            check_rows(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item(), path)
+            check_rows(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item(), path, is_total=True)
             return pl.read_parquet(data)
         check_rows(data.count(b"\n"), path)
         if kind in ([".jsonl"], [".ndjson"]):

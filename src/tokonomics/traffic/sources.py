@@ -55,12 +55,13 @@ class TooManyRows(BadInput):
     """More than ``MOST_ROWS``."""
 
 
-def check_rows(rows: int, path: Path) -> None:
-    """Refuse a file with more rows than may be read."""
+def check_rows(rows: int, path: Path, *, is_total: bool = False) -> None:
+    """Refuse a file with more rows than may be read; ``is_total``: these are all of its rows."""
     most = MOST_ROWS.get()
     if most is not None and rows > most:
+        counted = f"{rows:,}" if is_total else f"more than {most:,}"
         fix = "Use the command line for larger files."
-        raise TooManyRows(f"has more than {most:,} rows, the most that are read here", where=named(path), fix=fix)
+        raise TooManyRows(f"has {counted} rows; {most:,} are read here", where=named(path), fix=fix)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -207,7 +208,7 @@ class TableFile:
         """Its columns and their types."""
         with readable(self.path):
             if MOST_ROWS.get() is not None:
-                check_rows(self._length() or 0, self.path)
+                check_rows(self._length() or 0, self.path, is_total=True)
             return dict(list(_scan(self.path, self.separator).collect_schema().items())[1:])
 
     def first_rows(self, rows: int) -> list[dict[str, Any]]:
