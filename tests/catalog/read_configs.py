@@ -7,6 +7,21 @@ from tokonomics.catalog.config_json import from_config
 from tokonomics.catalog.models import ModelSpec
 
 WHERE = "dir/config.json"
+
+
+def small(layers: int, **more: Any) -> dict[str, Any]:
+    """What every small model of these tests has: a hidden width of 256 and 8 attention heads."""
+    return {
+        "hidden_size": 256,
+        "intermediate_size": 640,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+        "torch_dtype": "bfloat16",
+    } | more
+
+
 LATENT_MIXTURE: dict[str, Any] = {
     "q_lora_rank": 96,
     "kv_lora_rank": 64,

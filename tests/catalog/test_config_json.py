@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.catalog.read_configs import mixers_of, read
+from tests.catalog.read_configs import mixers_of, read, small
 
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
 from tokonomics.catalog.config_json import read_config
@@ -16,16 +16,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, TokonomicsError
 
 H, M, L, V = 256, 640, 6, 1000  # hidden, MLP width, layers, vocabulary
-BASE: dict[str, Any] = {
-    "hidden_size": H,
-    "intermediate_size": M,
-    "num_hidden_layers": L,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": V,
-    "max_position_embeddings": 512,
-    "torch_dtype": "bfloat16",
-}
+BASE = small(L, num_key_value_heads=2)
 LLAMA = BASE | {"model_type": "llama"}
 ATTENTION = H * (8 + 2 + 2) * 32 + 8 * 32 * H  # query, key, value and output of 8 and 2 heads of 32
 GATED = 3 * H * M
@@ -52,13 +43,9 @@ def test_a_llama_is_counted_matrix_by_matrix() -> None:
     assert model.max_context == 512
 
 
-def test_tied_embeddings_are_counted_once() -> None:
+def test_tied_embeddings_are_counted_once_and_missing_key_value_heads_mean_one_per_head() -> None:
     assert read(LLAMA).parameters - read(LLAMA | {"tie_word_embeddings": True}).parameters == V * H
-
-
-def test_missing_key_value_heads_mean_one_per_head() -> None:
-    mixer = mixers_of(read(without(LLAMA, "num_key_value_heads")))[0]
-    assert mixer.kv_heads == 8
+    assert mixers_of(read(without(LLAMA, "num_key_value_heads")))[0].kv_heads == 8
 
 
 def test_biases_are_counted_where_the_family_has_them() -> None:
@@ -75,31 +62,33 @@ def test_qwen3_norms_queries_and_keys_and_has_heads_of_128() -> None:
     assert model.parameters == 2 * V * H + L * (attention + GATED + 2 * H) + H
 
 
-def test_gemma2_alternates_windows_and_has_four_norms() -> None:
+def test_gemma2_has_four_norms() -> None:
     model = read(BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64})
-    assert window_counts(model) == {64: 3, None: 3}
     assert model.parameters == V * H + L * (ATTENTION + GATED + 4 * H) + H
 
 
-def test_gemma3_has_one_full_layer_in_six_unless_told_otherwise() -> None:
-    gemma3 = BASE | {"model_type": "gemma3_text", "sliding_window": 64}
-    assert window_counts(read(gemma3)) == {64: 5, None: 1}
-    assert window_counts(read(gemma3 | {"sliding_window_pattern": 3})) == {64: 4, None: 2}
-    told = ["full_attention"] * 5 + ["sliding_attention"]
-    assert window_counts(read(gemma3 | {"layer_types": told})) == {64: 1, None: 5}
+TOLD = {"layer_types": ["full_attention"] * 5 + ["sliding_attention"]}
+ABOVE = {"sliding_window": 64, "max_window_layers": 4}
 
 
-def test_mistral_slides_by_default_and_not_when_null() -> None:
-    mistral = BASE | {"model_type": "mistral"}
-    assert window_counts(read(mistral | {"sliding_window": 100})) == {100: L}
-    assert window_counts(read(mistral | {"sliding_window": None})) == {None: L}
-    assert window_counts(read(mistral)) == {4096: L}
-
-
-def test_qwen2_slides_only_when_switched_on_and_only_above() -> None:
-    qwen2 = BASE | {"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 4}
-    assert window_counts(read(qwen2 | {"use_sliding_window": False})) == {None: L}
-    assert window_counts(read(qwen2 | {"use_sliding_window": True})) == {None: 4, 64: 2}
+@pytest.mark.parametrize(
+    ("family", "fields", "windows"),
+    [
+        ("gemma2", {"head_dim": 32, "sliding_window": 64}, {64: 3, None: 3}),
+        ("gemma3_text", {"sliding_window": 64}, {64: 5, None: 1}),
+        ("gemma3_text", {"sliding_window": 64, "sliding_window_pattern": 3}, {64: 4, None: 2}),
+        ("gemma3_text", {"sliding_window": 64} | TOLD, {64: 1, None: 5}),
+        ("mistral", {"sliding_window": 100}, {100: L}),
+        ("mistral", {"sliding_window": None}, {None: L}),
+        ("mistral", {}, {4096: L}),
+        ("qwen2", ABOVE | {"use_sliding_window": False}, {None: L}),
+        ("qwen2", ABOVE | {"use_sliding_window": True}, {None: 4, 64: 2}),
+    ],
+)
+def test_layers_have_the_windows_of_their_family(
+    family: str, fields: dict[str, Any], windows: dict[int | None, int]
+) -> None:
+    assert window_counts(read(BASE | {"model_type": family} | fields)) == windows
 
 
 @pytest.mark.parametrize(
@@ -340,7 +329,9 @@ def test_a_tower_that_cannot_be_counted_is_an_error_unless_the_count_is_given() 
 
 # --- precision --------------------------------------------------------------------------------------------------------
 
-WEIGHTS_4 = {"num_bits": 4, "type": "int"}
+
+def groups(**weights: object) -> dict[str, Any]:
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
 
 
 @pytest.mark.parametrize(
@@ -353,21 +344,9 @@ WEIGHTS_4 = {"num_bits": 4, "type": "int"}
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_algo": "FP8"}, "fp8"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": WEIGHTS_4}}}, "int4"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
-            },
-            "nvfp4",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}},
-            },
-            "fp8",
-        ),
+        (groups(num_bits=4, type="int"), "int4"),
+        (groups(num_bits=4, type="float", group_size=16), "nvfp4"),
+        (groups(num_bits=8, type="float"), "fp8"),
     ],
 )
 def test_quantised_checkpoints(quantised: dict[str, Any], expected: str) -> None:
@@ -388,40 +367,62 @@ def test_modelopt_keeps_its_precision_in_a_file_beside(tmp_path: Path) -> None:
     assert read_config(tmp_path).checkpoint == "nvfp4"
 
 
-@pytest.mark.parametrize(
-    ("quantised", "field"),
-    [
-        ({"quant_method": "magic"}, "quant_method"),
-        ({}, "quant_method"),
-        ({"quant_method": "gptq", "bits": 3}, "bits"),
-        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers"),
-        ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
-        ({"quant_method": "compressed-tensors"}, "config_groups"),
-        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {}}}, "weights"),
-        ("fp8", "quantization_config"),
-    ],
-)
-def test_an_unknown_quantisation_names_its_field(quantised: object, field: str) -> None:
-    with pytest.raises(BadInput, match=field):
-        read(LLAMA | {"quantization_config": quantised})
+QUANTISED_WRONGLY: list[tuple[object, str]] = [
+    ({"quant_method": "magic"}, "quant_method"),
+    ({}, "quant_method"),
+    ({"quant_method": "gptq", "bits": 3}, "bits"),
+    ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers"),
+    ({"quant_method": "bitsandbytes"}, "load_in_4bit"),
+    ({"quant_method": "compressed-tensors"}, "config_groups"),
+    ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"a": {}}}, "weights"),
+    ("fp8", "quantization_config"),
+]
+MISSING = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"]
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"num_key_value_heads": 3}, "num_key_value_heads"),
+    ({"num_attention_heads": 7, "num_key_value_heads": 7}, "num_attention_heads"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+    ({"torch_dtype": "float7"}, "torch_dtype"),
+    ({"n_embd": 128}, "n_embd"),
+    ({"experts_everywhere": True}, "experts_everywhere"),
+    ({"num_experts": 8}, "num_experts"),
+    ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+    ({"audio_config": {}}, "audio_config"),
+    ({"layer_types": ["full_attention"]}, "layer_types"),
+    ({"layer_types": ["odd_attention"] * L}, "layer_types"),
+    ({"layer_types": ["sliding_attention"] * L}, "sliding_window"),
+    *(({name: 4}, name) for name in ("num_memory_layers", "side_dim", "kv_groups", "expertcount")),
+]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *((LLAMA | {"quantization_config": quantised}, field) for quantised, field in QUANTISED_WRONGLY),
+    *((without(LLAMA, field), field) for field in MISSING),
+    *((LLAMA | changes, field) for changes, field in CONTRADICTIONS),
+    (GPT_OSS | {"num_experts_per_tok": 5}, "num_experts_per_tok"),
+    (without(GPT_OSS, "num_local_experts"), "num_local_experts"),
+    (without(DEEPSEEK, "q_lora_rank"), "q_lora_rank"),
+    (without(DEEPSEEK, "kv_lora_rank"), "kv_lora_rank"),
+    (NEMOTRON_H | {"hybrid_override_pattern": "M-*EMX"}, "hybrid_override_pattern"),
+    (NEMOTRON_H | {"hybrid_override_pattern": "M-"}, "hybrid_override_pattern"),
+    (QWEN3_NEXT | {"linear_num_key_heads": 3}, "linear_num_key_heads"),
+    (QWEN3_NEXT | {"layer_types": ["linear_attention", "mamba"] * 4}, "layer_types"),
+    ({"model_type": "llama4"}, "text_config"),
+    ({"model_type": "llama4", "text_config": []}, "text_config"),
+    ({"model_type": "llama4", "text_config": LLAMA4_TEXT | {"odd_size": 1}}, "text_config.odd_size"),
+    ({"model_type": "gemma3", "text_config": {"model_type": "bert"}}, "text_config.model_type"),
+    ({"model_type": 3}, "model_type"),
+    ({}, "model_type"),
+]
 
 
-# --- what is wrong, and where -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("config", "field"), WRONG, ids=[f"{place} {field}" for place, (_, field) in enumerate(WRONG)])
+def test_what_is_wrong_is_named_with_its_file(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"{field}'") as caught:
+        read(config)
+    assert "dir/config.json" in str(caught.value.where)
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"],
-)
-def test_a_missing_field_is_named(field: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        read(without(LLAMA, field))
-    assert f"'{field}' is missing" in str(caught.value)
-    assert "dir/config.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+@pytest.mark.parametrize("field", ["hidden_size", "num_attention_heads"])
 @pytest.mark.parametrize(
     "value",
     ["4096", True, 4096.0, float("nan"), float("inf"), -1, 0, 10**9, 10**400, [], {}, [1]],
@@ -434,82 +435,30 @@ def test_an_impossible_size_is_named(field: str, value: object) -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"num_attention_heads": 7, "num_key_value_heads": 7}, "num_attention_heads"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-        ({"torch_dtype": "float7"}, "torch_dtype"),
-        ({"n_embd": 128}, "n_embd"),
-        ({"experts_everywhere": True}, "experts_everywhere"),
-        ({"num_experts": 8}, "num_experts"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({"audio_config": {}}, "audio_config"),
-        ({"layer_types": ["full_attention"]}, "layer_types"),
-        ({"layer_types": ["odd_attention"] * L}, "layer_types"),
-        ({"layer_types": ["sliding_attention"] * L}, "sliding_window"),
-    ],
-)
-def test_a_contradiction_or_an_unknown_field_is_named(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInput, match=f"'{field}'"):
-        read(LLAMA | changes)
-
-
-@pytest.mark.parametrize(
-    ("config", "field"),
-    [
-        (GPT_OSS | {"num_experts_per_tok": 5}, "num_experts_per_tok"),
-        (without(GPT_OSS, "num_local_experts"), "num_local_experts"),
-        (without(DEEPSEEK, "q_lora_rank"), "q_lora_rank"),
-        (without(DEEPSEEK, "kv_lora_rank"), "kv_lora_rank"),
-        (NEMOTRON_H | {"hybrid_override_pattern": "M-*EMX"}, "hybrid_override_pattern"),
-        (NEMOTRON_H | {"hybrid_override_pattern": "M-"}, "hybrid_override_pattern"),
-        (QWEN3_NEXT | {"linear_num_key_heads": 3}, "linear_num_key_heads"),
-        (QWEN3_NEXT | {"layer_types": ["linear_attention", "mamba"] * 4}, "layer_types"),
-        ({"model_type": "llama4"}, "text_config"),
-        ({"model_type": "llama4", "text_config": []}, "text_config"),
-        ({"model_type": "llama4", "text_config": LLAMA4_TEXT | {"odd_size": 1}}, "text_config.odd_size"),
-        ({"model_type": "gemma3", "text_config": {"model_type": "bert"}}, "text_config.model_type"),
-        ({"model_type": 3}, "model_type"),
-        ({}, "model_type"),
-    ],
-)
-def test_exotic_configs_name_what_is_wrong(config: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInput, match=f"'{field}'"):
-        read(config)
-
-
-def test_an_unknown_architecture_that_nothing_reads_lists_the_known_and_suggests_the_nearest() -> None:
-    with pytest.raises(BadInput) as caught:
-        read(LLAMA | {"model_type": "lama", "private_head_count": 3})
-    assert "'lama'" in str(caught.value)
-    assert "Did you mean llama" in str(caught.value)
-    assert all(known in str(caught.value) for known in (*FAMILIES, *WRAPPERS))
-
-
-def test_an_unknown_architecture_that_reads_like_a_known_one_says_how_to_read_it() -> None:
-    with pytest.raises(BadInput, match="If it is built like llama"):
-        read(LLAMA | {"model_type": "my-own"})
-    with pytest.raises(BadInput, match="If it is built like deepseek_v"):
-        read(DEEPSEEK | {"model_type": "my-own"})
+def test_an_unknown_architecture_suggests_what_could_read_it() -> None:
+    fixes = {}
+    for config in (LLAMA | {"private_head_count": 3}, LLAMA, DEEPSEEK):
+        with pytest.raises(BadInput) as caught:
+            read(config | {"model_type": "lama"})
+        fixes[len(config)] = str(caught.value.fix)
+    assert all(known in fixes[len(LLAMA) + 1] for known in (*FAMILIES, *WRAPPERS))
+    assert "built like llama" in fixes[len(LLAMA)]
+    assert "built like deepseek_v" in fixes[len(DEEPSEEK)]
 
 
 def test_a_config_is_read_as_the_family_that_is_asked_for() -> None:
     assert read(LLAMA | {"model_type": "my-own"}, as_family="llama").parameters == read(LLAMA).parameters
-    with pytest.raises(BadInput, match="'lama' is not a family"):
+    with pytest.raises(BadInput) as caught:
         read(LLAMA, as_family="lama")
+    assert caught.value.field == "as_family"
 
 
-def test_a_private_field_is_noted_and_one_that_may_be_a_size_refused() -> None:
+def test_a_private_field_is_noted() -> None:
     model = read(LLAMA | {"my_org_tag": "prod-7", "run": {"seed": 1}})
     assert model.parameters == read(LLAMA).parameters
     (note,) = model.notes
     assert "'my_org_tag', 'run'" in note
     assert read(LLAMA).notes == ()
-    for name in ("num_memory_layers", "side_dim", "kv_groups", "expertcount"):
-        with pytest.raises(BadInput, match=name):
-            read(LLAMA | {name: 4})
 
 
 def test_fields_without_effect_on_cost_are_accepted() -> None:
@@ -521,39 +470,32 @@ def test_fields_without_effect_on_cost_are_accepted() -> None:
     assert read(LLAMA | harmless) == read(LLAMA)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", ":1:1: is not valid JSON"),
-        (b'{\n "hidden_size": 12', ":2:19: is not valid JSON"),
-        (b"[1, 2]", "needs a JSON object"),
-        (b'"llama"', "needs a JSON object"),
-        (b"\xff\xfe\x00", "is not UTF-8"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "cannot be read"),
-        (b'{"model_type": NaN}', "model_type"),
-        (b" " * 10_000_001, "too many for a config.json"),
-    ],
-    ids=["empty", "cut off", "list", "string", "binary", "deep", "digits", "nan", "large"],
-)
-def test_a_wrong_file_says_where(content: bytes, said: str, tmp_path: Path) -> None:
+FILES = {
+    "empty": b"",
+    "cut off": b'{\n "hidden_size": 12',
+    "list": b"[1, 2]",
+    "string": b'"llama"',
+    "binary": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
+    "nan": b'{"model_type": NaN}',
+    "large": b" " * 10_000_001,
+}
+
+
+@pytest.mark.parametrize("content", FILES.values(), ids=FILES)
+def test_a_wrong_file_says_where(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
     with pytest.raises(BadInput) as caught:
         read_config(file)
-    assert said in str(caught.value)
-    assert str(file) in str(caught.value)
+    assert str(file) in str(caught.value.where)
 
 
-def test_a_missing_file_and_an_empty_directory_say_so(tmp_path: Path) -> None:
-    for path in (tmp_path / "config.json", tmp_path):
-        with pytest.raises(BadInput, match="no such file"):
+def test_a_missing_file_an_empty_directory_and_a_path_that_is_too_long_are_one_message(tmp_path: Path) -> None:
+    for path in (tmp_path / "config.json", tmp_path, tmp_path / ("x" * 5000)):
+        with pytest.raises(BadInput):
             read_config(path)
-
-
-def test_a_path_that_is_too_long_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_config(tmp_path / ("x" * 5000))
 
 
 def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
@@ -581,38 +523,25 @@ VALUES = st.recursive(
 NAMES = sorted({name for example in EXAMPLES for name in example})
 
 
-def answers_or_explains(config: dict[str, Any]) -> None:
-    """Either a model whose numbers are usable or an error written for a person; nothing else."""
-    try:
-        model = read(config)
-    except TokonomicsError:
-        return
-    assert model.parameters > 0
-    assert model.flops_per_token > 0
-
-
-@given(
-    st.dictionaries(st.sampled_from([*NAMES, "layer_types", "quantization_config"]) | st.text(), VALUES, max_size=12)
-)
-@settings(deadline=None, max_examples=200)
-def test_no_json_object_causes_anything_but_a_clear_error(config: dict[str, Any]) -> None:
-    answers_or_explains(config)
-
-
 @given(
     st.sampled_from(EXAMPLES),
     st.sampled_from([*sorted(FAMILIES), *sorted(WRAPPERS)]) | st.none(),
     st.dictionaries(st.sampled_from([*NAMES, "layer_types", "head_dim", "sliding_window"]), VALUES, max_size=3),
     st.sets(st.sampled_from(NAMES), max_size=2),
 )
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 def test_no_mutation_of_a_real_config_causes_anything_but_a_clear_error(
     example: dict[str, Any], other_type: str | None, changes: dict[str, Any], dropped: set[str]
 ) -> None:
     config = without(example, *dropped) | changes
     if other_type:
         config["model_type"] = other_type
-    answers_or_explains(config)
+    try:
+        model = read(config)
+    except TokonomicsError:
+        return
+    assert model.parameters > 0
+    assert model.flops_per_token > 0
 
 
 @given(st.sampled_from(EXAMPLES[:5]), st.integers(1, 64))

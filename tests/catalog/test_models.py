@@ -1,5 +1,6 @@
 """The catalogue's models: what they are made of, against what their authors publish and what one computes by hand."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,40 +27,20 @@ with pytest.MonkeyPatch.context() as patch:
     MODELS = all_models()
 
 
-def every_model(models: tuple[ModelSpec, ...] = MODELS) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("model", models, ids=[model.key for model in models])
-
-
-@every_model()
-def test_counted_parameters_are_within_one_percent_of_the_published(model: ModelSpec) -> None:
+@pytest.mark.parametrize("model", MODELS, ids=[model.key for model in MODELS])
+def test_a_row_says_where_it_is_from_and_counts_what_its_authors_published(model: ModelSpec) -> None:
+    """Authors count embeddings or not, and round "A3B" freely: the figure lies within half a billion or 5 %."""
     published = model.published
     assert published is not None
-    served = published.parameters - published.not_served
-    assert model.parameters == pytest.approx(served, rel=0.01)
-
-
-@every_model(tuple(model for model in MODELS if model.published and model.published.active_parameters))
-def test_active_parameters_agree_with_the_published_up_to_embeddings_and_rounding(model: ModelSpec) -> None:
-    """Authors count embeddings or not, and round "A3B" freely: the figure lies within half a billion or 5 %."""
-    assert model.published is not None
-    assert model.published.active_parameters is not None
-    stated = model.published.active_parameters
-    slack = max(0.5e9, 0.05 * stated)
-    without_embeddings = model.active_parameters - model.parts.embedding - model.parts.head
-    assert without_embeddings - slack <= stated <= model.active_parameters + slack
-
-
-@every_model()
-def test_every_row_says_where_it_is_from(model: ModelSpec) -> None:
     assert model.source
     assert model.date.year >= 2024
-    assert model.published is not None
-    assert model.published.source
-    assert (model.published.not_served == 0) or model.published.excludes
-
-
-@every_model()
-def test_counts_are_consistent(model: ModelSpec) -> None:
+    assert published.source
+    assert (published.not_served == 0) or published.excludes
+    assert model.parameters == pytest.approx(published.parameters - published.not_served, rel=0.01)
+    if stated := published.active_parameters:
+        slack = max(0.5e9, 0.05 * stated)
+        without_embeddings = model.active_parameters - model.parts.embedding - model.parts.head
+        assert without_embeddings - slack <= stated <= model.active_parameters + slack
     assert model.layers == sum(group.count for group in model.groups)
     assert 0 < model.active_parameters <= model.parameters
     assert model.is_moe == (model.parts.experts > 0)
@@ -179,10 +160,6 @@ def test_the_newest_models_stand_at_the_head_of_the_list() -> None:
         assert keys.index(newest) < keys.index("deepseek-v4-pro")  # of April 2026, all of them later
 
 
-def test_llama_2_7b_needs_half_a_mebibyte_per_token() -> None:
-    assert find_model("llama-2-7b").kv_bytes_per_token(BF16) == 524_288
-
-
 def test_fp8_halves_the_kv_cache() -> None:
     assert find_model("llama-3.1-70b").kv_bytes_per_token(Precision.fp8) == 327_680 // 2
 
@@ -224,11 +201,8 @@ def test_deepseek_v3_first_three_layers_are_dense() -> None:
 
 def windows(key: str) -> dict[int | None, int]:
     """Number of layers by window."""
-    found: dict[int | None, int] = {}
-    for group in find_model(key).groups:
-        if isinstance(group.mixer, GroupedAttention):
-            found[group.mixer.window] = found.get(group.mixer.window, 0) + group.count
-    return found
+    attending = [group for group in find_model(key).groups if isinstance(group.mixer, GroupedAttention)]
+    return Counter(group.mixer.window for group in attending if group.mixer for _ in range(group.count))
 
 
 @pytest.mark.parametrize(
@@ -251,11 +225,9 @@ def test_windows_by_layer(key: str, expected: dict[int | None, int]) -> None:
 
 
 def test_maverick_has_experts_in_every_other_layer() -> None:
-    counts = {group.mlp.kind: 0 for group in find_model("llama-4-maverick").groups if group.mlp}
-    for group in find_model("llama-4-maverick").groups:
-        if group.mlp:
-            counts[group.mlp.kind] += group.count
-    assert counts == {"dense": 24, "moe": 24}
+    groups = find_model("llama-4-maverick").groups
+    kinds = Counter(group.mlp.kind for group in groups if group.mlp for _ in range(group.count))
+    assert kinds == {"dense": 24, "moe": 24}
 
 
 def test_qwen3_next_state_does_not_grow_with_context() -> None:
@@ -275,22 +247,14 @@ def test_a_state_kept_in_32_bits_takes_twice_the_bytes() -> None:
 
 
 def test_checkpoints_come_in_the_precision_they_are_published_in() -> None:
-    published = {
-        "gpt-oss-120b": "mxfp4",
-        "deepseek-v3": "fp8",
-        "kimi-k2": "fp8",
-        "kimi-k2.5": "int4",
-        "llama-3.1-8b": "bf16",
-    }
+    published = {"gpt-oss-120b": "mxfp4", "deepseek-v3": "fp8", "kimi-k2.5": "int4", "llama-3.1-8b": "bf16"}
     assert {key: find_model(key).checkpoint.value for key in published} == published
 
 
-def test_an_unknown_model_suggests_the_nearest_and_says_how_to_add_one() -> None:
+def test_an_unknown_model_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName) as caught:
         find_model("lama-3.1-8b")
-    assert "llama-3.1-8b" in str(caught.value)
-    assert "config.json" in str(caught.value)
-    assert "[models.my-model]" in str(caught.value)
+    assert "llama-3.1-8b" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("name", ["", " ", "/", "~nobody-here/x", "a\0b", "x" * 10_000, "..", "🦙", "-", "models.toml"])
@@ -339,34 +303,33 @@ def test_the_users_catalogue_adds_and_replaces(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        ("[models.x]\nname = 'x'\n", "'config' is missing"),
-        ("[models.x]\nconfig = 3\n", "'config' needs a path or a table"),
-        ("[models.x]\nconfg = 'a'\n", "Did you mean config?"),
-        ("[models.x]\nconfig = 'nowhere.json'\n", "no such file"),
-        ("[models.x]\nconfig = 'a'\naliases = 'x'\n", "'aliases' needs a list of strings"),
-        ("[models.x]\nname = 1\nconfig = 'a'\n", "'name' needs a string"),
-        ("[models.x]\nconfig = {}\n", "'model_type' is missing"),
-        ("[models.x]\nconfig = {}\nextra_parameters = -1\n", "'extra_parameters' needs a whole number"),
-        ("[models.x]\nconfig = {}\ndate = 3\n", "'date' needs a date"),
-        ("models = 3\n", "needs tables"),
-        ("[models]\nx = 3\n", "needs a table"),
-        ("[modls.x]\n", "Did you mean models?"),
-        ("[models.x\n", "not valid TOML"),
-        (b"\xff\xfe", "not UTF-8"),
+        "[models.x]\nname = 'x'\n",
+        "[models.x]\nconfig = 3\n",
+        "[models.x]\nconfg = 'a'\n",
+        "[models.x]\nconfig = 'nowhere.json'\n",
+        "[models.x]\nconfig = 'a'\naliases = 'x'\n",
+        "[models.x]\nname = 1\nconfig = 'a'\n",
+        "[models.x]\nconfig = {}\n",
+        "[models.x]\nconfig = {}\nextra_parameters = -1\n",
+        "[models.x]\nconfig = {}\ndate = 3\n",
+        "models = 3\n",
+        "[models]\nx = 3\n",
+        "[modls.x]\n",
+        "[models.x\n",
+        b"\xff\xfe",
     ],
 )
-def test_a_wrong_user_catalogue_is_one_clear_message(
-    text: str | bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_user_catalogue_is_one_message_that_names_it(
+    text: str | bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalogue = tmp_path / "catalog.toml"
     catalogue.write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setenv("TOKONOMICS_CATALOG", str(catalogue))
     with pytest.raises(BadInput) as caught:
         find_model("x")
-    assert said in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path) in str(caught.value.where)
 
 
 def test_a_user_catalogue_that_is_named_but_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,23 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.catalog.read_configs import LATENT_MIXTURE, read
+from tests.catalog.read_configs import LATENT_MIXTURE, read, small
 
 from tokonomics.catalog.config_json import read_config
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 640,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 512,
-    "torch_dtype": "bfloat16",
-}
+LLAMA = small(4, model_type="llama", num_key_value_heads=2)
 MOE: dict[str, Any] = LLAMA | LATENT_MIXTURE | {"model_type": "deepseek_v3", "num_key_value_heads": 8}
 
 

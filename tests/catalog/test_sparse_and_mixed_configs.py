@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.catalog.read_configs import LATENT_MIXTURE, mixers_of, read
+from tests.catalog.read_configs import LATENT_MIXTURE, mixers_of, read, small
 
 from tokonomics.catalog.layers import (
     CompressedAttention,
@@ -19,16 +19,7 @@ from tokonomics.errors import BadInput
 
 BF16 = Precision.bf16
 H, L, V = 256, 4, 1000
-BASE: dict[str, Any] = {
-    "hidden_size": H,
-    "intermediate_size": 640,
-    "num_hidden_layers": L,
-    "num_attention_heads": 8,
-    "vocab_size": V,
-    "max_position_embeddings": 512,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
+BASE = small(L, tie_word_embeddings=False)
 
 
 # --- indexers ---------------------------------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ def read_config(path: Path) -> object:
 
 def configs() -> list[bytes]:
     """One of each make: grouped, latent, windowed, mixture, recurrent, with a tower, quantised."""
-    from tokonomics.catalog.load_models import _our_rows, _with_nulls
+    from tokonomics.catalog.load_models import _our_tables, _with_nulls
 
     seen: dict[str, bytes] = {}
-    for row in _our_rows():
-        config = _with_nulls(row.table["config"])
+    for table in _our_tables().values():
+        config = _with_nulls(table["config"])
         text = {key: config.get("text_config", {}).get(key) for key in ("model_type",)}
         kind = f"{config['model_type']} {text} {'quantization_config' in config}"
         seen.setdefault(kind, json.dumps(config).encode())

@@ -1,4 +1,4 @@
-"""Ten thousand spoilt logs of each tool give rows, or are counted as none: no edit makes a reader fail.
+"""Thousands of spoilt logs of each tool give rows, or are counted as none: no edit makes a reader fail.
 
 A log is spoilt, unfolded in memory, and the rows of many are checked at once, since a file of its own for each (as in
 ``test_fuzz_parsers``, which has the same logs) would take minutes. ``EXPLORE`` tries more.
@@ -14,7 +14,7 @@ import pytest
 from tests.explore import EXPLORE, times
 from tests.fuzz.mutations import RAW, TOKENS, VALUES
 from tests.traffic import exported_logs
-from tests.traffic.exported_logs import REQUESTS
+from tests.traffic.exported_logs import LOGS, REQUESTS
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.attribution import Attribution, Unfolding
@@ -24,14 +24,14 @@ from tokonomics.traffic.exports import EXPORTS, Export, export_of, opened
 from tokonomics.traffic.formats import LogLayout
 from tokonomics.traffic.sources import objects_frame
 
-SPOILT = times(10_000)
-TOGETHER = 2_000  # rows
+SPOILT = times(3_000)
+TOGETHER = 1_000  # rows
 SHORT = tuple(request for request in REQUESTS if request.prompt < 1000)
 ODD = (*VALUES[len(RAW) :], float("nan"), float("inf"), 10**400, "9" * 5000)
 SEEDS = {
-    "Langfuse export": exported_logs.langfuse_lines().splitlines()[0],
-    "LiteLLM spend log": exported_logs.litellm_lines().splitlines()[0],
-    "OpenTelemetry GenAI spans": exported_logs.otlp_lines().splitlines()[0],
+    "Langfuse export": LOGS["langfuse-lines"]().splitlines()[0],
+    "LiteLLM spend log": LOGS["litellm-lines"]().splitlines()[0],
+    "OpenTelemetry GenAI spans": LOGS["otlp-lines"]().splitlines()[0],
     "OpenAI usage export": exported_logs.openai_usage(),
 }
 
@@ -88,7 +88,7 @@ def spoiler(seed: str) -> Callable[[Random], Any]:
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.name)
-def test_ten_thousand_spoilt_objects_of_a_tool(export: Export) -> None:
+def test_thousands_of_spoilt_objects_of_a_tool(export: Export) -> None:
     chance, spoilt = Random(None if EXPLORE else 21), spoiler(SEEDS[export.name])
     attribution = Attribution(("team", "user"))
     checked, unknown = Checked(export.layout(attribution)), 0
@@ -122,7 +122,7 @@ def _unfolded(export: Export, item: Any, unfolding: Unfolding) -> list[Any]:
     ],
     ids=["vllm", "sglang-text", "sglang-json"],
 )
-def test_ten_thousand_spoilt_logs_of_an_engine(engine: str, seed: str) -> None:
+def test_thousands_of_spoilt_logs_of_an_engine(engine: str, seed: str) -> None:
     chance = Random(None if EXPLORE else 21)
     unfolding = Unfolding()
     checked, unknown = Checked(engine_layout(engine, None)), 0

@@ -22,7 +22,7 @@ from tests.fuzz.mutations import spoilt
 from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings
 
-CASES = int(os.environ.get("FUZZ_CASES", times(30)))
+CASES = int(os.environ.get("FUZZ_CASES", times(12)))
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/api/v1/answers/fit": [{"model": "llama-3.1-8b", "gpu": "H100", "tp": 1}],
     "/api/v1/answers/cost": [{"usd_per_hour": 2.5, "tokens_per_second": 900.0}],

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -74,19 +75,6 @@ def _snake(name: str) -> str:
 LANGFUSE_SPAN = {"id": "obs-span", "traceId": "t-1", "type": "SPAN", "startTime": "2026-09-21T13:33:20Z", "usage": None}
 
 
-def langfuse_api() -> str:
-    rows = [langfuse_item(request) for request in REQUESTS]
-    return json.dumps({"data": [LANGFUSE_SPAN, *rows], "meta": {"page": 1, "totalItems": 5}})
-
-
-def langfuse_lines() -> str:
-    return _lines(langfuse_item(request, snake=True) for request in REQUESTS)
-
-
-def langfuse_csv() -> str:
-    return _csv([langfuse_item(request, snake=True) for request in REQUESTS])
-
-
 def litellm_item(request: Known) -> dict[str, Any]:
     """A row of LiteLLM_SpendLogs."""
     return {
@@ -115,18 +103,6 @@ def litellm_item(request: Known) -> dict[str, Any]:
 
 LITELLM_CACHED = litellm_item(REQUESTS[0]) | {"cache_hit": "True", "spend": 0.0}
 LITELLM_FAILED = litellm_item(REQUESTS[0]) | {"status": "failure", "prompt_tokens": 0, "completion_tokens": 0}
-
-
-def litellm_list() -> str:
-    return json.dumps([LITELLM_CACHED, *map(litellm_item, REQUESTS), LITELLM_FAILED], indent=1)
-
-
-def litellm_lines() -> str:
-    return _lines(map(litellm_item, REQUESTS))
-
-
-def litellm_csv() -> str:
-    return _csv([litellm_item(request) for request in REQUESTS])
 
 
 def otlp_span(request: Known) -> dict[str, Any]:
@@ -166,11 +142,6 @@ def otlp_document() -> str:
         for team in ("search", "support")
     ]
     return json.dumps({"resourceSpans": [*teams, _resource("search", others)]}, indent=2)
-
-
-def otlp_lines() -> str:
-    """As the collector's file exporter writes them, one export a line."""
-    return _lines({"resourceSpans": [_resource(request.team, [otlp_span(request)])]} for request in REQUESTS)
 
 
 def openai_batch() -> str:
@@ -302,15 +273,19 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-LOGS = {
-    "langfuse-api": langfuse_api,
-    "langfuse-lines": langfuse_lines,
-    "langfuse-csv": langfuse_csv,
-    "litellm-list": litellm_list,
-    "litellm-lines": litellm_lines,
-    "litellm-csv": litellm_csv,
+OBSERVATIONS = [langfuse_item(request, snake=True) for request in REQUESTS]
+SPENT = [litellm_item(request) for request in REQUESTS]
+PAGE = {"data": [LANGFUSE_SPAN, *map(langfuse_item, REQUESTS)], "meta": {"page": 1, "totalItems": 5}}
+EXPORTED = [{"resourceSpans": [_resource(request.team, [otlp_span(request)])]} for request in REQUESTS]
+LOGS: dict[str, Callable[[], str]] = {
+    "langfuse-api": lambda: json.dumps(PAGE),
+    "langfuse-lines": lambda: _lines(OBSERVATIONS),
+    "langfuse-csv": lambda: _csv(OBSERVATIONS),
+    "litellm-list": lambda: json.dumps([LITELLM_CACHED, *SPENT, LITELLM_FAILED], indent=1),
+    "litellm-lines": lambda: _lines(SPENT),
+    "litellm-csv": lambda: _csv(SPENT),
     "otlp-document": otlp_document,
-    "otlp-lines": otlp_lines,
+    "otlp-lines": lambda: _lines(EXPORTED),
     "openai-batch": openai_batch,
     "vllm": vllm_log,
     "sglang-text": sglang_log,

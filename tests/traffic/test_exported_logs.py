@@ -40,7 +40,7 @@ def names(trace: Trace) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_every_log_gives_back_times_tokens_and_dollars(tmp_path: Path, name: str) -> None:
+def test_every_log_gives_back_times_tokens_and_dollars_also_when_saved(tmp_path: Path, name: str) -> None:
     file = opened(tmp_path, name)
     trace = file.read()
     assert file.format == FORMATS[name.split("-")[0]]
@@ -52,22 +52,15 @@ def test_every_log_gives_back_times_tokens_and_dollars(tmp_path: Path, name: str
     if name.startswith(PRICED):
         assert trace.usd is not None
         assert trace.usd.tolist() == [request.usd for request in REQUESTS]
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_what_is_saved_is_read_back_the_same(tmp_path: Path, name: str) -> None:
-    trace = opened(tmp_path, name).read()
-    saved = tmp_path / "saved.parquet"
-    save_trace(trace, saved)
-    again = open_trace(saved).read()
-    for column in ("arrival_s", "input_tokens", "output_tokens", "usd"):
-        before, after = getattr(trace, column), getattr(again, column)
-        assert (before is None and after is None) or before.tolist() == after.tolist()
+    save_trace(trace, tmp_path / "saved.parquet")
+    again = open_trace(tmp_path / "saved.parquet").read()
+    assert again.digest == trace.digest
+    assert (again.usd is None) == (trace.usd is None) or np.array_equal(again.usd, trace.usd)  # type: ignore[arg-type]
     assert names(again) == names(trace)
 
 
 @pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(("langfuse", "litellm", "otlp", "openai"))])
-@pytest.mark.parametrize("by", [("team",), ("feature",), ("user",), ("team", "feature"), ("user", "team", "feature")])
+@pytest.mark.parametrize("by", [("team",), ("feature",), ("user", "team", "feature")])
 def test_requests_are_attributed_by_fields_metadata_tags_and_attributes(
     tmp_path: Path, name: str, by: tuple[str, ...]
 ) -> None:
@@ -101,42 +94,29 @@ def test_times_are_unix_time_where_the_log_has_a_year(tmp_path: Path) -> None:
             assert min(batch["arrival"].to_list()) == pytest.approx(START, abs=1e-3)
 
 
-def test_what_is_no_call_of_a_model_is_left_out_and_counted(tmp_path: Path) -> None:
-    left = {name: opened(tmp_path, name) for name in ("langfuse-api", "litellm-list", "otlp-document")}
-    notes = {}
-    for name, file in left.items():
-        file.path.write_text(LOGS[name]())
-        file.read()
-        notes[name] = " | ".join(file.problems.notes)
-    assert "1 observations that are no model calls" in notes["langfuse-api"]
-    assert "1 requests that LiteLLM answered from its own cache" in notes["litellm-list"]
-    assert "1 failed requests without tokens" in notes["litellm-list"]
-    assert "1 spans that are no GenAI operation" in notes["otlp-document"]
-    assert "1 spans of agents" in notes["otlp-document"]  # its 5,515 tokens are those of the calls below it
-    assert "GenAI conventions 1.42.0" in notes["otlp-document"]
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("langfuse-api", [1]), ("litellm-list", [1, 1]), ("otlp-document", [1, 1])]
+)
+def test_what_is_no_call_of_a_model_is_left_out_and_counted(tmp_path: Path, name: str, left_out: list[int]) -> None:
+    file = opened(tmp_path, name)
+    file.read()
+    assert file.log.unfolding is not None
+    assert list(file.log.unfolding.left_out.values()) == left_out
 
 
 def test_langfuse_parquet_with_maps_dates_and_decimals(tmp_path: Path) -> None:
-    rows = [exported_logs.langfuse_item(request, snake=True) for request in REQUESTS]
-    pairs = pl.List(pl.Struct({"key": pl.String, "value": pl.Int64}))
-    table = pl.DataFrame(
-        {
-            "trace_id": ["t"] * len(rows),
-            "type": ["GENERATION"] * len(rows),
-            "start_time": [request.when.replace(tzinfo=None) for request in REQUESTS],
-            "usage_details": pl.Series(
-                [
-                    [{"key": "input", "value": request.prompt}, {"key": "output", "value": request.answer}]
-                    for request in REQUESTS
-                ],
-                dtype=pairs,
-            ),
-            "total_cost": pl.Series([str(request.usd) for request in REQUESTS]).cast(pl.Decimal(18, 6)),
-            "tags": [row["tags"] for row in rows],
-        }
-    )
+    usage = [{"input": request.prompt, "output": request.answer} for request in REQUESTS]
+    pairs = [[{"key": key, "value": value} for key, value in counts.items()] for counts in usage]
+    columns = {
+        "trace_id": ["t"] * len(REQUESTS),
+        "type": ["GENERATION"] * len(REQUESTS),
+        "start_time": [request.when.replace(tzinfo=None) for request in REQUESTS],
+        "usage_details": pl.Series(pairs, dtype=pl.List(pl.Struct({"key": pl.String, "value": pl.Int64}))),
+        "total_cost": pl.Series([str(request.usd) for request in REQUESTS]).cast(pl.Decimal(18, 6)),
+        "tags": [[f"team:{request.team}"] for request in REQUESTS],
+    }
     path = tmp_path / "observations.parquet"
-    table.write_parquet(path)
+    pl.DataFrame(columns).write_parquet(path)
     trace = open_trace(path, by=("team",)).read()
     assert trace.input_tokens.tolist() == [request.prompt for request in REQUESTS]
     assert trace.usd is not None
@@ -163,24 +143,24 @@ def test_totals_are_spread_over_their_time_and_kept(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_dashboard_is_totals_too(tmp_path: Path) -> None:
-    text = (
-        "start_time,end_time,project_id,num_model_requests,input_tokens,output_tokens\n1790000000,1790003600,p,4,40,8\n"
-    )
-    trace = opened(tmp_path, text).read()
-    assert (len(trace), trace.input_tokens.tolist(), trace.output_tokens.tolist()) == (4, [10] * 4, [2] * 4)
+    header = "start_time,end_time,project_id,num_model_requests,input_tokens,output_tokens"
+    trace = opened(tmp_path, f"{header}\n1790000000,1790003600,p,4,40,8\n").read()
+    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([10] * 4, [2] * 4)
 
 
-def test_more_totals_than_can_be_spread_are_refused_with_their_means(tmp_path: Path) -> None:
-    page = exported_logs.openai_usage().replace('"num_model_requests": 5', '"num_model_requests": 3000000')
-    with pytest.raises(BadInput, match="more than 2,000,000 requests"):
-        opened(tmp_path, page).read()
+COST = {"object": "organization.costs.result", "amount": {"value": 0.06, "currency": "usd"}}
+REFUSED = {
+    "too many": exported_logs.openai_usage().replace('"num_model_requests": 5', '"num_model_requests": 3000000'),
+    "costs": json.dumps({"data": [{"object": "bucket", "start_time": 1, "end_time": 2, "results": [COST]}]}),
+    "nothing counted": "INFO 09-21 13:33:20 [logger.py:59] Received request c-1: params: SamplingParams(n=1).\n",
+}
 
 
-def test_a_page_of_costs_is_no_log(tmp_path: Path) -> None:
-    cost = {"object": "organization.costs.result", "amount": {"value": 0.06, "currency": "usd"}}
-    bucket = {"object": "bucket", "start_time": 1, "end_time": 2, "results": [cost]}
-    with pytest.raises(BadInput, match="a page of costs"):
-        opened(tmp_path, json.dumps({"object": "page", "data": [bucket]})).read()
+@pytest.mark.parametrize("name", REFUSED)
+def test_totals_and_logs_without_requests_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        opened(tmp_path, REFUSED[name]).read()
+    assert refused.value.where
 
 
 def test_older_forms_of_a_vllm_line(tmp_path: Path) -> None:
@@ -200,26 +180,19 @@ def test_older_forms_of_a_vllm_line(tmp_path: Path) -> None:
     assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([3, 1], [2, 0])
 
 
-def test_a_vllm_log_that_counts_nothing_says_what_to_switch_on(tmp_path: Path) -> None:
-    log = "INFO 09-21 13:33:20 [logger.py:59] Received request c-1: params: SamplingParams(n=1), lora_request: None.\n"
-    with pytest.raises(BadInput, match="--enable-log-outputs"):
-        opened(tmp_path, log).read()
-
-
 def test_a_label_that_no_request_has(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no request says its region"):
+    with pytest.raises(BadInput):
         opened(tmp_path, "litellm-lines", "region").read()
     file = opened(tmp_path, "litellm-lines", "team", "region")
     assert names(file.read())[0] == "search / (none)"
     assert "no request says its region" in file.problems.notes
 
 
-@pytest.mark.parametrize(
-    ("by", "said"), [(("te am",), "no name of a label"), (("a", "a"), "different"), (tuple("abcde"), "up to 4")]
-)
-def test_labels_that_cannot_be_asked_for(tmp_path: Path, by: tuple[str, ...], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+@pytest.mark.parametrize("by", [("te am",), ("a", "a"), tuple("abcde")])
+def test_labels_that_cannot_be_asked_for(tmp_path: Path, by: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput) as refused:
         opened(tmp_path, "litellm-lines", *by)
+    assert refused.value.field == "by"
 
 
 def test_any_table_is_attributed_by_its_columns(tmp_path: Path) -> None:
@@ -253,7 +226,7 @@ def test_a_column_of_costs_with_signs_and_gaps_is_read_and_one_that_is_named_is_
     assert "1 requests have a cost that is no amount of dollars: taken as none" in file.problems.notes
     told = open_trace(path, columns="arrival=timestamp,input=prompt_tokens,output=completion_tokens,usd=cost")
     assert told.read().input_tokens.tolist() == [5, 9]
-    assert told.problems.first == ["line 3: cost is 'n/a', not dollars from 0 to 1,000,000"]
+    assert told.problems.first[0].startswith("line 3: ")
 
 
 def span(own: str, above: str, trace: str = "t", **told: object) -> dict[str, object]:
@@ -312,11 +285,10 @@ def test_a_table_in_memory_is_taken_as_a_file_of_it_would_be() -> None:
 
 
 @pytest.mark.parametrize("name", ["sglang-text", "sglang-json", "vllm"])
-def test_an_answer_that_the_log_ends_before_names_no_flag_of_another_engine(tmp_path: Path, name: str) -> None:
+def test_an_answer_that_the_log_ends_before_is_left_out(tmp_path: Path, name: str) -> None:
     lines = LOGS[name]().splitlines()
     last = max(place for place, line in enumerate(lines) if "Receive" in line or "request.received" in line)
     file = opened(tmp_path, "\n".join(lines[: last + 1]))
-    file.read()
-    said = " ".join(file.problems.notes)
-    assert "left out" in said
-    assert ("--enable-log-outputs" in said) is (name == "vllm")
+    assert len(file.read()) == len(REQUESTS) - 1
+    assert file.log.unfolding is not None
+    assert list(file.log.unfolding.left_out.values()) == [1]

@@ -17,7 +17,7 @@ from tokonomics.traffic.attribution import Attribution
 from tokonomics.traffic.exports import Export
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
-from tokonomics.traffic.tally import Sums, TenantSums
+from tokonomics.traffic.tally import TenantSums
 
 ROWS = 600
 TEAMS = ["search", "chat", "", "ads"]
@@ -58,10 +58,9 @@ def test_each_tenant_is_asked_for_once(tmp_path: Path) -> None:
 def test_where_no_column_tells_the_label_the_columns_are_named(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     labelled().write_csv(log)
-    with pytest.raises(BadInput, match="no request says its floor") as refused:
+    with pytest.raises(BadInput) as refused:
         summarize(open_trace(log, by=("floor",)), by=("floor",))
-    assert "team_id" in str(refused.value)
-    assert "prompt_tokens" in str(refused.value)
+    assert all(name in str(refused.value.fix) for name in ("team_id", "prompt_tokens"))
 
 
 def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
@@ -69,9 +68,9 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
     spoilt = labelled().with_columns(pl.col("prompt_tokens").cast(pl.String))
     spoilt[417, "prompt_tokens"] = "many"
     spoilt.write_csv(log)
-    with pytest.raises(BadInput, match=r"log\.csv:419") as refused:
+    with pytest.raises(BadInput) as refused:
         open_trace(log, by=("team",), strict=True).read()
-    assert "prompt_tokens is 'many', not a whole number" in str(refused.value)
+    assert refused.value.where == f"{log}:419"
 
 
 def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
@@ -81,22 +80,23 @@ def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
             names = [f"tenant {(batch + place) % 5}" for place in range(4)]
             counted.add(pl.DataFrame({"tenant": names, "input": [1, 2, 3, 4], "output": [batch] * 4, "usd": [0.5] * 4}))
     assert len(counted) == 5
-    found = counted.by_name()
-    assert sum(sums.requests for sums in found.values()) == 40
+    found = counted.ranked()
+    assert found["requests"].sum() == 40
     # In batch b the tenant t stands at place (t − b) mod 5, where that is below 4.
     placed = [(batch, (0 - batch) % 5) for batch in range(10) if (0 - batch) % 5 < 4]
-    assert found["tenant 0"] == Sums(8, sum(place + 1 for _, place in placed), sum(batch for batch, _ in placed), 4.0)
+    tokens = sum(place + 1 for _, place in placed), sum(batch for batch, _ in placed)
+    assert found.row(by_predicate=pl.col("tenant") == "tenant 0") == ("tenant 0", 8, *tokens, 4.0)
 
 
 def test_tenants_of_a_log_without_costs_have_none() -> None:
     counted = TenantSums()
     for _ in range(3):
         counted.add(pl.DataFrame({"tenant": ["a"], "input": [1], "output": [2]}))
-    assert counted.by_name() == {"a": Sums(3, 3, 6, None)}
-    assert TenantSums().by_name() == {}
+    assert counted.ranked().rows() == [("a", 3, 3, 6, None)]
+    assert TenantSums().ranked().is_empty()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_table_in_blocks_of_lines_is_read_as_in_one(seed: int, tmp_path: Path) -> None:
     """Whatever stands at the edge of a block: empty and ragged lines, bytes that are no text, other ends of lines."""
     chance = random.Random(seed)
@@ -168,7 +168,7 @@ from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.summary import summarize
 
 whole, spoilt, chance = Path(sys.argv[1]).read_bytes(), Path(sys.argv[1]).with_name("spoilt.parquet"), random.Random(5)
-anywhere = [(chance.randrange(4, len(whole) - 8), chance.randrange(256)) for _ in range(100)]
+anywhere = [(chance.randrange(4, len(whole) - 8), chance.randrange(256)) for _ in range(40)]
 header = [(place, value) for place in (11, 27) for value in (3, 11, 46, 48, 117, 139)]  # of the first page
 for place, value in [*anywhere, *header]:
     content = bytearray(whole)
@@ -194,7 +194,7 @@ def test_a_damaged_parquet_file_is_read_whole_or_refused_in_one_message(tmp_path
     )
     said = done.stdout.splitlines()
     assert done.stderr == ""
-    assert len(said) == 112
+    assert len(said) == 52
     refused = [line for line in said if not line.isdigit()]
     assert {line for line in said if line.isdigit()} == {str(rows)}
     assert any("it is damaged after row 0 of 40" in line for line in refused)

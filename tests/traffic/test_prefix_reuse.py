@@ -54,7 +54,7 @@ def chains(draw: st.DrawFn) -> list[list[int]]:
     return lists
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(lists=chains(), own=st.lists(st.integers(-40, 40), min_size=31, max_size=31), capacity=st.integers(0, 40))
 def test_the_replay_equals_a_dictionary(lists: list[list[int]], own: list[int], capacity: int) -> None:
     """Prompts that end before their list does (its answer is listed too), within its last block, and after it."""
@@ -64,7 +64,7 @@ def test_the_replay_equals_a_dictionary(lists: list[list[int]], own: list[int], 
         assert seen.tolist() == by_dictionary(lists, tokens, 8, room)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(lists=chains())
 def test_without_a_limit_only_a_blocks_first_use_is_paid(lists: list[list[int]]) -> None:
     tokens = np.array([max(8 * len(ids), 1) for ids in lists], np.int32)

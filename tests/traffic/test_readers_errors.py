@@ -3,7 +3,6 @@
 import gzip
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -15,68 +14,50 @@ from tokonomics.errors import BadInput, option
 from tokonomics.traffic.formats import COLUMNS_HELP
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.recognise import suggested_columns
-from tokonomics.traffic.trace import Trace
-from tokonomics.units import seconds
 
-GOOD_CSV = "2023-11-16 18:17:03.9799600,4808,10"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
-CSV_SLIPS = {
-    "yesterday,1,1": "TIMESTAMP is 'yesterday', not a time",
-    "nan,1,1": "TIMESTAMP is 'nan', not a time",
-    ",1,1": "TIMESTAMP is missing",
-    "5,,1": "ContextTokens is missing",
-    "5,abc,1": "ContextTokens is 'abc', not a whole number",
-    "5,1.5,1": "ContextTokens is '1.5', not a whole number",
-    "5,0,1": "ContextTokens is '0', must be 1 to 100,000,000",
-    "5,1,-1": "GeneratedTokens is '-1', must be 0 to 100,000,000",
-    "5,100000001,1": "ContextTokens is '100000001', must be 1 to 100,000,000",
-    "5,1": "GeneratedTokens is missing",
-    ",,": "empty row",
-}
+GOOD_CSV = "2023-11-16 18:17:03.9799600,4808,10"
+CSV_SLIPS = [
+    "yesterday,1,1",
+    "nan,1,1",
+    ",1,1",
+    "5,,1",
+    "5,abc,1",
+    "5,1.5,1",
+    "5,0,1",
+    "5,1,-1",
+    "5,100000001,1",
+    "5,1",
+    ",,",
+]
 GOOD_JSON = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}'
-JSON_SLIPS = {
-    '{"timestamp": 0, "input_length": 6': "not JSON",
-    "17": "not a JSON object",
-    '{"timestamp": 0, "output_length": 5}': "input_length is missing",
-    '{"timestamp": null, "input_length": 1, "output_length": 5}': "timestamp is missing",
-    '{"timestamp": 0, "input_length": "x", "output_length": 5}': "input_length is 'x', not a whole number",
-    '{"timestamp": NaN, "input_length": 5, "output_length": 5}': "timestamp is 'NaN', not a time",
-    '{"timestamp": 0, "input_length": 5, "output_length": -5}': "output_length is '-5', must be 0 to 100,000,000",
-    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": 7}': "hash_ids is 7, not a list of ids",
-    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1, null]}': "has a block without an id",
-    '{"timestamp": 0, "input_length": 512, "output_length": 5, "hash_ids": [1, 2]}': (
-        "lists 2 blocks of 512: more than 512 + 5 tokens of prompt and answer"
-    ),
-}
-
-
-def csv_log(slip: str) -> str:
-    return f"{HEADER}\n{GOOD_CSV}\n{slip}\n{GOOD_CSV}\n"
-
-
-def json_log(slip: str) -> str:
-    return f"{GOOD_JSON}\n\n{slip}\n{GOOD_JSON}\n"
-
-
-@pytest.mark.parametrize(
-    ("log", "slip", "reason"),
-    [(csv_log, slip, reason) for slip, reason in CSV_SLIPS.items()]
-    + [(json_log, slip, reason) for slip, reason in JSON_SLIPS.items()],
+JSON_SLIPS = (
+    '{"timestamp": 0, "input_length": 6',
+    "17",
+    '{"timestamp": 0, "output_length": 5}',
+    '{"timestamp": null, "input_length": 1, "output_length": 5}',
+    '{"timestamp": 0, "input_length": "x", "output_length": 5}',
+    '{"timestamp": NaN, "input_length": 5, "output_length": 5}',
+    '{"timestamp": 0, "input_length": 5, "output_length": -5}',
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": 7}',
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1, null]}',
+    '{"timestamp": 0, "input_length": 512, "output_length": 5, "hash_ids": [1, 2]}',  # more blocks than tokens fill
 )
-def test_a_bad_row_is_counted_with_its_line_and_reason(
-    tmp_path: Path, log: Callable[[str], str], slip: str, reason: str
-) -> None:
+LOGS = [f"{HEADER}\n{GOOD_CSV}\n{slip}\n{GOOD_CSV}\n" for slip in CSV_SLIPS]
+LOGS += [f"{GOOD_JSON}\n\n{slip}\n{GOOD_JSON}\n" for slip in JSON_SLIPS]
+
+
+@pytest.mark.parametrize("log", LOGS, ids=[*CSV_SLIPS, *JSON_SLIPS])
+def test_a_bad_row_is_counted_with_its_line(tmp_path: Path, log: str) -> None:
     path = tmp_path / "log"
-    path.write_text(log(slip))
+    path.write_text(log)
     file = open_trace(path)
     assert len(file.read()) == 2
     assert file.problems.count == 1
     assert file.problems.first[0].startswith("line 3: ")
-    assert reason in file.problems.first[0]
     with pytest.raises(BadInput) as caught:
         open_trace(path, strict=True).read()
     assert caught.value.where == f"{path}:3"
-    assert reason in caught.value.what
 
 
 def test_parquet_rows_are_counted_from_1(tmp_path: Path) -> None:
@@ -104,116 +85,54 @@ def test_a_stray_byte_spoils_one_row_only(tmp_path: Path) -> None:
     assert file.problems.count == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"\n\n  \n", "is empty"),
-        (gzip.compress(b"", mtime=0), "is empty"),
-        (random.Random(0).randbytes(5000), "is not text"),
-        (b"PAR1" + random.Random(0).randbytes(500), "cannot be read"),
-        (gzip.compress(f"{HEADER}\n{GOOD_CSV}\n".encode() * 5, mtime=0)[:60], "cannot be read"),
-        (b"PK\x03\x04zip", "is a zip archive"),
-        (b"a,b,c\n1,2,3\n", "not a log we know; its columns: a, b, c"),
-        (b'{"prompt": 1, "answer": 2}\n', "not a log we know; its keys: answer, prompt"),
-        (b"{\n", "neither JSON lines nor a JSON document"),
-        (b"[1, 2]", "a JSON list without objects"),
-        (b'{"benchmarks": 3}', "benchmarks is not a list"),
-        (b'{"input_lens": [1], "output_lens": [1], "start_times": []}', "differ in length: 0, 1, 1"),
-        (f"{HEADER}\n".encode(), "has no requests: there is nothing below its header"),
-        (f"{HEADER}\nx,y,z\n".encode(), "no request in it can be used; line 2: TIMESTAMP is 'x', not a time"),
-        (b"model,client,t_s,rate_rps,cv,family,p1,p2\n", "ServeGen describes clients"),
-    ],
-)
-def test_a_file_that_is_no_log_is_one_message(tmp_path: Path, content: bytes, message: str) -> None:
+NO_LOGS = {
+    "empty": b"",
+    "blank": b"\n\n  \n",
+    "packed nothing": gzip.compress(b"", mtime=0),
+    "bytes": random.Random(0).randbytes(5000),
+    "no parquet": b"PAR1" + random.Random(0).randbytes(500),
+    "cut off": gzip.compress(f"{HEADER}\n{GOOD_CSV}\n".encode() * 5, mtime=0)[:60],
+    "zip": b"PK\x03\x04zip",
+    "other columns": b"a,b,c\n1,2,3\n",
+    "other keys": b'{"prompt": 1, "answer": 2}\n',
+    "half an object": b"{\n",
+    "numbers": b"[1, 2]",
+    "no benchmarks": b'{"benchmarks": 3}',
+    "unequal lists": b'{"input_lens": [1], "output_lens": [1], "start_times": []}',
+    "header alone": f"{HEADER}\n".encode(),
+    "no good row": f"{HEADER}\nx,y,z\n".encode(),
+    "ServeGen": b"model,client,t_s,rate_rps,cv,family,p1,p2\n",
+    "batch without counts": b'{"custom_id": "a", "response": {"body": {"created": 1, "usage": {"seconds": 3}}}}\n' * 2,
+}
+
+
+@pytest.mark.parametrize("content", NO_LOGS.values(), ids=NO_LOGS)
+def test_a_file_that_is_no_log_is_one_message(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BadInput, match=message) as caught:
+    with pytest.raises(BadInput) as caught:
         open_trace(path).read()
     assert str(path) in str(caught.value.where)
-    assert message != "cannot be read" or "copy or export it anew" in str(caught.value.fix)
-
-
-def test_an_unknown_table_says_how_to_name_its_columns(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("a,b,c\n1,2,3\n")
-    with pytest.raises(BadInput) as caught:
-        open_trace(path)
-    assert 'columns="arrival=' in str(caught.value)
-    assert "BurstGPT" in str(caught.value.fix)
 
 
 def test_no_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file") as caught:
+    with pytest.raises(BadInput) as caught:
         open_trace("azure-cov")
     assert "azure-conv" in str(caught.value.fix)
-    with pytest.raises(BadInput, match="is a folder"):
+    with pytest.raises(BadInput):
         open_trace(tmp_path)
 
 
-def outcome(path: Path, columns: str | None = None) -> Trace | None:
-    """A trace, or a message; anything else fails the test."""
-    try:
-        return open_trace(path, columns=columns).read()
-    except BadInput:
-        return None
+FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-VALID = (
-    f"{HEADER}\n{GOOD_CSV}\n{GOOD_CSV}\n",
-    f"{GOOD_JSON}\n{GOOD_JSON}\n",
-    '{"created": 1, "user": "a", "usage": {"prompt_tokens": 12, "completion_tokens": 3}}\n',
-    json.dumps({"input_lens": [1], "output_lens": [1], "start_times": [2.5]}),
-    json.dumps(
-        {"benchmarks": [{"requests": {"successful": [{"start_time": 1, "prompt_tokens": 1, "output_tokens": 1}]}}]}
-    ),
+VALUE = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
 )
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ
-@given(
-    content=st.binary(max_size=300), magic=st.sampled_from([b"", b"PAR1", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"{", b"["])
-)
-def test_random_bytes_never_crash(tmp_path: Path, content: bytes, magic: bytes) -> None:
-    path = tmp_path / "fuzz"
-    path.write_bytes(magic + content)
-    outcome(path)
-    outcome(path, "arrival=a,input=b,output=c,prefix=d")
-
-
-@FUZZ
-@given(
-    text=st.sampled_from(VALID),
-    edits=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 6), st.text(max_size=4)), min_size=1, max_size=4),
-)
-def test_mutated_logs_give_a_trace_or_a_message(tmp_path: Path, text: str, edits: list[tuple[int, int, str]]) -> None:
-    for place, length, new in edits:
-        start = place % len(text) if text else 0
-        text = text[:start] + new + text[start + length :]
-    path = tmp_path / "fuzz"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    trace = outcome(path)
-    if trace is not None:
-        assert trace.input_tokens.min() >= 1
-        assert trace.output_tokens.min() >= 0
-
-
-@FUZZ
-@given(
-    values=st.lists(
-        st.one_of(
-            st.none(),
-            st.booleans(),
-            st.integers(),
-            st.floats(),
-            st.text(max_size=5),
-            st.lists(st.integers(), max_size=3),
-        ),
-        min_size=4,
-        max_size=4,
-    )
-)
+@given(values=st.lists(VALUE, min_size=4, max_size=4))
 def test_any_value_in_any_field_is_read_or_counted(tmp_path: Path, values: list[object]) -> None:
     names = ("timestamp", "input_length", "output_length", "hash_ids")
     path = tmp_path / "fuzz"
@@ -257,18 +176,3 @@ def test_the_error_fills_in_the_columns_that_are_obvious() -> None:
     some = "arrival=time,input=PROMPT_TOKENS,output=ANSWER_TOKENS"
     assert suggested_columns(["time", "words"]) == option("columns", some)
     assert suggested_columns(["a", "b"]) == COLUMNS_HELP
-
-
-@pytest.mark.parametrize(
-    ("duration", "said"),
-    [(119, "119 s"), (81_600, "22.7 h"), (30 * 86_400, "720 h"), (6e6, "1,667 h")],
-)
-def test_long_times_are_told_in_hours(duration: float, said: str) -> None:
-    assert seconds(duration) == said
-
-
-def test_a_batch_output_without_token_counts_is_refused_with_its_keys(tmp_path: Path) -> None:
-    log = tmp_path / "batch.jsonl"
-    log.write_text('{"custom_id": "a", "response": {"body": {"created": 1, "usage": {"seconds": 3}}}}\n' * 2)
-    with pytest.raises(BadInput, match="its keys: custom_id, response"):
-        open_trace(log)

@@ -49,10 +49,9 @@ def test_mooncake_blocks_cover_every_prompt(name: str) -> None:
     assert trace.prefix.distinct == len(np.unique(trace.prefix.ids)) == trace.prefix.ids.max() + 1
 
 
-def test_an_unknown_sample_suggests_one() -> None:
-    with pytest.raises(UnknownName) as caught:
+def test_an_unknown_sample_is_refused() -> None:
+    with pytest.raises(UnknownName):
         sample_lengths("azure-cov")
-    assert "azure-conv" in str(caught.value)
 
 
 def test_the_samples_stay_small_and_are_described() -> None:

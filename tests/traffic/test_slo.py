@@ -35,42 +35,18 @@ def test_slos_that_are_written_out_are_read_back(names: list[tuple[Latency, str]
     assert parse_slos(",".join(f"{slo}={slo.seconds!r}" for slo in slos)) == slos
 
 
-@pytest.mark.parametrize(
-    "text", ["", ",", "ttft", "ttft_p99=", "ttft=0", "ttft=-1", "ttft=nan", "ttft=inf", "ttft=soon"]
-)
-def test_a_slo_without_a_time_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="slo: "):
-        parse_slos(text)
-
-
-@pytest.mark.parametrize("text", ["tttf=1", "ttft_p98=1", "ttft_p99_p90=1", "p99=1", "=1", "ttft=1,", "ttft_max=1"])
-def test_a_name_that_is_no_slo_is_refused_with_those_that_do(text: str) -> None:
+@pytest.mark.parametrize("text", [
+    "", ",", "ttft", "ttft_p99=", "ttft=0", "ttft=-1", "ttft=nan", "ttft=inf", "ttft=soon", "ttft=never",
+    "tttf=1", "ttft_p98=1", "ttft_p99_p90=1", "p99=1", "=1", "ttft=1,", "ttft_max=1", "ttft=1,ttft_p99=2",
+])  # fmt: skip
+def test_what_is_no_slo_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_slos(text)
-    message = str(refused.value)
-    assert "is not an SLO" in message
-    assert [name for name in (*Latency, *STATISTICS) if name not in message] == []
+    assert refused.value.field == "slo"
 
 
-def test_the_same_slo_twice_is_refused() -> None:
-    with pytest.raises(BadInput, match="twice"):
-        parse_slos("ttft=1,ttft_p99=2")
-
-
-@pytest.mark.parametrize("text", ["ttft_p99=500", "tpot=200"])
-def test_milliseconds_without_their_unit_are_told_how_to_write_it(text: str) -> None:
-    with pytest.raises(BadInput, match=f"Did you mean {text.partition('=')[2]}ms"):
+@pytest.mark.parametrize("text", ["ttft_p99=500", "tpot=200", "ttft_p99=500s", "ttft_p99=500000ms"])
+def test_milliseconds_without_their_unit_are_refused_with_a_time_that_can_be_read(text: str) -> None:
+    with pytest.raises(BadInput, match=r"Did you mean [25]00ms"):
         parse_slos(text)
     assert parse_slos("e2e=500")[0].seconds == 500.0
-
-
-@pytest.mark.parametrize("text", ["ttft_p99=500s", "ttft_p99=500000ms"])
-def test_more_than_anybody_waits_is_refused_with_a_time_that_can_be_read(text: str) -> None:
-    with pytest.raises(BadInput, match="is 500 seconds") as refused:
-        parse_slos(text)
-    assert "Did you mean 500ms?" in str(refused.value)
-
-
-def test_a_refusal_names_its_field() -> None:
-    with pytest.raises(BadInput, match="slo: 'ttft=never'"):
-        parse_slos("ttft=never")

@@ -96,15 +96,7 @@ def test_tenants_are_ordered_by_their_tokens(trace: Trace, made: TraceSummary) -
     assert made.tenants[0].requests == pytest.approx((trace.tenant == first).mean())
 
 
-def test_a_file_read_in_batches_is_summed_up_like_the_whole(tmp_path: Path, trace: Trace, made: TraceSummary) -> None:
-    file = tmp_path / "log.parquet"
-    save_trace(trace, file)
-    read = summarize(open_trace(file))
-    apart = {"source", "format"}
-    assert read.model_dump(exclude=apart) == made.model_dump(exclude=apart)
-
-
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_however_rows_are_batched_the_tally_is_the_same(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.integers(0, 300).map(lambda tenth: tenth / 10), min_size=1, max_size=60))
@@ -182,31 +174,26 @@ def test_bins_widen_as_the_log_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     [("poisson:5", 1), ("gamma:5,cv=3", 3), ("diurnal:5,peak=3", 1), ("onoff:10,on=60,off=300,cv=2", 2)],
 )
 def test_burstiness_of_neighbours_does_not_see_slow_swings(arrivals: str, cv: float) -> None:
-    made = summarize(traffic(arrivals, 200_000))
+    made = summarize(traffic(arrivals, 100_000))
     assert made.local_cv == pytest.approx(cv, rel=0.04)
 
 
 def test_even_arrivals_are_not_bursty() -> None:
     made = summarize(traffic("constant:5", 5000))
-    assert made.gap_cv == pytest.approx(0, abs=1e-6)
-    assert made.local_cv == pytest.approx(0, abs=1e-6)
+    assert (made.gap_cv, made.local_cv) == pytest.approx((0, 0), abs=1e-6)
     assert made.clock_step_s is None
 
 
-def test_a_coarse_clock_is_told() -> None:
+def test_a_coarse_clock_is_told_and_one_of_milliseconds_is_fine() -> None:
     trace = traffic("poisson:5", 10_000)
-    coarse = make_trace(np.floor(trace.arrival_s / 3) * 3, trace.input_tokens, trace.output_tokens)
-    made = summarize(coarse)
-    assert made.clock_step_s == pytest.approx(3)
-    assert made.local_cv is None
-    assert [peak.window_s for peak in made.peaks] == [10, 60]
-    assert summarize(trace).clock_step_s is None
-
-
-def test_a_clock_of_milliseconds_is_fine_at_five_requests_a_second() -> None:
-    trace = traffic("poisson:5", 10_000)
-    rounded = make_trace(np.round(trace.arrival_s, 3), trace.input_tokens, trace.output_tokens)
-    assert summarize(rounded).clock_step_s is None
+    coarse, fine = (
+        summarize(make_trace(times, trace.input_tokens, trace.output_tokens))
+        for times in (np.floor(trace.arrival_s / 3) * 3, np.round(trace.arrival_s, 3))
+    )
+    assert coarse.clock_step_s == pytest.approx(3)
+    assert coarse.local_cv is None
+    assert [peak.window_s for peak in coarse.peaks] == [10, 60]
+    assert fine.clock_step_s is None
 
 
 def test_dates_give_hours_and_weekdays(tmp_path: Path) -> None:
@@ -257,11 +244,10 @@ def test_idle_time_is_priced() -> None:
 
 
 def test_idle_time_needs_a_capacity_and_a_price(trace: Trace) -> None:
-    with pytest.raises(BadInput, match="machine_usd_per_hour: is missing"):
-        summarize(trace, tokens_per_second=5)
-    for capacity, price in ((0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)):
-        with pytest.raises(BadInput, match="must be between"):
+    for capacity, price in ((5, None), (0.0, 1.0), (1.0, -1.0), (math.inf, 1.0), (math.nan, 1.0)):
+        with pytest.raises(BadInput) as refused:
             summarize(trace, tokens_per_second=capacity, usd_per_hour=price)
+        assert (refused.value.field or "").startswith("machine_")
 
 
 def test_one_request_and_a_burst_have_no_rate() -> None:
@@ -269,12 +255,9 @@ def test_one_request_and_a_burst_have_no_rate() -> None:
         made = summarize(traffic(f"burst:{requests}", requests))
         assert (made.requests, made.rate, made.duration_s, made.peaks) == (requests, 0, 0, ())
         json.dumps(made.model_dump(mode="json"), allow_nan=False)
-        with pytest.raises(BadInput, match="within a second"):
+        with pytest.raises(BadInput):
             summarize(traffic(f"burst:{requests}", requests), tokens_per_second=100, usd_per_hour=1)
-
-
-def test_nothing_is_not_summed_up() -> None:
-    with pytest.raises(BadInput, match="no requests"):
+    with pytest.raises(BadInput):
         summarize(make_trace([], [], []))
 
 
@@ -286,7 +269,7 @@ def test_a_parquet_file_is_read_in_slices_and_says_the_same(
     save_trace(trace, file)
     monkeypatch.setattr(sources, "SLICE_ROWS", 777)
     opened = open_trace(file)
-    raw = list(opened.log.raw(opened.log.layout))
+    raw = list(opened.log.raw())
     assert max(map(len, raw)) <= 777
     assert np.concatenate([each[sources.ROW].to_numpy() for each in raw]).tolist() == list(range(1, len(trace) + 1))
     apart = {"source", "format"}

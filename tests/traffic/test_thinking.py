@@ -5,7 +5,7 @@ import pytest
 
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.traffic.workload import USUAL, USUAL_SHARE, Thinking, parse_thinking
+from tokonomics.traffic.workload import USUAL, Thinking, parse_thinking
 
 OUTPUTS = np.array([0, 1, 100, 5000], np.int32)
 
@@ -41,10 +41,6 @@ def test_anything_else_is_refused(text: str) -> None:
 def test_thinking_is_part_of_the_output() -> None:
     assert Thinking(share=0.5).thinking_tokens(OUTPUTS).tolist() == [0, 0.5, 50, 2500]
     assert Thinking(tokens=300).thinking_tokens(OUTPUTS).tolist() == [0, 1, 100, 300]
-
-
-def test_the_usual_share_lies_where_published_clients_do() -> None:
-    assert 0.5 < USUAL_SHARE < 0.95
 
 
 def test_cards_say_which_models_reason() -> None:

@@ -1,21 +1,20 @@
 """What others published for a model: quantised checkpoints, how much quality is left at fewer bits, and drafts.
 
-``data/checkpoints.csv`` names repositories on Hugging Face, each with where it was seen and when; of several for a
-model and precision the first is taken. A checkpoint that is not listed may exist all the same: the list is what was
-read, and says nothing of what was not.
+``data/checkpoints.csv`` names repositories on Hugging Face, with where and when each was seen; the first one listed for
+a model and precision is preferred. A checkpoint that is not listed may exist all the same.
 
-Recovery is the score of the quantised model over that of the published one on the same benchmark. A checkpoint that
-was scored on several benchmarks recovers their mean. ``data/recovery.csv`` has one row for each score, with its source
-and date; a user's own stand in the section ``recovery`` of their catalogue and count first. Where a model has none,
-that of a model of its family is taken, and named: of the same kind of layers and no larger, as smaller models lose more
-(Kurtic et al., arXiv 2411.02355: 8B against 70B and 405B).
+Recovery is the score of the quantised model over that of the published one on the same benchmark, or the mean over
+several benchmarks. ``data/recovery.csv`` has one row for each score, with its source and date; a user's own scores are
+in the section ``recovery`` of their catalogue and count first. Where a model has none, that of a named model of its
+family is used: of the same kind of layers and no larger, as smaller models lose more (Kurtic et al., arXiv 2411.02355:
+8B against 70B and 405B).
 
-``data/drafts.csv`` holds accepted lengths as they were published: the mean tokens that a round of so many drafted ones
-yields, the check's own included. They are a property of the texts, the temperature and the pair; each says its own. A
-module of multi-token prediction is one layer like the model's last, behind a projection of the last token's embedding
-and the hidden state to one width; embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2). An
-EAGLE-3 head is one dense layer behind a projection of three hidden states to one; queries, keys and values take
-the embedding beside it, and its own head covers the commonest tokens alone (arXiv:2503.01840, section 3).
+``data/drafts.csv`` holds published accepted lengths: the mean tokens that a round of drafting yields, the check's own
+included. They depend on the texts, the temperature and the pair; each row says its own. A module of multi-token
+prediction is one layer like the model's last, behind a projection of the last token's embedding and the hidden state to
+one width; embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2). An EAGLE-3 head is one dense
+layer behind a projection of three hidden states to one; queries, keys and values take the embedding beside it, and its
+own head covers the commonest tokens alone (arXiv:2503.01840, section 3).
 """
 
 import datetime as dt
@@ -35,7 +34,7 @@ from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, Pr
 from tokonomics.catalog.load_models import find_model, models_of_family
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import from_validation, shorten
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 from tokonomics.units import fine_percent
 
 _MADE_WITH = {
@@ -57,11 +56,9 @@ class Checkpoint(Noun):
     model: str
     precision: Precision
     repository: str
-    source: str
-    """Where it was seen."""
+    source: str  # where it was seen
     address: str | None = None
     read: dt.date
-    """When."""
 
 
 @cache
@@ -75,8 +72,7 @@ def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
     if weights is model.served:
         named = {"model": model.key, "precision": weights, "repository": model.repository}
         return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
-    listed = (row for row in load_checkpoints() if row.model == model.key and row.precision is weights)
-    return next(listed, None)
+    return next((row for row in load_checkpoints() if (row.model, row.precision) == (model.key, weights)), None)
 
 
 def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
@@ -88,11 +84,8 @@ def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
 
 
 SECTION = "recovery"
-
-_AS_LARGE = 1.05
-"""Times the parameters: releases of one size differ by their vocabularies."""
-QuantisedPart = Literal["weights", "kv"]
-"""What is held at fewer bits."""
+_AS_LARGE = 1.05  # times the parameters: releases of one size differ by their vocabularies
+QuantisedPart = Literal["weights", "kv"]  # what is held at fewer bits
 
 
 class RecoveryScore(Noun):
@@ -110,29 +103,23 @@ class RecoveryScore(Noun):
     checkpoint: str | None = None
     source: str
     address: str
-    date: dt.date | None = None
-    """Of publication, where the source says."""
+    date: dt.date | None = None  # of publication, where the source says
     read: dt.date
 
 
 class Recovery(Noun):
-    """The share of a model's quality that is left at fewer bits, and by whose word."""
+    """The share of a model's quality that is left at fewer bits, and who says so."""
 
-    model: str
-    """Of which it was measured: the one that was asked for, or one of its family."""
+    model: str  # that was measured: the one asked for, or one of its family
     part: QuantisedPart = "weights"
     precision: Precision
-    recovery: PositiveFloat
-    """The mean over the benchmarks; 1: nothing is lost."""
+    recovery: PositiveFloat  # the mean over the benchmarks; 1: nothing is lost
     benchmarks: tuple[str, ...]
     checkpoint: str | None = None
     source: str
-    date: dt.date
-    """Of publication; where the source does not say, the day it was read."""
-    published: bool = True
-    """The date is that of publication."""
-    own: bool = False
-    """The user's own measurement."""
+    date: dt.date  # of publication; where the source does not say, the day it was read
+    published: bool = True  # the date is that of publication
+    own: bool = False  # the user's own measurement
 
 
 class OwnRecovery(Noun):
@@ -157,13 +144,11 @@ def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "w
     """What is left of a model at a precision: one's own score, a published one, or its family's; None without any."""
     every = (*map(_own, user_tables(SECTION).items()), *_published())
     known = [found for found in every if found.precision is precision and found.part == part]
-    of_it = [found for found in known if found.model == model.key]
-    if not of_it:
-        of_it = _nearest_relatives(model, known)
+    of_it = [found for found in known if found.model == model.key] or _nearest_relatives(model, known)
     listed = checkpoint_for(model, precision) if part == "weights" else None
 
     def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
-        """One's own, of the checkpoint that a plan names, of any checkpoint, and then the worst: methods differ."""
+        """One's own first, then the checkpoint that a plan names, then any checkpoint; then the worst score."""
         of_that = listed is not None and found.checkpoint == listed.repository
         return found.own, of_that, found.checkpoint is not None, -found.recovery
 
@@ -193,7 +178,7 @@ def allowed_by_recovery(
 def lossy_pairs(
     model: ModelSpec, weights: Sequence[Precision], kv: Sequence[Precision], floor: float
 ) -> dict[tuple[Precision, Precision], str]:
-    """Weights and KV caches that together lose too much, and why: taken to be the product of what each keeps."""
+    """Weights and KV caches that together lose too much, and why: what they keep is taken to multiply."""
     found = {}
     for pair in product(weights, kv):
         of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
@@ -209,19 +194,16 @@ def recovery_text(found: Recovery, model: ModelSpec) -> str:
     published = model.served if found.part == "weights" else Precision.bf16
     whose = "" if found.model == model.key else f", scored on {find_model(found.model).name}"
     kept = f"{fine_percent(found.recovery)} of {published.upper()}"
+    several = "the mean of " if len(found.benchmarks) > 1 else ""
     when = f"{'' if found.published else 'read on '}{found.date}"
-    return f"{kept} on {_listed(found.benchmarks)}{whose} ({found.source}, {when})"
+    return f"{kept} on {several}{', '.join(found.benchmarks)}{whose} ({found.source}, {when})"
 
 
 def save_recovery(found: OwnRecovery) -> Path:
-    """Keep a score in the user's catalogue, in place of an earlier one of the model and precision; where it lies."""
+    """Keep a score in the user's catalogue, in place of an earlier one of the model and precision; return its path."""
     fields = found.model_dump(exclude={"part"} if found.part == "weights" else set())
     kv = "" if found.part == "weights" else " kv"
     return save_entry(SECTION, f"{found.model} {found.precision}{kv}", fields)
-
-
-def _listed(benchmarks: Sequence[str]) -> str:
-    return benchmarks[0] if len(benchmarks) == 1 else f"the mean of {', '.join(benchmarks)}"
 
 
 @cache
@@ -234,17 +216,15 @@ def _published() -> tuple[Recovery, ...]:
     found = []
     for _, group in groupby(sorted(load_scores(), key=subject), key=subject):
         scores = list(group)
+        first = scores[0]
         found.append(
             Recovery(
-                model=scores[0].model,
-                part=scores[0].part,
-                precision=scores[0].precision,
+                **copied(first, "model", "part", "precision", "checkpoint"),
                 recovery=fmean(score.recovery_percent for score in scores) / 100,
                 benchmarks=tuple(score.benchmark for score in scores),
-                checkpoint=scores[0].checkpoint,
-                source=scores[0].source if scores[0].checkpoint else f"{scores[0].method}; {scores[0].source}",
-                date=scores[0].date or scores[0].read,
-                published=scores[0].date is not None,
+                source=first.source if first.checkpoint else f"{first.method}; {first.source}",
+                date=first.date or first.read,
+                published=first.date is not None,
             )
         )
     return tuple(found)
@@ -260,29 +240,24 @@ def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
     return Recovery(**read.model_dump(exclude={"tasks"}), benchmarks=read.tasks, own=True)
 
 
-def _generation(family: str) -> str:
-    """``Llama 3.3`` → ``Llama 3``."""
-    return re.sub(r"\.\d+$", "", family)
-
-
-def _layers(model: ModelSpec) -> frozenset[tuple[type, type]]:
-    """The kinds of its layers: dense, of experts, with which attention."""
-    return frozenset((type(group.mixer), type(group.mlp)) for group in model.groups)
-
-
 def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
-    """The scores of the largest model that is no larger: of the same family, or else of its generation (Llama 3.1 for
-    3.3)."""
+    """The scores of the largest relative that is no larger: of its family, else of its generation (3.1 for 3.3)."""
+
+    def generation(family: str) -> str:
+        return re.sub(r"\.\d+$", "", family)
+
+    def kinds_of_layers(spec: ModelSpec) -> set[tuple[type, type]]:
+        return {(type(group.mixer), type(group.mlp)) for group in spec.groups}
+
     scored = {found.model for found in known}
     relatives = [relative for relative in models_of_family(model.family) if relative.key in scored]
     if not relatives:
-        mine = _generation(model.family)
-        relatives = [spec for spec in map(find_model, sorted(scored)) if _generation(spec.family) == mine]
-    alike = [relative for relative in relatives if _layers(relative) == _layers(model)]
-    sizes = {
-        relative.key: relative.parameters for relative in alike if relative.parameters <= _AS_LARGE * model.parameters
-    }
-    # Of two as large, the later: llama-3.1-70b before llama-3-70b.
+        mine = generation(model.family)
+        relatives = [spec for spec in map(find_model, sorted(scored)) if generation(spec.family) == mine]
+    alike = [relative for relative in relatives if kinds_of_layers(relative) == kinds_of_layers(model)]
+    largest = _AS_LARGE * model.parameters
+    sizes = {relative.key: relative.parameters for relative in alike if relative.parameters <= largest}
+    # Of two of equal size, the later: llama-3.1-70b before llama-3-70b.
     nearest = max(sorted(sizes, reverse=True), key=lambda key: round(math.log(sizes[key]), 2), default=None)
     return [found for found in known if found.model == nearest]
 
@@ -292,7 +267,7 @@ EAGLE_VOCAB = 32_000
 
 
 class PublishedDraft(Noun):
-    """An accepted length, of whom and on what."""
+    """An accepted draft length: who published it, for which model and texts."""
 
     model: str
     method: Literal["mtp", "eagle3"]
@@ -324,9 +299,9 @@ def nearest_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft 
 
 
 def longer_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
-    """The shortest published round of so many tokens at least; the longest where none is.
+    """The shortest published round of at least this many tokens; the longest where none is.
 
-    Later tokens of a round are accepted less often, so a longer round tells too little of a shorter one, not too much.
+    Later tokens of a round are accepted less often, so a longer round understates a shorter one.
     """
     rows = drafts_of(model, method)
     return next((row for row in rows if row.tokens >= tokens), rows[-1] if rows else None)
@@ -359,9 +334,9 @@ def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
 
 
 def _one_layer(model: ModelSpec, name: str, layers: list[LayerGroup], weights: int, norms: int) -> ModelSpec:
-    """A draft of these layers, with so many weights before them.
+    """A draft of these layers behind projections with this number of weights.
 
-    The projections before a layer are written as two of half their size, up and down: as many weights and FLOPs.
+    The projections are written as two of half their size, up and down, which has the same weights and FLOPs.
     """
     width = math.ceil(weights / (2 * model.hidden))
     before = LayerGroup(

@@ -6,6 +6,7 @@ arXiv:2512.02556), ``glm_moe_dsa``, ``minimax_m3_vl``, ``deepseek_v4``, Kimi K3'
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from tokonomics.catalog.config_layers import (
     MixerLayer,
     MlpLayer,
     attention_layer,
+    by_kind,
     dense_block,
     expert_block,
     feed_forward,
@@ -66,16 +68,13 @@ def nothing(fields: Fields, frame: Frame, family: Family) -> list[Any]:
 
 def falcon_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
     """Falcon: grouped heads in the new decoder, one key/value head with ``multi_query``, else one per head."""
-    heads = fields.size("num_attention_heads", "n_head", most=MOST_HEADS)
-    if frame.hidden % heads:
-        raise fields.wrong("num_attention_heads", f"is {heads}, which does not divide hidden_size {frame.hidden}")
+    heads, _, head_dim, _ = head_shape(fields, frame, replace(family.attention, grouped=False))
     groups = fields.size("num_kv_heads", "n_head_kv", default=heads, most=MOST_HEADS)
     multi_query, grouped = fields.flag("multi_query", True), fields.flag("new_decoder_architecture", False)
     kv_heads = groups if grouped else 1 if multi_query else heads
     if heads % kv_heads:
         raise fields.wrong("num_kv_heads", f"is {kv_heads}, which does not divide the {heads} attention heads")
-    shape = HeadShape(heads, kv_heads, frame.hidden // heads)
-    return [attention_layer(fields, frame, family.attention, shape)] * frame.layers
+    return [attention_layer(fields, frame, family.attention, HeadShape(heads, kv_heads, head_dim))] * frame.layers
 
 
 def falcon_around(fields: Fields, frame: Frame) -> Around:
@@ -204,10 +203,7 @@ def nas_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
     def feed(block: Fields) -> DenseMlp:
         if (width := block.optional_size("intermediate_size")) is not None:
             return layer(width)
-        share = block.value("ffn_mult")
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= MOST_LAYERS:
-            raise block.wrong("ffn_mult", "needs a number above 0")
-        return layer(-(-int(2 * share * frame.hidden / 3) // 256) * 256)
+        return layer(-(-int(2 * block.ratio("ffn_mult", MOST_LAYERS) * frame.hidden / 3) // 256) * 256)
 
     return [feed(block) if block else None for block in _blocks(fields, frame, "ffn")]
 
@@ -270,16 +266,12 @@ def indexed_latent_attention(fields: Fields, frame: Frame, family: Family) -> li
         hidden_outputs=head_dim + heads,
         small_parameters=2 * head_dim,  # a layer norm of the keys, with its bias
     )
-    kinds = fields.words("indexer_types") or ["full"] * frame.layers
-    same_length(fields, "indexer_types", kinds, frame)
     known: dict[str, MixerLayer] = {
         "full": plain.model_copy(update={"topk": topk, "indexer": indexer}),
         "shared": plain.model_copy(update={"topk": topk}),
     }
-    for kind in kinds:
-        if kind not in known:
-            raise fields.wrong("indexer_types", f"has '{kind[:40]}', which is neither full nor shared")
-    return [known[kind] for kind in kinds]
+    kinds = fields.words("indexer_types") or ["full"] * frame.layers
+    return by_kind(fields, frame, "indexer_types", kinds, known)
 
 
 # --- MiniMax-M3: grouped attention to blocks of tokens --------------------------------------------------------------
@@ -347,11 +339,12 @@ _CHOSEN_FROM = 4  # the ratio whose rows are chosen from, and overlap; transform
 
 
 def _compressed(fields: Fields, plain: CompressedAttention, ratio: int) -> MixerLayer:
-    """The layer with rows of so many tokens each."""
+    """The layer whose rows stand for ``ratio`` tokens each."""
     if ratio == 0:
         return plain
     chosen = ratio == _CHOSEN_FROM
-    small = plain.norm_elements + _placed(ratio, plain.head_dim, twice=chosen)
+    # A learned bias for each place in a row, twice where rows overlap, and the norm of the row.
+    small = plain.norm_elements + (ratio * (2 if chosen else 1) + 1) * plain.head_dim
     update: dict[str, object] = {"every": ratio, "norm_elements": small}
     if chosen:
         heads, head_dim = fields.size("index_n_heads", most=MOST_HEADS), fields.size("index_head_dim", most=MOST_HEADS)
@@ -363,16 +356,11 @@ def _compressed(fields: Fields, plain: CompressedAttention, ratio: int) -> Mixer
                 head_dim=head_dim,
                 query_input=plain.query_rank,
                 hidden_outputs=4 * head_dim + heads,  # keys and their gates, twice for the overlap; weights
-                small_parameters=_placed(ratio, head_dim, twice=True),
+                small_parameters=(2 * ratio + 1) * head_dim,
                 every=ratio,
             ),
         }
     return plain.model_copy(update=update)
-
-
-def _placed(ratio: int, head_dim: int, *, twice: bool) -> int:
-    """A learned bias for each place in a row, twice where rows overlap, and the norm of the row."""
-    return ratio * head_dim * (2 if twice else 1) + head_dim
 
 
 def deepseek_v4_around(fields: Fields, frame: Frame) -> Around:

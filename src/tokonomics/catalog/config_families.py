@@ -1,12 +1,12 @@
-"""Every model family that is read, by what ``model_type`` calls it: rows of ``data/families.toml``; and its fields.
+"""The model families that are read, by ``model_type``: the rows of ``data/families.toml``; and the fields of a config.
 
-A row says under which fields a family keeps its heads, experts, windows and ranks, and what its config class assumes
-where a field is absent; ``config_layers`` builds layers from it. Adding a family is adding a row. A family with layers
-that no row can describe also names a function of ``config_exceptions``.
+A row says in which fields a family keeps its heads, experts, windows and ranks, and what its config class assumes where
+a field is absent; ``config_layers`` builds layers from it. To add a family is to add a row. A family with layers that
+no row can describe also names a function of ``config_exceptions``.
 
 Every field of a config.json is read through ``Fields``, which checks its type and range and remembers that it was read.
-What was neither read nor known to be without effect on cost is an error at the end if its name suggests a size: it
-could change the answer, and the reader does not guess. Any other is left to a note.
+A field that was neither read nor known to leave the cost unchanged is an error at the end if its name suggests a size:
+it could change the answer, and the reader does not guess. Any other is mentioned in a note.
 """
 
 import math
@@ -27,7 +27,7 @@ Switch = bool | str | Sequence[str | bool]
 class Pattern:
     """Which layers are marked: by their numbers, else by a word or a mark for each, else by counting."""
 
-    every: Size = 1  # one of so many layers; 0: none
+    every: Size = 1  # one layer in this many; 0: none
     offset: Size | None = None  # which of them; None: the last
     first: Size = 0
     last: Size = -1  # -1: the model's last layer
@@ -117,7 +117,7 @@ class Blocks:
     latent: str | None = None  # field of the width that routed experts work in
     latent_norm: Switch = False
     hashed: str | None = None  # field: how many layers choose experts by the token's number, without a bias (V4)
-    dense_up_to: int | None = None  # so few experts mean none: a plain block without a router (Jamba, Granite 4)
+    dense_up_to: int | None = None  # up to this many experts mean a plain block without a router (Jamba, Granite 4)
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Fields:
     """The fields of one JSON object, with the file and the path they came from."""
 
     def __init__(self, values: Mapping[str, object], where: str, path: str = "") -> None:
-        self._values = values
+        self.values = values
         self._read: set[str] = set()
         self.where = where
         self.path = path
@@ -259,27 +259,23 @@ class Fields:
 
     def again(self) -> "Fields":
         """The same fields, none of them read yet."""
-        return Fields(self._values, self.where, self.path)
-
-    @property
-    def values(self) -> Mapping[str, object]:
-        return self._values
+        return Fields(self.values, self.where, self.path)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._values)
+        return tuple(self.values)
 
     def has(self, name: str) -> bool:
         """Whether the field is there, even as null."""
-        return name in self._values
+        return name in self.values
 
     def value(self, name: str) -> object:
         """The field as it stands, null when absent; ``linear_attn_config.kda_layers`` is inside another."""
         outer, _, inner = name.partition(".")
-        if not inner or name in self._values:
+        if not inner or name in self.values:
             self._read.add(name)
-            return self._values.get(name)
+            return self.values.get(name)
         self._read.add(outer)
-        around = self._values.get(outer)
+        around = self.values.get(outer)
         return around.get(inner) if isinstance(around, Mapping) else None
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
@@ -305,6 +301,13 @@ class Fields:
                 raise self.wrong(name, f"says {given} where '{names[0]}' says {found}")
             found = given
         return found
+
+    def ratio(self, name: str, most: float, default: float = 0.0) -> float:
+        """A number above 0, which may be a fraction; absent, null or 0 means the default."""
+        given = self.value(name) or default
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= most:
+            raise self.wrong(name, "needs a number above 0")
+        return given
 
     def flag(self, name: str, default: bool) -> bool:
         given = self._typed(name, bool, "true or false")
@@ -346,7 +349,7 @@ class Fields:
         """The fields that nobody interpreted, to be noted; an error where one's name suggests that it sets a size."""
         left = [
             name
-            for name, given in self._values.items()
+            for name, given in self.values.items()
             if given is not None and name not in self._read and name not in harmless and not name.startswith("_")
         ]
         for name in left:

@@ -31,8 +31,11 @@ DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "ad
 def read_config(
     path: Path, *, name: str | None = None, extra_parameters: int | None = None, as_family: str | None = None
 ) -> ModelSpec:
-    """The model a config.json describes; a directory is taken for the one that holds it."""
-    file = _file_in(path)
+    """The model that a config.json describes, given by its path or by the directory that holds it."""
+    try:
+        file = path / "config.json" if path.is_dir() else path
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
     config = _with_modelopt(_parse(file), file.with_name("hf_quant_config.json"))
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem) or "model"
@@ -125,35 +128,24 @@ def from_config(
 
 
 def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """What a reader of the answer should know: fields that were taken to leave the cost unchanged."""
+    """A note on fields that are assumed to leave the cost unchanged."""
     if not unread:
         return ()
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
     return (f"{where}: unknown {named}; taken to leave size and speed unchanged",)
 
 
-def _file_in(path: Path) -> Path:
-    """The file meant by a path; a directory stands for the config.json in it."""
-    try:
-        return path / "config.json" if path.is_dir() else path
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
-
-
 def _parse(file: Path) -> Mapping[str, object]:
-    """The JSON object in a file, or the one thing that is wrong with it."""
+    """The JSON object in a file, or an error that says what is wrong with it."""
     where = str(file)
     try:
-        if not file.exists():
-            raise BadInput("there is no such file", where=where, fix="Give the path of a Hugging Face config.json.")
         if not file.is_file():
-            raise BadInput("is not a file", where=where, fix="Give the path of a Hugging Face config.json.")
+            what = "is not a file" if file.exists() else "there is no such file"
+            raise BadInput(what, where=where, fix="Give the path of a Hugging Face config.json.")
         size = file.stat().st_size
         if size > LARGEST_FILE:
             raise BadInput(f"has {size} bytes, too many for a config.json", where=where, fix="Is it the weights?")
         config = json.loads(file.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", where=where) from None
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 text (byte {error.start})", where=where, fix="Is it the weights?") from None
     except json.JSONDecodeError as error:
@@ -161,8 +153,9 @@ def _parse(file: Path) -> Mapping[str, object]:
         raise BadInput(f"is not valid JSON: {error.msg}", where=at, fix=fix) from None
     except RecursionError:
         raise BadInput("is not a config.json: nested too deeply", where=where) from None
-    except ValueError as error:  # a whole number of thousands of digits, or a path with a null character
-        raise BadInput(f"cannot be read: {shorten(str(error))}", where=shorten(where, 400)) from None
+    except (OSError, ValueError) as error:  # also a number of thousands of digits, or a null character in the path
+        said = shorten(getattr(error, "strerror", None) or str(error))
+        raise BadInput(f"cannot be read: {said}", where=shorten(where, 400)) from None
     if not isinstance(config, dict):
         raise BadInput("needs a JSON object at the top", where=where, fix="A config.json starts with '{'.")
     return config
@@ -179,7 +172,7 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
 
 
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
-    """The text model in a config, itself or the part of a multimodal one, and the family that reads it."""
+    """The text model in a config, which is all of it or a part of a multimodal one, and the family that reads it."""
     inner = whole.child("text_config") if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
     if model_type in WRAPPERS and inner is None and not whole.has("hidden_size"):
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
@@ -190,19 +183,13 @@ def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[F
         fix = f"{did_you_mean(as_family, FAMILIES) or ''} Known: {', '.join(sorted(FAMILIES))}.".lstrip()
         raise BadInput(f"'{shorten(as_family)}' is not a family", field="as_family", fix=fix)
     if text_type not in FAMILIES or (inner is not None and FAMILIES[text_type].encoder):
-        what = f"names the unknown architecture '{shorten(text_type)}'"
-        raise text.wrong("model_type", what, fix=_like(text, text_type))
+        hint = _supported()
+        if found := [name for name, row in FAMILIES.items() if name != text_type and _reads(text.again(), row)]:
+            others = f" It could also be {', '.join(found[1:4])}." if len(found) > 1 else ""
+            hint = f"If it is built like {found[0]}, give {option('as_family', found[0])}.{others}"
+        fix = f"{did_you_mean(text_type, (*FAMILIES, *WRAPPERS)) or ''} {hint}".lstrip()
+        raise text.wrong("model_type", f"names the unknown architecture '{shorten(text_type)}'", fix=fix)
     return text, text_type
-
-
-def _like(text: Fields, text_type: str) -> str:
-    """The families that would read such a config in full, as one might ask for them; else all there are."""
-    found = [name for name, row in FAMILIES.items() if name != text_type and _reads(text.again(), row)]
-    nearest = did_you_mean(text_type, (*FAMILIES, *WRAPPERS))
-    if not found:
-        return f"{nearest or ''} {_supported()}".lstrip()
-    others = f" It could also be {', '.join(found[1:4])}." if len(found) > 1 else ""
-    return f"{nearest or ''} If it is built like {found[0]}, give {option('as_family', found[0])}.{others}".lstrip()
 
 
 def _reads(text: Fields, row: Family) -> bool:
@@ -242,17 +229,12 @@ def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
         return beside, frame.vocab * is_on(text, row.head_bias), frame.context
     types = text.size("type_vocab_size", default=row.encoder.types, least=0)
     beside += (types + row.encoder.norm_elements) * frame.hidden
-    head = _pooled_head(text, frame) if row.encoder.pooled else 0
+    head = frame.hidden * frame.hidden + frame.hidden if row.encoder.pooled else 0
+    architectures = text.words("architectures") or () if row.encoder.pooled else ()
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        named = text.child("id2label")  # the scores of a classifier behind the pooler: one of a reranker
+        head += text.size("num_labels", default=len(named.names()) if named else 2) * (frame.hidden + 1)
     return beside, head, frame.context - row.encoder.unused_positions
-
-
-def _pooled_head(text: Fields, frame: Frame) -> int:
-    """A product with the first token's state, and the scores of a classifier behind it: one of a reranker."""
-    pooler = frame.hidden * frame.hidden + frame.hidden
-    if not any(name.endswith("ForSequenceClassification") for name in text.words("architectures") or ()):
-        return pooler
-    named = text.child("id2label")
-    return pooler + text.size("num_labels", default=len(named.names()) if named else 2) * (frame.hidden + 1)
 
 
 def _mtp_layers(text: Fields) -> int:

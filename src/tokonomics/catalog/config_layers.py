@@ -11,7 +11,6 @@ its last ``kernel - 1`` inputs, as engines do.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from tokonomics.catalog.config_families import (
@@ -29,8 +28,7 @@ from tokonomics.catalog.config_families import (
 from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LatentAttention, Mixer, Mlp, MoeMlp, RecurrentMixer
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """What every decoder has: width, depth, vocabulary, longest context."""
 
     hidden: int
@@ -101,7 +99,11 @@ def marked(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
     if pattern.needed and not words:
         raise fields.wrong(pattern.words[0], "is missing", fix=pattern.needed)
     by_rule = _by_rule(fields, frame, pattern)
-    if pattern.listed and (listed := _listed(fields, pattern.listed)) is not None:
+    if pattern.listed and (given := fields.value(pattern.listed)) is not None:
+        if isinstance(given, str):  # such as "3,4,5"
+            listed = [int(part) for part in given.split(",") if part.strip().isdigit()]
+        else:
+            listed = fields.numbers(pattern.listed) or []
         return [layer + pattern.counted_from in listed for layer in range(frame.layers)]
     if words:
         kinds = words[0][: frame.layers] if pattern.goes_on else words[0]
@@ -129,14 +131,6 @@ def _by_rule(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
         every > 0 and layer in layers and layer % every == offset and layer not in unless
         for layer in range(frame.layers)
     ]
-
-
-def _listed(fields: Fields, name: str) -> set[int] | None:
-    """Numbers of layers: as a list, or as text ("3,4,5")."""
-    given = fields.value(name)
-    if isinstance(given, str):
-        return {int(part) for part in given.split(",") if part.strip().isdigit()}
-    return None if given is None else set(fields.numbers(name) or ())
 
 
 def layer_windows(fields: Fields, frame: Frame, windows: Windows | None) -> list[int | None]:
@@ -252,8 +246,13 @@ def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]
     style = family.blocks
     if style.experts is None:
         return [dense_block(fields, frame, style)] * frame.layers
-    sparse, few = marked(fields, frame, style.sparse), _few_experts(fields, style)
-    sparse = [False] * frame.layers if few else sparse
+    sparse, few = marked(fields, frame, style.sparse), False
+    if style.dense_up_to is not None:  # few experts mean a dense block instead
+        few = size_of(fields, style.experts, least=style.dense_up_to and 1) <= style.dense_up_to
+    if few:
+        sparse = [False] * frame.layers
+        for unused in field_names(style.active) + field_names(style.expert_width):
+            fields.value(unused)
     dense: MlpLayer = None
     if style.width:
         width = optional_size(fields, style.width) if all(sparse) else size_of(fields, style.width)
@@ -266,16 +265,6 @@ def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]
     return [
         (by_token if layer < hashed else experts) if has_experts else dense for layer, has_experts in enumerate(sparse)
     ]
-
-
-def _few_experts(fields: Fields, style: Blocks) -> bool:
-    """Whether there are so few experts that the family has a dense block instead."""
-    if style.dense_up_to is None or style.experts is None:
-        return False
-    few = size_of(fields, style.experts, least=style.dense_up_to and 1) <= style.dense_up_to
-    for unused in field_names(style.active) + field_names(style.expert_width) if few else ():
-        fields.value(unused)
-    return few
 
 
 def dense_block(fields: Fields, frame: Frame, style: Blocks) -> DenseMlp:

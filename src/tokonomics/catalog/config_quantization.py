@@ -81,17 +81,12 @@ class Patterns:
         return Patterns(frozenset(exact), tuple(dict.fromkeys(inside)), tuple(globs), tuple(expressions), numbered)
 
     def match(self, module: Module) -> bool:
-        if self.exact and self.exact & module.above:
-            return True
-        if any(part in f".{name}." for part in self.inside for name in module.names):
-            return True
-        if self.globs and any(glob.match(name) for glob in self.globs for name in module.above):
-            return True
-        return any(
-            expression.match(before + name)
-            for expression in self.expressions
-            for name in module.names
-            for before in _BEFORE
+        whole_names = [before + name for name in module.names for before in _BEFORE] if self.expressions else []
+        return (
+            bool(self.exact & module.above)
+            or any(part in f".{name}." for part in self.inside for name in module.names)
+            or any(glob.match(name) for glob in self.globs for name in module.above)
+            or any(expression.match(name) for expression in self.expressions for name in whole_names)
         )
 
 
@@ -118,17 +113,16 @@ def modules_of(
 
     Unless they are asked for ``one_by_one``, layers of the same kind stand for each other.
     """
-    kinds = {i: i if one_by_one else (mixer and mixer.kind, _kind(mlp)) for i, (mixer, mlp) in enumerate(layers)}
+    kinds = {
+        i: i if one_by_one else (mixer and mixer.kind, mlp and mlp.kind, getattr(mlp, "shared_intermediate", 0) > 0)
+        for i, (mixer, mlp) in enumerate(layers)
+    }
     counts = Counter(kinds.values())
     found: dict[str, list[tuple[Module, int]]] = {"mixers": [], "dense": [], "experts": []}
     for kind, i in {kind: i for i, kind in reversed(kinds.items())}.items():
         for part, modules in _layer_modules(i, *layers[i]).items():
             found[part] += [(module, counts[kind]) for module in modules]
     return {part: modules for part, modules in found.items() if modules}
-
-
-def _kind(mlp: MlpLayer) -> tuple[str, bool] | None:
-    return None if mlp is None else (mlp.kind, isinstance(mlp, MoeMlp) and mlp.shared_intermediate > 0)
 
 
 def _layer_modules(i: int, mixer: MixerLayer, mlp: MlpLayer) -> dict[str, list[Module]]:
@@ -233,21 +227,21 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
         for module, times in modules:
             counts[scheme.format_of(module, part)] += times
         found[part] = counts.most_common(1)[0][0]
-    deciding = [part for part in ("experts", "dense", "mixers") if part in found]
-    main = found[deciding[0]] if deciding else scheme.rest
+    deciding = [found[part] for part in ("experts", "dense", "mixers") if part in found]
+    main = deciding[0] if deciding else scheme.rest
     if main is None and "experts" not in found:
-        main = next((found[part] for part in deciding if found[part]), None)
+        main = next(filter(None, deciding), None)
     if main is None and scheme.experts and "experts" not in found:
         return PartPrecisions(scheme.experts.precision)  # feed-forward matrices instead: ``ModelSpec.precisions``
     if main is None:
         main = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
-    left = Precision.bf16
 
     def other(part: str) -> Precision | None:
-        """Said where it differs, and for MXFP4, which would else be taken for the experts' alone."""
-        if part not in found:  # a model without such matrices, whose precision is then no other's
+        """The precision of a part where it differs, and MXFP4, which would otherwise mean the experts alone."""
+        if part not in found:  # a model without such matrices
             return other("mixers") if part == "dense" and "mixers" in found else None
-        own = found[part].precision if found[part] else left  # type: ignore[union-attr]
+        storage = found[part]
+        own = storage.precision if storage else Precision.bf16
         return own if own is not main.precision or own is Precision.mxfp4 else None
 
     usual = abs(main.weight_bytes - main.precision.bytes_per_weight) < 1e-9
@@ -257,10 +251,8 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
 def _scheme(whole: Fields, text: Fields) -> Scheme | None:
     """What the quantiser wrote, under any of the names it is kept under; None where there is nothing."""
     expert_dtype = text.word("expert_dtype")
-    given = None
-    for fields in (whole, text):
-        for name in ("quantization_config", "compression_config"):
-            given = given or fields.child(name)
+    places = [(fields, name) for fields in (whole, text) for name in ("quantization_config", "compression_config")]
+    given = next((found for fields, name in places if (found := fields.child(name))), None)
     if given is None and (converted := whole.child("quantization")) is not None and converted.has("bits"):
         return Scheme(_mlx(converted))
     if given is None:
@@ -283,12 +275,13 @@ def _scheme(whole: Fields, text: Fields) -> Scheme | None:
 
 def dtype(fields: Fields) -> Precision | None:
     """``torch_dtype``, or ``dtype`` since transformers 4.56."""
-    given = {name: word for name in ("torch_dtype", "dtype") if (word := fields.word(name)) is not None}
-    for name, word in given.items():
-        if (precision := DTYPES.get(word.removeprefix("torch."))) is not None:
-            return precision
+    given = [(name, word) for name in ("torch_dtype", "dtype") if (word := fields.word(name)) is not None]
+    if not given:
+        return None
+    name, word = given[0]
+    if (precision := DTYPES.get(word.removeprefix("torch."))) is None:
         raise fields.wrong(name, f"names an unknown type '{shorten(word)}'", fix=f"Known: {', '.join(DTYPES)}.")
-    return None
+    return precision
 
 
 def _left(given: Fields, *names: str) -> Patterns:
@@ -317,15 +310,14 @@ def integers(given: Fields) -> Scheme:
     floats = {"mx_fp": MXFP4, "mx_fp4": MXFP4, "nv_fp": NVFP4, "nv_fp4": NVFP4, "nv_fp4_with_static_gs": NVFP4}
     rest = floats.get(kind) or _whole_numbers(given, given.size("bits", "w_bit", default=4))
     named: list[tuple[Patterns, Storage | None]] = []
-    for name, negative in (("dynamic", "-:"), ("extra_config", "")):
+    for name in ("dynamic", "extra_config"):
         for pattern, said in _table(given, name).items():
-            skipped = bool(negative) and pattern.startswith(negative)
-            regex = f"re:{pattern.removeprefix('-:').removeprefix('+:')}" if negative else pattern
-            bits = said.optional_size("bits", most=64) if said else None
-            if skipped or bits == 16:
-                named.append((Patterns.read(given, [regex]), None))
-            elif said and bits:
-                named.append((Patterns.read(given, [regex]), _whole_numbers(given, bits)))
+            is_skipped = name == "dynamic" and pattern.startswith("-:")
+            regex = f"re:{pattern.removeprefix('-:').removeprefix('+:')}" if name == "dynamic" else pattern
+            bits = 16 if is_skipped else said.optional_size("bits", most=64) if said else None
+            if bits:
+                storage = None if bits == 16 else _whole_numbers(given, bits)
+                named.append((Patterns.read(given, [regex]), storage))
     return Scheme(rest, tuple(named), _left(given, "modules_to_not_convert"))
 
 
@@ -366,17 +358,15 @@ def modelopt(given: Fields) -> Scheme:
     """NVIDIA ModelOpt; in mixed precision every converted module is listed with its own algorithm."""
     left = _left(given, "exclude_modules", "ignore")
     algorithm = given.word("quant_algo")
-    if algorithm == "MIXED_PRECISION":
-        by_format: dict[Storage, list[str]] = {}
-        for name, said in _table(given, "quantized_layers").items():
-            by_format.setdefault(_algorithm(given, said.word("quant_algo") if said else None), []).append(name)
-        if not by_format and given.has("config_groups"):
-            return compressed_tensors(given)
-        if not by_format:
-            raise given.wrong("quantized_layers", "is missing", fix="It lists the modules of a mixed checkpoint.")
+    by_format: dict[Storage, list[str]] = {}
+    for name, said in _table(given, "quantized_layers").items() if algorithm == "MIXED_PRECISION" else ():
+        by_format.setdefault(_algorithm(given, said.word("quant_algo") if said else None), []).append(name)
+    if by_format:
         return Scheme(None, tuple((Patterns.read(given, names), found) for found, names in by_format.items()), left)
-    if algorithm is None and given.has("config_groups"):
+    if algorithm in (None, "MIXED_PRECISION") and given.has("config_groups"):
         return compressed_tensors(given)
+    if algorithm == "MIXED_PRECISION":
+        raise given.wrong("quantized_layers", "is missing", fix="It lists the modules of a mixed checkpoint.")
     return Scheme(_algorithm(given, algorithm), left=left)
 
 

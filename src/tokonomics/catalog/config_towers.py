@@ -51,24 +51,15 @@ class TowerShape(NamedTuple):
     @staticmethod
     def read(vision: Fields, whole: Fields, hidden: int, row: Tower) -> "TowerShape":
         width = size_of(vision, row.width)
-        inner = _by_ratio(vision, width, row.ratio) if row.ratio else size_of(vision, row.inner)
-        return TowerShape(
-            vision, whole, hidden, row, width, inner, size_of(vision, row.layers), size_of(vision, row.patch)
-        )
+        inner = int(width * vision.ratio("mlp_ratio", 64, row.ratio)) if row.ratio else size_of(vision, row.inner)
+        layers, patch = size_of(vision, row.layers), size_of(vision, row.patch)
+        return TowerShape(vision, whole, hidden, row, width, inner, layers, patch)
 
     def size(self, size: Size) -> int:
         """A size of the row, in the tower's fields or in those around them (``outer.``)."""
         if isinstance(size, int) or not any(name.startswith("outer.") for name in field_names(size)):
             return size_of(self.vision, size)
         return size_of(self.whole, [name.removeprefix("outer.") if isinstance(name, str) else name for name in size])
-
-
-def _by_ratio(vision: Fields, width: int, default: float) -> int:
-    """The inner width, in units of the width."""
-    ratio = vision.value("mlp_ratio") or default
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 64:
-        raise vision.wrong("mlp_ratio", "needs a number above 0")
-    return int(width * ratio)
 
 
 def _count(shape: TowerShape) -> int:
@@ -104,7 +95,7 @@ def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | Non
 
 
 def _vision_tower(shape: TowerShape) -> VisionTower:
-    """What an image's tokens and FLOPs follow from."""
+    """The shape that the tokens and FLOPs of an image follow from."""
     vision, row, width = shape.vision, shape.row, shape.width
     sizing = {name: size if name == "kind" else shape.size(size) for name, size in row.sizing.items()}
     projector = PROJECTORS[row.projector](shape)

@@ -41,7 +41,7 @@ class HubModel:
     repository: str
     config: Path
     weight_bytes: int | None
-    """Of all tensors, as the index says; None where a model is one file, which has none."""
+    """The sum over all tensors in the index; None where a model is one file, which has no index."""
     fetched: datetime
 
 
@@ -59,12 +59,8 @@ def cached(repository: str) -> HubModel | None:
             return None
         kept = json.loads((folder / INDEX).read_text("utf-8")) if (folder / INDEX).is_file() else {}
         size = kept.get("metadata", {}).get("total_size")
-        return HubModel(
-            repository,
-            config,
-            size if isinstance(size, int) else None,
-            datetime.fromtimestamp(config.stat().st_mtime),
-        )
+        fetched = datetime.fromtimestamp(config.stat().st_mtime)
+        return HubModel(repository, config, size if isinstance(size, int) else None, fetched)
     except (OSError, ValueError, AttributeError):
         return None
 
@@ -76,9 +72,8 @@ def fetch(repository: str) -> HubModel:
         raise BadInput("HF_HUB_OFFLINE says that the hub may not be asked", where=repository, fix="Unset it.")
     config = _get(repository, CONFIG, LARGEST_FILE)
     if config is None:
-        raise BadInput(
-            "has no config.json on the hub", where=repository, fix="Name a repository in transformers format."
-        )
+        fix = "Name a repository in transformers format."
+        raise BadInput("has no config.json on the hub", where=repository, fix=fix)
     folder = _folder(repository)
     make_folder(folder, str(folder))
     index = _get(repository, INDEX, LARGEST_INDEX)
@@ -104,7 +99,7 @@ def _get(repository: str, file: str, most: int) -> Mapping[str, Any] | None:
     endpoint = _endpoint()
     url = f"{endpoint.geturl().rstrip('/')}/{repository}/resolve/main/{file}"
     token = _token(endpoint)
-    request = urllib.request.Request(url, headers={"User-Agent": "tokonomics"} | _bearer(token))
+    request = urllib.request.Request(url, headers=_headers(token))
     try:
         with urllib.request.build_opener(_OwnHost(endpoint, token)).open(request, timeout=TIMEOUT_S) as reply:
             content = reply.read(most + 1)
@@ -115,9 +110,8 @@ def _get(repository: str, file: str, most: int) -> Mapping[str, Any] | None:
         raise _refusal(repository, error.code, token) from None
     except (OSError, HTTPException, ValueError) as error:
         said = shorten(without_keys(str(getattr(error, "reason", error)), token), 120)
-        raise BadInput(
-            f"the hub cannot be asked: {said}", where=repository, fix="Give the path of its config.json instead."
-        ) from None
+        fix = "Give the path of its config.json instead."
+        raise BadInput(f"the hub cannot be asked: {said}", where=repository, fix=fix) from None
     if len(content) > most:
         raise BadInput(f"{file} is larger than {most // 1_000_000} MB", where=repository)
     try:
@@ -140,14 +134,14 @@ def _refusal(repository: str, code: int, token: str | None) -> BadInput:
 
 
 def _endpoint() -> SplitResult:
-    told = os.environ.get("HF_ENDPOINT") or ENDPOINT
+    given = os.environ.get("HF_ENDPOINT") or ENDPOINT
     try:
-        parts = urlsplit(told)
+        parts = urlsplit(given)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.username and parts.port != 0
     except ValueError:
         good = False
     if not good:
-        raise BadInput(f"HF_ENDPOINT is '{shorten(told, 80)}', not an address", fix=f"Such as {ENDPOINT}.")
+        raise BadInput(f"HF_ENDPOINT is '{shorten(given, 80)}', not an address", fix=f"Such as {ENDPOINT}.")
     return parts
 
 
@@ -155,24 +149,20 @@ def _token(endpoint: SplitResult) -> str | None:
     """Where ``huggingface_hub`` has it; none for a host that is not asked over TLS."""
     if endpoint.scheme != "https" and endpoint.hostname not in _LOOPBACK:
         return None
-    if own := os.environ.get("HF_TOKEN", "").strip():
-        return _if_one(own)
-    shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = Path(os.environ.get("HF_HOME") or shared / "huggingface")
-    try:
-        kept = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip()
-    except (OSError, ValueError, RuntimeError):
-        return None
-    return _if_one(kept)
+    found = os.environ.get("HF_TOKEN", "").strip()
+    if not found:
+        shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = Path(os.environ.get("HF_HOME") or shared / "huggingface")
+        try:
+            found = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip()
+        except (OSError, ValueError, RuntimeError):
+            return None
+    # The error of a header that cannot hold it would show it.
+    return found if re.fullmatch(r"[\x21-\x7e]{1,500}", found) else None
 
 
-def _if_one(text: str) -> str | None:
-    """A token as a header can hold it: what cannot would be told in the error of whoever tries."""
-    return text if re.fullmatch(r"[\x21-\x7e]{1,500}", text) else None
-
-
-def _bearer(token: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"} if token else {}
+def _headers(token: str | None) -> dict[str, str]:
+    return {"User-Agent": "tokonomics"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
 
 class _OwnHost(urllib.request.HTTPRedirectHandler):
@@ -191,6 +181,4 @@ class _OwnHost(urllib.request.HTTPRedirectHandler):
             fp.close()
             raise ValueError("it redirects to a place without TLS")
         is_own = (to.scheme, to.netloc) == (self.endpoint.scheme, self.endpoint.netloc)
-        return urllib.request.Request(
-            newurl, headers={"User-Agent": "tokonomics"} | _bearer(self.token if is_own else None)
-        )
+        return urllib.request.Request(newurl, headers=_headers(self.token if is_own else None))

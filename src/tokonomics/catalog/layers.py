@@ -93,12 +93,12 @@ def _feed_forward(hidden: int, width: float, gated: bool) -> Products:
 
 
 class Cache(NamedTuple):
-    """What a layer keeps of the tokens before: one row for every so many tokens, of the last ones or of all."""
+    """What a layer keeps of the tokens before: one row for every few tokens, of the last ones or of all."""
 
     elements: int  # of a row
     heads: int  # among which tensor-parallel ranks share it out; more ranks than that hold copies
     every: int = 1  # tokens to a row
-    window: int | None = None  # only rows of the last so many tokens
+    window: int | None = None  # only rows of the last tokens, this many
     read: int | None = None  # rows that a new token reads; None: all that are kept
     element_bytes: float | None = None  # whatever the precision of the KV cache; None: as that says
 
@@ -231,7 +231,7 @@ class LatentAttention(Noun):
 
 
 class CompressedAttention(Noun):
-    """A key that is also the value, one for every so many tokens, and one for each of the last tokens (DeepSeek-V4)."""
+    """A key that is also the value, one for every few tokens, and one for each of the last tokens (DeepSeek-V4)."""
 
     kind: Literal["compressed"] = "compressed"
     heads: PositiveInt

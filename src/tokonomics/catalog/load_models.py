@@ -6,17 +6,19 @@ A name is looked up among the rows' spellings first, and only the row that was a
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date as Date  # noqa: N812 — `date` is the name of a field
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tokonomics.catalog.config_json import from_config, read_config
 from tokonomics.catalog.entries import resolve, shipped_tables, spelling, spellings, user_path, user_tables
 from tokonomics.catalog.models import ModelSpec, Published
-from tokonomics.errors import BadInput, UnknownName, from_validation, nearest, option, shorten
+from tokonomics.errors import UnknownName, from_validation, option, shorten
+from tokonomics.types import Noun
 from tokonomics.units import gigabytes
 
 if TYPE_CHECKING:
@@ -30,7 +32,17 @@ ADD_YOUR_OWN = (
     '    config = "path/to/config.json"'
 )
 
-USER_FIELDS = ("name", "family", "aliases", "config", "extra_parameters", "source", "date")
+
+class UserModel(Noun):
+    """An entry of the user's catalogue."""
+
+    name: str | None = None
+    family: str | None = None
+    aliases: tuple[str, ...] = ()
+    config: str | dict[str, Any]  # its path, from the catalogue's own directory, or the fields themselves
+    extra_parameters: Annotated[int, Field(strict=True, ge=0)] | None = None
+    source: str | None = None
+    date: Annotated[Date, Field(strict=True)] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,13 +52,13 @@ class ModelRow:
     key: str
     name: str
     aliases: tuple[str, ...]
-    table: Mapping[str, Any]
+    family: str | None
     where: str
-    is_ours: bool
+    theirs: UserModel | None = None  # None: one of ours
 
     def spec(self) -> ModelSpec:
         """The model this row describes."""
-        return _our_spec(self.key) if self.is_ours else _user_spec(self)
+        return _our_spec(self.key) if self.theirs is None else _user_spec(self, self.theirs)
 
 
 def all_models() -> tuple[ModelSpec, ...]:
@@ -84,7 +96,7 @@ def find_model(name_or_path: str) -> ModelSpec:
 
 
 def _known(name: str, reading: ConfigReading) -> ModelSpec:
-    """By the catalogue, else as it was fetched from the hub before."""
+    """The model in the catalogue, else as it was fetched from the hub before."""
     fix = ADD_YOUR_OWN.format(path=user_path())
     try:
         return resolve("model", name, model_rows(), fix=fix, listing="tokonomics models").spec()
@@ -113,7 +125,7 @@ billion parameters of DeepSeek-V3 (its model card)."""
 
 
 def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
-    """The model that fetched files describe; its size is held against that of the published weights."""
+    """The model that fetched files describe; a note where its size differs from that of the published weights."""
     name = files.repository.partition("/")[2]
     found = read_config(files.config, name=name, as_family=reading.as_family)
     reading.note(f"{files.repository}: read from its config.json on the Hugging Face hub, {files.fetched:%Y-%m-%d}")
@@ -128,7 +140,7 @@ def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
 
 def models_of_family(family: str) -> tuple[ModelSpec, ...]:
     """The models of a family, as the catalogue calls it; of the user's own those that name one."""
-    return tuple(row.spec() for row in model_rows() if row.table.get("family") == family)
+    return tuple(row.spec() for row in model_rows() if row.family == family)
 
 
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
@@ -143,13 +155,13 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
     if match and not rows:
         return [find_model(match)]  # raises, with the nearest names
     found = [row.spec() for row in rows]
-    families = {spelling(model.family) for model in found}
-    if family is not None and (not family.strip() or not any(spelling(family) in known for known in families)):
-        raise UnknownName("family", family, sorted({model.family for model in found}))
     if family is not None:
-        found = [model for model in found if spelling(family) in spelling(model.family)]
+        of_it = [model for model in found if family.strip() and spelling(family) in spelling(model.family)]
+        if not of_it:
+            raise UnknownName("family", family, sorted({model.family for model in found}))
+        found = of_it
     found = [model for model in found if moe is None or model.is_moe == moe]
-    return sorted(found, key=lambda model: (model.published is not None, -(model.released or date.min).toordinal()))
+    return sorted(found, key=lambda model: (model.published is not None, -(model.released or Date.min).toordinal()))
 
 
 def _expanded(text: str) -> Path:
@@ -181,25 +193,35 @@ def is_path(text: str) -> bool:
 
 def model_rows() -> tuple[ModelRow, ...]:
     """The user's entries and ours; an entry of theirs with a key of ours replaces it."""
-    mine = tuple(_user_row(key, table) for key, table in user_tables("models").items())
+    mine = []
+    for key, table in user_tables("models").items():
+        where = f"{user_path()} [models.{shorten(key)}]"
+        try:
+            entry = UserModel.model_validate(table)
+        except ValidationError as error:
+            raise from_validation(error, where, UserModel.model_fields) from None
+        mine.append(ModelRow(key, entry.name or key, entry.aliases, entry.family, where, entry))
     replaced = {spelling(row.key) for row in mine}
-    ours = tuple(row for row in _our_rows() if spelling(row.key) not in replaced)
-    return mine + ours
+    return (*mine, *(row for row in _our_rows() if spelling(row.key) not in replaced))
+
+
+@lru_cache(maxsize=1)
+def _our_tables() -> dict[str, Any]:
+    return shipped_tables("models.toml")
 
 
 @lru_cache(maxsize=1)
 def _our_rows() -> tuple[ModelRow, ...]:
     return tuple(
-        ModelRow(key, table["name"], (*table.get("aliases", ()), table["hf"]), table, f"models.toml [{key}]", True)
-        for key, table in shipped_tables("models.toml").items()
+        ModelRow(key, table["name"], (*table.get("aliases", ()), table["hf"]), table["family"], f"models.toml [{key}]")
+        for key, table in _our_tables().items()
     )
 
 
 @lru_cache(maxsize=512)
 def _our_spec(key: str) -> ModelSpec:
     """One row of ours, read once."""
-    row = next(row for row in _our_rows() if row.key == key)
-    table = row.table
+    row, table = next(row for row in _our_rows() if row.key == key), _our_tables()[key]
     read = from_config(
         _with_nulls(table["config"]),
         key=key,
@@ -229,51 +251,21 @@ def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _user_row(key: str, table: Mapping[str, Any]) -> ModelRow:
-    """An entry of the user's catalogue, its own fields checked."""
-    where = f"{user_path()} [models.{shorten(key)}]"
-    for field in table:
-        if field not in USER_FIELDS:
-            fix = f"Did you mean {' or '.join(nearest(field, USER_FIELDS) or USER_FIELDS)}?"
-            raise BadInput(f"unknown field '{shorten(field)}'", where=where, fix=fix)
-    if "config" not in table:
-        raise BadInput("field 'config' is missing", where=where, fix='config = "path/to/config.json"')
-    for field in ("name", "family", "source"):
-        if not isinstance(table.get(field, ""), str):
-            raise BadInput(f"field '{field}' needs a string", where=where)
-    aliases = table.get("aliases", [])
-    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
-        raise BadInput("field 'aliases' needs a list of strings", where=where)
-    return ModelRow(key, table.get("name", key), tuple(aliases), table, where, False)
-
-
-def _user_spec(row: ModelRow) -> ModelSpec:
-    """The model of a user's entry; a config given by path is found from the catalogue's own directory."""
-    table, config = row.table, row.table["config"]
-    extra = table.get("extra_parameters")
-    if extra is not None and (isinstance(extra, bool) or not isinstance(extra, int) or extra < 0):
-        raise BadInput("field 'extra_parameters' needs a whole number", where=row.where)
-    if isinstance(config, str):
-        read = read_config(user_path().parent / _expanded(config), name=row.name, extra_parameters=extra)
-        family = table.get("family", read.family)
+def _user_spec(row: ModelRow, entry: UserModel) -> ModelSpec:
+    """The model of a user's entry."""
+    extra = entry.extra_parameters
+    if isinstance(entry.config, str):
+        read = read_config(user_path().parent / _expanded(entry.config), name=row.name, extra_parameters=extra)
+        family = entry.family or read.family
         return read.model_copy(update={"key": row.key, "aliases": row.aliases, "family": family})
-    if not isinstance(config, Mapping):
-        raise BadInput("field 'config' needs a path or a table", where=row.where)
-    written = datetime.fromtimestamp(user_path().stat().st_mtime).date()
-    given = table.get("date", written)
-    if isinstance(given, datetime) or not isinstance(given, date):
-        raise BadInput("field 'date' needs a date such as 2026-01-31", where=row.where)
-    try:
-        return from_config(
-            _with_nulls(config),
-            key=row.key,
-            name=row.name,
-            family=table.get("family", str(config.get("model_type"))),
-            source=table.get("source", str(user_path())),
-            date=given,
-            where=row.where,
-            aliases=row.aliases,
-            extra_parameters=extra,
-        )
-    except ValidationError as error:
-        raise from_validation(error, row.where) from None
+    return from_config(
+        _with_nulls(entry.config),
+        key=row.key,
+        name=row.name,
+        family=entry.family or str(entry.config.get("model_type")),
+        source=entry.source or str(user_path()),
+        date=entry.date or datetime.fromtimestamp(user_path().stat().st_mtime).date(),
+        where=row.where,
+        aliases=row.aliases,
+        extra_parameters=extra,
+    )

@@ -29,7 +29,7 @@ from tokonomics.catalog.layers import (
     weights_of,
 )
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.types import Noun
+from tokonomics.types import Noun, copied
 
 _LONGEST_SIDE = 20_000  # pixels; no camera's, and no processor's
 _MOST_IMAGES = 1000
@@ -37,7 +37,7 @@ _WORDS = "Write number x width x height, such as 1x1024x1024; several kinds with
 
 
 class Cut(NamedTuple):
-    """An image as the tower gets it: crops of so many cells (tokens to be), and the tokens that the model reads."""
+    """An image as the tower gets it: crops of cells (tokens to be), and the tokens that the model reads."""
 
     crops: int
     cells: int  # of one crop
@@ -112,7 +112,7 @@ class BySquare(Noun):
 
 
 class ByTokens(Noun):
-    """The largest size of the image's shape that stays within so many tokens (Gemma 4)."""
+    """The largest size of the image's shape that stays within a number of tokens (Gemma 4)."""
 
     kind: Literal["tokens"] = "tokens"
     most: PositiveInt
@@ -397,16 +397,9 @@ class ModelSpec(Noun):
 
     def summary(self) -> dict[str, object]:
         """What a table or a program wants to know of a model: names, counts, bytes by precision."""
+        sizes = ("parameters", "active_parameters", "layers", "hidden", "vocab", "max_context")
         return {
-            "key": self.key,
-            "name": self.name,
-            "family": self.family,
-            "parameters": self.parameters,
-            "active_parameters": self.active_parameters,
-            "layers": self.layers,
-            "hidden": self.hidden,
-            "vocab": self.vocab,
-            "max_context": self.max_context,
+            **copied(self, "key", "name", "family", *sizes),
             "moe": self.is_moe,
             "encoder": self.is_encoder,
             "checkpoint": self.checkpoint.value,

@@ -314,7 +314,7 @@ def _trace(path: Path) -> dict[str, Any]:
 
     file = open_trace(path)
     if is_packed(path):  # what arrived as text was counted on its way
-        for _ in file.log.raw(file.log.layout):
+        for _ in file.log.raw():
             continue
     return {"format": file.format}
 

@@ -1,4 +1,4 @@
-"""When requests arrive: one text such as ``gamma:2,cv=3`` or ``diurnal:5,peak=3`` becomes sorted times; and forecasts.
+"""Turns a text such as ``gamma:2,cv=3`` or ``diurnal:5,peak=3`` into sorted arrival times; and forecasts traffic.
 
 Every process is a renewal process whose clock runs at the current rate: gaps of mean one and a given coefficient of
 variation (exponential, gamma, Weibull or even) are summed, and the sum is read backwards through the curve of requests
@@ -6,8 +6,8 @@ expected by each moment. With exponential gaps that is the Poisson process of th
 first request arrives at 0.
 
 A forecast says what traffic will be a little later, from its own past only, and how wrong that was. Where a whole
-period (a day, a week) was seen: the mean of the same moment in the periods before. Otherwise the line through the last
-few moments, drawn on. A forecast never sees what it is judged on: row k is made when moment k begins.
+period (a day, a week) was seen, it is the mean of the same moment in the periods before; otherwise the extended line
+through the last few moments. A forecast never sees what it is judged on: row k is made when moment k begins.
 """
 
 import math
@@ -63,7 +63,7 @@ class RateCurve:
         return whole * float(self.expected[-1]) + float(np.interp(rest, self.times, self.expected))
 
     def when(self, expected: Floats) -> Floats:
-        """The moments by which so many requests are expected: the inverse of ``by``."""
+        """The moments by which these numbers of requests are expected: the inverse of ``by``."""
         last = float(self.expected[-1])
         if self.period_s is None:
             beyond = np.maximum(expected - last, 0.0)
@@ -81,7 +81,7 @@ class Arrivals:
     curve: RateCurve
     gaps: GapsOfMeanOne
     start_s: float = 0.0  # how far into the curve the trace begins
-    at_once: int | None = None  # a burst of so many requests at time 0, and nothing else
+    at_once: int | None = None  # the requests of a burst at time 0, after which nothing comes
 
     @property
     def is_stationary(self) -> bool:
@@ -89,7 +89,7 @@ class Arrivals:
         return self.at_once is None and self.curve.period_s is None and float(self.curve.expected[-1]) == 0
 
     def times(self, factor: float) -> "Arrivals":
-        """So many times as many requests, at the same hours."""
+        """The same process with ``factor`` times the rate."""
         expected, rate_after = self.curve.expected * factor, self.curve.rate_after * factor
         return replace(self, curve=replace(self.curve, expected=expected, rate_after=rate_after))
 
@@ -107,7 +107,9 @@ def parse_arrivals(text: str, field: str = "arrivals") -> Arrivals:
     curve = curve_of(phrase, phrase.number(None, 1e-6, _MOST_RATE))
     start_s = phrase.time_s("start", 0, curve.period_s or 0.0, 0.0)
     if phrase.name == "weibull":
-        return Arrivals(phrase.text, curve, _weibull(phrase.number("cv", 0.01, _MOST_CV)))
+        shape = weibull_shape(phrase.number("cv", 0.01, _MOST_CV))
+        scale = 1 / math.gamma(1 + 1 / shape)
+        return Arrivals(phrase.text, curve, lambda rng, size: rng.weibull(shape, size) * scale)
     cv = 0.0 if phrase.name == "constant" else phrase.number("cv", 0, _MOST_CV, None if phrase.name == "gamma" else 1.0)
     return Arrivals(phrase.text, curve, _gamma(cv), start_s)
 
@@ -151,7 +153,7 @@ def _check_requests(number: float, field: str) -> None:
 
 
 def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, end: float) -> Floats:
-    """Sums of gaps from 0: so many, or until the end is passed."""
+    """Running sums of gaps from 0: ``requests`` of them, or until the end is passed."""
     parts, last, drawn = [np.zeros(1)], 0.0, 1
     while last < end and (requests is None or drawn < requests):
         likely = math.inf if math.isinf(end) else (end - last) + 5 * math.sqrt(end - last) + 100
@@ -188,12 +190,6 @@ def weibull_shape(cv: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return low
-
-
-def _weibull(cv: float) -> GapsOfMeanOne:
-    shape = weibull_shape(cv)
-    scale = 1 / math.gamma(1 + 1 / shape)
-    return lambda rng, size: rng.weibull(shape, size) * scale
 
 
 def daily_shape(peak: float) -> Floats:
@@ -260,24 +256,22 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[[Phrase, float], RateCurve]]] 
 """The options that each process takes, and its curve."""
 
 
-RECENT = 10
-"""Moments that a trend is drawn through: fewer follow chance, more come late."""
+RECENT = 10  # moments that a trend is drawn through: fewer follow chance, more come late
 
 
 class ForecastError(Noun):
-    """How far a forecast was off, as shares of all that came."""
+    """How far a forecast was off, as shares of the actual traffic."""
 
     method: str
-    ahead_s: NonNegativeFloat
-    """How long before the moment it was made."""
+    ahead_s: NonNegativeFloat  # how long before the moment it was made
     error_share: NonNegativeFloat
-    """Σ |forecast − came| ÷ Σ came: the mean absolute percentage error, each moment weighted by its traffic."""
+    """Σ |forecast − actual| ÷ Σ actual: the mean absolute percentage error, each moment weighted by its traffic."""
     bias_share: float
-    """Σ (forecast − came) ÷ Σ came: below 0 where too little was expected."""
+    """Σ (forecast − actual) ÷ Σ actual: below 0 where too little was expected."""
 
 
 def rates_by_moment(arrival_s: Floats, moment_s: float, moments: int) -> Floats:
-    """Requests a second in each of so many moments from 0 on."""
+    """Requests a second in each of ``moments`` moments from 0 on."""
     place = np.floor(arrival_s / moment_s).astype(np.int64)
     inside = (place >= 0) & (place < moments)
     return np.asarray(np.bincount(place[inside], minlength=moments) / moment_s, np.float64)
@@ -306,7 +300,7 @@ def by_trend(rates: Floats, first: int, ahead: int) -> Floats:
 
 
 def error_of(method: str, forecast: Floats, came: Floats, moment_s: float) -> ForecastError:
-    """Of what was said of each moment so long before it; ``came`` are the rates of the rows' own moments."""
+    """The error of the forecasts made furthest ahead; ``came`` are the actual rates of the rows' own moments."""
     ahead = min(forecast.shape[1] - 1, len(came) - 1)
     said, true = forecast[: len(came) - ahead, ahead], came[ahead:]
     total = max(float(true.sum()), 1e-12)

@@ -1,10 +1,9 @@
-"""Whose request it is: the value of each label that somebody asks for, from the fields, metadata and tags of a log.
+"""Finds the tenant of a request by the labels that the user asks for, in the fields, metadata and tags of a log.
 
-Rows that a log is unfolded into are the same for every tool: time, prompt tokens, answer tokens, cost, tenant, session.
 A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_id``, ``_name`` or
 ``_alias`` behind it; the names that tools use for it; the same in the metadata; a tag ``team:search`` or
 ``team=search``; an attribute whose last part is the label (``app.feature``). A request has one value of each label, so
-what requests cost by label sums to what all of them cost.
+costs by label sum to the total cost. The rows that a log is unfolded into are the same for every tool.
 """
 
 import json
@@ -31,27 +30,19 @@ _ALSO = {
 _NESTED = ("metadata", "spend_logs_metadata", "requester_metadata")  # the last two within LiteLLM's metadata
 _TAGS = ("tags", "request_tags", "trace_tags")
 _LONGEST = 100  # characters of a value
-_MOST_NAMES = 40  # names of fields that are remembered, to tell which there are
+_MOST_NAMES = 40  # names of fields that are remembered, to name them in a message
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """An object, as itself, as text in a cell, or as the key-value pairs of a parquet map; else an empty one."""
+    """An object, given as such, as JSON in a cell, or as the key-value pairs of a parquet map; else an empty one."""
     read = _cell(value, "{")
     if isinstance(read, list) and read and all(isinstance(pair, dict) and "key" in pair for pair in read):
         return {str(pair["key"]): pair.get("value") for pair in read}
     return read if isinstance(read, dict) else {}
 
 
-def as_list(value: Any) -> list[Any]:
-    """A list, as itself or as text in a cell: JSON, or words between commas; else an empty one."""
-    read = _cell(value, "[")
-    if isinstance(read, str) and read.strip():
-        return [word.strip() for word in read.split(",")]
-    return read if isinstance(read, list) else []
-
-
 def _cell(value: Any, opening: str) -> Any:
-    """The JSON that a cell with such an opening holds, None where it is broken; any other value as it is."""
+    """The JSON in a cell that begins so, None where it is broken; any other value as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] != opening:
         return value
     try:
@@ -65,8 +56,8 @@ def labels_in(by: Iterable[str]) -> tuple[str, ...]:
     labels = [label.strip() for part in by for label in part.split(",")]
     for label in labels:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", label):
-            such = f"Such as {option('by', 'team,user')}."
-            raise BadInput(f"'{shorten(label)}' is no name of a label", field="by", fix=such)
+            fix = f"Such as {option('by', 'team,user')}."
+            raise BadInput(f"'{shorten(label)}' is no name of a label", field="by", fix=fix)
     if len(set(labels)) < len(labels) or len(labels) > MOST_LABELS:
         raise BadInput(f"takes up to {MOST_LABELS} different labels", field="by")
     return tuple(labels)
@@ -78,24 +69,19 @@ class Attribution:
 
     by: tuple[str, ...]
     seen: set[str] = field(default_factory=set)
-    names: dict[str, None] = field(default_factory=dict)
-    """Under which requests say something, those met first."""
+    names: dict[str, None] = field(default_factory=dict)  # of the fields that were met first
 
     def tenant(self, item: Mapping[str, Any]) -> str:
         """The values of the labels, in their order; ``(none)`` where a request has none."""
         holders = list(_holders(item))
         if len(self.names) < _MOST_NAMES:
             self.names |= dict.fromkeys(name for holder in holders for name in holder)
-        values = []
-        for label in self.by:
-            value = _value(holders, spelling(label))
-            if value is not None:
-                self.seen.add(label)
-            values.append(UNNAMED if value is None else value)
-        return BETWEEN.join(values)
+        values = {label: _value(holders, spelling(label)) for label in self.by}
+        self.seen.update(label for label, value in values.items() if value is not None)
+        return BETWEEN.join(UNNAMED if value is None else value for value in values.values())
 
     def tells(self, column: str) -> bool:
-        """Whether a column of that name may say one of the labels."""
+        """Whether a column of that name may hold one of the labels."""
         spelled = _spelled(column)
         if column == "response" or spelled in (*_NESTED, *_TAGS):
             return True
@@ -103,21 +89,18 @@ class Attribution:
         return any(spelled in _names(label) or spelled.endswith(f"_{label}") for label in labels)
 
     def meet(self, columns: Iterable[str]) -> None:
-        """Remember the columns of a table, of which ``tenant`` is asked by those alone that may tell."""
+        """Remember all columns of a table, because ``tenant`` sees only those that may hold a label."""
         self.names |= dict.fromkeys(map(_spelled, columns))
 
     def check(self, where: str) -> list[str]:
-        """What to say of labels that no request has; a mistake where there is none at all."""
+        """Notes on labels that no request has; an error where no request has any of them."""
         missing = [label for label in self.by if label not in self.seen]
         if self.by and len(missing) == len(self.by):
             guess = did_you_mean(missing[0], self.names, 1)
             has = f"The log has {shorten(', '.join(self.names), 300)}." if self.names else ""
             looked = "Looked at are columns, attributes, keys of the metadata and tags LABEL:VALUE."
-            raise BadInput(
-                f"no request says its {' or '.join(missing)}",
-                where=where,
-                fix=" ".join(part for part in (guess, has, looked) if part),
-            )
+            fix = " ".join(part for part in (guess, has, looked) if part)
+            raise BadInput(f"no request says its {' or '.join(missing)}", where=where, fix=fix)
         return [f"no request says its {label}" for label in missing]
 
 
@@ -130,14 +113,14 @@ _spelled = lru_cache(maxsize=4096)(spelling)
 
 
 def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The request itself, then its metadata and the answer it got, with keys as ``spelling`` writes them."""
+    """The request, then its metadata and its answer, with keys as ``spelling`` writes them."""
     here = {_spelled(key): value for key, value in item.items() if isinstance(key, str)}
     yield here
     for name in _NESTED:
         if nested := as_object(here.get(name)):
             here = {_spelled(key): value for key, value in nested.items() if isinstance(key, str)}
             yield here
-    if body := as_object(as_object(item.get("response")).get("body")):  # of a line of OpenAI's batches
+    if body := as_object(as_object(item.get("response")).get("body")):  # in a line of OpenAI's batches
         yield from _holders({key: value for key, value in body.items() if key != "response"})
 
 
@@ -153,19 +136,20 @@ def _value(holders: Sequence[Mapping[str, Any]], label: str) -> str | None:
             if (value := _text(holder.get(name))) is not None:
                 return value
     for holder in holders:
-        for tags in _TAGS:
-            for tag in as_list(holder.get(tags)):
-                key, parted, value = str(tag).replace("=", ":", 1).partition(":")
-                if parted and spelling(key) == label and (told := _text(value)) is not None:
-                    return told
+        for name in _TAGS:
+            tags = _cell(holder.get(name), "[")  # a list, JSON of one, or words between commas
+            for tag in tags.split(",") if isinstance(tags, str) else tags if isinstance(tags, list) else ():
+                key, parted, value = str(tag).strip().replace("=", ":", 1).partition(":")
+                if parted and spelling(key) == label and (found := _text(value)) is not None:
+                    return found
     for name, value in holders[0].items():
-        if name.endswith(f"_{label}") and (told := _text(value)) is not None:
-            return told
+        if name.endswith(f"_{label}") and (found := _text(value)) is not None:
+            return found
     return None
 
 
 def _text(value: Any) -> str | None:
-    """A value as a name of bounded length; None where there is none, or no such."""
+    """A value as a name of bounded length; None where there is none."""
     if isinstance(value, list):
         value = ",".join(str(part) for part in value if isinstance(part, str | int | float))
     if value is None or isinstance(value, dict):
@@ -179,25 +163,20 @@ _ROW = {
     "session": "session", "ended": "end time",
 }  # fmt: skip
 """What the fields of an unfolded row are called, in messages too."""
-
-
 Row = dict[str, Any]
-
-
 Item = Mapping[str, Any]
 
 
 @dataclass
 class Unfolding:
-    """What is asked of a log and what was found on the way through it."""
+    """The labels asked for, and what was found in one pass over a log."""
 
     attribution: Attribution | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
-    spread: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)  # why rows are no requests
+    spread: int = 0  # requests that totals were spread over
     parents: dict[int, int] = field(default_factory=dict)
-    """Of spans, the one above each (``_key``); filled by a pass of its own, as a child is often written first."""
-    counting: set[int] = field(default_factory=set)
-    """The spans that count tokens."""
+    """The parent of each span, filled by a pass of its own, since a child is often written first."""
+    counting: set[int] = field(default_factory=set)  # spans that count tokens
 
     def restart(self) -> None:
         """Forget what was found, before another pass over the same log."""
@@ -206,12 +185,12 @@ class Unfolding:
             found.clear()
 
     def notes(self, where: str) -> list[str]:
-        """What to know after a pass."""
+        """Notes for the user after a pass."""
         left = [f"{number:,} {what}" for what, number in self.left_out.items()]
         return left + (self.attribution.check(where) if self.attribution else [])
 
     def tenant(self, item: Item, *usual: Any) -> Any:
-        """By the labels asked for, else the first usual value that is not empty."""
+        """The tenant by the labels asked for, else the first usual value that is not empty."""
         if self.attribution:
             return self.attribution.tenant(item)
         return next((value for value in usual if value not in (None, "")), None)
@@ -233,11 +212,11 @@ def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, not
 
 
 def row(**fields: Any) -> Row:
-    """One request; what is missing is told where rows are checked."""
+    """One request by the labels of ``_ROW``; what is missing is reported where rows are checked."""
     return {_ROW[name]: value for name, value in fields.items()}
 
 
 def tenant_in(unfolded: Row) -> str | None:
-    """Whose request it is, as text."""
+    """The tenant of an unfolded row, as text."""
     value = unfolded[_ROW["tenant"]]
     return value if value is None or isinstance(value, str) else str(value)

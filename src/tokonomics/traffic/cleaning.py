@@ -1,7 +1,7 @@
 """Turns the fields of a log, as they were written, into times and token counts, and says why where it cannot.
 
-Each batch is worked on as columns: a value that cannot be read becomes null, a row that has one, or one out of range,
-is set aside with its place in the file and the reason. No row disappears without being counted.
+Each batch is handled as columns: a value that cannot be read becomes null. A row with such a value, or one out of
+range, is set aside with its place in the file and the reason. No row disappears without being counted.
 """
 
 import math
@@ -31,10 +31,8 @@ def seconds(column: pl.Series, per_second: float) -> pl.Series:
         column = column.cast(pl.Datetime("us"))
     if column.dtype == pl.Datetime:
         return column.dt.timestamp("us") / 1e6
-    if column.dtype.is_numeric():
-        return _scaled(column.cast(pl.Float64), per_second)
     if column.dtype != pl.String:
-        return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
+        return waits(column, per_second)
     text = column.str.strip_chars()
     numbers = text.cast(pl.Float64, strict=False)
     if numbers.null_count() == text.null_count():
@@ -45,13 +43,11 @@ def seconds(column: pl.Series, per_second: float) -> pl.Series:
 def _dates(text: pl.Series) -> pl.Series:
     """Unix time of ISO dates: with or without fraction, zone, and the T between date and time.
 
-    Seconds and the rest apart: a fixed format is parsed several times as fast as one with a fraction of any length.
+    Seconds and the rest are read apart: a fixed format is parsed several times as fast as one with a fraction.
     """
     spaced = text
     if (text.str.slice(10, 1) == "T").any():
-        with_t = pl.col("").str.slice(10, 1) == "T"
-        joined = pl.concat_str(pl.col("").str.slice(0, 10), pl.lit(" "), pl.col("").str.slice(11))
-        spaced = text.alias("").to_frame().select(pl.when(with_t).then(joined).otherwise(pl.col(""))).to_series()
+        spaced = text.str.replace(r"^(.{10})T", "$1 ")
     whole = spaced.str.slice(0, 19).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False, time_unit="us", cache=False)
     rest = spaced.str.slice(19).alias("rest")
     frame = rest.to_frame().with_columns(whole=whole.dt.timestamp("ms") / 1e3)
@@ -61,18 +57,13 @@ def _dates(text: pl.Series) -> pl.Series:
     read = frame.select(pl.col("whole") + pl.when(fraction < 1).then(fraction)).to_series()
     if read.null_count() == whole.null_count():
         return read
-    return frame.select(pl.col("whole") + _after_seconds(pl.col("rest"))).to_series()
-
-
-def _after_seconds(rest: pl.Expr) -> pl.Expr:
-    """Fraction of a second less the offset of the zone; null where it is anything else."""
-    parts = rest.str.extract_groups(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|([+-])([0-9]{2})(?::?([0-9]{2}))?|)$")
-    fraction = parts.struct.field("1").cast(pl.Float64).fill_null(0.0)
-    minutes = parts.struct.field("3").cast(pl.Float64) * 60 + parts.struct.field("4").cast(pl.Float64).fill_null(0.0)
-    ahead = pl.when(parts.struct.field("2") == "-").then(-minutes).otherwise(minutes).fill_null(0.0)
-    return pl.when(rest.str.contains(r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?|)$")).then(
-        fraction - 60 * ahead
-    )
+    # A fraction of a second and the offset of a zone.
+    ending = r"^(\.[0-9]{1,15})? ?(?:Z|z|UTC|([+-])([0-9]{2})(?::?([0-9]{2}))?|)$"
+    fraction, sign, hours, minutes = (after.str.extract(ending, group) for group in range(1, 5))
+    ahead = hours.cast(pl.Float64) * 60 + minutes.cast(pl.Float64).fill_null(0.0)
+    ahead = pl.when(sign == "-").then(-ahead).otherwise(ahead).fill_null(0.0)
+    later = pl.when(after.str.contains(ending)).then(fraction.cast(pl.Float64).fill_null(0.0) - 60 * ahead)
+    return frame.select(pl.col("whole") + later).to_series()
 
 
 def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
@@ -85,7 +76,7 @@ def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
 
 
 def counts(column: pl.Series, _: float = 1.0) -> pl.Series:
-    """Whole numbers; also those written as 12.0. Null where it is none."""
+    """Whole numbers; also those written as 12.0. Null where a value is none."""
     if column.dtype.is_integer():
         return column.cast(pl.Int64, strict=False)
     if column.dtype == pl.String:
@@ -102,14 +93,14 @@ def counts(column: pl.Series, _: float = 1.0) -> pl.Series:
 
 
 def waits(column: pl.Series, per_second: float) -> pl.Series:
-    """Lengths of time as seconds: numbers only, no dates. Null where it is none."""
+    """Lengths of time as seconds: numbers only, no dates. Null where a value is no number."""
     if column.dtype != pl.String and not column.dtype.is_numeric():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
 
 
 def dollars(column: pl.Series, _: float) -> pl.Series:
-    """What requests cost; null where it is no such amount."""
+    """The costs of requests; null where a value is no such amount."""
     inside = pl.when(pl.col("usd").is_between(0, MOST_USD)).then(pl.col("usd"))
     return waits(column, 1.0).alias("usd").to_frame().select(inside).to_series()
 
@@ -150,7 +141,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         if name in raw.columns and raw[name].dtype == pl.String:
             raw = raw.with_columns(text.replace("", None))
     columns = {
-        name: rule.read(raw[name], layout.per_second("arrival" if name == "ended" else name))
+        name: rule.read(raw[name], layout.units.get("arrival" if name == "ended" else name, 1.0))
         for name, rule in _RULES.items()
         if name in raw.columns
     }
@@ -161,7 +152,10 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
-        good &= ~_overfull(layout.block_tokens)
+        # No block without an id, and not more blocks than the prompt covers and than prompt and answer fill.
+        blocks, size = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64), layout.block_tokens or 1
+        good &= ~pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
+        good &= ((blocks - 1) * size < pl.col("input")) | (blocks * size <= pl.col("input") + pl.col("output"))
     both = raw.rename({name: f"{name}_raw" for name in columns}).with_columns(**columns)
     marked = both.with_columns(good=good.fill_null(value=False))
     kept = marked if marked["good"].all() else marked.filter("good")
@@ -177,14 +171,6 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
     return kept.select(*REQUIRED, *optional), marked.filter(~pl.col("good"))
-
-
-def _overfull(block_tokens: int | None) -> pl.Expr:
-    """Rows that list a block without an id, or more blocks than the prompt covers and than prompt and answer fill."""
-    listed = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64)
-    gaps = pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
-    size = block_tokens or 1
-    return gaps | (((listed - 1) * size >= pl.col("input")) & (listed * size > pl.col("input") + pl.col("output")))
 
 
 def reason(row: dict[str, Any], layout: LogLayout) -> str:
@@ -213,7 +199,7 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
 def set_aside(
     problems: "Problems", bad: pl.DataFrame, layout: LogLayout, file: str, place: str, *, strict: bool
 ) -> None:
-    """Counts the rows that cannot be used and keeps the first few; when strict, the first is an error."""
+    """Count the unusable rows and keep the first few; when strict, the first is an error."""
     for row in bad.head(FIRST_SHOWN - len(problems.first)).iter_rows(named=True):
         why = reason(row, layout)
         if strict:

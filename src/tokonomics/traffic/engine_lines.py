@@ -1,12 +1,11 @@
-"""What engines and load generators write themselves: logs of requests line by line, and results of runs.
+"""Reads what engines and load generators write themselves: logs of requests line by line, and results of runs.
 
 Logs are those of vLLM with ``--enable-log-requests`` and ``--enable-log-outputs``, and SGLang with ``--log-requests``.
-
 vLLM (``vllm/entrypoints/logger.py``, from 0.9, commit 01ff126, to the form of late 2026) lists the ids of tokens, which
-are counted: of the prompt on the line of the request, in later versions on one of ``VLLM_LOGGING_LEVEL=DEBUG``; of the
-answer when it is done or, streamed, with every part. SGLang (``srt/utils/request_logger.py``, 0.5, commit 01bb912)
-states both counts when a request is done, as text or as JSON. A request begins when it was received, by the clock of
-the log.
+are counted: those of the prompt on the line of the request, in later versions on one of ``VLLM_LOGGING_LEVEL=DEBUG``;
+those of the answer when it is done or, streamed, with every part. SGLang (``srt/utils/request_logger.py``, 0.5, commit
+01bb912) states both counts when a request is done, as text or as JSON. A request begins when it was received, by the
+clock of the log.
 
 Results of load generators are documents: vLLM ``bench serve --save-detailed`` keeps parallel lists of its requests,
 guidellm a list of requests for each benchmark of a sweep.
@@ -14,6 +13,7 @@ guidellm a list of requests for each benchmark of a sweep.
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -40,9 +40,8 @@ _NO_ANSWER = "requests are left out: their answers are not counted (vLLM: --enab
 _NOT_DONE = "requests are left out: the log ends before their answers"
 _NO_PROMPT = "requests are left out: their prompts are not counted (vLLM: VLLM_LOGGING_LEVEL=DEBUG)"
 _BANNER = 20  # lines in which an engine's own begin
-_A_YEAR = 1972
-"""vLLM writes no year: times are counted in a leap year that no log is from, so that no date is told."""
-_YEAR_S = 366 * 86400
+_A_YEAR, _YEAR_S = 1972, 366 * 86400
+"""vLLM writes no year: times are counted in a leap year that no log is from, so that no dates are shown."""
 
 
 def engine_of(lines: Iterable[str]) -> str | None:
@@ -51,7 +50,7 @@ def engine_of(lines: Iterable[str]) -> str | None:
 
 
 def looks_like_an_engine(lines: Iterable[str]) -> bool:
-    """Whether lines begin as an engine's do, be it about no request yet."""
+    """Whether lines begin as an engine's do, even if they mention no request yet."""
     return any(_VLLM_TIME.search(line[:200]) or _ISO.match(line) for line in islice(lines, _BANNER))
 
 
@@ -76,8 +75,7 @@ class _OpenRequest:
     prompt: int | None = None
     answer: int | None = None
     adapter: str | None = None
-    counted: bool = False
-    """By the engine itself when it ends, whatever is switched on."""
+    counted: bool = False  # by the engine itself when it ends, whatever is switched on
 
 
 @dataclass
@@ -108,12 +106,10 @@ def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Itera
     """The requests, each with the line on which it ended; what never ended or is not counted is left out."""
     reading = _Reading()
     for place, line in lines:
-        found: Row | str | None = None
         if engine := _engine(line):
             read = _vllm if engine == "vLLM" else _sglang_json if line.lstrip()[:1] == "{" else _sglang
-            found = read(line, reading, unfolding)
-        if found:
-            yield from ((place, request) for request in unfolding.requests([found]))
+            if found := read(line, reading, unfolding):
+                yield from ((place, request) for request in unfolding.requests([found]))
     for asked in reading.open.values():
         unfolding.left_out[_NOT_DONE if asked.counted else _NO_ANSWER] += 1
 
@@ -136,13 +132,10 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | str | Non
     if key is None:
         return None
     asked = reading.open[key]
-    part = _listed(line, "output_token_ids: ")
-    if part is not None and "delta" in (said["part"] or ""):
-        asked.answer = (asked.answer or 0) + part
-    elif part is not None:
-        asked.answer = part
-    is_end = "delta" not in (said["part"] or "") and not said["details"]
-    if not is_end or asked.answer is None:
+    is_part = "delta" in (said["part"] or "")
+    if (tokens := _listed(line, "output_token_ids: ")) is not None:
+        asked.answer = (asked.answer or 0) + tokens if is_part else tokens
+    if is_part or said["details"] or asked.answer is None:
         return None
     del reading.open[key]
     if asked.prompt is None:
@@ -152,7 +145,7 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | str | Non
 
 
 def _listed(line: str, name: str) -> int | None:
-    """How many ids a list has: the last of that name on the line, since a prompt may hold anything."""
+    """The number of ids in the last list of that name on the line, since a prompt may hold anything."""
     place = line.rfind(name)
     ids = _IDS.match(line, place + len(name)) if place >= 0 else None
     return None if ids is None else len(ids[1].replace(",", " ").split())
@@ -162,18 +155,13 @@ def _sglang(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
     said = _SGLANG.search(line[:200])
     assert said is not None
     found = _SGLANG_ID.search(line)
-    name = found[1] if found else ""
-    when = reading.clock(line)
+    name, when = found[1] if found else "", reading.clock(line)
     if said["what"] == "Receive":
         reading.open[name] = _OpenRequest(when, counted=True)
         return None
-    asked = reading.open.pop(name, None)
     info = line[line.rfind("'meta_info':") :]
-    counts = {
-        key: float(value)
-        for key, value in re.findall(r"'(\w+_tokens|e2e_latency)': ([0-9]{1,12}(?:\.[0-9]{1,12})?)", info)
-    }
-    return _finished(asked, when, counts, {}, unfolding)
+    counts = re.findall(r"'(\w+_tokens|e2e_latency)': ([0-9]{1,12}(?:\.[0-9]{1,12})?)", info)
+    return _finished(reading.open.pop(name, None), when, {key: float(count) for key, count in counts}, {}, unfolding)
 
 
 def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | None:
@@ -193,18 +181,14 @@ def _finished(
     asked: _OpenRequest | None, when: Any, info: dict[str, Any], said: dict[str, Any], unfolding: Unfolding
 ) -> Row:
     """A request that SGLang has counted; one received before the log begins started its latency before its end."""
-    start = asked.start if asked else _earlier(when, info.get("e2e_latency"))
+    start = asked.start if asked else when
+    if asked is None:
+        with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+            ended = datetime.fromisoformat(str(when))
+            start = (ended if ended.tzinfo else ended.replace(tzinfo=UTC)).timestamp() - float(info["e2e_latency"])
     adapter = said.get("lora_path")
     tenant = unfolding.tenant(said | {"lora": adapter}, adapter if isinstance(adapter, str) else None)
     return row(arrival=start, input=info.get("prompt_tokens"), output=info.get("completion_tokens"), tenant=tenant)
-
-
-def _earlier(when: Any, latency_s: Any) -> Any:
-    try:
-        ended = datetime.fromisoformat(str(when))
-        return (ended if ended.tzinfo else ended.replace(tzinfo=UTC)).timestamp() - float(latency_s)
-    except (TypeError, ValueError, OverflowError, OSError):
-        return when
 
 
 # --- results of load generators ---------------------------------------------------------------------------------------
@@ -253,15 +237,15 @@ def _vllm_results(runs: list[dict[str, Any]], where: str) -> FoundRequests:
 
 def _guidellm_results(reports: list[dict[str, Any]], where: str) -> FoundRequests:
     rows: list[Any] = []
-    left_out: dict[str, int] = {}
+    left_out = dict.fromkeys(("errored", "incomplete"), 0)
     benchmarks = [run for report in reports for run in _list(report.get("benchmarks"), "benchmarks", where)]
     for benchmark in benchmarks:
         requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
         if not isinstance(requests, dict):
             raise BadInput("a guidellm benchmark without its requests", where=where)
         rows += _list(requests.get("successful"), "requests.successful", where)
-        for kind in ("errored", "incomplete"):
-            left_out[kind] = left_out.get(kind, 0) + len(_list(requests.get(kind), f"requests.{kind}", where))
+        for kind in left_out:
+            left_out[kind] += len(_list(requests.get(kind), f"requests.{kind}", where))
     notes = [f"{count} {kind} requests are left out" for kind, count in left_out.items() if count]
     if len(benchmarks) > 1:
         notes.append(f"{len(benchmarks)} benchmarks follow one another: rates change between them")

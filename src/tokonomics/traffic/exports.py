@@ -1,7 +1,7 @@
 """Logs that tools export, whose requests must be worked out first: sums, nested lists, totals of an hour.
 
-Each is told by the keys of its objects and unfolded into plain rows (time, prompt tokens, answer tokens, cost, tenant).
-What is no request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
+Each is recognised by the keys of its objects and unfolded into plain rows (time, tokens, cost, tenant). What is no
+request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
 
 - Langfuse 3: blob storage export fields (langfuse.com/docs/api-and-data-platform), public API and UI export; prompt
   tokens are all usage types that begin with ``input`` (``observations_converters.ts``, commit 010ff92), and what was
@@ -24,27 +24,25 @@ SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 """The GenAI conventions that spans are read by; the names they replaced (up to 1.26.0) are understood too."""
 BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_request", "tool_definitions", "tool_calls"})
 """Columns of tables that hold texts, which nothing here needs."""
-MOST_SPREAD = 2_000_000
-"""Requests that totals are spread over: as many as made-up traffic has at the most, unasked."""
+MOST_SPREAD = 2_000_000  # requests that totals are spread over: as many as generated traffic has by default
 
 
 @dataclass(frozen=True)
 class Export:
-    """One tool's log: how its objects are told, and the requests in one of them."""
+    """One tool's log: how its objects are recognised, and the requests in one of them."""
 
     name: str
     is_one: Callable[[Item], bool]
     unfold: Callable[[Item, Unfolding], Iterable[Row | str]]
     """The requests of an object, or why there is none."""
-    tenants: str
-    """Whose requests they are where nobody asks by what."""
+    tenants: str  # what tenants are where no labels are asked for
     note: str | None = None
     look_over: Callable[[Item, Unfolding], None] | None = None
-    """Looks at every object before the first is unfolded, where what counts depends on other objects."""
+    """Looks at every object before the first is unfolded, where one depends on the others."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The columns of each field of a request, where an export may be a table of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The columns that tell whether a row is a request, and whose; with the keys that tell, where one holds objects."""
+    """The columns that say whether a row is a request, and whose; with the keys that matter where one holds objects."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
@@ -78,41 +76,32 @@ def _first(item: Item, *names: str) -> Any:
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    """Numbers, also as text, added; the first that is none, so that the row says what is wrong with it."""
+    """The sum of numbers, also of those written as text; a value that is no number itself, so that the row names it."""
     total: float | int | None = None
     for value in values:
         if value is None:
             continue
-        try:
-            total = (_number(value) if isinstance(value, str) else value) + (total or 0)
+        try:  # ClickHouse writes 64-bit numbers as text
+            number = value if not isinstance(value, str) else int(value) if value.isdecimal() else float(value)
+            total = number + (total or 0)
         except (TypeError, ValueError, OverflowError):
             return value
     return total
 
 
-def _number(text: str) -> float:
-    """Whole where it can be: ClickHouse writes 64-bit numbers as text."""
-    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else float(text)
-
-
 # --- Langfuse -------------------------------------------------------------------------------------------------------
 
-_CALLS = ("GENERATION", "EMBEDDING")
-"""The types of observation that have usage; the others only hold them."""
+_CALLS = ("GENERATION", "EMBEDDING")  # the types of observation that have usage
 _UNCOUNTED = "model calls without token counts are left out"
 _OBSERVATIONS = (*_CALLS, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "GUARDRAIL")
 
 
 def _is_langfuse(item: Item) -> bool:
-    """An observation; of a table, whose values are not known yet, its columns."""
-    details = ("usageDetails", "usage_details", "inputUsage")
+    """Whether it is an observation; a table is judged by its columns alone, all null here."""
     kind = item.get("type", "")
     is_typed = kind is None or (isinstance(kind, str) and kind.upper() in _OBSERVATIONS)
-    return (
-        any(name in item for name in ("traceId", "trace_id"))
-        and any(name in item for name in ("startTime", "start_time"))
-        and (any(name in item for name in details) or (is_typed and ("usage" in item or "promptTokens" in item)))
-    )
+    counted = {"usageDetails", "usage_details", "inputUsage"} | ({"usage", "promptTokens"} if is_typed else set())
+    return all(item.keys() & names for names in ({"traceId", "trace_id"}, {"startTime", "start_time"}, counted))
 
 
 def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
@@ -146,23 +135,19 @@ def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
 
 
 def _langfuse_prompt(details: Item) -> Any:
-    """All types of prompt tokens; those of a cache once, however many names they have."""
+    """The sum of all types of prompt tokens, where those of a cache count once under several names."""
     own = {key: value for key, value in details.items() if key.startswith("input")}
     whole = _sum(own.values())
     rest = _sum(value for key, value in details.items() if key.startswith("output"))
     if details.get("total") is not None and _sum((whole, rest)) == _sum((details["total"],)):
-        return whole  # they are among them already
+        return whole  # what a cache holds is in it already
     written = any("cache" in key and "creation" in key for key in own)
     read = any("cache" in key and "creation" not in key for key in own)
-    more = (
-        None if read else details.get("cache_read_input_tokens"),
-        None if written else details.get("cache_creation_input_tokens"),
-    )
-    return _sum((whole, *more))
+    cached = {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
+    return _sum((whole, *(details.get(name) for name, is_counted in cached.items() if not is_counted)))
 
 
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
-
 
 _LITELLM = {
     "arrival": ("startTime",),
@@ -180,13 +165,11 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     elif item.get("status") == "failure" and item.get("prompt_tokens") in (0, "0", "", None):
         yield "failed requests without tokens are left out"
     else:
-        told = as_object(item.get("metadata"))
-        team = item.get("team_id") or told.get("user_api_key_team_id")
-        tenant = unfolding.tenant(item, told.get("tenant"), team, item.get("end_user"), item.get("user"))
-        fields = {
-            name: _first(item, *names) if len(names) > 1 else item.get(*names) for name, names in _LITELLM.items()
-        }
-        yield row(**fields, tenant=tenant)
+        metadata = as_object(item.get("metadata"))
+        team = item.get("team_id") or metadata.get("user_api_key_team_id")
+        tenant = unfolding.tenant(item, metadata.get("tenant"), team, item.get("end_user"), item.get("user"))
+        spend = _first(item, *_LITELLM["usd"])
+        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | {"usd": spend, "tenant": tenant})
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------
@@ -198,34 +181,30 @@ _HIGHEST = 100
 """Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
 
 
-def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
-    for resource, span in _spans(item):
-        yield _span(span, attributes(as_object(resource.get("resource")).get("attributes")), unfolding)
-
-
-def _spans(item: Item) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each span and the resource that it is of."""
+def _spans(item: Item) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Each span with its attributes and those of its resource."""
     for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
+        shared = attributes(as_object(resource.get("resource")).get("attributes"))
         for scope in _objects(_first(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
-            yield from ((resource, span) for span in _objects(scope.get("spans")))
+            for span in _objects(scope.get("spans")):
+                yield span, attributes(span.get("attributes")), shared
 
 
 def _key(span: Item, *names: str) -> int | None:
-    """A span within its trace, by one of its own ids or of its parent's; a number, as a log may have millions."""
+    """A span within its trace, by its own id or its parent's; a number, as a log may have millions."""
     trace, own = _first(span, "traceId", "trace_id"), _first(span, *names)
     return hash((trace, own)) if isinstance(trace, str) and isinstance(own, str) else None
 
 
 def _look_over_spans(item: Item, unfolding: Unfolding) -> None:
-    """Which spans count tokens, and what is above each; above an agent or a tool begin other calls."""
-    for _, span in _spans(item):
+    """Note which spans count tokens, and the parent of each; above an agent or a tool begin other calls."""
+    for span, stated, _ in _spans(item):
         own, above = _key(span, "spanId", "span_id"), _key(span, "parentSpanId", "parent_span_id")
-        told = attributes(span.get("attributes"))
-        if own is None or told.get("gen_ai.operation.name") in _WRAPPERS:
+        if own is None or stated.get("gen_ai.operation.name") in _WRAPPERS:
             continue
         if above is not None and above != own:
             unfolding.parents[own] = above
-        if any(count is not None for count in _span_tokens(told)):
+        if any(count is not None for count in _span_tokens(stated)):
             unfolding.counting.add(own)
 
 
@@ -234,40 +213,39 @@ def _is_counted_above(span: Item, unfolding: Unfolding) -> bool:
     at = _key(span, "spanId", "span_id")
     for _ in range(_HIGHEST):
         at = None if at is None else unfolding.parents.get(at)
-        if at is None:
-            return False
-        if at in unfolding.counting:
-            return True
+        if at is None or at in unfolding.counting:
+            return at is not None
     return False
 
 
-def _span_tokens(told: Item) -> tuple[Any, Any]:
-    """Of the prompt and of the answer."""
-    prompt = _first(told, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-    return prompt, _first(told, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+def _span_tokens(stated: Item) -> tuple[Any, Any]:
+    """The tokens of the prompt and of the answer."""
+    prompt = _first(stated, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+    return prompt, _first(stated, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
 
-def _span(span: Item, shared: dict[str, Any], unfolding: Unfolding) -> Row | str:
-    told = attributes(span.get("attributes"))
-    prompt, answer = _span_tokens(told)
-    if not any(name.startswith("gen_ai.") for name in told):
-        return "spans that are no GenAI operation are left out"
-    if told.get("gen_ai.operation.name") in _WRAPPERS:
-        return "spans of agents, workflows and tools are left out: their tokens are those of the calls"
-    if prompt is None and answer is None:
-        return _UNCOUNTED
-    if _is_counted_above(span, unfolding):
-        return "spans within a call that counts the same tokens are left out"
-    user = _first(told, "tenant.id", "user.id", "enduser.id")
-    return row(
-        arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
-        input=prompt,
-        output=0 if answer is None else answer,
-        usd=told.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
-        tenant=unfolding.tenant({**shared, **told}, user, shared.get("service.name")),
-        session=_first({**span, **told}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
-        ended=_first(span, "endTimeUnixNano", "end_time_unix_nano"),
-    )
+def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
+    for span, stated, shared in _spans(item):
+        prompt, answer = _span_tokens(stated)
+        if not any(name.startswith("gen_ai.") for name in stated):
+            yield "spans that are no GenAI operation are left out"
+        elif stated.get("gen_ai.operation.name") in _WRAPPERS:
+            yield "spans of agents, workflows and tools are left out: their tokens are those of the calls"
+        elif prompt is None and answer is None:
+            yield _UNCOUNTED
+        elif _is_counted_above(span, unfolding):
+            yield "spans within a call that counts the same tokens are left out"
+        else:
+            user = _first(stated, "tenant.id", "user.id", "enduser.id")
+            yield row(
+                arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
+                input=prompt,
+                output=0 if answer is None else answer,
+                usd=stated.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
+                tenant=unfolding.tenant({**shared, **stated}, user, shared.get("service.name")),
+                session=_first({**span, **stated}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
+                ended=_first(span, "endTimeUnixNano", "end_time_unix_nano"),
+            )
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
@@ -276,20 +254,20 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 def attributes(listed: Any) -> dict[str, Any]:
     """Attributes of OTLP/JSON by their dotted names: ``{"key": …, "value": {"intValue": "3"}}``, nested or not."""
-    if isinstance(listed, dict):  # as some exporters write them
-        listed = [{"key": key, "value": value} for key, value in listed.items()]
+    if not isinstance(listed, dict):  # some exporters write an object
+        listed = {str(pair.get("key")): pair.get("value") for pair in _objects(listed)}
     found: dict[str, Any] = {}
-    for pair in _objects(listed):
-        _put(found, str(pair.get("key")), _plain(pair.get("value")))
+
+    def put(name: str, value: Any, depth: int = 0) -> None:
+        if isinstance(value, dict) and depth < _DEEPEST:
+            for key, inner in value.items():
+                put(f"{name}.{key}", inner, depth + 1)
+        elif value is not None:
+            found[name] = value
+
+    for name, value in listed.items():
+        put(str(name), _plain(value))
     return found
-
-
-def _put(found: dict[str, Any], name: str, value: Any, depth: int = 0) -> None:
-    if isinstance(value, dict) and depth < _DEEPEST:
-        for key, inner in value.items():
-            _put(found, f"{name}.{key}", inner, depth + 1)
-    elif value is not None:
-        found[name] = value
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -311,30 +289,24 @@ def _plain(value: Any, depth: int = 0) -> Any:
 # --- totals of OpenAI's usage API -----------------------------------------------------------------------------------
 
 
-def _is_bucket(item: Item) -> bool:
-    """A bucket of the API, or a row of the table that the dashboard exports."""
-    return item.get("object") == "bucket" or {"num_model_requests", "start_time", "end_time"} <= item.keys()
-
-
 def _bucket(item: Item, unfolding: Unfolding) -> Iterator[Row]:
-    """Totals spread over their time: as many requests as there were, evenly, all of the mean length."""
+    """Spread totals over their time: as many requests as there were, evenly, all of the mean length."""
     results = [dict(item)] if "num_model_requests" in item else _objects(_first(item, "results", "result"))
     if any(result.get("object") == "organization.costs.result" for result in results):
         raise BadInput("a page of costs, which lists no tokens", fix="Export /v1/organization/usage/completions.")
     start, end = _count(item.get("start_time")), _count(item.get("end_time"))
     for result in results:
-        sizes = [_count(result.get(name)) for name in ("num_model_requests", "input_tokens", "output_tokens")]
-        requests, prompt, answer = sizes
+        requests, prompt, answer = (
+            _count(result.get(name)) for name in ("num_model_requests", "input_tokens", "output_tokens")
+        )
         if requests is None or prompt is None or answer is None or start is None or end is None or end < start:
             yield row(arrival=item.get("start_time"), input=result.get("input_tokens"))
             continue
         unfolding.spread += requests
         if unfolding.spread > MOST_SPREAD:
+            rate = option("rate", f"{requests / max(end - start, 1):.3g}")
             mean = f"{option('input', round(prompt / requests))} {option('output', round(answer / requests))}"
-            rate = f"{requests / max(end - start, 1):.3g}"
-            raise BadInput(
-                f"totals of more than {MOST_SPREAD:,} requests", fix=f"Plan their means: {option('rate', rate)} {mean}."
-            )
+            raise BadInput(f"totals of more than {MOST_SPREAD:,} requests", fix=f"Plan their means: {rate} {mean}.")
         tenant = unfolding.tenant(result, _first(result, "project_id", "user_id", "api_key_id", "model"))
         for place in range(requests):
             # Whole numbers that differ by one at the most and sum to the totals.
@@ -364,7 +336,8 @@ EXPORTS = (
     ),
     Export(
         "OpenAI usage export",
-        _is_bucket,
+        # A bucket of the API, or a row of the table that the dashboard exports.
+        lambda item: item.get("object") == "bucket" or {"num_model_requests", "start_time", "end_time"} <= item.keys(),
         _bucket,
         "the projects, users, keys or models that it is grouped by",
         "totals, not requests: they are spread evenly over their time, each of the mean length. Tokens and their rate "

@@ -1,12 +1,11 @@
 """One table of the logs people have: what each calls the fields of a request, and by which names it is recognised.
 
-A log is told by the names it uses, never by its file name. Names were read from the published files and the released
-source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage traces,
-OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
+A log is recognised by the names it uses, never by its file name. Names were read from the published files and the
+released source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage
+traces, OpenAI and LiteLLM objects, vLLM 0.32 ``bench serve``, guidellm 0.8).
 
-Some real traffic is shipped, to try things without a log of one's own: four public traces, and two sets of lengths
-without arrival times; ``data/README.md`` says where each comes from, its licence, and how it was reduced
-(``benchmarks/reduce_traces.py``).
+Some real traffic is shipped, so that one can start without a log: four public traces, and two sets of lengths without
+arrival times; ``data/README.md`` names their sources and licences, ``benchmarks/reduce_traces.py`` reduced them.
 """
 
 import re
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokonomics.errors import BadInput, UnknownName, nearest, option, shorten
+from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,20 +42,17 @@ def sample_lengths(name: str) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
     return table["input_tokens"].to_numpy(), table["output_tokens"].to_numpy()
 
 
-FieldPath = tuple[str, ...]  # of a field: the column, or the keys that lead to it through nested objects
+FieldPath = tuple[str, ...]  # the column of a field, or the keys that lead to it through nested objects
 
 
 class LogField(NamedTuple):
     """A field of a request: what it is, what people call it, and how else its column is guessed."""
 
     what: str
-    """In a sentence, or beside a list to choose from."""
     usual: str = ""
-    """Names as ``spelling`` writes them: a log that has one of them alone is read without asking."""
-    likely: str = ""
-    """Names that are only suggested."""
-    words: str = ""
-    """A column is guessed by one of these words in its name."""
+    """Names as ``spelling`` writes them: a log that has only one of them is read without asking."""
+    likely: str = ""  # names that are only suggested
+    words: str = ""  # a column is guessed by one of these words in its name
 
 
 LOG_FIELDS = {
@@ -93,7 +89,7 @@ LOG_FIELDS = {
         "shared beginning of the prompt", likely="hash_ids prefix_blocks block_hashes prefix_hash prefix_id prefix"
     ),
     "usd": LogField("cost", "usd cost cost_usd usd_cost total_cost spend"),
-    # Whose turn a request is, its id, those it waits for, how long after them; how long it took, or until when.
+    # The fields of sessions (``OF_SESSIONS``) begin here.
     "session": LogField(
         "session",
         "session session_id conversation conversation_id thread thread_id dialog_id dialogue_id job job_id task_id "
@@ -135,7 +131,7 @@ BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their siz
 
 @dataclass(frozen=True)
 class LogLayout:
-    """Where each field of a request is found; of several places the first that holds something counts."""
+    """Where each field of a request is found: in the first of its places that holds a value."""
 
     name: str
     places: Mapping[str, tuple[FieldPath, ...]]
@@ -143,8 +139,7 @@ class LogLayout:
     """How many units make a second, for the fields that are times in another unit."""
     block_tokens: int | None = None
     prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
-    usd_told: bool = False
-    """Whether somebody said which column that is: a row whose cost cannot be read is then one that cannot be used."""
+    usd_told: bool = False  # the user named the column of costs: a row with an unreadable cost is then unusable
     unanswered: str | None = None  # what an answer of no tokens means in this log
     note: str | None = None
     tells: tuple[FieldPath, ...] = ()  # keys that only this log has
@@ -152,12 +147,8 @@ class LogLayout:
     usual_sessions: bool = False  # fields of sessions that it does not name are looked for by their usual names
 
     def paths(self, name: str) -> tuple[FieldPath, ...]:
-        """Where a field may stand; nowhere where the log does not have it."""
+        """The places of a field; none where the log does not have it."""
         return self.places.get(name, ())
-
-    def per_second(self, name: str) -> float:
-        """Units of a time field that make a second; 0: tell seconds from finer units by size."""
-        return self.units.get(name, 1.0)
 
     @property
     def is_complete(self) -> bool:
@@ -260,16 +251,16 @@ OBJECTS = (_BAILIAN, _MOONCAKE, OWN, _OPENAI_BATCH, _OPENAI, _OPENAI_MODELS)
 
 
 def known_layout(present: Collection[FieldPath], *, of_table: bool) -> LogLayout | None:
-    """The log whose columns or keys these are; columns as in the published file, in any case."""
+    """The known log that has these columns, in upper or lower case, or these keys."""
+
+    def lowered(path: FieldPath) -> FieldPath:
+        return tuple(name.strip().lower() for name in path)
+
     for known in TABLES if of_table else OBJECTS:
-        found = known.narrowed(present, _lowered) if of_table else known.narrowed(present)
+        found = known.narrowed(present, lowered if of_table else tuple)
         if found.is_complete and all(path in present for path in known.tells):
             return _with_sessions(found, set(present)) if known.usual_sessions else found
     return None
-
-
-def _lowered(path: FieldPath) -> FieldPath:
-    return tuple(name.strip().lower() for name in path)
 
 
 def spelling(name: str) -> str:
@@ -279,12 +270,12 @@ def spelling(name: str) -> str:
 
 
 def without_unit(spelled: str) -> str:
-    """The name of a time without its unit, which stands behind it: ``timestamp_ms``."""
+    """The name of a time without the unit at its end: ``timestamp`` for ``timestamp_ms``."""
     return re.sub(r"_(s|ms|us|ns|utc)$", "", spelled)
 
 
 def layout_of_usual_names(names: Sequence[str]) -> LogLayout | None:
-    """The layout where time, prompt and answer have usual names; two that could be one of them are an error."""
+    """The layout of columns with usual names; an error where two could be the same required field."""
     there: dict[str, list[str]] = {name: [] for name in USUAL_NAMES}
     for name in names:
         spelled = spelling(name)
@@ -305,11 +296,11 @@ def layout_of_usual_names(names: Sequence[str]) -> LogLayout | None:
     taken = {name: found[0] for name, found in there.items() if len(found) == 1 and name not in OF_SESSIONS}
     of_sessions = _of_sessions(names)
     taken |= of_sessions if tells_sessions(of_sessions) else {}
-    said = ", ".join(f"{shorten(column)} as {LOG_FIELDS[name].what}" for name, column in taken.items())
-    others = " or ".join(shorten(name) for name in there["tenant"][:4]) if len(there["tenant"]) > 1 else ""
-    unsure = f"; {others} may be the tenant: say which" if others else ""
+    note = ", ".join(f"{shorten(column)} as {LOG_FIELDS[name].what}" for name, column in taken.items())
+    if len(there["tenant"]) > 1:
+        note += f"; {' or '.join(map(shorten, there['tenant'][:4]))} may be the tenant: say which"
     places = {name: ((column,),) for name, column in taken.items()}
-    return LogLayout(USUAL, places, _units(places), note=f"columns taken by their names: {said}{unsure}")
+    return LogLayout(USUAL, places, _units(places), note=f"columns taken by their names: {note}")
 
 
 def usual_name(name: str, spelled: Mapping[str, str], *also: str) -> str | None:
@@ -370,8 +361,7 @@ def layout_from_option(columns: str, present: set[FieldPath]) -> LogLayout:
             if block_tokens is None:
                 raise BadInput(f"block must be tokens a block, got '{shorten(column)}'", field="columns")
         elif name not in FIELDS:
-            guesses = nearest(name, (*FIELDS, "block"))
-            hint = f"Did you mean {' or '.join(guesses)}?" if guesses else f"Use {COLUMNS_HELP}"
+            hint = did_you_mean(name, (*FIELDS, "block")) or f"Use {COLUMNS_HELP}"
             raise BadInput(f"unknown field '{shorten(name)}'", field="columns", fix=hint)
         else:
             chosen[name] = (_find(column, present),)
@@ -398,10 +388,8 @@ def _find(name: str, present: set[FieldPath]) -> FieldPath:
         if path in bare:
             return bare[path]
     known = sorted(".".join(path) for path in present)
-    guesses = nearest(name, known)
-    found = "Found: " + shorten(", ".join(known), 300)
-    fix = f"Did you mean {' or '.join(guesses)}?\n  {found}" if guesses else found
-    raise BadInput(f"no column '{shorten(name)}'", field="columns", fix=fix)
+    hints = (did_you_mean(name, known), f"Found: {shorten(', '.join(known), 300)}")
+    raise BadInput(f"no column '{shorten(name)}'", field="columns", fix="\n  ".join(filter(None, hints)))
 
 
 def _units(places: Mapping[str, tuple[FieldPath, ...]]) -> dict[str, float]:

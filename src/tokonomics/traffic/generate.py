@@ -1,13 +1,13 @@
-"""Made-up traffic with the structure of real one: shared system prompts, conversations that grow, agents, tenants.
+"""Generates traffic with the structure of real traffic: shared system prompts, growing conversations, agents, tenants.
 
-Arrivals start sessions (each of one request unless told otherwise). A turn's prompt is the whole conversation so far
-and the new tokens of the user or the tool; it waits for the answer before it and is sent a pause later (``Turns``). The
-time of arrival of a later turn is only where it would fall at a usual speed. A turn may have a branch beside it, which
-waits for the same answers; the next turn waits for both and reads both. Prompts name the blocks that others share:
-those of the system prompt and, in conversations, every whole block of the prompt and of its answer, so that the next
-turn's blocks begin with them. Shares of system prompts and tenants follow Zipf's law.
+Arrivals start sessions, by default of one request. A turn's prompt is the whole conversation so far and the new tokens
+of the user or the tool; it waits for the answer before it and is sent a pause later (``Turns``). The arrival time of a
+later turn is where it would fall at a usual speed. A turn may have a branch beside it, which waits for the same
+answers; the next turn waits for both and reads both. Prompts name the blocks that others share: those of the system
+prompt and, in conversations, every whole block of the prompt and of its answer, so that the next turn's blocks begin
+with them. Shares of system prompts and tenants follow Zipf's law.
 
-Jobs of agents are as published figures describe them: calls, what tools add to the prompt, answers, and tool times.
+Jobs of agents follow published figures: calls, what tools add to the prompt, answers, and tool times.
 ``data/agents.json`` holds the mean and some quantiles of each, with its sources (``benchmarks/reduce_agents.py``).
 Between two quantiles the logarithm is interpolated, and all draws are scaled so that their mean is the published one.
 """
@@ -43,7 +43,7 @@ class Quantiles:
     values: tuple[float, ...]
 
     def draw(self, rng: np.random.Generator, number: int) -> Floats:
-        """So many draws, one from each of as many equal parts, in random order."""
+        """Draw ``number`` values, one from each of as many equal parts, in random order."""
         parts = (rng.permutation(number) + rng.random(number)) / max(number, 1)
         return self._at(parts) * (self.mean / float(self._at((np.arange(_FINE) + 0.5) / _FINE).mean()))
 
@@ -58,16 +58,12 @@ class Agent:
     name: str
     what: str
     source: str
-    head_tokens: int
-    """Of the system prompt and the tools, which all jobs share."""
+    head_tokens: int  # of the system prompt and the tools, which all jobs share
     calls: Quantiles
-    first: Quantiles
-    """Tokens of the first prompt after the shared head."""
-    added: Quantiles
-    """Tokens that each later prompt adds to those before it and their answers."""
+    first: Quantiles  # tokens of the first prompt after the shared head
+    added: Quantiles  # tokens that each later prompt adds to those before it and their answers
     answer: Quantiles
-    pause_s: Quantiles
-    """From an answer to the next call: what tools take."""
+    pause_s: Quantiles  # from an answer to the next call: what tools take
 
     @property
     def inputs(self) -> Lengths:
@@ -81,37 +77,32 @@ class Agent:
 
 
 @cache
-def _agents() -> dict[str, Any]:
-    agents: dict[str, Any] = json.loads((FOLDER / "agents.json").read_text(encoding="utf-8"))
-    return agents
-
-
 def agent_named(name: str) -> Agent:
     """One of the described agents."""
-    if name not in _agents():
-        known = ", ".join(f"agent:{key}" for key in _agents())
+    agents: dict[str, Any] = json.loads((FOLDER / "agents.json").read_text(encoding="utf-8"))
+    if name not in agents:
+        known = ", ".join(f"agent:{key}" for key in agents)
         raise BadInput(f"no agent '{shorten(name, 30)}' is described", field="sessions", fix=f"There are: {known}.")
-    figures = dict(_agents()[name])
+    figures = agents[name]
     for figure in ("calls", "first", "added", "answer", "pause_s"):
         ranks, values = zip(*figures[figure]["quantiles"], strict=True)
         figures[figure] = Quantiles(figures[figure]["mean"], ranks, values)
     return Agent(name=name, **figures)
 
 
-AGENT = "agent"
-"""What sessions are called that are jobs of an agent."""
+AGENT = "agent"  # what sessions that are jobs of an agent begin with
 BLOCK_TOKENS = 64
 ENOUGH_REQUESTS = 20_000
 """To judge a deployment by: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
 USUAL_TPOT_S = 0.05
-"""How long a token takes, to tell about when turns come: a common SLO, and slower than most deployments."""
+"""The time of a token, which decides about when turns come: a common SLO, and slower than most deployments."""
 _BYTES_PER_TURN, _BYTES_PER_BLOCK = 160, 35
 """While they are made: peaks over 2 million turns of conversations, and over 50 million blocks of system prompts."""
 
 
 @dataclass(frozen=True)
 class SystemPrompts:
-    """So many texts of so many tokens, one at the head of each prompt; the r-th is chosen in proportion to 1/r^skew."""
+    """Texts of equal length, one at the head of each prompt; the r-th is chosen in proportion to 1/r^skew."""
 
     count: int
     tokens: int
@@ -125,28 +116,26 @@ class Sessions:
     turns: float  # mean, at least 1
     think_s: float = 30.0  # mean, from an answer to the next turn
     limit: int = 131_072
-    """A conversation ends before prompt and answer pass so many tokens: 128 Ki, the window of Llama 3.1 and others."""
-    branches: float = 0.0
-    """Share of the turns after the first that have a branch beside them."""
+    """A conversation ends before prompt and answer pass this number of tokens, by default the window of Llama 3.1."""
+    branches: float = 0.0  # share of the turns after the first that have a branch beside them
     agent: Agent | None = None
-    text: str = field(default="", compare=False)
-    """As it was asked for."""
+    text: str = field(default="", compare=False)  # as the user wrote it
 
     def draw_turns(self, rng: np.random.Generator, sessions: int) -> NDArray[np.int64]:
-        """How many each session has."""
+        """Draw the number of turns of each session."""
         if self.agent:
             calls = replace(self.agent.calls, mean=self.turns).draw(rng, sessions)
             return np.maximum(np.rint(calls), 1).astype(np.int64)
         return rng.geometric(1 / self.turns, sessions) if self.turns > 1 else np.ones(sessions, np.int64)
 
     def draw_pauses(self, rng: np.random.Generator, turns: int) -> Floats:
-        """Seconds before each turn."""
+        """Draw the seconds before each turn."""
         if self.agent and self.think_s > 0:
             return replace(self.agent.pause_s, mean=self.think_s).draw(rng, turns)
         return rng.exponential(self.think_s, turns)
 
     def seconds(self, mean_answer: float) -> float:
-        """How long one takes in the mean at a usual speed."""
+        """The mean time of a session at a usual speed."""
         return self.turns * (self.think_s + mean_answer * USUAL_TPOT_S)
 
 
@@ -190,22 +179,26 @@ def generate(
         )
     else:
         talk = _conversations(arrivals, sessions, inputs, outputs, system.tokens, requests, duration_s, streams[0], rng)
+    source = arrivals.text
+    if sessions is not None:  # the rate in the text of arrivals is not that of their requests
+        is_poisson = arrivals.text.partition(":")[0].strip().lower() == "poisson"
+        started = "" if is_poisson else f", started by {arrivals.text}"
+        source = f"sessions {sessions.text or f'{sessions.turns:g}'}{started}"
     trace = Trace(
         arrival_s=talk.arrival_s,
         input_tokens=(talk.history + talk.user + system.tokens).astype(np.int32),
         output_tokens=talk.answer,
         prefix=_prefix(talk, system, np.random.default_rng(streams[2]), block_tokens, whole=sessions is not None),
         turns=None if sessions is None else _who_waits(talk),
-        source=arrivals.text if sessions is None else _named(sessions, arrivals),
+        source=source,
     )
-    return _with_tenants(trace, tenants, talk, np.random.default_rng(streams[3]))
-
-
-def _named(sessions: Sessions, arrivals: Arrivals) -> str:
-    """What made-up sessions are called; the rate in the text of arrivals is not that of their requests."""
-    process = arrivals.text.partition(":")[0].strip().lower()
-    starts = "" if process == "poisson" else f", started by {arrivals.text}"
-    return f"sessions {sessions.text or f'{sessions.turns:g}'}{starts}"
+    if tenants is None:
+        return trace
+    rng = np.random.default_rng(streams[3])
+    tenant = _zipf(rng, tenants.count, tenants.skew, talk.number)[talk.session].astype(np.int32)
+    names = tuple(f"tenant-{place}" for place in range(1, tenants.count + 1))
+    priority = np.asarray(tenants.priorities, np.int32)[tenant] if tenants.priorities else None
+    return replace(trace, tenant=tenant, tenants=names, priority=priority)
 
 
 @dataclass(frozen=True)
@@ -232,8 +225,7 @@ class _Talk:
         return replace(self, **both)
 
 
-_COLUMNS = ("arrival_s", "session", "turn", "history", "is_branch", "pause_s", "user", "answer")
-"""Of a ``_Talk``."""
+_COLUMNS = ("arrival_s", "session", "turn", "history", "is_branch", "pause_s", "user", "answer")  # of a ``_Talk``
 
 
 def _conversations(
@@ -247,17 +239,16 @@ def _conversations(
     seed: np.random.SeedSequence,
     rng: np.random.Generator,
 ) -> _Talk:
-    """Whole conversations, the first to start first; where so many ``requests`` are asked for, the last may be cut."""
-    enough = None if requests is None else math.ceil(requests / sessions.turns * 1.1) + 100
+    """Whole conversations, the first to start first; where ``requests`` are asked for, the last one may be cut."""
+    number = None if requests is None else min(math.ceil(requests / sessions.turns * 1.1) + 100, requests)
     while True:
-        number = None if requests is None or enough is None else min(enough, requests)
         starts = draw_arrivals(arrivals, requests=number, duration_s=duration_s, seed=seed)
         talk = _turns(starts, sessions, head, inputs, outputs, rng)
-        if requests is None or enough is None or len(talk.session) >= requests:
+        if requests is None or number is None or len(talk.session) >= requests:
             break
-        if len(starts) < min(enough, requests) or enough >= requests:
+        if len(starts) < number or number == requests:
             break
-        enough *= 2
+        number = min(2 * number, requests)
     if requests is not None:
         talk = talk.take(np.argsort(talk.session, kind="stable")[:requests])
     return talk.take(np.argsort(talk.arrival_s, kind="stable"))
@@ -298,10 +289,8 @@ def _turns(
         return kept
     twins = talk.take(branched)
     twins = replace(twins, user=beside[0], answer=beside[1], is_branch=np.ones(len(branched), bool))
-    twins = twins.take(
-        np.flatnonzero(inside[branched] & (head + twins.history + beside[0] + beside[1] <= sessions.limit))
-    )
-    return kept.beside(twins)
+    fits = inside[branched] & (head + twins.history + beside[0] + beside[1] <= sessions.limit)
+    return kept.beside(twins.take(np.flatnonzero(fits)))
 
 
 def _who_waits(talk: _Talk) -> Turns:
@@ -365,17 +354,8 @@ def _prefix(
     return PrefixBlocks(ids.astype(np.int32), starts, block_tokens, distinct)
 
 
-def _with_tenants(trace: Trace, tenants: Tenants | None, talk: _Talk, rng: np.random.Generator) -> Trace:
-    if tenants is None:
-        return trace
-    tenant = _zipf(rng, tenants.count, tenants.skew, talk.number)[talk.session].astype(np.int32)
-    names = tuple(f"tenant-{place}" for place in range(1, tenants.count + 1))
-    priority = np.asarray(tenants.priorities, np.int32)[tenant] if tenants.priorities else None
-    return replace(trace, tenant=tenant, tenants=names, priority=priority)
-
-
 def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDArray[np.int64]:
-    """So many draws from 0 to count − 1, the r-th in proportion to 1/(r + 1)^skew."""
+    """Draw ``number`` values from 0 to count − 1, the r-th in proportion to 1/(r + 1)^skew."""
     weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
     edges = np.cumsum(weights) / weights.sum()
     return np.minimum(np.searchsorted(edges, rng.random(number), side="right"), count - 1)
@@ -385,17 +365,14 @@ def parse_system(text: str) -> SystemPrompts:
     """``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
     phrase = unnamed_phrase(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
     phrase.allow("tokens", "skew")
-    return SystemPrompts(
-        _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7), phrase.number("skew", 0, 10, 1.0)
-    )
+    count, tokens = _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7)
+    return SystemPrompts(count, tokens, phrase.number("skew", 0, 10, 1.0))
 
 
 def parse_sessions(text: str) -> Sessions:
     """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
-    phrase = unnamed_phrase(
-        text, "sessions", "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1"
-    )
-    agent = agent_in(text)
+    examples = "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1"
+    phrase, agent = unnamed_phrase(text, "sessions", examples), agent_in(text)
     if agent is None and phrase.value and phrase.value[0].isalpha():
         name = phrase.value.partition(":")[0].strip()
         hint = f" (did you mean {AGENT}?)" if nearest(name, [AGENT]) else ""
@@ -414,9 +391,7 @@ def parse_sessions(text: str) -> Sessions:
 def agent_in(text: str | None) -> Agent | None:
     """The agent that sessions name, such as ``agent:swe,turns=40``; None where they are conversations."""
     name, _, kind = (text or "").partition(",")[0].strip().lower().partition(":")
-    if name.strip() != AGENT:
-        return None
-    return agent_named(kind.strip() or DEFAULT)
+    return agent_named(kind.strip() or DEFAULT) if name.strip() == AGENT else None
 
 
 def parse_tenants(text: str) -> Tenants:

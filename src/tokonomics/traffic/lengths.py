@@ -1,16 +1,16 @@
 """How long prompts and answers are: a text such as ``512``, ``lognormal:mean=800,p99=6000`` or ``sample:sharegpt``.
 
 A number is a mean: around it lengths vary as in measured chat traffic (``PROMPTS``, ``ANSWERS``); ``const:512`` makes
-every one as long. A lognormal is fixed by its centre (mean or median) and its spread (coefficient of variation or a
+all lengths equal. A lognormal is fixed by its centre (mean or median) and its spread (coefficient of variation or a
 percentile), solved in closed form. Its draws are stratified: one from each of as many equal parts of the distribution
 as there are requests, in random order, so that means and percentiles are those asked for and not a matter of chance.
-Lengths taken from a sample or a log are drawn with replacement; where prompt and answer name the same one, they are
-drawn in pairs, since long prompts and long answers do not come independently.
+Lengths from a sample or a log are drawn with replacement; where prompt and answer name the same one, they are drawn in
+pairs, since long prompts and long answers do not come independently.
 
 Quantiles of the normal distribution are those of Wichura, "Algorithm AS241: The Percentage Points of the Normal
 Distribution", Applied Statistics 37 (3), 1988, to about 1 part in 10^16, without the fifth of a second that scipy takes
-to load: ratios of polynomials for the middle, the tails, and what is far out in them. ``statistics.NormalDist`` has the
-same for single numbers; all coefficients are the paper's, the highest power first.
+to load: ratios of polynomials for the middle, the tails and the far tails, the highest power first.
+``statistics.NormalDist`` has the same for single numbers.
 """
 
 import math
@@ -123,20 +123,20 @@ def parse_lengths(text: str, field: str = "input", least: int = 1) -> Lengths:
 
 
 def draw_lengths(inputs: Lengths, outputs: Lengths, number: int, rng: np.random.Generator) -> tuple[Counts, Counts]:
-    """So many prompts and answers: paired where both name the same sample, else independent."""
+    """Draw ``number`` prompts and answers: paired where both name the same sample, else independent."""
     if inputs.pairs is not None and inputs.text == outputs.text:
         chosen = rng.integers(len(inputs.pairs[0]), size=number)
         prompts, answers = inputs.pairs
         return prompts[chosen].astype(np.int32), answers[chosen].astype(np.int32)
-    return _drawn(inputs, 0, number, rng), _drawn(outputs, 1, number, rng)
 
+    def drawn(lengths: Lengths, side: int) -> Counts:
+        if lengths.pairs is not None:
+            column = lengths.pairs[side]
+            return column[rng.integers(len(column), size=number)].astype(np.int32)
+        assert lengths.draw is not None
+        return np.rint(lengths.draw(rng, number)).astype(np.int32)
 
-def _drawn(lengths: Lengths, side: int, number: int, rng: np.random.Generator) -> Counts:
-    if lengths.pairs is not None:
-        column = lengths.pairs[side]
-        return column[rng.integers(len(column), size=number)].astype(np.int32)
-    assert lengths.draw is not None
-    return np.rint(lengths.draw(rng, number)).astype(np.int32)
+    return drawn(inputs, 0), drawn(outputs, 1)
 
 
 def _checked(tokens: int, field: str, least: int) -> int:
@@ -150,7 +150,7 @@ def _constant(tokens: int, text: str) -> Lengths:
 
 
 def _around(mean: int, text: str, spread: LengthSpread) -> Lengths:
-    """A lognormal on top of one token that all have, scaled so that those drawn have this mean, short ones too."""
+    """A lognormal on top of one token, scaled so that the lengths drawn have exactly this mean."""
     if mean <= 1:
         return _constant(mean, text)
 

@@ -1,8 +1,8 @@
-"""Keeps off the screen what Rust writes there before it gives up on a damaged file: its message is told as an error.
+"""Keeps Rust's panic messages about damaged files off the screen, since an error of ours reports them.
 
-Polars raises a PanicException, but the text of the panic, with a backtrace, has gone to file descriptor 2 by then, from
-a thread of its own. While a file is read, that descriptor leads to a temporary file; Python's own standard error goes
-on to the screen. What was caught is shown after all where the file could be read.
+Polars raises a PanicException, but by then a thread of its own has written the text of the panic, with a backtrace, to
+file descriptor 2. While a file is read, that descriptor leads to a temporary file, and Python's own standard error to
+the screen. If the file could be read, what was caught is shown afterwards.
 """
 
 import os
@@ -16,8 +16,7 @@ from typing import IO, Any
 
 _LOCK = Lock()
 _STDERR = 2
-_reading = 0
-"""How many files are being read: the first takes the descriptor, the last gives it back."""
+_reading = 0  # files being read: the first takes the descriptor, the last gives it back
 _caught: "_Caught | None" = None
 
 
@@ -47,7 +46,7 @@ class _Caught:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Nothing on the screen from a library that panics within; nothing changes where standard error is no file."""
+    """Keep what a library writes to standard error off the screen; does nothing where that is no file."""
     global _reading, _caught
     with _LOCK:
         _reading += 1

@@ -55,8 +55,7 @@ class Prompts:
         return len(self.texts)
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Two texts, and whether an answer to one serves the other."""
 
     first: tuple[str, ...]
@@ -125,9 +124,9 @@ def _table(path: Path) -> "pl.DataFrame":
     with readable(path):
         data = _content(path)
         if kind == [".parquet"]:
-            check_rows(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item(), path)
+            check_rows(pl.scan_parquet(io.BytesIO(data)).select(pl.len()).collect().item(), path, is_total=True)
             return pl.read_parquet(data)
-        check_rows(data.count(b"\n"), path, "too many")
+        check_rows(data.count(b"\n"), path)
         if kind in ([".jsonl"], [".ndjson"]):
             return pl.read_ndjson(data, infer_schema_length=None)
         if kind == [".csv"]:
@@ -143,11 +142,8 @@ def _content(path: Path) -> bytes:
     if not is_packed(path):
         return path.read_bytes()
     most = min(LARGEST_DOCUMENT, most_unpacked(path.stat().st_size))
-    try:
-        with gzip.open(path) as unpacked:
-            data = unpacked.read(most + 1)
-    except zlib.error as error:
-        raise OSError(str(error)) from None
+    with gzip.open(path) as unpacked:
+        data = unpacked.read(most + 1)
     if len(data) > most:
         raise BadInput(f"unpacks to more than {most / 1e6:,.0f} MB", where=named(path), fix="Give fewer prompts.")
     return data
@@ -185,20 +181,20 @@ class Embedded(NamedTuple):
 
 def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:
     """The vectors of some texts; equal texts are embedded once."""
-    distinct = list(dict.fromkeys(texts))
+    place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    distinct = list(place)
+    remote = with_what.startswith(("http://", "https://"))
     began = time.perf_counter()
     if with_what == HASHED:
         vectors, how = _hashed(distinct), "hashed words: spelling, not meaning"
-    elif with_what.startswith(("http://", "https://")):
+    elif remote:
         vectors, how = _asked(distinct, with_what, model), f"{model} at {urlsplit(with_what).hostname}"
     else:
         vectors, how = _local(distinct, Path(with_what)), f"model {Path(with_what).name}"
     took_s = (time.perf_counter() - began) / max(1, len(distinct))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
-    place = {text: row for row, text in enumerate(distinct)}
-    here = not with_what.startswith(("http://", "https://"))
-    return Embedded(vectors[[place[text] for text in texts]], how, with_what != HASHED, took_s, here)
+    return Embedded(vectors[[place[text] for text in texts]], how, with_what != HASHED, took_s, not remote)
 
 
 def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -214,9 +210,7 @@ def _hashed(texts: Sequence[str]) -> NDArray[np.float32]:
 def _local(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     if not folder.is_dir():
         fix = f"Give an embeddings endpoint, a model2vec or sentence-transformers folder, or {HASHED}."
-        raise BadInput(
-            f"'{shorten(str(folder))}' is neither a URL nor a folder with a model", field="semantic", fix=fix
-        )
+        raise BadInput(f"'{shorten(str(folder))}' is neither a URL nor a folder", field="semantic", fix=fix)
     library, package = "model2vec", "'.[semantic]' (in a checkout)"
     if (folder / "modules.json").exists() or (folder / "config_sentence_transformers.json").exists():
         library, package = "sentence_transformers", "sentence-transformers"
@@ -256,11 +250,8 @@ def _asked(texts: Sequence[str], url: str, model: str | None) -> NDArray[np.floa
             raise BadInput(f"answered {error.code} {error.reason}", where=shorten(url), fix=hint) from None
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"gave no embeddings: {shorten(str(error), 120)}", where=shorten(url)) from None
-    if any(part.ndim != 2 or not part.size for part in parts) or len({part.shape[1] for part in parts}) != 1:
-        raise BadInput("gave no embeddings: not as many numbers for every text", where=shorten(url))
-    vectors = np.concatenate(parts)
-    if len(vectors) != len(texts):
-        raise BadInput(f"gave {len(vectors)} vectors for {len(texts)} texts", where=shorten(url))
-    if not np.isfinite(vectors).all():
-        raise BadInput("gave no embeddings: one is not a list of finite numbers", where=shorten(url))
+    is_regular = all(part.ndim == 2 and part.size for part in parts) and len({part.shape[1] for part in parts}) == 1
+    vectors = np.concatenate(parts) if is_regular else np.zeros((0, 0), np.float32)
+    if len(vectors) != len(texts) or not np.isfinite(vectors).all():
+        raise BadInput("gave no embeddings: not one list of finite numbers for each text", where=shorten(url))
     return vectors

@@ -1,12 +1,12 @@
 """Reads a request log of any supported kind, in batches of bounded memory or whole, as a ``Trace``.
 
-What a file is, is told from what it holds. Every row ends up in a batch or in ``problems``, with its place and the
-reason; a file of which no row can be used is an error.
+A file is recognised by what it holds. Every row ends up in a batch or in ``problems``, with its place and the reason;
+a file without a usable row is an error.
 
 A log may list the blocks of its prompts, or have a key (of a system prompt, template or session) that only says that
-prompts share *something*. They cannot share more than the shortest of them, so that much is taken: an upper bound on
-what a prefix cache can reuse, and said so. It is cut into whole blocks, of 16 tokens (the block of vLLM) or larger
-where the shared parts are long. A table that is nobody's known log is previewed, for the user to name its columns.
+prompts share *something*. They cannot share more than the shortest of them, so that much is assumed: an upper bound on
+what a prefix cache can reuse, which a note says. It is cut into whole blocks, of 16 tokens (the block of vLLM) or
+larger where the shared parts are long. An unknown table can be previewed, so that the user can name its columns.
 """
 
 import json
@@ -17,23 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.memory_budget import NoRoom, check_room
 from tokonomics.traffic import formats, sources
 from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.exports import opened
-from tokonomics.traffic.formats import (
-    COLUMNS_HELP,
-    LOG_FIELDS,
-    OWN,
-    REQUIRED,
-    TRACES,
-    sample_path,
-    spelling,
-    usual_name,
-)
+from tokonomics.traffic.formats import COLUMNS_HELP, LOG_FIELDS, OWN, REQUIRED, TRACES, sample_path, spelling
 from tokonomics.traffic.recognise import Log, first_bytes, recognise, separator_of, text_lines
 from tokonomics.traffic.sessions import GROWING, growing_prefix, turns_of
 from tokonomics.traffic.sources import TableFile, named
@@ -66,31 +56,16 @@ class Problems:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class SharedPrompts:
-    """The shared part of each key that occurs more than once."""
-
-    keys: "pl.DataFrame"  # key, blocks, first (number of its first block)
-    block_tokens: int
-
-    def blocks(self, batch: "pl.DataFrame") -> "pl.DataFrame":
-        """The batch with the ids of the shared blocks in place of the key."""
-        import polars as pl
-
-        known = batch.join(self.keys, on="prefix", how="left", maintain_order="left")
-        ids = pl.int_ranges(pl.col("first"), pl.col("first") + pl.col("blocks"), dtype=pl.Int64)
-        return known.with_columns(prefix=pl.when(pl.col("blocks") > 0).then(ids).otherwise([])).drop("first", "blocks")
-
-
 @dataclass
 class TraceFile:
-    """A log that was recognised; of the rows, no more than the first were read yet."""
+    """A log that was recognised; only its first rows have been read."""
 
     path: Path
     format: str
     log: Log
     strict: bool = False
-    shared: SharedPrompts | None = None
+    keys: "pl.DataFrame | None" = None
+    """The shared part of each key that occurs more than once: key, blocks, and number of the first block."""
     problems: Problems = field(default_factory=Problems)  # filled while reading
 
     @property
@@ -101,8 +76,8 @@ class TraceFile:
     def read(self, most: int | None = None) -> Trace:
         """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
 
-        With ``most`` it ends with the batch in which requests and the blocks they list come to so many, or after
-        which no more can be held.
+        With ``most`` it ends with the batch in which requests and their blocks reach that number, or after which
+        memory is full.
         """
         import polars as pl
 
@@ -126,17 +101,19 @@ class TraceFile:
             if most is not None and rows + blocks >= most:
                 break
         whole = pl.concat(frames)
-        columns = {name: whole[name].to_numpy() for name in ("priority", "patience", "usd") if name in whole.columns}
-        names, numbers = _numbered(whole["tenant"]) if "tenant" in whole.columns else ((), None)
+        optional = {"priority": "priority", "patience": "patience_s", "usd": "usd"}
+        columns: dict[str, Any] = {
+            name: whole[column].to_numpy() for column, name in optional.items() if column in whole.columns
+        }
+        if "tenant" in whole.columns:
+            tenants = whole["tenant"].unique().sort()
+            numbers = whole["tenant"].replace_strict(tenants, range(len(tenants))).to_numpy().astype(np.int32)
+            columns |= {"tenants": tuple(tenants), "tenant": numbers}
         trace = make_trace(
-            *(whole[name].to_numpy() for name in ("arrival", "input", "output")),
-            tenant=numbers,
-            tenants=names,
-            priority=columns.get("priority"),
-            patience_s=columns.get("patience"),
+            *(whole[name].to_numpy() for name in REQUIRED),
             prefix=_blocks(whole["prefix"], self.block_tokens) if "prefix" in whole.columns else None,
-            usd=columns.get("usd"),
             source=f"{self.path.name} ({self.format})",
+            **columns,
         )
         found = turns_of(whole)
         self.problems.notes += found.notes
@@ -152,15 +129,18 @@ class TraceFile:
         """All usable rows, some hundred thousand at a time, in any order.
 
         Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
-        tenant, priority, patience (infinite where the client waits for good), prefix, a list of block ids, usd,
-        what the log says the request cost, and ``OF_SESSIONS``.
+        tenant, priority, patience (infinite where the client never hangs up), prefix (a list of block ids), usd (the
+        cost that the log states) and ``OF_SESSIONS``.
         """
+        import polars as pl
+
         from tokonomics.traffic.cleaning import clean, set_aside
 
         layout = self.log.layout
         problems = self.problems = Problems(notes=[*self.log.notes, *([layout.note] if layout.note else [])])
         good = unanswered = costless = 0
-        for raw in self.log.raw(layout):
+        ids = pl.int_ranges(pl.col("first"), pl.col("first") + pl.col("blocks"), dtype=pl.Int64)
+        for raw in self.log.raw():
             kept, bad = clean(raw, layout)
             if len(bad):
                 set_aside(problems, bad, layout, named(self.path), self.log.place, strict=self.strict)
@@ -170,15 +150,17 @@ class TraceFile:
                 if "usd" in kept.columns and (unread := kept["usd"].null_count()):
                     costless += unread
                     kept = kept.with_columns(kept["usd"].fill_null(0.0))
-                yield self.shared.blocks(kept) if self.shared else kept
-        left_out = self.log.unfolding.left_out if self.log.unfolding else {}
-        if not good and not problems.count and left_out:
-            what = "; ".join(f"{number:,} {why}" for why, number in left_out.items())
-            raise BadInput(f"no request in it can be used: {what}", where=named(self.path))
-        if not good and not problems.count:
-            raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
+                if self.keys is not None:
+                    known = kept.join(self.keys, on="prefix", how="left", maintain_order="left")
+                    kept = known.with_columns(prefix=pl.when(pl.col("blocks") > 0).then(ids).otherwise([]))
+                    kept = kept.drop("first", "blocks")
+                yield kept
         if not good:
-            what = "; ".join(["no request in it can be used", *problems.first[:3]])
+            left_out = self.log.unfolding.left_out if self.log.unfolding else {}
+            reasons = problems.first[:3] or [f"{number:,} {why}" for why, number in left_out.items()]
+            if not reasons:
+                raise BadInput("has no requests: there is nothing below its header", where=named(self.path))
+            what = "; ".join(["no request in it can be used", *reasons])
             fix = f"It was read as {self.format}. If it is something else, name the columns: {COLUMNS_HELP}"
             raise BadInput(what, where=named(self.path), fix=fix)
         if unanswered and layout.unanswered:
@@ -193,16 +175,15 @@ class TraceFile:
 def open_trace(
     path: Path | str, *, columns: str | None = None, strict: bool = False, by: Sequence[str] = ()
 ) -> TraceFile:
-    """Recognises a log, or a shipped sample by its name, and makes it ready to be read.
+    """Recognise a log, or a shipped sample by its name, and make it ready to be read.
 
     ``columns`` says which column is what (``arrival=…,input=…,output=…``) where the log is not a known one: times are
     seconds (milliseconds where the name ends in ``_ms``) or dates; ``prefix`` is a list of ids of chained blocks
     (``block=`` says of how many tokens), or a key that requests with a common start of their prompts share;
-    ``patience`` is how long after its arrival the client hangs up (empty: it waits for good). ``session`` is the
-    conversation or job that a request is part of; ``parent`` (one or several) are the ``request`` ids whose answers it
-    waits for, ``pause`` how long after them it is sent. With ``strict`` the first
-    row that cannot be used is an error. ``by`` names labels (team, feature, user …): the tenant of a request is then
-    what its fields, metadata or tags say of them.
+    ``patience`` is how long after its arrival the client hangs up (empty: never). ``session`` is the conversation or
+    job that a request is part of; ``parent`` (one or several) are the ``request`` ids whose answers it waits for,
+    ``pause`` how long after them it is sent. With ``strict`` the first unusable row is an error. ``by`` names labels
+    (team, feature, user …): the tenant of a request is then the value of these labels in its fields, metadata or tags.
     """
     file = Path(path)
     name = str(path)
@@ -213,27 +194,30 @@ def open_trace(
 
 
 def _with_blocks(file: TraceFile) -> TraceFile:
-    """The same file, knowing the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
+    """The same file with the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
     from tokonomics.traffic.cleaning import clean
 
-    layout = file.log.layout
+    log, layout, keys = file.log, file.log.layout, None
     if layout.prefix_is_key:
-        shared = _learn((clean(raw, layout)[0] for raw in file.log.raw(layout)), named(file.path))
-        note = UPPER_BOUND.format(column=layout.label("prefix"))
-        log = replace(file.log, layout=replace(layout, block_tokens=shared.block_tokens), notes=(*file.log.notes, note))
-        return replace(file, log=log, shared=shared)
-    if layout.block_tokens:
+        keys, size = _shared_parts((clean(raw, layout)[0] for raw in log.raw()), named(file.path))
+        log = replace(log, notes=(*log.notes, UPPER_BOUND.format(column=layout.label("prefix"))))
+    elif layout.block_tokens:
         return file
-    first = next(iter(file.log.raw(layout)), None)
-    size = None if first is None else _block_size(clean(first.head(1000), layout)[0])
-    if size is None:
-        what = f"cannot tell how many tokens a block of {layout.label('prefix')} has"
-        raise BadInput(what, where=named(file.path), fix=f"Say so: {option('columns', '…,block=16')}")
-    return replace(file, log=replace(file.log, layout=replace(layout, block_tokens=size)))
+    else:
+        first = next(iter(log.raw()), None)
+        found = None if first is None else _block_size(clean(first.head(1000), layout)[0])
+        if found is None:
+            what = f"cannot tell how many tokens a block of {layout.label('prefix')} has"
+            raise BadInput(what, where=named(file.path), fix=f"Say so: {option('columns', '…,block=16')}")
+        size = found
+    return replace(file, log=replace(log, layout=replace(layout, block_tokens=size)), keys=keys)
 
 
-def _learn(batches: "Iterable[pl.DataFrame]", where: str) -> SharedPrompts:
-    """One pass over the log for the shortest prompt of every key; memory grows with the number of keys only."""
+def _shared_parts(batches: "Iterable[pl.DataFrame]", where: str) -> "tuple[pl.DataFrame, int]":
+    """The blocks that requests with the same key share, and the size of a block.
+
+    One pass over the log finds the shortest prompt of every key; memory grows with the number of keys only.
+    """
     import polars as pl
 
     parts = [pl.DataFrame(schema={"prefix": pl.String, "shortest": pl.Int64, "requests": pl.Int64})]
@@ -265,7 +249,7 @@ def _learn(batches: "Iterable[pl.DataFrame]", where: str) -> SharedPrompts:
     while tokens / block_tokens > BLOCKS_A_REQUEST * requests and block_tokens < LARGEST_BLOCK:
         block_tokens *= 2
     counted = shared.select("prefix", blocks=pl.col("shortest") // block_tokens)
-    return SharedPrompts(counted.with_columns(first=pl.col("blocks").cum_sum() - pl.col("blocks")), block_tokens)
+    return counted.with_columns(first=pl.col("blocks").cum_sum() - pl.col("blocks")), block_tokens
 
 
 def _block_size(batch: "pl.DataFrame") -> int | None:
@@ -301,26 +285,11 @@ def _blocks(lists: "pl.Series", block_tokens: int | None) -> PrefixBlocks | None
     return PrefixBlocks(number[ids - low], starts, block_tokens, int(number[-1]) + 1)
 
 
-def _numbered(names: "pl.Series") -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """The distinct names in order, and the number of each row's."""
-    distinct = names.unique().sort()
-    numbers = names.replace_strict(distinct, range(len(distinct))).to_numpy()
-    return tuple(distinct), numbers.astype(np.int32)
-
-
-# --- a table that nobody knows ----------------------------------------------------------------------------------------
-
+# --- a table that is no known log -------------------------------------------------------------------------------------
 
 SHOWN_ROWS = 5
-
-
-MOST_COLUMNS = 100
-"""That are shown, and can be chosen from: our choice, a request log has some dozen."""
-
-
+MOST_COLUMNS = 100  # that are shown and can be chosen from: our choice, a request log has some dozen
 _CELL = 40  # characters
-
-
 _OF_TOKENS = {"token", "tokens", "tok", "toks", "len", "length", "count", "n", "num"}
 
 
@@ -334,7 +303,7 @@ class TablePreview:
 
 
 def preview(path: Path) -> TablePreview | None:
-    """What is in a file that may be a table of requests, for the user to say which column is what; None: no table."""
+    """The columns and first rows of a table, so that the user can say which column is what; None: no table."""
     try:
         rows = _first_rows(path)
     except BadInput:
@@ -378,35 +347,26 @@ def _cell(value: Any) -> str:
 
 
 def guessed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The probable column of each field: one that people usually give it, else one with a word of it, such as ``when``.
+    """The probable column of each field: one with a usual name, else one with a word of the field, such as ``when``.
 
-    Tokens are numbers, so a column of text is none. The fields of sessions count only where they tell which belong
-    together.
+    Tokens are numbers, so a column of text holds none. The fields of sessions are kept only where they say which
+    requests belong together.
     """
     found: dict[str, str] = {}
     for name, known in LOG_FIELDS.items():
         left = [column for column in columns if column not in found.values()]
         if name in ("input", "output"):
-            left = [column for column in left if _is_count(row[columns.index(column)] for row in rows)]
+            cells = {column: [row[columns.index(column)].strip() for row in rows] for column in left}
+            left = [name for name in left if all(re.fullmatch(r"[0-9]+(\.0)?|", cell) for cell in cells[name])]
         there: dict[str, str] = {}
         for column in left:
             last = spelling(column.rpartition(".")[2])
             there.setdefault(formats.without_unit(last) if name == "arrival" else last, column)
-        guess = usual_name(name, there, *known.likely.split(), name) or _worded({*known.words.split()}, left)
-        if guess is not None:
-            found[name] = guess
+        guess = formats.usual_name(name, there, *known.likely.split(), name)
+        words = {column: set(spelling(column).split("_")) for column in left}
+        fit = [column for column in left if words[column] & {*known.words.split()}]
+        if guess or fit:  # of columns with a word of the field, rather one that counts tokens
+            found[name] = guess or next((column for column in fit if words[column] & _OF_TOKENS), fit[0])
     if formats.tells_sessions(found):
         return found
     return {name: column for name, column in found.items() if name not in formats.OF_SESSIONS}
-
-
-def _worded(wanted: set[str], names: Sequence[str]) -> str | None:
-    """The first with a word of the field; of tokens sooner one that says that it counts them."""
-    words = {name: set(spelling(name).split("_")) for name in names}
-    fit = [name for name in names if words[name] & wanted]
-    return next((name for name in fit if words[name] & _OF_TOKENS), fit[0] if fit else None)
-
-
-def _is_count(cells: Iterable[str]) -> bool:
-    """Whether all that is there are numbers, such as 812 and 812.0."""
-    return all(re.fullmatch(r"[0-9]+(\.0)?", cell.strip()) for cell in cells if cell.strip())

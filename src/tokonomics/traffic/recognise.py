@@ -1,10 +1,10 @@
-"""Which kind of log a file is, told from its first bytes, header or keys, and how to read it.
+"""Recognises which kind of log a file is, from its first bytes, header or keys, and says how to read it.
 
 The order is: parquet by its magic number, an engine's log by its lines, JSON by its first character, everything else as
-a table with a header. What tools export is unfolded first (``exports``). Where somebody asks whose requests they are
-(``attribution``), rows are gone through one by one; a table is read in batches, and rows that are alike in the columns
-that tell are asked about once: millions of rows have few different ones of these. Other JSON documents are results of
-load generators.
+a table with a header. What tools export is unfolded first (``exports``). Where the user asks for labels
+(``attribution``), rows are read one by one. A table is read in batches: of rows that are alike in the columns that hold
+labels, only one is looked at, since millions of rows have few different ones. Other JSON documents are results of load
+generators.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -26,15 +26,7 @@ from tokonomics.traffic.engine_lines import (
     requests_of,
 )
 from tokonomics.traffic.exports import BULKY, Export, export_of, opened
-from tokonomics.traffic.formats import (
-    OWN,
-    SUPPORTED,
-    TRACES,
-    LogLayout,
-    paths_in,
-    spelling,
-    usual_name,
-)
+from tokonomics.traffic.formats import OWN, SUPPORTED, TRACES, LogLayout, paths_in, spelling, usual_name
 from tokonomics.traffic.sources import BESIDE, TableFile, named
 
 if TYPE_CHECKING:
@@ -45,22 +37,22 @@ SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
 _BEFORE_A_REQUEST = 50_000  # lines in which an engine that has started must have logged one
 _BY = (("\x01by",),)  # where the tenant by the labels asked for stands, beside the keys of a row
 _NO_TOKENS = ("0", "")
+_REMEMBERED = 200_000  # answers about rows that are alike
 
 Rows = Callable[[], Iterator[tuple[int, Any]]]
 """The rows of a log with their places, from the beginning."""
-Batches = Callable[[LogLayout], Iterator["pl.DataFrame"]]
+Batches = Callable[[], Iterator["pl.DataFrame"]]
 
 
 @dataclass(frozen=True)
 class Log:
-    """A file that was recognised: how its fields are called, and how to get at its rows."""
+    """A file that was recognised: what its fields are called, and how to get at its rows."""
 
     layout: LogLayout
     raw: Batches
     place: str  # what the number of a row counts: line, row, request
     notes: tuple[str, ...] = ()
-    unfolding: Unfolding | None = None
-    """What was left out and attributed, after a pass over the rows."""
+    unfolding: Unfolding | None = None  # what was left out and attributed, after a pass over the rows
 
 
 class DescribesClients(BadInput):
@@ -76,13 +68,15 @@ class DescribesClients(BadInput):
 
 
 def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
-    """What the file is; an error that names what was found where it is nothing we know."""
+    """The log that a file holds; an error that names what was found where it is none that we know."""
     asked = _LogFile(file, columns, Attribution(by) if by else None)
-    start = first_bytes(file)
-    if start.startswith(sources.PARQUET):
+    if first_bytes(file).startswith(sources.PARQUET):
         return asked.table(TableFile(file))
     lines = text_lines(file)
-    if columns is None and (engine := _engine(file, lines)):
+    engine = engine_of(lines) if columns is None else None
+    if columns is None and engine is None and looks_like_an_engine(lines):
+        engine = engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
+    if engine:
         unfolding, layout = Unfolding(asked.by), engine_layout(engine, asked.by)
         return asked.one_by_one(layout, lambda: engine_rows(sources.numbered_lines(file), unfolding), "line", unfolding)
     if lines[0].lstrip()[0] in "{[":
@@ -141,31 +135,28 @@ class _LogFile:
         if by is None:
             return Log(layout, raw, place) if raw else self.one_by_one(layout, rows, place, Unfolding())
 
-        def told() -> Iterator[tuple[int, Any]]:
+        def with_tenants() -> Iterator[tuple[int, Any]]:
             for number, item in rows():
                 yield number, {**item, _BY[0][0]: by.tenant(item)} if isinstance(item, dict) else item
 
-        return self.one_by_one(layout.moved(tenant=_BY), told, place, Unfolding(by))
+        return self.one_by_one(layout.moved(tenant=_BY), with_tenants, place, Unfolding(by))
 
     def one_by_one(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
         """The log of rows that are made one by one; an error in them names the file."""
 
-        def batches(known: LogLayout) -> "Iterator[pl.DataFrame]":
+        def batches() -> "Iterator[pl.DataFrame]":
             unfolding.restart()
-            made, read = rows(), 0
-            while part := self._next(made):
-                read += len(part)
-                sources.check_rows(read, self.file)
-                yield sources.objects_frame(part, known)
+            left, read = rows(), 0
+            try:
+                while part := list(islice(left, sources.BATCH_LINES)):
+                    read += len(part)
+                    sources.check_rows(read, self.file)
+                    yield sources.objects_frame(part, layout)
+            except BadInput as error:
+                error.where = error.where or named(self.file)
+                raise
 
         return Log(layout, batches, place, unfolding=unfolding)
-
-    def _next(self, made: Iterator[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        try:
-            return list(islice(made, sources.BATCH_LINES))
-        except BadInput as error:
-            error.where = error.where or named(self.file)
-            raise
 
     def exported(self, export: Export, items: Rows, place: str) -> Log:
         """The log of a tool's objects, each of which may hold several requests or none."""
@@ -201,11 +192,11 @@ class _LogFile:
             layout = layout.moved(prefix=())  # lists do not fit in a cell
         if layout.paths("prefix"):
             is_key = not schema[layout.paths("prefix")[0][0]].is_nested()
-            said = None if is_key else table.block_tokens()
-            layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or said)
+            stated = None if is_key else table.block_tokens()
+            layout = replace(layout, prefix_is_key=is_key, block_tokens=layout.block_tokens or stated)
         telling = [name for name in schema if self.by and self.by.tells(name)]
         if self.by is None or any(schema[name].is_nested() for name in telling):
-            return self.log(layout, table.rows, place, table.batches)
+            return self.log(layout, table.rows, place, lambda: table.batches(layout))
         return self.asked_once(layout.moved(tenant=_BY), table, layout.moved(tenant=()), telling)
 
     def asked_once(
@@ -223,26 +214,26 @@ class _LogFile:
             for name, keys in nested.items()
             for key in keys
         }
-        if export:  # of the prompt it matters whether there is one
+        if export:  # it only matters whether there is a prompt
             tokens = pl.col("input").cast(pl.String)
             some = pl.when(tokens.is_null() | tokens.is_in(_NO_TOKENS)).then(tokens).otherwise(pl.lit("1"))
             more[fields.label("input")] = some
         names = [name for name in telling if name not in nested] + [*more]
 
-        @lru_cache(sources.REMEMBERED)
-        def said(*cells: Any) -> tuple[str | None, str | None]:
+        @lru_cache(_REMEMBERED)
+        def tenant_or_reason(*cells: Any) -> tuple[str | None, str | None]:
             item = dict(zip(names, cells, strict=True))
             item |= {name: {key: item[f"{name}.{key}"] for key in keys} for name, keys in nested.items()}
             found = next(iter(unfold(item, Unfolding(by))))
             return (None, found) if isinstance(found, str) else (tenant_in(found), None)
 
-        def batches(_: LogLayout) -> "Iterator[pl.DataFrame]":
+        def batches() -> "Iterator[pl.DataFrame]":
             unfolding.restart()
             if by:
                 by.meet(name for name in table.schema() if not export or name not in BULKY)
             for batch in table.batches(fields, telling):
                 marked = batch.with_columns(**{f"{BESIDE}{name}": column for name, column in more.items()})
-                found = _by_distinct(marked, [f"{BESIDE}{name}" for name in names], said)
+                found = _by_distinct(marked, [f"{BESIDE}{name}" for name in names], tenant_or_reason)
                 left = found["left"].drop_nulls().to_frame().group_by("left", maintain_order=True).len()
                 unfolding.left_out.update(dict(left.iter_rows()))
                 own = [name for name in batch.columns if not name.startswith(BESIDE)]
@@ -262,16 +253,10 @@ def _by_distinct(
         return pl.DataFrame([asked()] * len(batch), schema, orient="row")
     distinct = batch.select(names).unique(maintain_order=True)
     found = pl.DataFrame([asked(*cells) for cells in distinct.iter_rows()], schema, orient="row")
-    told = distinct.hstack(found)
-    return batch.select(names).join(told, on=names, how="left", nulls_equal=True, maintain_order="left").select(*schema)
-
-
-def _engine(file: Path, lines: list[str]) -> str | None:
-    if engine := engine_of(lines):
-        return engine
-    if not looks_like_an_engine(lines):
-        return None
-    return engine_of(line for _, line in islice(sources.numbered_lines(file), _BEFORE_A_REQUEST))
+    answers = distinct.hstack(found)
+    return (
+        batch.select(names).join(answers, on=names, how="left", nulls_equal=True, maintain_order="left").select(*schema)
+    )
 
 
 def first_bytes(file: Path) -> bytes:
@@ -284,10 +269,9 @@ def first_bytes(file: Path) -> bytes:
             raise DescribesClients(where) from None
         raise BadInput("is a folder", where=where, fix="Give one of its files.") from None
     except (OSError, ValueError) as error:
-        guesses = nearest(file.name, TRACES)
-        hint = f"Did you mean the sample {' or '.join(guesses)}?" if guesses else None
-        if isinstance(error, FileNotFoundError) and not guesses:
-            hint = f"Give the path of your log, or a shipped sample: {', '.join(TRACES)}."
+        guesses = " or ".join(nearest(file.name, TRACES))
+        samples = f"Give the path of your log, or a shipped sample: {', '.join(TRACES)}."
+        hint = f"Did you mean the sample {guesses}?" if guesses else samples
         raise BadInput(getattr(error, "strerror", None) or "cannot be opened", where=where, fix=hint) from None
     if not start:
         raise BadInput("is empty", where=where)
@@ -310,10 +294,11 @@ def _json(asked: _LogFile, lines: list[str]) -> Log:
         if export := export_of(inner for item in objects for inner in opened(item)):
             return asked.exported(export, rows, "line")
         if is_result(objects[0]):
-            return _results(asked, [sources.load(line) for line in sources.all_lines(file)])
+            return _results(asked, [sources.load(line) for line in sources.held_lines(file)])
     if len(lines) == 1 and opened(objects[0]) != objects:
         return _document(asked)
-    return asked.log(asked.layout_of_objects(objects), rows, "line", lambda known: sources.line_batches(file, known))
+    layout = asked.layout_of_objects(objects)
+    return asked.log(layout, rows, "line", lambda: sources.line_batches(file, layout))
 
 
 def _document(asked: _LogFile) -> Log:
@@ -349,21 +334,20 @@ def _results(asked: _LogFile, runs: list[Any]) -> Log:
 
 
 def suggested_columns(names: list[str]) -> str:
-    """``columns`` with the names that a file has, where they are usual ones."""
+    """The option ``columns``, filled with those names of a file that are usual ones."""
     there = {spelling(name): name for name in names}
     # A column called input may hold the text as well as its tokens: suggested, not read by.
     found = {name: usual_name(name, there, name) for name in formats.USUAL_NAMES}
     if not any(found.values()):
         return formats.COLUMNS_HELP
     blanks = {"arrival": "TIME", "input": "PROMPT_TOKENS", "output": "ANSWER_TOKENS", "tenant": None}
-    parts = [f"{name}={shorten(told)}" for name, blank in blanks.items() if (told := found[name] or blank)]
+    parts = [f"{name}={shorten(column)}" for name, blank in blanks.items() if (column := found[name] or blank)]
     return option("columns", ",".join(parts))
 
 
 def _unknown(file: Path, what: str, names: list[str]) -> BadInput:
-    found = shorten(", ".join(names), 200) or "none"
     return BadInput(
-        f"not a log we know; its {what}: {found}",
+        f"not a log we know; its {what}: {shorten(', '.join(names), 200) or 'none'}",
         where=named(file),
         fix=f"Say which is what: {suggested_columns(names)}\n  Known without: {formats.KNOWN}",
     )

@@ -15,9 +15,8 @@ stored quantiles puts the mean of all clients 1.5 % above the stored means.
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +43,7 @@ _PART = (
 )
 
 
-@dataclass(frozen=True)
-class ClientLengths:
+class ClientLengths(NamedTuple):
     """A distribution of a count, as points of its cumulative probability."""
 
     probability: Floats
@@ -65,8 +63,7 @@ Fields = dict[str, ClientLengths]
 Windows = list[tuple[float, Fields]]  # of a client: from when on, and how long what is; in order of time
 
 
-@dataclass(frozen=True)
-class Clients:
+class Clients(NamedTuple):
     """The windows of one model's clients in which any request is sent, by client and time; and the lengths."""
 
     model: str
@@ -81,9 +78,13 @@ class Clients:
 
 
 def read_clients(path: Path, model: str | None) -> Clients:
-    """From a table with its lengths beside it, or from ServeGen's folders."""
+    """Read the clients from a table with its lengths beside it, or from ServeGen's folders."""
     if path.is_dir():
-        folder = _model_folder(path, model)
+        folders = {file.parent.name: file.parent for file in path.glob("**/chunk-*-trace.csv")}
+        if not folders:
+            fix = "Give ServeGen's data folder, or a table."
+            raise BadInput("no chunk-N-trace.csv in it", where=named(path), fix=fix)
+        folder = path if path in folders.values() else folders[_chosen(model, sorted(folders), named(path))]
         return _clients(folder.name, _folder_arrivals(folder), _folder_lengths(folder), named(folder))
     table = _table(path, COLUMNS[:3] + COLUMNS[4:6] + ("model",))
     name = _chosen(model, sorted(table["model"].unique().to_list()), named(path))
@@ -111,7 +112,7 @@ def _table(path: Path, needed: tuple[str, ...]) -> "pl.DataFrame":
         most = MOST_ROWS.get()
         first = None if most is None else most + 1
         table = pl.read_parquet(path, n_rows=first) if path.suffix == ".parquet" else pl.read_csv(path, n_rows=first)
-        check_rows(len(table), path, "too many")
+        check_rows(len(table), path)
         if missing := [name for name in needed if name not in table.columns]:
             raise BadInput(f"not a ServeGen table: no column {missing[0]}", where=named(path))
         words = ("model", "family", "field")
@@ -135,17 +136,17 @@ def _clients(model: str, table: "pl.DataFrame", lengths: dict[tuple[int, float],
         shown = shorten(str(odd.select("family", "p1", "rate_rps").row(0)), 100)
         raise BadInput(f"a window with family, shape, rate = {shown}: expected {' or '.join(FAMILIES)}", where=where)
     number = {int(client): index for index, client in enumerate(ids)}
-    told = {
+    usable_lengths = {
         when: fields
         for when, fields in lengths.items()
         if "output_tokens" in fields and ("input_tokens" in fields or "text_tokens" in fields)
     }
-    if not told:
+    if not usable_lengths:
         raise BadInput(f"no lengths for any client of {shorten(model)}", where=where)
-    windows: dict[int, Windows] = {number[client]: [] for client, _ in told if client in number}
-    for (client, start_s), fields in told.items():
+    windows: dict[int, Windows] = {}
+    for (client, start_s), fields in usable_lengths.items():
         if client in number:
-            windows[number[client]].append((start_s, fields))
+            windows.setdefault(number[client], []).append((start_s, fields))
     return Clients(
         model,
         tuple(f"client {int(client)}" for client in ids),
@@ -174,16 +175,6 @@ def _table_lengths(path: Path, model: str) -> dict[tuple[int, float], Fields]:
     return windows
 
 
-def _model_folder(path: Path, model: str | None) -> Path:
-    """The folder given, or the one of that model inside it."""
-    if any(path.glob("chunk-*-trace.csv")):
-        return path
-    found = {file.parent.name: file.parent for file in path.glob("**/chunk-*-trace.csv")}
-    if not found:
-        raise BadInput("no chunk-N-trace.csv in it", where=named(path), fix="Give ServeGen's data folder, or a table.")
-    return found[_chosen(model, sorted(found), named(path))]
-
-
 def _client_of(file: Path) -> int:
     number = re.match(r"chunk-(\d{1,9})-", file.name)
     if number is None:
@@ -209,10 +200,10 @@ def _folder_lengths(folder: Path) -> dict[tuple[int, float], Fields]:
         client = _client_of(file)
         try:
             for start, fields in json.loads(file.read_text()).items():
-                told = {name: text.strip("{ }") for name, text in fields.items() if name != "reason_ratio"}
+                texts = {name: text.strip("{ }") for name, text in fields.items() if name != "reason_ratio"}
                 # An empty distribution: the client sent nothing in that window.
-                if all(told.values()):
-                    windows[client, float(start)] = {name: _probabilities(text) for name, text in told.items()}
+                if all(texts.values()):
+                    windows[client, float(start)] = {name: _probabilities(text) for name, text in texts.items()}
         except (ValueError, AttributeError, TypeError, OSError, RecursionError) as error:
             said = shorten(str(error), 100)
             raise BadInput(f"not a ServeGen dataset: {said}", where=named(file)) from None
@@ -258,14 +249,14 @@ def servegen_trace(
     inputs, outputs, borrowed = _lengths(clients, window, rng)
     sender = clients.client[window]
     present, tenant = np.unique(sender, return_inverse=True)
-    told = f"; {borrowed} of {len(present)} clients with lengths of the others" if borrowed else ""
+    note = f"; {borrowed} of {len(present)} clients with lengths of the others" if borrowed else ""
     return make_trace(
         arrival,
         inputs,
         outputs,
         tenant=tenant.astype(np.int32),
         tenants=tuple(clients.names[client] for client in present),
-        source=f"drawn from ServeGen {clients.model}, {start_s:,.0f} to {end:,.0f} s{told}",
+        source=f"drawn from ServeGen {clients.model}, {start_s:,.0f} to {end:,.0f} s{note}",
     )
 
 
@@ -343,17 +334,15 @@ def _lengths(
 
 
 def _at(windows: Windows, time: float) -> Fields:
-    """The last that began by then; the first where none had."""
-    begun = [fields for start, fields in windows if start <= time]
-    return begun[-1] if begun else windows[0][1]
+    """The last window that began by then, or the first where none had."""
+    return [fields for place, (start, fields) in enumerate(windows) if start <= time or place == 0][-1]
 
 
 def _borrowed(
     clients: Clients, weight: dict[int, float], time: float, start: int, many: int, rng: np.random.Generator
 ) -> list[tuple[slice, Fields]]:
-    """Each request like one of another client, the busier the likelier."""
-    donors = list(weight)
-    shares = np.array([weight[donor] for donor in donors])
+    """Draw each request like one of another client; a busier client is more likely."""
+    donors, shares = list(weight), np.array(list(weight.values()))
     shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(donors), 1 / len(donors))
     drawn = rng.multinomial(many, shares)
     order = rng.permutation(np.flatnonzero(drawn))

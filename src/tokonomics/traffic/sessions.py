@@ -1,15 +1,16 @@
 """The sessions of a log: who waited for whose answer, and what conversations and jobs are like.
 
-By the ids of those that a request waits for, where the log has them. By a session and times otherwise: a request waits
-for those of its session that were answered when it came; where the log does not say when that was, for the one before
-it; a request without a session is of that of those it waits for. A pause is as the log says, else from the last of
-those answers to the request. Where the log does not say how long answers took, they are in the pauses, which is said.
-An id that is not in the log, or of a later request, is no wait.
+Where the log has ids of the requests that one waits for, they decide; an id that is not in the log, or of a later
+request, is ignored. Otherwise a request waits for those of its session that were answered when it came, or for the one
+before it where the log does not say when that was. A request without a session belongs to that of the requests it
+waits for. A pause is as the log says, else the time from the last of those answers to the request. Where the log does
+not say how long answers took, pauses include them, which a note says.
 
-Summed up are turns, pauses, how prompts grow, and what a cache without limit would find. A turn's number is one more
+The summary has turns, pauses, how prompts grow, and what a cache without limit would find. A turn's number is one more
 than the largest of those it waits for: branches of one answer have the same.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,14 +32,13 @@ GROWING = (
 )
 _NOBODY = ("", "-1", "null", "none", "None")
 _SMALLEST_BLOCK, _BLOCKS_A_REQUEST = 16, 256
-"""The block of vLLM, or larger where prompts are long: on average so many a request keep a long log within memory."""
+"""The block of vLLM, or larger where prompts are long: this average number a request keeps a long log within memory."""
 
 
 class FoundTurns(NamedTuple):
-    """Of requests in order of arrival, and what to know about them."""
+    """The turns of requests in order of arrival, and notes on them."""
 
-    turns: Turns | None
-    """None where no request waits for another."""
+    turns: Turns | None  # None where no request waits for another
     notes: list[str]
 
 
@@ -63,13 +63,13 @@ def turns_of(rows: "pl.DataFrame") -> FoundTurns:
     rows, arrival = rows[order], arrival[order]
     ended = _ends(rows, arrival)
     waits, unknown = _by_id(rows) if by_id else (_NO_WAITS, 0)
-    notes = [
-        f"{plural(unknown, 'request')} waiting for ids that are not in the log before them: taken as sent by themselves"
-    ]
-    notes = notes if unknown else []
+    notes = []
+    if unknown:
+        waiting = f"{plural(unknown, 'request')} waiting for ids that are not in the log before them"
+        notes.append(f"{waiting}: taken as sent by themselves")
     session = None
     if "session" in there:
-        session = _joined(_numbers(rows["session"]), _told(rows["session"]), waits)
+        session = _sessions(rows["session"], waits)
         waits = waits if len(waits.child) else _by_time(session, arrival, ended)
         kept = session[waits.child] == session[waits.parent]
         waits = _Waits(waits.child[kept], waits.parent[kept])
@@ -79,43 +79,38 @@ def turns_of(rows: "pl.DataFrame") -> FoundTurns:
     pause, measured = _pauses(rows, turns, arrival, ended)
     if not measured:
         notes.append("the log does not say how long answers took: pauses between turns include them")
-    return FoundTurns(Turns(turns.waits_for, turns.starts, pause, turns.session), notes)
-
-
-def _numbers(names: "pl.Series") -> NDArray[np.int64]:
-    """Sessions numbered by their first request; a request without one is its own."""
-    import polars as pl
-
-    alone = pl.Series(np.arange(len(names))).cast(pl.String) + "\x01"
-    filled = names.to_frame("name").select(pl.coalesce(pl.col("name").replace("", None), alone)).to_series()
-    return _by_first(filled.to_numpy().astype(str))
+    return FoundTurns(replace(turns, pause_s=pause), notes)
 
 
 def _by_first(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Equal values under one number, numbered by where they first stand."""
+    """A number for each value, in the order in which values first occur."""
     _, first, number = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[number]
 
 
-def _told(names: "pl.Series") -> NDArray[np.bool_]:
-    """Which requests say of what session they are."""
-    return (names.fill_null("") != "").to_numpy()
+def _sessions(names: "pl.Series", waits: _Waits) -> NDArray[np.int64]:
+    """Sessions numbered by their first request.
 
+    A request without a session belongs to that of the one it waits for, else of the one that waits for it, else it is
+    one of its own.
+    """
+    import polars as pl
 
-def _joined(session: NDArray[np.int64], told: NDArray[np.bool_], waits: _Waits) -> NDArray[np.int64]:
-    """Sessions, where requests that name none are of the one they wait for, else of the one that waits for them."""
-    if told.all() or not len(waits.child):
+    alone = pl.Series(np.arange(len(names))).cast(pl.String) + "\x01"
+    filled = names.to_frame("name").select(pl.coalesce(pl.col("name").replace("", None), alone)).to_series()
+    session, has_one = _by_first(filled.to_numpy().astype(str)), (names.fill_null("") != "").to_numpy()
+    if has_one.all() or not len(waits.child):
         return session
     child, parent = waits
-    neither = ~told[child] & ~told[parent]
+    neither = ~has_one[child] & ~has_one[parent]
     group = _groups(_Waits(child[neither], parent[neither]), len(session))
-    below, above = ~told[child] & told[parent], told[child] & ~told[parent]
+    below, above = ~has_one[child] & has_one[parent], has_one[child] & ~has_one[parent]
     of_group = session[np.unique(group, return_index=True)[1]]
     found, first = np.unique(np.concatenate([group[child[below]], group[parent[above]]]), return_index=True)
     of_group[found] = np.concatenate([session[parent[below]], session[child[above]]])[first]
-    return _by_first(np.where(told, session, of_group[group]))
+    return _by_first(np.where(has_one, session, of_group[group]))
 
 
 def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
@@ -124,8 +119,8 @@ def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
     if "took" in rows.columns:
         ended = arrival + rows["took"].fill_null(np.nan).to_numpy()
     if "ended" in rows.columns:
-        told = rows["ended"].fill_null(np.nan).to_numpy()
-        ended = np.where(np.isnan(ended), told, ended)
+        logged = rows["ended"].fill_null(np.nan).to_numpy()
+        ended = np.where(np.isnan(ended), logged, ended)
     return np.where(ended >= arrival, ended, np.nan)
 
 
@@ -199,9 +194,9 @@ def _pauses(rows: "pl.DataFrame", turns: Turns, arrival: Floats, ended: Floats) 
     unmeasured = np.zeros(len(rows), bool)
     unmeasured[waiting] = np.logical_or.reduceat(np.isnan(ended)[turns.waits_for], turns.starts[waiting])
     if "pause" in rows.columns:
-        told = rows["pause"].fill_null(np.nan).to_numpy()
-        given = ~turns.roots & np.isfinite(told) & (told >= 0)
-        pause, unmeasured = np.where(given, told, pause), unmeasured & ~given
+        logged = rows["pause"].fill_null(np.nan).to_numpy()
+        given = ~turns.roots & np.isfinite(logged) & (logged >= 0)
+        pause, unmeasured = np.where(given, logged, pause), unmeasured & ~given
     return pause, not unmeasured.any()
 
 
@@ -272,8 +267,7 @@ class SessionSummary(Noun):
     """Conversations or jobs of a trace."""
 
     sessions: int
-    turns: SessionSpread
-    """Requests a session."""
+    turns: SessionSpread  # requests a session
     pause_s: SessionSpread | None
     """Between an answer and the next request; None where every session has one request."""
     growth_tokens: float | None
@@ -284,25 +278,23 @@ class SessionSummary(Noun):
 
 
 def session_spread(values: NDArray[Any]) -> SessionSpread:
-    """Of at least one value."""
+    """The mean and percentiles of at least one value."""
     found = np.percentile(values, PERCENTILES, method="inverted_cdf")
     cuts = {f"p{rank}": float(cut) for rank, cut in zip(PERCENTILES, found, strict=True)}
     return SessionSpread(mean=float(values.mean()), **cuts)
 
 
 class LogPace(Noun):
-    """How fast a log of sessions is: once as many end as begin, and over all its time, while it fills and drains."""
+    """The rates of a log of sessions: in its steady state, and over all its time, while it fills and drains."""
 
     sessions_per_s: float
     requests_per_session: float
-    requests_per_s: float
-    """Once as many sessions end as begin."""
-    requests_per_s_over_all: float
-    """From its first request to its last."""
+    requests_per_s: float  # once as many sessions end as begin
+    requests_per_s_over_all: float  # from its first request to its last
 
 
 def log_pace(trace: Trace) -> LogPace | None:
-    """None where the log has no sessions, or lasts no time."""
+    """The rates of a log; None where it has no sessions, or lasts no time."""
     if trace.turns is None or trace.duration_s <= 0:
         return None
     turns = len(trace) / trace.turns.sessions
@@ -326,7 +318,7 @@ def turn_groups(numbers: Counts) -> list[tuple[int, int, NDArray[np.intp]]]:
 
 
 def summarize_sessions(trace: Trace) -> SessionSummary | None:
-    """None where no request waits for another."""
+    """The sessions of a trace; None where no request waits for another."""
     turns = trace.turns
     if turns is None or not len(turns.waits_for):
         return None

@@ -27,22 +27,17 @@ Seconds = Annotated[float, Field(gt=0, le=1e6)]
 class Latency(StrEnum):
     """What a user waits for."""
 
-    ttft = "ttft"
-    """The first token, from the request's arrival."""
-    tpot = "tpot"
-    """Each token after the first, in the mean over one answer."""
-    e2e = "e2e"
-    """The last token, from the request's arrival."""
-    job = "job"
-    """The last answer of a session, from when its first request is sent: tools and pauses are in it."""
+    ttft = "ttft"  # the first token, from the request's arrival
+    tpot = "tpot"  # each token after the first, in the mean over one answer
+    e2e = "e2e"  # the last token, from the request's arrival
+    job = "job"  # the last answer of a session, from when its first request is sent: with tools and pauses
 
 
 class Slo(Noun):
     """One line of a service level objective."""
 
     latency: Latency
-    statistic: str
-    """A percentile over requests (p50, p90, p95, p99) or their mean."""
+    statistic: str  # a percentile over requests (p50, p90, p95, p99) or their mean
     seconds: Seconds
 
     def __str__(self) -> str:
@@ -99,13 +94,11 @@ class ServiceClass(Noun):
     """Requests that are treated alike and judged by the same targets."""
 
     name: str
-    tenants: tuple[str, ...] = ()
-    """Names, or patterns with * and ?."""
+    tenants: tuple[str, ...] = ()  # names, or patterns with * and ?
     share: float | None = None
     """Of the requests that no class names by tenant; None, without tenants: all that are left."""
     slos: tuple[Slo, ...] = ()
-    priority: int = 0
-    """Smaller is more urgent, as in vLLM."""
+    priority: int = 0  # smaller is more urgent, as in vLLM
     max_wait_s: float | None = None
     max_queue: int | None = None
     shed: float | None = None
@@ -120,9 +113,8 @@ def parse_classes(texts: Sequence[str], slos: Sequence[Slo] = ()) -> tuple[Servi
     """The classes, each checked and all together; ``slos`` are those of a class that names none."""
     found = [_parse(text, tuple(slos)) for text in texts]
     names = [one.name for one in found]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadInput(f"'{shorten(twice)}' is given twice", field="classes")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"'{shorten(twice[0])}' is given twice", field="classes")
     if len(found) > _MOST:
         raise BadInput(f"at most {_MOST} classes, got {len(found)}", field="classes")
     rest = [one.name for one in found if one.takes_the_rest]

@@ -42,10 +42,9 @@ JSON, once parsed, takes up to 25 times its text (measured on empty lists): a sm
 """
 ROW = "row"
 _INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
-REMEMBERED = 200_000  # of what was said of rows that are alike
 BESIDE = "\x02"  # before the name of a column that is no field of a request
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
-"""Rows of one file that are read, where files come from strangers; None: all. A small file can unfold into billions."""
+"""The most rows that are read of a stranger's file, since a small one can unfold into billions; None: no limit."""
 PARQUET = b"PAR1"  # how such a file begins
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
 _DAMAGED = "It is damaged or not whole: copy or export it anew, or write it as CSV or JSON lines."
@@ -56,23 +55,24 @@ class TooManyRows(BadInput):
     """More than ``MOST_ROWS``."""
 
 
-def check_rows(rows: int, path: Path, counted: str = "") -> None:
-    """Refuse a file of more rows than may be read."""
+def check_rows(rows: int, path: Path, *, is_total: bool = False) -> None:
+    """Refuse a file with more rows than may be read; ``is_total``: these are all of its rows."""
     most = MOST_ROWS.get()
     if most is not None and rows > most:
-        said = f"has {counted or f'{rows:,}'} rows; {most:,} are taken here"
-        raise TooManyRows(said, where=named(path), fix="Use the command line for larger files.")
+        counted = f"{rows:,}" if is_total else f"more than {most:,}"
+        fix = "Use the command line for larger files."
+        raise TooManyRows(f"has {counted} rows; {most:,} are read here", where=named(path), fix=fix)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        return opened.read(4)
 
 
 def is_packed(path: Path) -> bool:
     """Whether a file is gzip or zstd, by its first bytes."""
-    with readable(path), path.open("rb") as opened:
-        return opened.read(4).startswith(_PACKED)
-
-
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as opened:
-        return opened.read(4) == PARQUET
+    with readable(path):
+        return _first_bytes(path).startswith(_PACKED)
 
 
 def most_unpacked(packed_bytes: int) -> int:
@@ -81,9 +81,9 @@ def most_unpacked(packed_bytes: int) -> int:
 
 
 def refuse_bomb(path: Path) -> None:
-    """A packed file with a line that is out of all proportion: no log, and more than memory may hold.
+    """Refuse a gzip file with a line out of all proportion: it is no log, and memory may not hold it.
 
-    Of a stranger's file every line is looked at, of one's own the first.
+    Every line of a stranger's file is checked, but only the first of one's own.
     """
     with readable(path), path.open("rb") as opened:
         if opened.read(2) != _PACKED[0]:
@@ -100,15 +100,15 @@ def refuse_bomb(path: Path) -> None:
 
 
 def _counted(
-    path: Path, table: "pl.LazyFrame", rows: int, chunk: int, known: int | None = None
+    path: Path, table: "pl.LazyFrame", chunk: int, rows: int = 0, known: int | None = None
 ) -> "Iterator[pl.DataFrame]":
-    """The batches of a table whose first ``rows`` rows have been read before, and which is known to have so many.
+    """The batches of a table, after ``rows`` rows that were read before; ``known`` is how many there should be.
 
-    Where a thread of polars panics on a damaged file, its batches may just end.
+    When a thread of polars panics on a damaged file, the batches may simply end early.
     """
     for batch in table.collect_batches(chunk_size=chunk, maintain_order=True, lazy=True):
         rows += len(batch)
-        check_rows(rows, path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+        check_rows(rows, path)
         yield batch
     if known is not None and rows < known:
         said = f"cannot be read: it is damaged after row {rows:,} of {known:,}"
@@ -122,30 +122,30 @@ def named(path: Path | str) -> str:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Whatever the parser or the disk says against the file, as one message."""
+    """Turn whatever the parser or the disk says against the file into one message."""
     import polars as pl
 
     try:
-        with without_panics() if _is_parquet(path) else nullcontext():
+        with without_panics() if _first_bytes(path) == PARQUET else nullcontext():
             yield
     except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
-        # What the disk refuses has a number; all else is in the file.
-        fix = None if getattr(error, "errno", None) else _DAMAGED
+        fix = None if getattr(error, "errno", None) else _DAMAGED  # only errors of the disk have a number
         raise BadInput(f"cannot be read: {said}", where=named(path), fix=fix) from None
 
 
 def _scan(path: Path | io.BytesIO, separator: str | None, rows: int = 0, **lines: Any) -> "pl.LazyFrame":
     """A table of text with a separator, else of parquet; its first column is the place of each row.
 
-    Places are lines, the header being line 1, or rows. A quoted field that spans lines counts as one.
+    Places are lines, where the header is line 1, or rows. A quoted field that spans lines counts as one.
     """
     import polars as pl
 
     if separator is None:
         return pl.scan_parquet(path, row_index_name=_INDEX, row_index_offset=rows + 1, glob=False)
-    told: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": rows + 2, "separator": separator} | lines
-    return pl.scan_csv(path, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy", glob=False, **told)
+    options: dict[str, Any] = {"row_index_name": _INDEX, "row_index_offset": rows + 2, "separator": separator} | lines
+    options |= {"infer_schema": False, "truncate_ragged_lines": True, "encoding": "utf8-lossy", "glob": False}
+    return pl.scan_csv(path, **options)
 
 
 def _lines(path: Path) -> "pl.LazyFrame":
@@ -154,12 +154,47 @@ def _lines(path: Path) -> "pl.LazyFrame":
     return _scan(path, "\x01", row_index_name=ROW, row_index_offset=1, **plain)
 
 
+def _filled_lines(path: Path, chunk: int = BATCH_LINES) -> "Iterator[pl.DataFrame]":
+    """The lines that are not blank, with their numbers, in batches."""
+    import polars as pl
+
+    with readable(path):
+        for batch in _counted(path, _lines(path), chunk):
+            yield batch.filter(pl.col("line").is_not_null() & (pl.col("line").str.strip_chars() != ""))
+
+
 def head(path: Path) -> list[str]:
-    """The first lines that hold something."""
+    """The first lines that are not blank."""
     with readable(path):
         table = _lines(path).head(HEAD_LINES).collect()
     lines: Iterable[str | None] = table["line"] if "line" in table.columns else []
     return [line for line in lines if line and line.strip()]
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Every line that is not blank, with its number."""
+    for batch in _filled_lines(path):
+        yield from batch.select(ROW, "line").iter_rows()
+
+
+def held_lines(path: Path) -> list[str]:
+    """Every line that is not blank, of a file small enough to be held in memory."""
+    size, most, lines = 0, LARGEST_DOCUMENT, list[str]()
+    if is_packed(path):
+        most = min(most, most_unpacked(path.stat().st_size))
+    for batch in _filled_lines(path):
+        size += int(batch["line"].str.len_bytes().sum())
+        if size > most:
+            what = f"a JSON document of more than {most / 1e6:,.0f} MB"
+            raise BadInput(what, where=named(path), fix="Write it as JSON lines.")
+        lines.extend(batch["line"])
+    return lines
+
+
+def document(path: Path) -> Any:
+    """A whole JSON document; None where the file is none."""
+    value = load("\n".join(held_lines(path)))
+    return None if isinstance(value, NotJson) else value
 
 
 @dataclass(frozen=True)
@@ -171,24 +206,21 @@ class TableFile:
 
     def schema(self) -> "dict[str, pl.DataType]":
         """Its columns and their types."""
-        import polars as pl
-
         with readable(self.path):
-            table = _scan(self.path, self.separator)
-            if self.separator is None and MOST_ROWS.get() is not None:
-                check_rows(table.select(pl.len()).collect().item(), self.path)
-            return dict(list(table.collect_schema().items())[1:])
+            if MOST_ROWS.get() is not None:
+                check_rows(self._length() or 0, self.path, is_total=True)
+            return dict(list(_scan(self.path, self.separator).collect_schema().items())[1:])
 
     def first_rows(self, rows: int) -> list[dict[str, Any]]:
         with readable(self.path):
             return _scan(self.path, self.separator).head(rows).collect().drop(_INDEX).to_dicts()
 
     def rows(self, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows as objects with their places, but for some columns."""
+        """The rows as objects with their places, without some columns."""
         with readable(self.path):
             table = _scan(self.path, self.separator)
             names = [name for name in table.collect_schema().names() if name not in without]
-            for batch in _counted(self.path, table.select(names), 0, BATCH_LINES, self._length()):
+            for batch in _counted(self.path, table.select(names), BATCH_LINES, known=self._length()):
                 for item in batch.iter_rows(named=True):
                     yield item.pop(_INDEX), item
 
@@ -200,15 +232,15 @@ class TableFile:
             if self.separator is not None and _has_a_row_a_line(self.path):
                 yield from self._blocks(fields, self.separator)
             elif self.separator is not None:
-                yield from _counted(self.path, table.select(fields), 0, BATCH_ROWS)
+                yield from _counted(self.path, table.select(fields), BATCH_ROWS)
             else:
                 rows = self._length() or 0
                 for start in range(0, max(rows, 1), SLICE_ROWS):
                     part = table.slice(start, SLICE_ROWS).select(fields)
-                    yield from _counted(self.path, part, start, BATCH_ROWS, min(start + SLICE_ROWS, rows))
+                    yield from _counted(self.path, part, BATCH_ROWS, start, min(start + SLICE_ROWS, rows))
 
     def _blocks(self, fields: "list[pl.Expr]", separator: str) -> "Iterator[pl.DataFrame]":
-        """A block of lines at a time: of a file that it is given by name, polars reads far ahead of its reader."""
+        """Read a block of lines at a time, because polars reads far ahead in a file that it opens itself."""
         rows = 0
         with self.path.open("rb") as opened:
             header = opened.readline()
@@ -216,17 +248,17 @@ class TableFile:
                 lines = io.BytesIO(header + block + opened.readline())
                 batch = _scan(lines, separator, rows).select(fields).collect()
                 rows += len(batch)
-                check_rows(rows, self.path, f"more than {MOST_ROWS.get():,}" if MOST_ROWS.get() else "")
+                check_rows(rows, self.path)
                 yield batch
 
     def _length(self) -> int | None:
-        """How many rows it says it has."""
+        """The number of rows that a parquet file says it has."""
         import polars as pl
 
         return None if self.separator else int(_scan(self.path, None).select(pl.len()).collect().item())
 
     def block_tokens(self) -> int | None:
-        """What our own files say about themselves."""
+        """The size of a block, which our own parquet files state."""
         import polars as pl
 
         with readable(self.path):
@@ -269,24 +301,12 @@ def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayo
 
 
 def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
-    """JSON lines; blank ones are no rows."""
-    import polars as pl
-
+    """The fields of JSON lines, in batches; blank lines are no rows."""
     first = head(path)
     mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
-    many = min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)
-    with readable(path):
-        for batch in _counted(path, _lines(path), 0, many):
-            filled = batch.filter(pl.col("line").is_not_null() & (pl.col("line").str.strip_chars() != ""))
-            if len(filled):
-                yield _parsed(filled, layout)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line that holds something, with its number."""
-    with readable(path):
-        for batch in _counted(path, _lines(path), 0, BATCH_LINES):
-            yield from ((place, line) for place, line in batch.select(ROW, "line").iter_rows() if line and line.strip())
+    for batch in _filled_lines(path, min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)):
+        if len(batch):
+            yield _parsed(batch, layout)
 
 
 def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
@@ -382,10 +402,8 @@ def _text(value: Any) -> str | None:
         return value.encode("utf-8", "replace").decode()
     if value is None:
         return None
-    if type(value) is int:
-        return str(value)
     # Cells of parquet may be dates and decimals.
-    return json.dumps(value) if isinstance(value, bool | int | float | list | dict) else str(value)
+    return json.dumps(value) if isinstance(value, bool | float | list | dict) else str(value)
 
 
 def _ids(value: Any) -> list[int | None] | None:
@@ -404,29 +422,3 @@ def _ids(value: Any) -> list[int | None] | None:
             digest = hashlib.blake2b(str(block).encode("utf-8", "replace"), digest_size=8).digest()
             numbers.append(int.from_bytes(digest, "little", signed=True))
     return numbers
-
-
-def all_lines(path: Path) -> list[str]:
-    """Every line that holds something, of a file small enough to be held."""
-    return [line for batch in _held(path) for line in batch]
-
-
-def document(path: Path) -> Any:
-    """A whole JSON document, or None where the file is none."""
-    value = load("\n".join(batch.str.join("\n").item() for batch in _held(path)))
-    return None if isinstance(value, NotJson) else value
-
-
-def _held(path: Path) -> "Iterator[pl.Series]":
-    """Lines that hold something, in batches, as long as all of them can be held."""
-    size, most = 0, LARGEST_DOCUMENT
-    if is_packed(path):
-        most = min(most, most_unpacked(path.stat().st_size))
-    with readable(path):
-        for batch in _counted(path, _lines(path), 0, BATCH_LINES):
-            line = batch["line"]
-            size += int(line.str.len_bytes().sum())
-            if size > most:
-                told = f"a JSON document of more than {most / 1e6:,.0f} MB"
-                raise BadInput(told, where=named(path), fix="Write it as JSON lines.")
-            yield line.filter(line.is_not_null() & (line.str.strip_chars() != ""))

@@ -1,11 +1,10 @@
-"""What a trace is like: how fast, how bursty, how long, how much shared, and what the quiet hours cost.
+"""Describes a trace: how fast, how bursty, how long, how much shared, and what the quiet hours cost.
 
 Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory:
-what is kept grows with the number of tenants and of different lengths. Of the prefix structure, as much is replayed as
-can be held, which is said.
-Burstiness is the coefficient of variation of the gaps (of all, and of neighbours), the fullest window ÷ the mean, and
-the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse is a replay through caches of some sizes
-(``prefix_reuse``).
+memory grows with the number of tenants and of different lengths. As much of the prefix structure is replayed as memory
+holds, which a note says. Burstiness is the coefficient of variation of the gaps (of all, and of neighbours), the
+fullest window ÷ the mean, and the variance ÷ mean of the counts of windows (1 for a Poisson process). Reuse is a replay
+through caches of some sizes (``prefix_reuse``).
 """
 
 import math
@@ -25,7 +24,6 @@ from tokonomics.traffic.tally import (
     LADDER_S,
     Bins,
     PaidBy,
-    Sums,
     Tally,
     TenantSums,
     Values,
@@ -45,12 +43,10 @@ if TYPE_CHECKING:
 WINDOWS_S = (1, 10, 60)
 CACHES_TOKENS = (100_000, 1_000_000, 10_000_000)
 """From the KV cache of one small GPU to the memory of a host, in tokens of a model such as Llama-3.1-8B."""
-MOST_REPLAYED = 20_000_000
-"""Requests and blocks they list whose reuse is replayed: these must be held, which takes some hundred MB."""
+MOST_REPLAYED = 20_000_000  # requests and blocks whose reuse is replayed: they take some hundred MB
 DAY_S, WEEK_S = 86400, 604800
 _OLDEST_DATE_S = 946_684_800  # 2000-01-01: a clock that shows more counts seconds since 1970
-_HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600
-"""Idle time of two days is looked at by the hour, of ten minutes by the minute, of less by the second."""
+_HOURS_FROM_S, _MINUTES_FROM_S = 2 * DAY_S, 600  # traces from which idle time is looked at by the hour, by the minute
 _CURVE_BINS = 400
 _TOP_TENANTS = 10
 _PART = 1_000_000
@@ -61,7 +57,7 @@ _HISTOGRAM_EDGES = np.unique(np.concatenate([[0], np.rint(2 ** np.arange(0, 27.0
 
 
 class Share(Noun):
-    """A part of a histogram: values from ``low`` to below ``high``, and how many."""
+    """A bar of a histogram: how many values lie from ``low`` to below ``high``."""
 
     low: float
     high: float
@@ -85,15 +81,14 @@ class Peak(Noun):
     """The fullest window of one width."""
 
     window_s: int
-    rate: float
-    """Requests a second."""
+    rate: float  # requests a second
     over_mean: float
     dispersion: float | None
     """Variance ÷ mean of the requests in a window; None for fewer than ten windows."""
 
 
 class Reuse(Noun):
-    """What a cache of so many tokens (None: without limit) would spare."""
+    """The share of prompt tokens that a cache of this size (None: without limit) would find."""
 
     cache_tokens: int | None
     share_of_input: float
@@ -115,23 +110,18 @@ class RateBin(Noun):
 
 
 class Idle(Noun):
-    """What capacity costs while nobody uses it: of one machine, and of as many as the fullest window needs.
+    """What unused capacity costs: of one machine, and of as many as the fullest window needs.
 
     Tokens, prompt and answer alike, count in the window in which their request arrives, and nothing waits for the next
-    one: a first estimate, which needs only a throughput and a price. Latency and queues are the simulator's.
+    one: a first estimate, which needs only a throughput and a price. The simulator knows of latency and queues.
     """
 
-    tokens_per_second: float
-    """Of one machine, as given."""
-    usd_per_hour: float
-    """Of one machine, as given."""
+    tokens_per_second: float  # of one machine, as given
+    usd_per_hour: float  # of one machine, as given
     window_s: int
-    enough: float
-    """Share of the windows in which one machine does."""
-    idle: float
-    """Share of one machine's capacity that is not used."""
-    overflow: float
-    """Share of the tokens that are beyond one machine."""
+    enough: float  # share of the windows in which one machine is enough
+    idle: float  # share of one machine's capacity that is not used
+    overflow: float  # share of the tokens that are beyond one machine
     idle_usd_per_day: float
     machines_for_peak: int
     idle_for_peak: float
@@ -157,8 +147,7 @@ class TraceSummary(Noun):
     local_cv: float | None
     """The same from neighbouring gaps only: 0 even, 1 Poisson, above it bursts, whatever the time of day."""
     gaps: tuple[Share, ...]
-    same_time: float
-    """Share of requests with the same time as the one before."""
+    same_time: float  # share of requests with the same time as the one before
     clock_step_s: float | None
     """Where times come in steps too coarse to see burstiness within them."""
     out_of_order: int
@@ -166,20 +155,16 @@ class TraceSummary(Noun):
     output: LengthSummary
     input_per_output: float | None
     """Prompt tokens for each answer token; None where nothing is answered."""
-    tokens_per_second: float
-    """Prompts and answers, mean over the span."""
+    tokens_per_second: float  # prompts and answers, mean over the span
     peak_minute_over_mean: float | None
     """Tokens in the fullest minute ÷ the mean; None for less than ten minutes or where bins are wider."""
     reuse: tuple[Reuse, ...] = ()
-    sessions: SessionSummary | None = None
-    """Of logs that say who waits for whose answer."""
+    sessions: SessionSummary | None = None  # of logs that say who waits for whose answer
     block_tokens: int | None = None
     tenants: tuple[TenantShare, ...] = ()
     tenant_count: int = 0
-    by: tuple[PaidBy, ...] = ()
-    """For each label that was asked for."""
-    usd: float | None = None
-    """What the log says all requests cost."""
+    by: tuple[PaidBy, ...] = ()  # for each label that was asked for
+    usd: float | None = None  # what all requests cost, as the log says
     bin_s: int
     curve: tuple[RateBin, ...]
     by_hour: tuple[float, ...] = ()
@@ -197,11 +182,10 @@ def summarize(
     by: Sequence[str] = (),
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
-    """Read all of it once; a log that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
+    """Read a log once; one that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
-    With the capacity and the price of one machine also what its idle time costs. ``by`` are the labels that the
-    tenants were named by, which are summed up one by one. ``on_rows`` hears after every batch
-    how many rows were read so far.
+    With the capacity and the price of one machine, the idle time is priced too. ``by`` are the labels that tenants
+    are named by; each is summed up. ``on_rows`` is called after every batch with the number of rows read so far.
     """
     if (tokens_per_second is None) != (usd_per_hour is None):
         missing = "machine_usd_per_hour" if usd_per_hour is None else "machine_tokens_per_second"
@@ -230,7 +214,7 @@ def summarize(
     if not tally.requests:
         raise BadInput("has no requests", where=name)
     tally.finish()
-    tenants = counted.by_name()
+    tenants = counted.ranked()
     known: dict[str, Any] = {"source": name}
     notes: list[str] = []
     if not isinstance(source, Trace):
@@ -239,14 +223,14 @@ def summarize(
         known |= {"format": source.format, "bad_rows": found.count, "first_problems": tuple(found.first)}
         notes += found.notes
     if tally.late:
-        late = plural(tally.late, "row")
-        notes.append(f"{late} came too late to be put in order: gaps and peaks take them as arriving then")
+        notes.append(
+            f"{plural(tally.late, 'row')} came too late to be put in order: gaps and peaks take them as arriving then"
+        )
     if tokens_per_second is not None and usd_per_hour is not None:
         known["idle"] = _idle_cost(tally.bins, tally.duration_s, tokens_per_second, usd_per_hour)
-    if isinstance(source, Trace):
-        replayed: Trace | None = source
-    else:
-        replayed = source.read(MOST_REPLAYED) if shared or in_sessions else None
+    replayed = source if isinstance(source, Trace) else None
+    if not isinstance(source, Trace) and (shared or in_sessions):
+        replayed = source.read(MOST_REPLAYED)
         notes += [note for note in source.problems.notes if note not in notes]
     if replayed is not None:
         if len(replayed) < tally.requests:
@@ -280,7 +264,7 @@ def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
         yield pl.DataFrame(columns)
 
 
-def _summary(tally: Tally, tenants: dict[str, Sums], **known: Any) -> TraceSummary:
+def _summary(tally: Tally, tenants: "pl.DataFrame", **known: Any) -> TraceSummary:
     span, requests = tally.duration_s, tally.requests
     rate = (requests - 1) / span if span > 0 else 0.0
     clock = _clock_step(tally, span)
@@ -319,8 +303,8 @@ def _summary(tally: Tally, tenants: dict[str, Sums], **known: Any) -> TraceSumma
         tokens_per_second=tokens / span if span > 0 else 0.0,
         peak_minute_over_mean=_peak_minute(tally),
         tenants=tuple(
-            TenantShare(name=name, requests=tenants[name].requests / requests, tokens=tenants[name].tokens / tokens)
-            for name in sorted(tenants, key=lambda name: (-tenants[name].tokens, name))[:_TOP_TENANTS]
+            TenantShare(name=name, requests=sent / requests, tokens=(inputs + outputs) / tokens)
+            for name, sent, inputs, outputs, _ in tenants.head(_TOP_TENANTS).iter_rows()
         ),
         tenant_count=len(tenants),
         bin_s=width,
@@ -359,10 +343,8 @@ def _lengths(values: Values) -> LengthSummary:
 
 def _curve(tally: Tally) -> tuple[int, tuple[RateBin, ...]]:
     """Bins for a chart: the narrowest on the ladder that make no more than some hundreds."""
-    width = next(
-        (step for step in LADDER_S if step >= tally.bins.width_s and tally.duration_s / step < _CURVE_BINS),
-        LADDER_S[-1],
-    )
+    narrow = (step for step in LADDER_S if step >= tally.bins.width_s and tally.duration_s / step < _CURVE_BINS)
+    width = next(narrow, LADDER_S[-1])
     sums = fold(tally.bins.sums, width // tally.bins.width_s)
     bins = (
         RateBin(start_s=place * width, requests=requests, input_tokens=inputs, output_tokens=outputs)
@@ -399,7 +381,7 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
 
 
 def _reuse(trace: Trace) -> Iterator[Reuse]:
-    """Caches too large to ever fill are left out: they spare as much as one without limit."""
+    """The reuse in caches of several sizes; those too large to ever fill are left out."""
     from tokonomics.traffic.prefix_reuse import found_share
 
     prefix = trace.prefix
@@ -413,7 +395,7 @@ def _reuse(trace: Trace) -> Iterator[Reuse]:
 
 
 def _idle_cost(bins: Bins, span_s: float, tokens_per_second: float, usd_per_hour: float) -> Idle:
-    """Only windows that the trace fills count, so that its end does not look idle."""
+    """The idle time of windows that the trace fills, so that its end does not look idle."""
     given = {"machine_tokens_per_second": tokens_per_second, "machine_usd_per_hour": usd_per_hour}
     for field, value in given.items():
         if not 1e-6 <= value <= 1e12:

@@ -2,26 +2,24 @@
 
 Lengths are counted value by value, which keeps their percentiles exact. Rows pass through a buffer that puts them in
 order of arrival: gaps, windows and bins see them sorted unless a row comes more than ``KEPT`` rows late. Bins over time
-widen as the log grows, so that there are never more than ``MOST_BINS``. Of each tenant, and of each value of a label,
-requests, tokens and dollars as logged are summed up.
+widen as the log grows, so that there are never more than ``MOST_BINS``. Requests, tokens and logged dollars are summed
+up by tenant, and by the value of a label.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.traffic.attribution import values_of
+from tokonomics.traffic.attribution import BETWEEN
+from tokonomics.traffic.trace import Floats, Ints
 from tokonomics.types import Noun
 
 if TYPE_CHECKING:
     import polars as pl
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 KEPT = 1_000_000
 MOST_BINS = 200_000
@@ -29,7 +27,7 @@ LADDER_S = (1, 2, 10, 60, 300, 600, 3600, 21600, 86400, 864000, 8640000)
 """Widths of bins, each a multiple of the one before: a minute holds for 138 days."""
 GAP_EDGES = np.logspace(-4, 4, 33)
 """Four bins to a factor of ten, from 0.1 ms to 3 h; what lies outside falls in the first or the last."""
-MOST_VALUES = 1000  # of one label that are told apart
+MOST_VALUES = 1000  # of one label that are listed
 MERGED_TENANTS = 200_000  # tenants of batches that are held before they are added up
 
 
@@ -41,7 +39,7 @@ class Values:
     counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, new: NDArray[np.integer]) -> None:
-        """Whole numbers from 0 on."""
+        """Count more values, which are whole numbers from 0 on."""
         if int(new.max()) < 8 * len(new):  # a table is many times faster than a sort
             table = np.bincount(new)
             values = np.flatnonzero(table)
@@ -74,7 +72,7 @@ class Window:
     open_count: int = 0
 
     def add(self, since_start_s: Floats) -> None:
-        """Sorted times."""
+        """Count requests at these sorted times."""
         index = np.maximum(np.floor(since_start_s / self.width_s).astype(np.int64), self.open_index)
         edges = np.flatnonzero(np.diff(index, prepend=-2))
         counts = np.diff(edges, append=len(index))
@@ -145,9 +143,9 @@ class Gaps:
             return
         before = np.concatenate([[self.previous_s], gaps[:-1]])
         both = before + gaps
-        told = both > 0  # not for the first gap of all, which has none before
-        self.pairs += int(np.count_nonzero(told))
-        self.variation += float(np.square((gaps - before)[told] / both[told]).sum())
+        some = both > 0  # not so for the first gap of all, which has none before
+        self.pairs += int(np.count_nonzero(some))
+        self.variation += float(np.square((gaps - before)[some] / both[some]).sum())
         self.previous_s = float(gaps[-1])
         above = gaps[gaps > 0]
         self.number += len(gaps)
@@ -219,7 +217,7 @@ class Tally:
             self._pass_on(self._waiting)
 
     def _pass_on(self, number: int) -> None:
-        """Sort what waits and count the earliest so many rows."""
+        """Sort the rows that wait, and count the earliest ``number`` of them."""
         columns = [np.concatenate(parts) for parts in zip(*self._pending, strict=True)]
         if np.any(np.diff(columns[0]) < 0):
             order = np.argsort(columns[0], kind="stable")
@@ -240,93 +238,73 @@ class Tally:
 
 
 class PaidValue(Noun):
-    """What the requests with one value of a label come to."""
+    """The totals of the requests with one value of a label."""
 
     name: str
     requests: int
     input_tokens: int
     output_tokens: int
-    usd: float | None
-    """As the log says."""
+    usd: float | None  # as the log says
 
 
 class PaidBy(Noun):
-    """Requests by the value of one label; every request has one, so that they sum to all."""
+    """Requests by the value of one label; every request has one, so they sum to the total."""
 
     label: str
     values: tuple[PaidValue, ...]
-    """Most tokens first; what is beyond ``MOST_VALUES`` together, last."""
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Of the requests of one tenant."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    usd: float | None = None
-
-    def __add__(self, other: "Sums") -> "Sums":
-        is_priced = self.usd is not None or other.usd is not None
-        return Sums(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            (self.usd or 0.0) + (other.usd or 0.0) if is_priced else None,
-        )
-
-    @property
-    def tokens(self) -> int:
-        return self.input_tokens + self.output_tokens
+    """Most tokens first; last, those beyond ``MOST_VALUES`` together."""
 
 
 class TenantSums:
-    """What the requests of each tenant come to, batch by batch; takes memory for each tenant, not for each row."""
+    """The totals of each tenant, added up batch by batch; memory grows with the tenants, not with the rows."""
 
     def __init__(self) -> None:
-        self._parts: list[pl.DataFrame] = []
-        """What was merged, then what came since."""
+        self._parts: list[pl.DataFrame] = []  # first what was merged, then the batches since
 
     def add(self, batch: "pl.DataFrame") -> None:
         import polars as pl
 
-        usd = pl.col("usd").sum() if "usd" in batch.columns else pl.lit(None, pl.Float64)
-        requests = pl.len().cast(pl.Int64).alias("requests")
-        summed = batch.group_by("tenant").agg(requests, pl.col("input").sum(), pl.col("output").sum(), usd=usd)
-        self._parts.append(summed)
+        usd = pl.col("usd") if "usd" in batch.columns else pl.lit(None, pl.Float64)
+        rows = batch.select("tenant", "input", "output", requests=pl.lit(1, pl.Int64), usd=usd)
+        self._parts.append(_summed(rows, "tenant"))
         merged, *since = map(len, self._parts)
         # Not after every batch: with millions of tenants the work would grow with the square of the log.
         if sum(since) >= max(merged, MERGED_TENANTS):
-            self._merge()
-
-    def _merge(self) -> None:
-        import polars as pl
-
-        if len(self._parts) > 1:
-            usd = pl.when(pl.col("usd").is_not_null().any()).then(pl.col("usd").sum())
-            counted = pl.col("requests", "input", "output").sum()
-            self._parts = [pl.concat(self._parts).group_by("tenant").agg(counted, usd)]
+            self._parts = [_summed(pl.concat(self._parts), "tenant")]
 
     def __len__(self) -> int:
-        """How many there were when they were last counted."""
+        """The number of tenants when they were last merged."""
         return len(self._parts[0]) if self._parts else 0
 
-    def by_name(self) -> dict[str, Sums]:
-        """Of all batches, each tenant's."""
-        self._merge()
-        rows = self._parts[0].iter_rows() if self._parts else iter(())
-        return {name: Sums(*found) for name, *found in rows}
+    def ranked(self) -> "pl.DataFrame":
+        """One row for each tenant: requests, input, output and usd (null where no log states it); most tokens first."""
+        import polars as pl
+
+        nobody = pl.DataFrame(schema=dict.fromkeys(("tenant", "requests", "input", "output", "usd"), pl.Null))
+        return _ranked(_summed(pl.concat(self._parts), "tenant"), "tenant") if self._parts else nobody
 
 
-def billed_by(tenants: dict[str, Sums], labels: Sequence[str], place: int) -> PaidBy:
-    """By the value of one of the labels that tenants are named by."""
-    values: dict[str, Sums] = {}
-    for tenant, sums in tenants.items():
-        name = values_of(tenant, len(labels))[place]
-        values[name] = values.get(name, Sums()) + sums
-    ranked = sorted(values, key=lambda name: (-values[name].tokens, name))
-    rows = [(name, values[name]) for name in ranked[:MOST_VALUES]]
-    if others := ranked[MOST_VALUES:]:
-        rows.append((f"{len(others):,} more", sum((values[name] for name in others), Sums())))
-    return PaidBy(label=labels[place], values=tuple(PaidValue(name=name, **asdict(sums)) for name, sums in rows))
+def _summed(rows: "pl.DataFrame", key: str) -> "pl.DataFrame":
+    import polars as pl
+
+    usd = pl.when(pl.col("usd").is_not_null().any()).then(pl.col("usd").sum())
+    return rows.group_by(key).agg(pl.col("requests", "input", "output").sum(), usd)
+
+
+def _ranked(sums: "pl.DataFrame", key: str) -> "pl.DataFrame":
+    import polars as pl
+
+    return sums.sort(-(pl.col("input") + pl.col("output")), key)
+
+
+def billed_by(tenants: "pl.DataFrame", labels: Sequence[str], place: int) -> PaidBy:
+    """The ranked tenants, summed up by the value of one of the labels that they are named by."""
+    import polars as pl
+
+    value = pl.col("tenant").str.split(BETWEEN).list.get(place) if len(labels) > 1 else pl.col("tenant")
+    values = _ranked(_summed(tenants.with_columns(name=value), "name"), "name")
+    rows = values.head(MOST_VALUES)
+    if others := len(values) - len(rows):
+        rows = rows.vstack(_summed(values.tail(others).with_columns(name=pl.lit(f"{others:,} more")), "name"))
+    paid = rows.rename({"input": "input_tokens", "output": "output_tokens"}).iter_rows(named=True)
+    return PaidBy(label=labels[place], values=tuple(PaidValue(**row) for row in paid))

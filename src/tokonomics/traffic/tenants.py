@@ -84,12 +84,12 @@ def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
 
 
 def peak_phase(arrival_s: Floats, span_s: float) -> float:
-    """Where the peak lies, as a share of the span from 0 to 1."""
+    """The place of the peak, as a share of the span from 0 to 1."""
     return float(np.angle(_first_harmonic(arrival_s, span_s)) / (2 * math.pi)) % 1.0
 
 
 def have_peaks(trace: Trace) -> bool:
-    """Two tenants or more have a time of day: a first harmonic beyond what steady traffic shows by chance."""
+    """Whether two tenants or more have a first harmonic beyond what steady traffic shows by chance."""
     span_s, clear = _span_s(trace), 0
     for own in by_tenant(trace).values():
         length = abs(_first_harmonic(trace.arrival_s[own], span_s))
@@ -102,7 +102,7 @@ def _first_harmonic(arrival_s: Floats, span_s: float) -> complex:
 
 
 def with_peaks(trace: Trace, where: str) -> Trace:
-    """Every tenant's requests rotated so that all peaks fall together, or lie evenly over the trace."""
+    """The trace with each tenant's requests rotated so that all peaks coincide, or lie evenly over the trace."""
     tenant, span_s = tenant_numbers(trace), _span_s(trace)
     arrival = trace.arrival_s.copy()
     # The busiest two are put opposite each other, then the next two between them: large tenants are spread first.
@@ -116,12 +116,12 @@ def with_peaks(trace: Trace, where: str) -> Trace:
 
 
 def _van_der_corput(place: int) -> float:
-    """0, 1/2, 1/4, 3/4, 1/8 …: any first so many of them lie almost evenly on a circle."""
+    """0, 1/2, 1/4, 3/4, 1/8 …: however many are taken, they lie almost evenly on a circle."""
     return sum(0.5 ** (bit + 1) for bit in range(place.bit_length()) if place >> bit & 1)
 
 
 def load_by_time(trace: Trace, weights: Floats) -> Floats:
-    """What requests weigh, by tenant and 24th of the trace."""
+    """The sum of the weights of requests, by tenant and 24th of the trace."""
     bins = np.minimum((trace.arrival_s / _span_s(trace) * _BINS).astype(np.int64), _BINS - 1)
     loads = np.zeros((len(trace.tenants), _BINS))
     np.add.at(loads, (tenant_numbers(trace), bins), weights)
@@ -150,9 +150,8 @@ def busier(trace: Trace, tenant: int, times: int = 2, seed: int = 0) -> Trace:
     later = np.random.default_rng(seed).exponential(span_s / len(own), len(own) * (times - 1))
     arrival = more.arrival_s.copy()
     arrival[len(trace) :] = (arrival[len(trace) :] + later) % span_s
-    return _in_order(
-        replace(more, arrival_s=arrival, prefix=None if more.prefix is None else more.prefix.apart(rounds))
-    )
+    prefix = None if more.prefix is None else more.prefix.apart(rounds)
+    return _in_order(replace(more, arrival_s=arrival, prefix=prefix))
 
 
 def served_last(trace: Trace, tenant: int) -> Trace:
@@ -186,11 +185,10 @@ def classed(trace: Trace, classes: Sequence[ServiceClass], seed: int = 0) -> Tra
     """The same requests, each in a class, whose priority is theirs; as it is where there are no classes."""
     if not classes:
         return trace
-    service = _by_tenant(trace, classes)
+    service = _class_by_tenant(trace, classes)
     left = np.flatnonzero(service == _NOBODY)
-    service[left] = _by_share(trace, left, classes, seed)
-    unnamed = int(np.count_nonzero(service == _NOBODY))
-    if unnamed:
+    service[left] = _class_by_share(trace, left, classes, seed)
+    if unnamed := int(np.count_nonzero(service == _NOBODY)):
         raise BadInput(
             f"{plural(unnamed, 'request')} of {len(service):,} belong to no class",
             field="classes",
@@ -206,7 +204,7 @@ def without_classes(trace: Trace) -> Trace:
 
 
 def strictest(classes: Sequence[ServiceClass]) -> tuple[Slo, ...]:
-    """Of every latency and statistic the shortest time that a class is owed: what one SLO for all would have to be."""
+    """The shortest target of any class for each latency and statistic: one SLO that would satisfy all classes."""
     found: dict[str, Slo] = {}
     for slo in (slo for one in classes for slo in one.slos):
         found[str(slo)] = min(slo, found.get(str(slo), slo), key=lambda either: either.seconds)
@@ -222,7 +220,7 @@ def most_shed(one: ServiceClass) -> float:
 
 
 def hurried(trace: Trace, times: float) -> Trace:
-    """The same requests with everybody's patience, and what classes are owed, so many times as short."""
+    """The same requests with everybody's patience and the targets of classes divided by ``times``."""
 
     def sooner(one: ServiceClass) -> ServiceClass:
         slos = tuple(slo.model_copy(update={"seconds": slo.seconds / times}) for slo in one.slos)
@@ -239,32 +237,29 @@ def by_class(trace: Trace) -> dict[int, NDArray[np.intp]]:
     return {place: np.flatnonzero(trace.service == place) for place in range(len(trace.classes))}
 
 
-def _by_tenant(trace: Trace, classes: Sequence[ServiceClass]) -> Counts:
+def _class_by_tenant(trace: Trace, classes: Sequence[ServiceClass]) -> Counts:
     """The class of each request whose tenant some class names."""
     named = [one for one in classes if one.tenants]
-    if trace.tenant is None or not named:
-        if named:
-            raise BadInput(
-                f"{shorten(named[0].name)} is for tenants, and the requests have none",
-                field="classes",
-                fix=f"Name the log's column ({option('columns', 'tenant=customer')}), or give share= instead.",
-            )
+    if not named:
         return np.full(len(trace), _NOBODY, np.int32)
+    if trace.tenant is None:
+        raise BadInput(
+            f"{shorten(named[0].name)} is for tenants, and the requests have none",
+            field="classes",
+            fix=f"Name the log's column ({option('columns', 'tenant=customer')}), or give share= instead.",
+        )
     of_tenant = np.full(len(trace.tenants), _NOBODY, np.int32)
     for place, one in enumerate(classes):
         for pattern in one.tenants:
             fits = [number for number, name in enumerate(trace.tenants) if fnmatchcase(name, pattern)]
             if not fits:
-                raise BadInput(
-                    f"no tenant is called '{shorten(pattern)}'",
-                    field="classes",
-                    fix=did_you_mean(pattern, trace.tenants, 1),
-                )
+                fix = did_you_mean(pattern, trace.tenants, 1)
+                raise BadInput(f"no tenant is called '{shorten(pattern)}'", field="classes", fix=fix)
             of_tenant[[number for number in fits if of_tenant[number] == _NOBODY]] = place
     return np.asarray(of_tenant[trace.tenant], np.int32)
 
 
-def _by_share(trace: Trace, left: NDArray[np.intp], classes: Sequence[ServiceClass], seed: int) -> Counts:
+def _class_by_share(trace: Trace, left: NDArray[np.intp], classes: Sequence[ServiceClass], seed: int) -> Counts:
     """A class for each of the requests that no tenant decides."""
     shares = np.array([one.share or 0.0 for one in classes])
     rest = next((place for place, one in enumerate(classes) if one.takes_the_rest), _NOBODY)

@@ -1,12 +1,12 @@
-"""Requests in order of arrival, as columns: what a log, a generator or a sample gives, and what the simulator serves.
+"""A trace holds requests in order of arrival, as columns: logs and generators make one, the simulator serves it.
 
 Times count from the first request. A request may name the blocks of its prompt that others share: ids of whole blocks
 of ``block_tokens`` tokens, the first block first, chained (an id stands for the block and all before it), so that two
 prompts share exactly the leading blocks whose ids are equal.
 
 In conversations and the jobs of agents requests wait for the answers of others (``Turns``). A request that waits for
-nobody is sent at its arrival time. Any other is sent when the last of those it waits for was answered and its tool or
-person took its time: what a trace says of its arrival is then only when that was, once.
+nobody is sent at its arrival time. Any other is sent a pause after the last answer it waits for: its arrival time in
+the trace only says when that was once.
 """
 
 from collections.abc import Iterator
@@ -40,10 +40,9 @@ class Turns:
 
     waits_for: Counts  # positions in the trace
     starts: Offsets
-    pause_s: Floats
-    """By request: from the last of those answers until it is sent; 0 where it waits for nobody."""
+    pause_s: Floats  # by request: from the last of those answers until it is sent; 0 where it waits for nobody
     session: Counts
-    """By request: the conversation or job that it is part of, dense from 0. None waits for one of another session."""
+    """By request: its conversation or job, numbered from 0 without gaps. None waits for one of another session."""
 
     @property
     def roots(self) -> NDArray[np.bool_]:
@@ -60,19 +59,14 @@ class Turns:
         return int(self.session.max(initial=-1)) + 1
 
     def columns(self) -> "dict[str, pl.Series]":
-        """As columns of a log: the number of each request, those it waits for, its pause and its session."""
+        """The columns of a log: the number of each request, those it waits for, its pause and its session."""
         import polars as pl
 
         requests = np.arange(len(self.starts) - 1)
-        listed = pl.Series(
-            np.split(self.waits_for, self.starts[1:-1]) if len(requests) else [], dtype=pl.List(pl.Int32)
-        )
-        return {
-            "request": pl.Series(requests),
-            "parent": listed,
-            "pause": pl.Series(self.pause_s),
-            "session": pl.Series(self.session),
-        }
+        listed = np.split(self.waits_for, self.starts[1:-1]) if len(requests) else []
+        parents = pl.Series(listed, dtype=pl.List(pl.Int32))
+        pause, session = pl.Series(self.pause_s), pl.Series(self.session)
+        return {"request": pl.Series(requests), "parent": parents, "pause": pause, "session": session}
 
     @property
     def children(self) -> tuple[Counts, Offsets]:
@@ -156,7 +150,7 @@ class Turns:
 
 
 def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
-    """The chosen of many lists that lie behind each other, the i-th from ``starts[i]`` to ``starts[i + 1]``."""
+    """The chosen ones of many lists in one array, the i-th of which goes from ``starts[i]`` to ``starts[i + 1]``."""
     lengths = np.diff(starts)[chosen]
     begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     places = np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
@@ -184,12 +178,12 @@ class PrefixBlocks:
         return self.ids[self.starts[request] : self.starts[request + 1]]
 
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
-        """Those of the chosen requests, in that order; ids stay as they are."""
+        """The blocks of the chosen requests, in that order; ids stay as they are."""
         ids, starts = take_lists(self.ids, self.starts, chosen)
         return replace(self, ids=ids, starts=starts)
 
     def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
-        """No more blocks than prompts of another length have; where they name answers too, than both have."""
+        """The blocks that fit prompts of another length; where they name answers too, prompts and answers."""
         counts = np.diff(self.starts)
         prompts = -(-before[0].astype(np.int64) // self.block_tokens)
         room = -(-after[0].astype(np.int64) // self.block_tokens)
@@ -212,26 +206,18 @@ class PrefixBlocks:
 class Trace:
     """Requests, sorted by arrival; those that arrive together keep the order of their source."""
 
-    arrival_s: Floats
-    """Since the first request, which arrives at 0 unless a window was cut."""
-    input_tokens: Counts
-    """At least 1."""
-    output_tokens: Counts
-    """0: the prompt is read and nothing is written."""
-    tenant: Counts | None = None
-    """Index into ``tenants``."""
+    arrival_s: Floats  # since the first request, which arrives at 0 unless a window was cut
+    input_tokens: Counts  # at least 1
+    output_tokens: Counts  # 0: the prompt is read and nothing is written
+    tenant: Counts | None = None  # index into ``tenants``
     tenants: tuple[str, ...] = ()
-    priority: Counts | None = None
-    """Smaller is more urgent, as in vLLM."""
-    patience_s: Floats | None = None
-    """How long after its arrival the client hangs up; infinite where it waits for good."""
+    priority: Counts | None = None  # smaller is more urgent, as in vLLM
+    patience_s: Floats | None = None  # how long after its arrival the client hangs up; infinite: never
     prefix: PrefixBlocks | None = None
-    usd: Floats | None = None
-    """What the log says each request cost; 0 where it says nothing."""
+    usd: Floats | None = None  # what the log says each request cost; 0 where it says nothing
     turns: Turns | None = None
-    """Who waits for whose answer; None: every request is sent at its time, whatever became of the others."""
-    service: Counts | None = None
-    """Index into ``classes``; None: all requests are alike."""
+    """Who waits for whose answer; None: every request is sent at its time, whatever happens to the others."""
+    service: Counts | None = None  # index into ``classes``; None: all requests are alike
     classes: tuple[ServiceClass, ...] = ()
     source: str = "generated"
 
@@ -244,7 +230,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> bytes:
-        """Tells apart traces that are served differently; who sent a request and what it cost do not matter."""
+        """A hash of everything that decides how the trace is served; costs and names do not."""
         found = blake2b(repr((self.classes, self.prefix and self.prefix.block_tokens)).encode(), digest_size=16)
         parts = [self.arrival_s, self.input_tokens, self.output_tokens, self.tenant, self.priority, self.patience_s]
         parts += [self.service, *(vars(self.turns).values() if self.turns else ())]
@@ -280,8 +266,8 @@ class Trace:
     def rate(self) -> float:
         """Mean requests a second between the first arrival and the last; 0 where all arrive at once.
 
-        Where some wait for others, from the first session's start to the last: what comes to pass once as many
-        sessions end as start. When the later turns come is the server's doing.
+        Where some wait for others, it is counted from the first session's start to the last: the rate once as many
+        sessions end as start, since the server decides when later turns come.
         """
         if self.turns is not None and (span_s := float(np.ptp(starts := self.arrival_s[self.turns.roots]))) > 0:
             return len(self) * (len(starts) - 1) / len(starts) / span_s
@@ -297,17 +283,13 @@ class Trace:
     def faster(self, speed: float) -> "Trace":
         """The same requests arriving ``speed`` times as fast; clients wait as long as before.
 
-        Where some wait for others, sessions begin so much faster: the pauses inside them stay.
+        Where some wait for others, sessions begin faster, but the pauses inside them stay.
         """
         if not speed > 0:
             raise BadInput(f"must be above 0, got {speed}", field="speed")
-        return self._starting_at(self.arrival_s / speed)
-
-    def _starting_at(self, arrival_s: Floats) -> "Trace":
-        """Sent at other times; of a trace with turns that is said of those who wait for nobody."""
         if self.turns is None:
-            return replace(self, arrival_s=arrival_s)
-        moved = replace(self, arrival_s=self.turns.started(self.arrival_s, arrival_s))
+            return replace(self, arrival_s=self.arrival_s / speed)
+        moved = replace(self, arrival_s=self.turns.started(self.arrival_s, self.arrival_s / speed))
         return moved.take(np.argsort(moved.arrival_s, kind="stable"))
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
@@ -328,7 +310,7 @@ class Trace:
         return replace(self, input_tokens=input_tokens, output_tokens=output_tokens, prefix=prefix)
 
     def cut_to(self, context: int) -> "Trace":
-        """Prompts shortened, and answers where that is not enough, so that both fit in so many tokens."""
+        """The same requests with prompts, and if need be answers, shortened to fit into a context."""
         outputs = np.minimum(self.output_tokens, context - 1)
         return self.resized(np.minimum(self.input_tokens, context - outputs), outputs)
 

@@ -28,18 +28,15 @@ _NO_ANSWER = 1e-6  # tokens that stand for none: a price per token of output is 
 class Workload(Noun):
     """Requests in the mean, at a constant mean rate."""
 
-    rate: float = Field(ge=1e-9, le=1e9)
-    """Requests a second."""
-    input_tokens: float = Field(gt=0, le=1e8)
-    """In the mean."""
-    output_tokens: float = Field(gt=0, le=1e8)
-    input_p50: float | None = None
-    """Half of the prompts are at most so long; None where only the means are known."""
+    rate: float = Field(ge=1e-9, le=1e9)  # requests a second
+    input_tokens: float = Field(gt=0, le=1e8)  # mean
+    output_tokens: float = Field(gt=0, le=1e8)  # mean
+    input_p50: float | None = None  # None where only the means are known, as for the other percentiles
     input_p99: float | None = None
     output_p50: float | None = None
     output_p99: float | None = None
     cut_share: float = Field(default=0.0, ge=0, le=1)
-    """Of the requests: made-up ones that were shortened to the model's context."""
+    """The share of generated requests that were shortened to the model's context."""
 
     @property
     def writes(self) -> bool:
@@ -49,11 +46,11 @@ class Workload(Noun):
     @property
     def lengths_text(self) -> str:
         """``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
-        inputs = _spread_text(self.input_tokens, self.input_p50, self.input_p99)
-        outputs = _spread_text(self.output_tokens, self.output_p50, self.output_p99)
-        cut = f", {percent(self.cut_share)} of them cut to the model's context" if self.cut_share else ""
-        written = f" / {outputs[0]} out{outputs[1]}" if self.writes else ""
-        return f"{inputs[0]} in{inputs[1]}{written}{cut}"
+        text = f"{_tokens(self.input_tokens)} in{_spread_text(self.input_tokens, self.input_p50, self.input_p99)}"
+        if self.writes:
+            spread = _spread_text(self.output_tokens, self.output_p50, self.output_p99)
+            text += f" / {_tokens(self.output_tokens)} out{spread}"
+        return text + (f", {percent(self.cut_share)} of them cut to the model's context" if self.cut_share else "")
 
     @property
     def tokens_per_second(self) -> float:
@@ -87,11 +84,11 @@ def lengths_text(trace: Trace, cut: int = 0) -> str:
     return workload_of(trace, 1.0, cut).lengths_text
 
 
-def _spread_text(mean: float, p50: float | None, p99: float | None) -> tuple[str, str]:
-    """A mean, and how lengths vary around it."""
+def _spread_text(mean: float, p50: float | None, p99: float | None) -> str:
+    """How lengths vary around a mean."""
     if p50 is None or p99 is None:
-        return _tokens(mean), ""
-    return _tokens(mean), " (constant)" if mean == p50 == p99 else f" (p50 {_tokens(p50)}, p99 {_tokens(p99)})"
+        return ""
+    return " (constant)" if mean == p50 == p99 else f" (p50 {_tokens(p50)}, p99 {_tokens(p99)})"
 
 
 def _tokens(number: float) -> str:
@@ -106,7 +103,7 @@ _FIX = "Write a share, such as 0.7, or tokens, such as 2000."
 
 
 class Thinking(Noun):
-    """How much of each output is thinking: a share of it, or so many tokens and at most all."""
+    """How much of each output is thinking: a share of it, or a number of tokens and at most all."""
 
     share: float | None = Field(default=None, ge=0, le=1)
     tokens: int | None = Field(default=None, ge=0)
@@ -152,14 +149,11 @@ _LONGER = 1.5
 class LoadStretch:
     """From when a load is offered as a whole until it no longer is."""
 
-    first_s: float
-    """When the first request is sent."""
-    ramp_s: float | None
-    """From then until the load is whole; None: there is no such time, and everything counts."""
-    end_s: float
-    """When the last request is sent that waits for nobody."""
+    first_s: float  # when the first request is sent
+    ramp_s: float | None  # from then until the load is whole; None: it never is, and everything counts
+    end_s: float  # when the last request is sent that waits for nobody
     times_longer: float = 1.0
-    """How many times longer requests should be sent for there to be such a time; 0 where all are sent at once."""
+    """How many times longer requests should be sent for the load to be whole; 0 where all are sent at once."""
 
     @property
     def span_s(self) -> float:
@@ -190,7 +184,7 @@ def stretch_of(trace: Trace) -> LoadStretch:
 
 
 def ramp_up_s(since_s: Floats, span_s: float) -> float | None:
-    """How long it takes until nearly all comes of what comes so long after its session began; None: too long.
+    """How long it takes until nearly the whole load comes; None: too long. ``since_s`` is from the start of a session.
 
     Sessions begin for ``span_s``. From ``t`` until its end, a request is missing for as long as it comes after ``t``.
     """
