@@ -19,7 +19,7 @@ import aiohttp
 from tests.measure.metered import BEGIN, HandClock
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import WatchedSpan
 from tokonomics.measure.meter.state import MeterState
@@ -281,7 +281,7 @@ class Soak:
         """A new meter on the same book."""
         self.book = Ledger(self.folder / "meter.db")
         sources = [EngineSource(name, self.network, self.clock) for name in self.world]  # type: ignore[arg-type]
-        self.meter = Meter(sources, self.book, self.clock, USD_PER_HOUR, every_s=self.every_s)
+        self.meter = Meter(sources, self.book, self.clock, MeterSettings(USD_PER_HOUR, every_s=self.every_s))
         self._ticked: float | None = None
         for server in self.world.values():
             server.ours, server.missing = server.booked.copy(), True

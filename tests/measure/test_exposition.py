@@ -21,7 +21,6 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import (
     FAMILIES,
     NAMES,
-    ExposedSettings,
     cost_per_mtok,
     listen_address,
     page,
@@ -29,20 +28,19 @@ from tokonomics.measure.meter.exposition import (
     text_of,
     write_files,
 )
+from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 DOC = Path(__file__).parents[2] / "docs" / "meter-fleet.md"
-TOLD = ExposedSettings(gpus_per_target=2, price_date=date(2026, 11, 1), usd_per_kwh=0.15)
+TOLD = MeterSettings(7.2, gpus_per_server=2, price_date=date(2026, 11, 1), usd_per_kwh=0.15)
 ALL = state(group(), group(model="qwen", target="http://gpu2:8000", engine="sglang"))
 
 
-def text(shown: MeterState = ALL, told: ExposedSettings = TOLD) -> str:
+def text(shown: MeterState = ALL, told: MeterSettings = TOLD) -> str:
     return page(shown, told)[0].decode()
 
 
-def samples(
-    shown: MeterState = ALL, told: ExposedSettings = TOLD
-) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def samples(shown: MeterState = ALL, told: MeterSettings = TOLD) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for family in text_string_to_metric_families(text(shown, told)):
         for sample in family.samples:
@@ -52,7 +50,7 @@ def samples(
     return found
 
 
-def value(name: str, shown: MeterState = ALL, told: ExposedSettings = TOLD, **labels: str) -> float:
+def value(name: str, shown: MeterState = ALL, told: MeterSettings = TOLD, **labels: str) -> float:
     wanted = set(labels.items())
     (only,) = [sample for (its_name, its), sample in samples(shown, told).items() if its_name == name and wanted <= its]
     return only
@@ -106,10 +104,10 @@ def test_a_server_with_two_models_has_its_price_once() -> None:
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
     quiet = state(group(now=MeterTally(), running=None, waiting=None, kv_share=None, busy=None), planned=None, gpus=())
-    names = {name for name, _ in samples(quiet, ExposedSettings())}
+    names = {name for name, _ in samples(quiet, MeterSettings(7.2))}
     assert names.isdisjoint(
         {"llm_cost_per_million_tokens", "llm_requests_running", "llm_kv_cache_usage_ratio", "llm_target_busy",
-         "llm_planned_cost_per_million_tokens", "llm_gpu_hourly_cost", "llm_price_timestamp_seconds",
+         "llm_planned_cost_per_million_tokens", "llm_price_timestamp_seconds",
          "llm_electricity_usd_per_kwh", "llm_gpu_power_watts"}
     )  # fmt: skip
     assert value("llm_cost_usd_total", quiet, state="idle") == HOUR.idle_usd
@@ -166,7 +164,7 @@ def test_openmetrics_is_served_to_who_asks_for_it() -> None:
 
 
 def test_before_the_first_reading_the_page_is_empty() -> None:
-    assert page(None)[0] == b""
+    assert page(None, TOLD)[0] == b""
 
 
 @needs_promtool
@@ -202,7 +200,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = int(taken.address.rsplit(":", 1)[1])
 
         async def both() -> None:
-            async with serve_exposition("127.0.0.1", port, lambda: None):
+            async with serve_exposition("127.0.0.1", port, lambda: None, TOLD):
                 pass
 
         with pytest.raises(BadInput, match=f"cannot listen on 127.0.0.1:{port}"):

@@ -14,7 +14,7 @@ from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.exposition import page
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import LATE_S, Meter
+from tokonomics.measure.meter.live_meter import LATE_S, Meter, MeterSettings
 from tokonomics.measure.meter.readings import Missed, Reading, Source
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import GroupState, MeterState, Planned
@@ -46,7 +46,9 @@ class Bench:
         """The meter dies, and another one starts."""
         self.book.close()
         self.book = Ledger(self.path)
-        self.meter = Meter([PageSource(self.process)], self.book, self.clock, usd_per_hour, from_now=from_now)
+        self.meter = Meter(
+            [PageSource(self.process)], self.book, self.clock, MeterSettings(usd_per_hour, from_now=from_now)
+        )
 
 
 @pytest.fixture
@@ -54,7 +56,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     clock = HandClock()
     process = Process(clock)
     book = Ledger(tmp_path / "meter.db")
-    made = Bench(tmp_path / "meter.db", clock, process, book, Meter([PageSource(process)], book, clock, 3.6))
+    made = Bench(
+        tmp_path / "meter.db", clock, process, book, Meter([PageSource(process)], book, clock, MeterSettings(3.6))
+    )
     yield made
     made.book.close()
 
@@ -268,7 +272,7 @@ def test_every_scrape_of_a_prometheus_counts_with_its_own_time(tmp_path: Path) -
     process, source = Process(clock), Scraper(clock)
     sources: list[Source] = [source]
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter(sources, book, clock, 3.6)
+        meter = Meter(sources, book, clock, MeterSettings(3.6))
         source.scrape("prod/a", process)
         run(meter)
         for _ in range(4):
@@ -294,7 +298,7 @@ def test_a_pod_is_paid_from_its_first_breath_to_its_last_scrape(tmp_path: Path) 
     clock = HandClock()
     first, source = Process(clock), Scraper(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         source.scrape("prod/a", first)
         run(meter)
         clock.passed += 10
@@ -318,7 +322,7 @@ def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_for_the_
     clock = HandClock()
     process, source = Process(clock), Scraper(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         for _ in range(2):
             process.work(10, 5)
             source.scrape("prod/a", process)
@@ -355,7 +359,7 @@ def test_a_pod_that_is_there_but_not_scraped_is_a_gap(tmp_path: Path) -> None:
     clock = HandClock()
     process, source = Process(clock), Scraper(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         source.scrape("prod/a", process)
         run(meter)
         clock.passed += 1000
@@ -374,7 +378,7 @@ def test_a_source_that_is_strange_from_the_first_does_not_hide_the_others(tmp_pa
     good, bad = Process(clock), Process(clock, up=False)
     with Ledger(tmp_path / "meter.db") as book:
         sources = [PageSource(good, "http://a:1"), PageSource(bad, "http://b:1")]
-        meter = Meter(sources, book, clock, 3.6)
+        meter = Meter(sources, book, clock, MeterSettings(3.6))
         run(meter)
         good.work(10, 5)
         clock.passed += 15
@@ -405,7 +409,7 @@ def test_a_server_that_is_down_when_the_meter_starts_is_paid_for_and_told_of(
     (group,) = state.groups
     assert (group.up, group.model) == (False, "")
     assert state.total.gap_usd == pytest.approx(0.015)
-    assert b'llm_target_up{engine="",model="",target="http://gpu:8000"} 0.0' in page(state)[0]
+    assert b'llm_target_up{engine="",model="",target="http://gpu:8000"} 0.0' in page(state, MeterSettings(3.6))[0]
     bench.again()
     bench.process.up = True
     if began_meanwhile:
@@ -472,7 +476,7 @@ def test_nothing_that_counts_up_on_our_page_ever_falls(tmp_path: Path) -> None:
     hits += [(300_000, 300_000), (600_000, 300_000)]
     before: dict[str, float] = {}
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         for prompt, cached in hits:
             source.lines = f'vllm:prompt_tokens_total{{model_name="m"}} {prompt}\n'
             if cached is not None:
@@ -481,7 +485,7 @@ def test_nothing_that_counts_up_on_our_page_ever_falls(tmp_path: Path) -> None:
             state = run(meter)
             counts = {
                 line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-                for line in page(state)[0].decode().splitlines()
+                for line in page(state, MeterSettings(3.6))[0].decode().splitlines()
                 if "_total{" in line
             }
             assert all(counts[name] >= value for name, value in before.items())
@@ -494,7 +498,7 @@ def test_now_is_one_window_for_all_engines(tmp_path: Path) -> None:
     clock = HandClock()
     fast, slow = Page(clock, "http://a:1"), Page(clock, "http://b:1")
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([fast, slow], book, clock, 3.6)
+        meter = Meter([fast, slow], book, clock, MeterSettings(3.6))
         for _ in range(60):
             clock.passed += 15
             at = clock.passed
@@ -511,7 +515,7 @@ def test_the_screen_and_a_report_name_the_same_starved_dollars(tmp_path: Path) -
     clock, planned = HandClock(), Planned(usd_per_mtok=1.0, batch=48.0)
     process = Process(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process)], book, clock, 3.6, planned=planned)
+        meter = Meter([PageSource(process)], book, clock, MeterSettings(3.6, planned=planned))
         asyncio.run(meter.tick())
         for running in (9.0, 9.0, 60.0, 60.0):
             process.work(100, 50)

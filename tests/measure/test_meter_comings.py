@@ -9,7 +9,7 @@ import pytest
 from tests.measure.metered import HandClock, PageSource, Process
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.state import MeterState
 
@@ -32,7 +32,7 @@ def test_a_pod_that_comes_back_under_its_name_counts_once(tmp_path: Path) -> Non
     source = Discovered(process, "prod/llama-0")
 
     async def play(book: Ledger) -> MeterState:
-        meter = Meter([source], book, clock, 3600.0, every_s=15.0)
+        meter = Meter([source], book, clock, MeterSettings(3600.0, every_s=15.0))
 
         async def ticks(count: int) -> MeterState:
             for _ in range(count):
@@ -66,7 +66,7 @@ def test_the_past_of_a_pod_that_is_gone_is_not_booked_again(tmp_path: Path) -> N
     source = Discovered(process, "prod/llama-0")
     past: list[Reading] = []
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3600.0)
+        meter = Meter([source], book, clock, MeterSettings(3600.0))
         for _ in range(5):
             past += asyncio.run(source.read())
             asyncio.run(meter.tick())
@@ -75,7 +75,7 @@ def test_the_past_of_a_pod_that_is_gone_is_not_booked_again(tmp_path: Path) -> N
         source.gone = True
         asyncio.run(meter.tick())
     with Ledger(tmp_path / "meter.db") as book:
-        Meter([source], book, clock, 3600.0).backfill(source, past, clock.wall())
+        Meter([source], book, clock, MeterSettings(3600.0)).backfill(past, clock.wall())
         assert sum(span.usd for span in book.spans()) == pytest.approx(60)
 
 
@@ -86,7 +86,7 @@ def test_pods_that_are_gone_for_good_are_forgotten_but_for_their_sums(tmp_path: 
     process = Process(clock)
     source = Discovered(process)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3600.0)
+        meter = Meter([source], book, clock, MeterSettings(3600.0))
         for number in range(100):
             source.name = f"prod/llama-{number}"
             process.restart()
@@ -105,7 +105,7 @@ def test_pods_that_are_gone_for_good_are_forgotten_but_for_their_sums(tmp_path: 
     booked = state.total
     assert booked.seconds == pytest.approx(101 * 15)
     with Ledger(tmp_path / "meter.db") as book:
-        again = Meter([source], book, clock, 3600.0)
-        again.backfill(source, past, clock.wall())
+        again = Meter([source], book, clock, MeterSettings(3600.0))
+        again.backfill(past, clock.wall())
         assert sum(span.server_s for span in book.spans()) == pytest.approx(booked.seconds), "the past counts once"
         assert asyncio.run(again.tick()).total == booked

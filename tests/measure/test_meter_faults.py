@@ -14,7 +14,7 @@ from tests.measure.metered import HandClock, Process
 
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
@@ -59,7 +59,12 @@ def metered(folder: Path, scenario: Scenario) -> MeterTally:
 
         async def play() -> MeterState:
             async with aiohttp.ClientSession() as session:
-                meter = Meter([EngineSource(page.address, session, clock)], book, clock, USD_PER_HOUR, every_s=EVERY_S)
+                meter = Meter(
+                    [EngineSource(page.address, session, clock)],
+                    book,
+                    clock,
+                    MeterSettings(USD_PER_HOUR, every_s=EVERY_S),
+                )
                 rig = Rig(process, page, meter)
                 await rig.tick(after_s=0.0)
                 await scenario(rig)

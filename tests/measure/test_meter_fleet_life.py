@@ -17,18 +17,18 @@ from tests.measure.metered import BEGIN, HandClock
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.prometheus_source import PrometheusSource
 from tokonomics.measure.meter.readings import GpuReading, NoGpuSeen
 from tokonomics.measure.meter.scrape import QueryAnswer, Series
-from tokonomics.measure.meter.session import MeterSettings, _fleet, _past_from, _refuse
+from tokonomics.measure.meter.session import _fleet, _past_from, _refuse
 from tokonomics.measure.meter.spans import WatchedSpan
 from tokonomics.measure.meter.spending import PriceOf, Prices
 from tokonomics.measure.meter.state import MeterState
 
 HOUR, STEP = 3600.0, 15.0
 COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:iteration_tokens_total_count")
-ASKED = MeterSettings((), 3600.0, "as given", prometheus="http://prometheus:9090")
+ASKED = MeterSettings(3600.0, prometheus="http://prometheus:9090")
 
 
 class Store:
@@ -107,7 +107,7 @@ class Run:
         source = _fleet(ASKED, self.clock, self.book)
         assert isinstance(source, PrometheusSource)
         source.api = self.store  # type: ignore[assignment]
-        self.source, self.meter = source, Meter([source], self.book, self.clock, prices)
+        self.source, self.meter = source, Meter([source], self.book, self.clock, MeterSettings(prices))
         since = _past_from(ASKED, self.book)
         if since is not None:
             self.backfill(since)
@@ -115,7 +115,7 @@ class Run:
     def backfill(self, since: float = BEGIN - 1) -> None:
         async def whole() -> None:
             async for at, readings in self.source.history(since, self.clock.wall()):
-                self.meter.backfill(self.source, readings, at)
+                self.meter.backfill(readings, at)
 
         asyncio.run(whole())
 
@@ -337,7 +337,7 @@ def state_with(gpus: Callable[[], Awaitable[Sequence[GpuReading]]], runs: Runs) 
     store = Store()
     store.pod("llama-0", (0, HOUR))
     run = runs(store)
-    run.meter = Meter([run.source], run.book, run.clock, 3600.0, gpus=gpus)
+    run.meter = Meter([run.source], run.book, run.clock, MeterSettings(3600.0, gpus=gpus))
     return run.until(15)
 
 

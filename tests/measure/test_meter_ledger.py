@@ -20,9 +20,9 @@ from tokonomics.errors import BadInput
 from tokonomics.measure.meter import ledger as ledger_module
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, Ledger, default_ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, cut, spans_between, tally
+from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, change_between, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.questions import meter as meter_questions
 from tokonomics.questions.listener import Listener
@@ -68,7 +68,7 @@ def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_serv
     process.work(1000, 1000)
     unseen = process.true_output
     book = Ledger(path)
-    meter = Meter([PageSource(process)], book, clock, 3.6)
+    meter = Meter([PageSource(process)], book, clock, MeterSettings(3.6))
     tick(meter, clock)
     for _ in range(3):
         process.work(10, 5)
@@ -84,7 +84,7 @@ def test_killed_at_any_statement_the_book_and_the_next_meter_agree_with_the_serv
     book.close()
     process.work(30, 11)
     with Ledger(path) as again:
-        tick(Meter([PageSource(process)], again, clock, 3.6), clock)
+        tick(Meter([PageSource(process)], again, clock, MeterSettings(3.6)), clock)
     made = booked(path)
     assert made.output == process.true_output - unseen
     assert made.input_total == process.true_input - unseen
@@ -96,7 +96,7 @@ def failing(start: float, answered: float, failed: float) -> PaidTime:
     """Fifteen busy seconds at a tenth of a cent each."""
     counters = ({Counted.answered: {"x": n * answered}, Counted.failed: {"x": n * failed}} for n in (0, 1))
     before, now = (Reading("t", "vllm", "m", start, counter, running=1.0) for counter in counters)
-    (made,) = spans_between({"m": before}, [now], Stretch(WatchedSpan.seen, start, 15.0, 3.6))
+    (made,) = spans_between([change_between(before, now)], Stretch(WatchedSpan.seen, start, 15.0, 3.6))
     return made
 
 
@@ -147,7 +147,7 @@ def test_tokens_and_dollars_are_conserved_over_any_history(
     path, clock = tmp_path_factory.mktemp("book") / "meter.db", HandClock()
     process = Process(clock)
     book = Ledger(path)
-    meter = Meter([PageSource(process)], book, clock, 3.6)
+    meter = Meter([PageSource(process)], book, clock, MeterSettings(3.6))
     tick(meter, clock)
     began, lost, since_read = clock.passed, 0.0, 0.0
     for what in history:
@@ -166,7 +166,7 @@ def test_tokens_and_dollars_are_conserved_over_any_history(
         elif what == "crash":
             book.close()
             book = Ledger(path)
-            meter = Meter([PageSource(process)], book, clock, 3.6)
+            meter = Meter([PageSource(process)], book, clock, MeterSettings(3.6))
     process.up = True
     state = tick(meter, clock)
     book.close()
@@ -209,7 +209,7 @@ def test_while_the_disk_is_full_spans_are_held_and_written_later(tmp_path: Path)
     clock = HandClock()
     process = Process(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process)], book, clock, 3.6)
+        meter = Meter([PageSource(process)], book, clock, MeterSettings(3.6))
         tick(meter, clock)
         fillers = fill(book)
         for _ in range(400):

@@ -19,7 +19,8 @@ from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.session import MeterSettings, meter_servers
+from tokonomics.measure.meter.live_meter import MeterSettings
+from tokonomics.measure.meter.session import meter_servers
 from tokonomics.measure.meter.spans import tally
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
@@ -32,7 +33,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def once(address: str, path: Path) -> MeterState:
     with Ledger(path) as book:
-        last = meter_servers(MeterSettings([address], 2.49, "as given", every_s=0.1, beats=1), book, lambda state: None)
+        last = meter_servers(MeterSettings(2.49, [address], every_s=0.1, beats=1), book, lambda state: None)
     assert last is not None
     return last
 

@@ -11,9 +11,9 @@ from tests.measure.test_meter_clockwork import bench as bench
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark
-from tokonomics.measure.meter.live_meter import LATE_S, LUMPY_NOW_S, Meter
+from tokonomics.measure.meter.live_meter import LATE_S, LUMPY_NOW_S, Meter, MeterSettings
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.session import MeterSettings, meter_servers
+from tokonomics.measure.meter.session import meter_servers
 from tokonomics.measure.meter.spending import PriceOf, Prices
 from tokonomics.measure.meter.watch import LONG_S, Watch
 
@@ -22,7 +22,7 @@ def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_agai
     clock = HandClock()
     process, source = Process(clock), Scraper(clock)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         source.scrape("prod/a", process)
         run(meter)
         clock.passed = LONG_S + LATE_S - 1
@@ -43,7 +43,7 @@ def test_a_late_scrape_of_another_process_does_not_have_its_time_paid_again(tmp_
     process, other, source = Process(clock), Process(clock), Scraper(clock)
     other.started -= 1000
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
+        meter = Meter([source], book, clock, MeterSettings(3.6))
         source.scrape("prod/a", process)
         run(meter)
         clock.passed = LONG_S + LATE_S - 1
@@ -86,8 +86,8 @@ def test_a_past_that_is_read_in_is_not_kept_in_memory(tmp_path: Path) -> None:
         clock.passed += 15
         process.work(10, 5)
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        meter.backfill(source, past, clock.wall())
+        meter = Meter([source], book, clock, MeterSettings(3.6))
+        meter.backfill(past, clock.wall())
         assert sum(span.seconds for span in book.spans()) == pytest.approx(3600)
         kept = [span for sums in meter._sums.values() for span in sums.recent]
     assert len(kept) <= LUMPY_NOW_S / 15 + 1
@@ -139,7 +139,7 @@ def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(
     process = Process(clock, up=up)
     prices = Prices(3.6, (PriceOf("team", "search", 36.0),))
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process, labels={"team": "search"})], book, clock, prices)
+        meter = Meter([PageSource(process, labels={"team": "search"})], book, clock, MeterSettings(prices))
         run(meter)
         clock.passed += 100
         state = run(meter)
@@ -245,7 +245,7 @@ def test_one_server_by_two_names_is_metered_once(tmp_path: Path) -> None:
         again = first.replace("127.0.0.1", "localhost")
         said: list[str] = []
         for urls in ([again, second], [first, again, second]):
-            asked = MeterSettings(urls, 3.6, "given", every_s=0.05, beats=1)
+            asked = MeterSettings(3.6, urls, every_s=0.05, beats=1)
             state = meter_servers(asked, book, lambda _: None, said.append)
             assert {group.target for group in state.groups} == {again, second}
         assert set(book.marks()) == {again, second}

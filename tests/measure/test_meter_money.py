@@ -1,14 +1,19 @@
 """``meter report`` with a price, a margin, a budget: sums that can be worked out by hand."""
 
+import asyncio
 from datetime import date
 from pathlib import Path
 
 import pytest
 from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 from tests.measure.meter_states import budget, group, state
+from tests.measure.metered import HandClock
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.exposition import ExposedSettings, metrics
+from tokonomics.measure.meter.exposition import metrics
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
+from tokonomics.measure.meter.spending import MonthlyBudget
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import MeterReportResult
 from tokonomics.questions.meter import meter_report
@@ -132,7 +137,7 @@ def test_the_live_screen_warns_of_a_budget_that_will_be_missed() -> None:
 
 
 def test_the_metrics_page_has_the_budget() -> None:
-    found = {family.name: family.samples for family in metrics(state(group()), ExposedSettings())}
+    found = {family.name: family.samples for family in metrics(state(group()), MeterSettings(7.2))}
     assert [sample.value for sample in found["llm_budget_usd"]] == [1000.0]
     bounds = {sample.labels["bound"]: sample.value for sample in found["llm_budget_forecast_usd"]}
     assert bounds == {"low": 700.0, "mid": 800.0, "high": 900.0}
@@ -140,26 +145,17 @@ def test_the_metrics_page_has_the_budget() -> None:
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
     """Read from its own ledger, once an hour."""
-    from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.live_meter import Meter
-    from tokonomics.measure.meter.readings import SystemClock
-    from tokonomics.measure.meter.spending import MonthlyBudget
-
-    now = at(date(2026, 11, 15))
-
-    class Fixed(SystemClock):
-        def wall(self) -> float:
-            return now
-
+    clock = HandClock(offset=at(date(2026, 11, 15)))
     path = ledger_of(tmp_path / "meter.db", [*days_from(date(2026, 10, 26), [48.0] * 20)])
+    spent = []
     with Ledger(path) as book:
-        meter = Meter([], book, Fixed(), 2.0, budgets=[MonthlyBudget(usd=1000)])
-        (first,) = meter._budgeted(now)
-        book.record([hour(now)], [])
-        assert meter._budgeted(now + 60) == (first,)
-        (later,) = meter._budgeted(now + 3600)
-    assert first.spent_usd == pytest.approx(14 * 48)
-    assert later.spent_usd == pytest.approx(14 * 48 + 2)
+        meter = Meter([], book, clock, MeterSettings(2.0, budgets=[MonthlyBudget(usd=1000)]))
+        for passed in (0, 60, 3600):
+            clock.passed = passed
+            spent += [each.spent_usd for each in asyncio.run(meter.tick()).budgets]
+            if not passed:
+                book.record([hour(clock.wall())], [])
+    assert spent == pytest.approx([14 * 48, 14 * 48, 14 * 48 + 2])
 
 
 def test_a_stretch_that_was_not_asked_for_is_named(two_teams: Path) -> None:

@@ -14,9 +14,10 @@ from tokonomics.measure.addresses import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 from tokonomics.measure.meter.scrape import EngineSource, PrometheusApi, address_of, authorization
-from tokonomics.measure.meter.session import MeterSettings, meter_servers
+from tokonomics.measure.meter.session import meter_servers
 from tokonomics.measure.meter.state import MeterState
 
 
@@ -181,7 +182,7 @@ def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: Met
     shown: list[MeterState] = []
     urls = [f"{server.address}/good", f"{server.address}/broken"]
     with Ledger(tmp_path / "meter.db") as book:
-        last = meter_servers(MeterSettings(urls, 2.0, "as given", every_s=0.05, beats=2), book, shown.append)
+        last = meter_servers(MeterSettings(2.0, urls, every_s=0.05, beats=2), book, shown.append)
     assert len(shown) in (2, 3)  # a beat that a busy machine comes too late for is skipped
     assert last == shown[-1]
     assert {group.target: group.up for group in shown[-1].groups} == {urls[0]: True, urls[1]: False}
@@ -191,13 +192,13 @@ def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: Met
 @pytest.mark.parametrize(("path", "kind"), [("node", "no serving engine"), ("broken", "answers 500")])
 def test_a_run_that_cannot_begin_says_why(server: MetricsServer, tmp_path: Path, path: str, kind: str) -> None:
     with Ledger(tmp_path / "meter.db") as book, pytest.raises(BadInput, match=kind):
-        meter_servers(MeterSettings([f"{server.address}/{path}"], 2.0, "as given"), book, lambda state: None)
+        meter_servers(MeterSettings(2.0, [f"{server.address}/{path}"]), book, lambda state: None)
 
 
 def test_an_unknown_engine_ends_a_run_even_beside_a_good_one(server: MetricsServer, tmp_path: Path) -> None:
     urls = [f"{server.address}/good", f"{server.address}/node"]
     with Ledger(tmp_path / "meter.db") as book, pytest.raises(BadInput) as refused:
-        meter_servers(MeterSettings(urls, 2.0, "as given"), book, lambda state: None)
+        meter_servers(MeterSettings(2.0, urls), book, lambda state: None)
     assert refused.value.where == f"{server.address}/node"
     assert issubclass(UnknownEngine, Missed)
 

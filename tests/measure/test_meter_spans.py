@@ -1,6 +1,7 @@
 """Time, dollars and tokens of spans: split them anywhere, and nothing is lost."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from tokonomics.measure.meter.spans import (
     PaidTime,
     Stretch,
     WatchedSpan,
+    change_between,
     cut,
     cut_every,
     empty_spans,
@@ -46,8 +48,14 @@ def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> PaidTi
 
 
 def between(before: Reading, now: Reading, seconds: float = 15.0, watched: WatchedSpan = WatchedSpan.seen) -> PaidTime:
-    (made,) = spans_between({before.model: before}, [now], Stretch(watched, BEGIN, seconds, 3.6))
+    (made,) = spans_between([change_between(before, now)], Stretch(watched, BEGIN, seconds, 3.6))
     return made
+
+
+def of_models(before: Mapping[str, Reading], now: Iterable[Reading]) -> list[PaidTime]:
+    """An hour of a $4 server."""
+    changes = [change_between(before[reading.model], reading) for reading in now]
+    return spans_between(changes, Stretch(WatchedSpan.seen, BEGIN, 3600, 4.0))
 
 
 def read(process: Process) -> Reading:
@@ -175,9 +183,9 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
     now = [
         replace(readings[name], counters={Counted.output: {"x": out}}) for name, out in (("a", 30), ("b", 10), ("c", 0))
     ]
-    spans = spans_between(readings, now, Stretch(WatchedSpan.seen, BEGIN, 3600, 4.0))
+    spans = of_models(readings, now)
     assert [each.usd for each in spans] == pytest.approx([3.0, 1.0, 0.0])
-    idle = spans_between(readings, list(readings.values()), Stretch(WatchedSpan.seen, BEGIN, 3600, 4.0))
+    idle = of_models(readings, readings.values())
     assert [each.usd for each in idle] == pytest.approx([4 / 3] * 3)
     gap = empty_spans(now, Stretch(WatchedSpan.gap, BEGIN, 3600, 4.0))
     assert math.fsum(each.usd for each in gap) == pytest.approx(4.0)
@@ -191,7 +199,13 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
     now = [replace(reading, counters={Counted.output: {"x": 10.0}}) for reading in readings.values()]
-    both = sum(map(tally, spans_between(readings, now, Stretch(WatchedSpan.seen, BEGIN, 60, 4.0))), MeterTally())
+    both = sum(
+        map(
+            tally,
+            of_models(readings, now),
+        ),
+        MeterTally(),
+    )
     assert both.batch == pytest.approx(3 + 3)
 
 
@@ -261,7 +275,7 @@ def test_doubling_the_price_doubles_what_a_token_costs() -> None:
     process.work(10, 5)
     costs = [
         tally(
-            spans_between({"tiny": before}, [read(process)], Stretch(WatchedSpan.seen, BEGIN, 60, price))[0]
+            spans_between([change_between(before, read(process))], Stretch(WatchedSpan.seen, BEGIN, 60, price))[0]
         ).usd_per_mtok
         for price in (1.5, 3.0)
     ]

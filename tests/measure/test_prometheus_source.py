@@ -16,11 +16,11 @@ from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sgla
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.prometheus_source import PrometheusSource, prometheus_gpus, scrapes_of
 from tokonomics.measure.meter.readings import Counted, Missed, NoGpuSeen, Reading
 from tokonomics.measure.meter.scrape import PrometheusApi, Series
-from tokonomics.measure.meter.spans import increases
+from tokonomics.measure.meter.spans import change_between
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9
@@ -103,7 +103,7 @@ class Totals:
             before = self.last.get(reading.target)
             assert before is None or reading.at >= before.at
             if before is not None and reading.at > before.at:
-                for kind, amount in increases(before, reading).items():
+                for kind, amount in change_between(before, reading).counted.items():
                     self.tokens[reading.target.rsplit("-", 1)[1], kind] += amount
             self.last[reading.target] = reading
 
@@ -205,7 +205,7 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
         steady = staticmethod(time.monotonic)
 
     async def live(book: Ledger) -> MeterState:
-        meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
+        meter = Meter([source], book, Clock(), MeterSettings(3600.0, every_s=0.2))
         first = await meter.tick()
         assert first.total == MeterTally()
         for step in range(4):
@@ -233,9 +233,9 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
 
     async def past(book: Ledger) -> None:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
-        meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
+        meter = Meter([source], book, Clock(), MeterSettings(3600.0))
         async for at, readings in source.history(since, until):
-            meter.backfill(source, readings, at)
+            meter.backfill(readings, at)
 
     with Ledger(tmp_path / "past.db") as book:
         asyncio.run(past(book))

@@ -26,14 +26,12 @@ from enum import StrEnum
 from itertools import accumulate
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from pydantic import Field, NonNegativeFloat
 
 from tokonomics.measure.meter.bill import TokenCost
-from tokonomics.measure.meter.exposition import GivenMetrics
-from tokonomics.measure.meter.price_factors import picked
+from tokonomics.measure.meter.exposition import encoded
+from tokonomics.measure.meter.price_factors import best_of_plan
 from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
@@ -182,7 +180,7 @@ def estimated(path: Path, today: date) -> Exported:
     first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
     start, end = month_of(first)
     times = (end - start).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_MONTH
-    with picked(path) as (best, load):
+    with best_of_plan(path) as (best, load):
         requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
         total = cents(best["usd_per_month"] * times)
         charge = Charge(
@@ -298,10 +296,7 @@ def _openmetrics(export: Exported) -> str:
     for of_model in export.prices:
         for kind in _PRICED:
             price.add_metric([of_model.model, kind], getattr(of_model, kind), timestamp=export.until.timestamp())
-    registry = CollectorRegistry()
-    registry.register(GivenMetrics([cost, tokens, price]))
-    encode, _ = choose_encoder("application/openmetrics-text")
-    return encode(registry).decode()
+    return encoded([cost, tokens, price], "application/openmetrics-text")[0].decode()
 
 
 def _add_sums(family: CounterMetricFamily, labels: Sequence[str], charges: Sequence[Charge], field: str) -> None:
