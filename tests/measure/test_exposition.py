@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from tests.measure.faulty import faulty_page
+from tests.measure.faulty import FaultyPage, faulty_page
 from tests.measure.meter_states import HOUR, gpu, group, state
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, needs_promtool
 
@@ -196,7 +196,7 @@ def test_it_is_served_on_loopback_and_follows_the_state() -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with faulty_page(lambda: "") as taken:
+    with faulty_page(FaultyPage(lambda: "")) as taken:
         port = int(taken.address.rsplit(":", 1)[1])
 
         async def both() -> None:
@@ -290,7 +290,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPrometh
     shown = [ALL]
     with (
         RealPrometheus(tmp_path_factory.mktemp("prometheus")).running() as server,
-        faulty_page(lambda: text(shown[0])) as ours,
+        faulty_page(FaultyPage(lambda: text(shown[0]))) as ours,
     ):
         server.scrape({ours.address.removeprefix("http://"): {"job": "tokonomics"}})
         server.wait_for("count_over_time(llm_meter_interval_seconds[1m]) >= 2")

@@ -55,9 +55,9 @@ class Fleet:
             "c": {"input": 300, "cached": 30, "output": 40},
         }
         self.pages: dict[str, FaultyPage] = {
-            "a": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["a"], engines=(0, 1)))),
-            "b": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["b"]) + GPU)),
-            "c": stack.enter_context(faulty_page(lambda: sglang_page(self.counts["c"]))),
+            "a": stack.enter_context(faulty_page(FaultyPage(lambda: vllm_page(self.counts["a"], engines=(0, 1))))),
+            "b": stack.enter_context(faulty_page(FaultyPage(lambda: vllm_page(self.counts["b"]) + GPU))),
+            "c": stack.enter_context(faulty_page(FaultyPage(lambda: sglang_page(self.counts["c"])))),
         }
         self.there = ["a", "b", "c"]
         self.tell()
@@ -434,7 +434,7 @@ def test_an_echoed_authorization_is_not_shown(answer: tuple[int, str], monkeypat
 
 
 def test_a_prometheus_that_is_away_is_missed_and_not_waited_for() -> None:
-    with faulty_page(lambda: "") as page:
+    with faulty_page(FaultyPage(lambda: "")) as page:
         page.fault = Fault.refused
         with pytest.raises(Missed, match="cannot be reached"):
             read(PrometheusSource(page.address))
