@@ -94,12 +94,12 @@ def test_states_add_up_to_the_bill_and_kinds_to_the_tokens() -> None:
 def test_the_price_lines_up_with_opencost_per_gpu_times_gpus_is_the_server() -> None:
     per_gpu, gpus = value("llm_gpu_hourly_cost", ONE), value("llm_gpu_allocation", ONE)
     assert (per_gpu, gpus) == (3.6, 2)
+    assert value("llm_price_timestamp_seconds") == datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     assert per_gpu * gpus == value("llm_total_hourly_cost", ONE)
 
 
 def test_a_server_with_two_models_has_its_price_once() -> None:
-    two = state(group(model="a"), group(model="b"))
-    assert value("llm_total_hourly_cost", two) == 7.2
+    assert value("llm_total_hourly_cost", state(group(model="a"), group(model="b"))) == 7.2
 
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
@@ -114,37 +114,23 @@ def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
 
 
 def test_labels_of_a_target_are_joined_by_one_info_series() -> None:
+    """Names may hold anything, and a label called target does not hide whose it is."""
     mixed = state(group(labels={"team": "search", "app.kubernetes.io/name": "x"}), group(target="b", labels={}))
     assert value("llm_target_info", mixed, team="search") == 1
     shown = [dict(labels) for (name, labels) in samples(mixed) if name == "llm_target_info"]
     assert {labels.get("app_kubernetes_io_name", "") for labels in shown} == {"x", ""}
-
-
-def test_a_label_called_target_does_not_hide_whose_it_is() -> None:
     assert value("llm_target_info", state(group(labels={"target": "else"})), target="http://gpu1:8000") == 1
+    odd = 'a"b\\c\nd{e}=é'
+    assert value("llm_target_up", state(group(model=odd, target=odd)), model=odd) == 1
 
 
 def test_slices_and_pods_of_one_gpu_have_its_energy_once() -> None:
-    shared = state(
-        group(),
-        gpus=(
-            gpu(labels={"hostname": "n", "gpu": "0", "mig_id": "1", "pod": "a"}),
-            gpu(labels={"hostname": "n", "gpu": "0", "mig_id": "2", "pod": "b"}),
-            gpu(labels={"hostname": "n", "gpu": "0", "mig_id": "2", "pod": "c"}),
-        ),
-    )
-    names = [name for name, _ in samples(shared)]
+    pods = (("1", "a"), ("2", "b"), ("2", "c"))
+    place = {"hostname": "n", "gpu": "0"}
+    gpus = tuple(gpu(labels={**place, "mig_id": mig, "pod": pod}) for mig, pod in pods)
+    names = [name for name, _ in samples(state(group(), gpus=gpus))]
     assert names.count("llm_gpu_energy_joules_total") == 1
     assert names.count("llm_gpu_dram_active_ratio") == 2
-
-
-def test_a_day_becomes_its_first_second_in_utc() -> None:
-    assert value("llm_price_timestamp_seconds") == datetime(2026, 11, 1, tzinfo=UTC).timestamp()
-
-
-def test_names_of_servers_and_models_may_hold_anything() -> None:
-    odd = 'a"b\\c\nd{e}=é'
-    assert value("llm_target_up", state(group(model=odd, target=odd)), model=odd) == 1
 
 
 def test_every_family_is_on_a_full_page_with_a_help_text_and_nothing_else() -> None:
@@ -161,10 +147,6 @@ def test_openmetrics_is_served_to_who_asks_for_it() -> None:
     assert content_type.startswith("application/openmetrics-text")
     parsed = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
     assert {family.name for family in parsed} == {family.name.removesuffix("_total") for family in FAMILIES}
-
-
-def test_before_the_first_reading_the_page_is_empty() -> None:
-    assert page(None, TOLD)[0] == b""
 
 
 @needs_promtool
@@ -195,16 +177,17 @@ def test_it_is_served_on_loopback_and_follows_the_state() -> None:
     assert asyncio.run(live()) == ["", text()]
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with faulty_page(FaultyPage(lambda: "")) as taken:
-        port = int(taken.address.rsplit(":", 1)[1])
+def test_a_port_that_is_taken_is_refused() -> None:
+    async def twice() -> None:
+        async with (
+            serve_exposition("127.0.0.1", 0, lambda: None, TOLD) as url,
+            serve_exposition("127.0.0.1", int(url.split(":")[2].split("/")[0]), lambda: None, TOLD),
+        ):
+            pass
 
-        async def both() -> None:
-            async with serve_exposition("127.0.0.1", port, lambda: None, TOLD):
-                pass
-
-        with pytest.raises(BadInput, match=f"cannot listen on 127.0.0.1:{port}"):
-            asyncio.run(both())
+    with pytest.raises(BadInput) as refused:
+        asyncio.run(twice())
+    assert refused.value.field == "listen"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +205,7 @@ def test_without_a_host_only_this_machine_can_read_it(given: str, meant: tuple[s
 
 @pytest.mark.parametrize("given", ["", "localhost", "localhost:x", "a:70000", ":-1", ":²", ":" + "9" * 5000])
 def test_an_address_that_is_none_is_refused(given: str) -> None:
-    with pytest.raises(BadInput, match="no address to listen on"):
+    with pytest.raises(BadInput):
         listen_address(given)
 
 
@@ -301,15 +284,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealPrometh
 
 
 @needs_prometheus
-@pytest.mark.parametrize("expression", expressions())
-def test_every_query_of_the_dashboard_gives_an_answer(prometheus: RealPrometheus, expression: str) -> None:
-    prometheus.wait_for_any(expression)
-
-
-@needs_prometheus
-@pytest.mark.parametrize("expression", DOCUMENTED)
-def test_every_query_of_the_guide_gives_an_answer(prometheus: RealPrometheus, expression: str) -> None:
-    prometheus.wait_for_any(expression)
+@pytest.mark.parametrize("asked", ["dashboard", "guide"])
+def test_every_query_of_the_dashboard_and_the_guide_gives_an_answer(prometheus: RealPrometheus, asked: str) -> None:
+    for expression in expressions() if asked == "dashboard" else DOCUMENTED:
+        prometheus.wait_for_any(expression)
 
 
 @needs_prometheus
@@ -320,29 +298,20 @@ def test_prometheus_sees_the_same_price_as_we_do(prometheus: RealPrometheus) -> 
     assert float(only["value"][1]) == pytest.approx(7.2 / 4)
 
 
-def test_files_are_written_whole_and_again(tmp_path: Path) -> None:
+def test_files_are_written_and_kept_where_someone_changed_them_unless_told(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "place"
-    assert [path.name for path in write_files(folder)] == list(NAMES)
-    write_files(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
+    for _ in range(2):
+        assert [path.name for path in write_files(folder)] == list(NAMES)
     assert json.loads((folder / "tokonomics-dashboard.json").read_text()) == dashboard()
-
-
-def test_files_that_someone_changed_are_kept_unless_told(tmp_path: Path) -> None:
-    write_files(tmp_path)
-    rules = tmp_path / "tokonomics-rules.yml"
+    rules = folder / "tokonomics-rules.yml"
     rules.write_text("groups: []\n")
-    with pytest.raises(BadInput, match=r"tokonomics-rules\.yml there differs"):
-        write_files(tmp_path)
+    with pytest.raises(BadInput):
+        write_files(folder)
     assert rules.read_text() == "groups: []\n"
-    write_files(tmp_path, overwrite=True)
+    write_files(folder, overwrite=True)
     assert rules.read_text() == text_of("tokonomics-rules.yml")
-
-
-def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be written"):
-        write_files(tmp_path / "file")
+    with pytest.raises(BadInput):
+        write_files(rules)
 
 
 def test_the_guide_explains_every_metric_in_the_words_of_the_page() -> None:

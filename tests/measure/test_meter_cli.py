@@ -78,6 +78,11 @@ def test_the_table_as_csv_has_the_same_figures(tokonomics: Call, tmp_path: Path)
     assert [float(row["usd_per_mtok"]) for row in rows] == [line["sums"]["usd_per_mtok"] for line in made["lines"]]
 
 
+def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:
+    assert tokonomics(*PAST, f"--chart={tmp_path / 'week.json'}").returncode == 0
+    assert json.loads((tmp_path / "week.json").read_text())["vconcat"]
+
+
 def test_the_chart_draws_every_dollar_and_breaks_where_there_is_no_price() -> None:
     with Ledger(WEEK, read_only=True) as book:
         made = bill(book.spans(), 0, 2e9, ("hour",))

@@ -449,16 +449,17 @@ def test_now_is_one_window_for_all_engines(bench: Bench) -> None:
     assert state.now.usd_per_mtok == pytest.approx(state.hour.usd_per_mtok)
 
 
-def test_the_screen_and_a_report_name_the_same_starved_dollars(bench: Bench) -> None:
-    """Half of the planned 48 is 24: 9 and 60 running are 34.5 in the mean of a row, and starve nobody."""
+@pytest.mark.parametrize(("then", "starved_s"), [(60.0, 0.0), (30.0, 60.0)])
+def test_the_screen_and_a_report_name_the_same_starved_dollars(bench: Bench, then: float, starved_s: float) -> None:
+    """Half of the planned 48 is 24: 9 and 60 running are 34.5 in the mean of a row, 9 and 30 are 19.5."""
     planned = Planned(usd_per_mtok=1.0, batch=48.0)
     bench.start(planned=planned)
     bench.tick(0)
-    for running in (9.0, 9.0, 60.0, 60.0):
+    for running in (9.0, 9.0, then, then):
         bench.process.work(100, 50)
         bench.process.running = running
         screen = bench.tick().total
     report = bill(bench.spans(), BEGIN, bench.clock.wall(), ("model",), planned).total
     assert screen.starved_usd == pytest.approx(report.starved_usd)
     assert screen.starved_s == report.starved_s
-    assert (screen.starved_s, screen.busy_s) == (0.0, 60.0)
+    assert (screen.starved_s, screen.busy_s) == (starved_s, 60.0)

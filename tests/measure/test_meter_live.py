@@ -84,12 +84,12 @@ def booked(tmp_path: Path) -> MeterTally:
 @pytest.mark.slow
 @pytest.mark.law
 def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path: Path) -> None:
-    """Twenty meters (one in ``make test``), each killed by the kernel at a moment of its own; the server works on."""
+    """Twenty meters (two in ``make test``), each killed by the kernel at a moment of its own; the server works on."""
     chance = random.Random(0)
     with metrics_server() as server:
         address, process = f"{server.address}/good", server.process
         once(address, tmp_path / "meter.db")
-        for _ in range(20 if EXPLORE else 1):
+        for _ in range(20 if EXPLORE else 2):
             meter = metered(tmp_path, address, "--usd-per-hour", "2.49", "--every", "0.1s")
             assert meter.stdout is not None
             meter.stdout.readline()

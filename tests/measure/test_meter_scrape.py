@@ -134,7 +134,7 @@ def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer
             source = EngineSource(address_of(f"{server.address}/good"), session, HandClock())
             found: list[Reading] = []
             for name in order:
-                server.source = partial(pages.get, name, "")
+                server.source = partial(pages.__getitem__, name)
                 found += await source.read()
             return found
 
