@@ -1,9 +1,11 @@
 """A made-up vLLM process with true books, clocks that are moved by hand, and a meter that reads it: no time passes."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger
@@ -173,3 +175,23 @@ class Bench:
 
     def spans(self) -> list[PaidTime]:
         return list(self.book.spans())
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing in the meter catches it."""
+
+
+class DiesAt:
+    """A database whose process ends before its n-th statement."""
+
+    def __init__(self, database: sqlite3.Connection, statements: int) -> None:
+        self._database, self._left = database, statements
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        if self._left == 0:
+            raise Killed
+        self._left -= 1
+        return self._database.execute(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)

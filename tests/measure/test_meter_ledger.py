@@ -5,13 +5,12 @@ import sqlite3
 import struct
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.measure.make_week import PAGES, make_week
-from tests.measure.metered import BEGIN, Bench
+from tests.measure.metered import BEGIN, Bench, DiesAt, Killed
 from tests.measure.test_meter_clockwork import bench as bench
 from tests.measure.test_meter_spans import span
 
@@ -30,26 +29,6 @@ from tokonomics.questions.requests.run import MeterReportRequest
 def booked(path: Path) -> MeterTally:
     with Ledger(path, read_only=True) as book:
         return sum((tally(each) for each in book.spans()), MeterTally())
-
-
-class Killed(BaseException):
-    """As good as kill -9: nothing in the meter catches it."""
-
-
-class DiesAt:
-    """A database whose process ends before its n-th statement."""
-
-    def __init__(self, database: sqlite3.Connection, statements: int) -> None:
-        self._database, self._left = database, statements
-
-    def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        if self._left == 0:
-            raise Killed
-        self._left -= 1
-        return self._database.execute(*arguments)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
 
 
 @pytest.mark.parametrize("statements", range(8))

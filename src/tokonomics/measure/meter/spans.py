@@ -89,7 +89,7 @@ class Stretch(NamedTuple):
     usd_per_hour: float
 
 
-class Change(NamedTuple):
+class ReadingChange(NamedTuple):
     """What happened between two readings of a model on a server."""
 
     before: Reading | None
@@ -100,7 +100,7 @@ class Change(NamedTuple):
     is_another: bool = False  # another process answered: it says so, is of another engine, or counts from 0 again
 
 
-def spans_between(changes: Sequence[Change], stretch: Stretch) -> list[PaidTime]:
+def spans_between(changes: Sequence[ReadingChange], stretch: Stretch) -> list[PaidTime]:
     """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
     tokens = [
         change.counted.get(Counted.input_total, 0.0) + change.counted.get(Counted.output, 0.0) for change in changes
@@ -207,7 +207,7 @@ def _read_at(reading: Reading) -> float:
     return reading.at if reading.server_at is None else min(reading.at, reading.server_at)
 
 
-def change_between(before: Reading | None, now: Reading) -> Change:
+def change_between(before: Reading | None, now: Reading) -> ReadingChange:
     """What was counted since ``before``, which is None for a model that was not there on a server that was.
 
     Cached tokens are part of the input: those that run ahead of it within a page count with the input that follows.
@@ -224,14 +224,14 @@ def change_between(before: Reading | None, now: Reading) -> Change:
             ahead -= min(own, ahead)
     counters: dict[Counted, Series] = {kind: step.carried for kind, step in steps.items()}
     if before is None or restarted:
-        return Change(before, now, counted, replace(now, counters=counters), is_another=before is not None)
+        return ReadingChange(before, now, counted, replace(now, counters=counters), is_another=before is not None)
     counters = {**before.counters, **counters}
     shown = {key for series in now.counters.values() for key in series}
     lacking = {key for series in counters.values() for key in series if key not in shown}
     created = {**{key: at for key, at in before.created.items() if key in lacking}, **now.created}
     started = before.started if now.started is None else now.started
     is_another = before.engine != now.engine and not _is_same(before, now)
-    return Change(
+    return ReadingChange(
         before, now, counted, replace(now, counters=counters, created=created, started=started),
         fell=next((step.fell for step in steps.values() if step.fell), None),
         is_another=is_another or any(step.is_restart for step in steps.values()),

@@ -16,7 +16,7 @@ from tokonomics.measure.meter.engines import FRONTENDS
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.spans import (
-    Change,
+    ReadingChange,
     PaidTime,
     Stretch,
     WatchedSpan,
@@ -96,7 +96,7 @@ class Watch:
         self.up, self.said = True, said
         return spans
 
-    def _oddities(self, changes: Sequence[Change], back_s: float) -> Iterator[str | None]:
+    def _oddities(self, changes: Sequence[ReadingChange], back_s: float) -> Iterator[str | None]:
         """Notes about time and tokens that are not as they seem, or not known."""
         if back_s > 0:
             yield f"the clock was set back by {seconds(back_s)}"
