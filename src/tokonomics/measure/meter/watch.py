@@ -16,8 +16,8 @@ from tokonomics.measure.meter.engines import FRONTENDS
 from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.spans import (
-    ReadingChange,
     PaidTime,
+    ReadingChange,
     Stretch,
     WatchedSpan,
     change_between,
