@@ -57,7 +57,8 @@ def serve(servers: int, ready: Connection) -> None:
 def meter(ports: list[int], every_s: float, beats: int, done: Connection) -> None:
     """As ``tokonomics meter`` runs; the first beat, which finds the pages, is not counted."""
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.session import MeterSettings, meter_servers
+    from tokonomics.measure.meter.live_meter import MeterSettings
+    from tokonomics.measure.meter.session import meter_servers
     from tokonomics.measure.meter.state import MeterState
     from tokonomics.report.meter_view import line
 
@@ -71,7 +72,7 @@ def meter(ports: list[int], every_s: float, beats: int, done: Connection) -> Non
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "meter.db") as book:
         urls = [f"http://127.0.0.1:{port}" for port in ports]
-        meter_servers(MeterSettings(urls, 2.49, "as given", every_s=every_s, beats=beats), book, show)
+        meter_servers(MeterSettings(2.49, urls, every_s=every_s, beats=beats), book, show)
         ledger_bytes = sum(file.stat().st_size for file in Path(folder).iterdir())
     (cpu_0, wall_0), (cpu_1, wall_1) = marks[0], marks[-1]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if platform.system() == "Linux" else 1024**2)

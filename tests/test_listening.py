@@ -6,9 +6,10 @@ import sys
 SERVER = """
 import asyncio, resource, socket
 from tokonomics.measure.meter.exposition import serve_exposition
+from tokonomics.measure.meter.live_meter import MeterSettings
 
 async def main():
-    async with serve_exposition("127.0.0.1", 0, lambda: None) as address:
+    async with serve_exposition("127.0.0.1", 0, lambda: None, MeterSettings(7.2)) as address:
         port = int(address.split(":")[2].split("/")[0])
         await asyncio.to_thread(int)  # what a first answer opens is open
         waiting = [socket.socket() for _ in range(40)]

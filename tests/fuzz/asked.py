@@ -393,7 +393,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.offer_choice import parse_discounts
     from tokonomics.fleet.traffic import parse_demand
-    from tokonomics.measure.meter.prometheus_source import selector_of
+    from tokonomics.measure.meter.prometheus_source import matchers
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.measure.meter.spending import find_offer, parse_prices
     from tokonomics.money.cost import parse_load
@@ -441,7 +441,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "timeout": (timeout_of, ["30", "2m"]),
         "prices": (lambda text: parse_prices([text], 1), ["gpu=L4:0.80", "http://gpu2:8000:0.80"]),
         "offer": (find_offer, ["aws:p5.48xlarge"]),
-        "matchers": (lambda text: selector_of(["up"], text), ['namespace="prod",job=~"vllm.*"']),
+        "matchers": (matchers, ['namespace="prod",job=~"vllm.*"']),
         "address": (address_of, ["http://localhost:8000/v1", "gpu2:8000"]),
         "gpu": (find_gpu, ["NVIDIA H100 80GB HBM3", "l4"]),
     }

@@ -52,13 +52,13 @@ _meters: dict[Path, Any] = {}
 def tick(folder: Path, turn: int) -> None:
     """The meter reads a server that has worked since the last tick, and books it."""
     from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.live_meter import Meter
+    from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 
     if folder not in _meters:
         clock = HandClock()
         process = Process(clock)
         book = Ledger(folder / "meter.db")
-        _meters[folder] = clock, process, book, Meter([PageSource(process)], book, clock, 3.6)
+        _meters[folder] = clock, process, book, Meter([PageSource(process)], book, clock, MeterSettings(3.6))
     clock, process, book, meter = _meters[folder]
     clock.passed = TICK_S * turn
     process.counted[0].update(input=10.0 * turn, output=5.0 * turn, steps=float(turn))

@@ -2,16 +2,19 @@
 
 It stands between a source of metrics (any function that gives a page) and whoever scrapes it. It runs in a thread with
 its own event loop, since a scraper has one too; ``fault`` may be changed at any time and holds from the next request.
+The first part of the path says how that one fails: ``http://127.0.0.1:PORT/cut`` cuts its page off.
 """
 
 import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
+from typing import TypeVar
 
 from aiohttp import web
+from tests.measure.metered import HandClock, Process
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,6 +42,7 @@ class FaultyPage:
     def __init__(self, source: Callable[[], str]) -> None:
         self.source = source
         self.asked: Counter[Fault] = Counter()
+        self.requests: list[web.Request] = []
         self.address = ""
         self._fault = Fault.none
         self._loop = asyncio.new_event_loop()
@@ -61,7 +65,18 @@ class FaultyPage:
             asyncio.run_coroutine_threadsafe(change, self._loop).result(30)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        fault, page = self._fault, self.source().encode()
+        way, page = request.match_info.get("way", ""), self.source().encode()
+        self.requests.append(request)
+        match way:
+            case "elsewhere" if "prometheus" not in request.path:
+                return web.Response(status=404)
+            case "redirects":
+                return web.Response(status=302, headers={"Location": "/metrics"})
+            case "node":
+                return web.Response(text="node_load1 0.5\n")
+            case "off":
+                return web.json_response({"error": "start it with --metrics"}, status=501)
+        fault = Fault(way) if way in set(Fault) else self._fault
         self.asked[fault] += 1
         match fault:
             case Fault.error:
@@ -115,7 +130,8 @@ class FaultyPage:
 
     async def serve(self, ready: threading.Event, done: asyncio.Event) -> None:
         app = web.Application()
-        app.router.add_get("/metrics", self.answer)
+        for path in ("/metrics", "/{way}/metrics", "/{way}/prometheus/metrics"):
+            app.router.add_get(path, self.answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await self._listen()
@@ -125,16 +141,17 @@ class FaultyPage:
         await self._runner.cleanup()
 
 
+Served = TypeVar("Served", bound=FaultyPage)
+
+
 def _half(page: bytes) -> bytes:
     """Up to the end of the line in the middle."""
     return page[: page.index(b"\n", len(page) // 2) + 1]
 
 
 def _inside_a_number(page: bytes) -> int:
-    """A place within a sample's value, past the middle where one is there: what comes before it still parses."""
+    """A place within a sample's value in the middle: what comes before it still parses."""
     lines = [line for line in page.splitlines(keepends=True) if not line.startswith(b"#") and len(line.split()[-1]) > 1]
-    if not lines:
-        return len(page) // 2
     line = lines[len(lines) // 2]
     return page.index(line) + len(line.rstrip()) - 1
 
@@ -145,9 +162,8 @@ def _not_numbers(page: bytes) -> bytes:
 
 
 @contextmanager
-def faulty_page(source: Callable[[], str]) -> Iterator[FaultyPage]:
-    """A page that is served until the block ends."""
-    page = FaultyPage(source)
+def faulty_page(page: Served) -> Iterator[Served]:
+    """Serve a page until the block ends."""
     loop = page._loop
     ready, done = threading.Event(), asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(page.serve(ready, done)))
@@ -159,3 +175,15 @@ def faulty_page(source: Callable[[], str]) -> Iterator[FaultyPage]:
         loop.call_soon_threadsafe(done.set)
         thread.join()
         loop.close()
+
+
+class MetricsServer(FaultyPage):
+    """The page of a made-up process."""
+
+    def __init__(self) -> None:
+        self.process = Process(HandClock())
+        super().__init__(lambda: self.process.page())
+
+
+def metrics_server() -> AbstractContextManager[MetricsServer]:
+    return faulty_page(MetricsServer())

@@ -1,10 +1,18 @@
-"""A made-up vLLM process with true books, clocks that are moved by hand, and a source that reads it: no time passes."""
+"""A made-up vLLM process with true books, clocks that are moved by hand, and a meter that reads it: no time passes."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
-from tokonomics.measure.meter.readings import Missed, Reading
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
+from tokonomics.measure.meter.readings import Missed, Reading, Source
+from tokonomics.measure.meter.spans import PaidTime
+from tokonomics.measure.meter.state import GroupState, MeterState
 
 BEGIN = 1_794_700_800.0
 """2026-11-15 00:00 UTC."""
@@ -73,18 +81,117 @@ class Process:
         return "\n".join(lines) + "\n"
 
 
-@dataclass
-class PageSource:
-    """Reads a process without a network."""
+def read_page(page: str, target: str = "t", at: float = 0.0, labels: Mapping[str, str] | None = None) -> list[Reading]:
+    return readings_of(samples_of(page, FINDER), target, at, labels)
 
-    process: Process
-    name: str = "http://gpu:8000"
+
+@dataclass
+class HandSource:
+    """Gives the readings that a test makes."""
+
+    name: str
+    give: Callable[[], Sequence[Reading]]
     discovers: bool = False
     warnings: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
     async def read(self) -> Sequence[Reading]:
+        return self.give()
+
+
+class PageSource(HandSource):
+    """Reads a process without a network."""
+
+    def __init__(
+        self, process: Process, name: str = "http://gpu:8000", labels: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name, self._page, labels=labels or {})
+        self.process = process
+
+    def _page(self) -> Sequence[Reading]:
         if not self.process.up:
             raise Missed("cannot be reached")
-        page = samples_of(self.process.page(), FINDER)
-        return readings_of(page, self.name, self.process.clock.wall(), self.labels)
+        return read_page(self.process.page(), self.name, self.process.clock.wall(), self.labels)
+
+
+class Scraper(HandSource):
+    """Has scraped servers at its own times, as a Prometheus has."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__("http://prometheus:9090", self._since_last, discovers=True)
+        self.clock, self.down = clock, False
+        self.scraped: list[tuple[str, float, str]] = []
+        self.living: set[str] = set()
+        self._newest: dict[str, Reading] = {}
+
+    def scrape(self, process: Process, target: str = "prod/a") -> None:
+        self.scraped.append((target, self.clock.wall(), process.page()))
+        self.living.add(target)
+
+    def _since_last(self) -> Sequence[Reading]:
+        if self.down:
+            raise Missed("does not answer")
+        new = [read_page(page, target, at)[0] for target, at, page in self.scraped]
+        self.scraped = []
+        came = {reading.target for reading in new}
+        again = [last for name, last in self._newest.items() if name in self.living and name not in came]
+        self._newest = {reading.target: reading for reading in (*again, *new)}
+        return [*again, *new]
+
+
+class Bench:
+    """A meter in the hand, which reads one process; with ``scraped``, through a scraper."""
+
+    def __init__(self, path: Path, scraped: bool = False, usd_per_hour: float = 3.6) -> None:
+        self.path, self.usd_per_hour, self.clock = path, usd_per_hour, HandClock()
+        self.process, self.scraper = Process(self.clock), Scraper(self.clock)
+        self.sources: Sequence[Source] = [self.scraper if scraped else PageSource(self.process)]
+        self.book = Ledger(path)
+        self.start()
+
+    def start(self, **changed: object) -> None:
+        settings = MeterSettings(**({"usd_per_hour": self.usd_per_hour} | changed))  # type: ignore[arg-type]
+        self.meter = Meter(self.sources, self.book, self.clock, settings)
+
+    def again(self, **changed: object) -> None:
+        """The meter dies, and another one starts."""
+        self.book.close()
+        self.book = Ledger(self.path)
+        self.start(**changed)
+
+    def tick(self, seconds: float = 15.0) -> MeterState:
+        self.clock.passed += seconds
+        return asyncio.run(self.meter.tick())
+
+    def only(self, seconds: float = 15.0) -> GroupState:
+        (group,) = self.tick(seconds).groups
+        return group
+
+    def scrape(self, seconds: float = 15.0) -> MeterState:
+        """After so long the scraper reads the process, and the meter the scraper."""
+        self.clock.passed += seconds
+        self.scraper.scrape(self.process)
+        return self.tick(0)
+
+    def spans(self) -> list[PaidTime]:
+        return list(self.book.spans())
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing in the meter catches it."""
+
+
+class DiesAt:
+    """A database whose process ends before its n-th statement."""
+
+    def __init__(self, database: sqlite3.Connection, statements: int) -> None:
+        self._database, self._left = database, statements
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        if self._left == 0:
+            raise Killed
+        self._left -= 1
+        return self._database.execute(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)

@@ -7,6 +7,7 @@ What a process counted after that and before it died is lost to anybody who scra
 
 import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import suppress
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.measure.metered import BEGIN, HandClock
+from tests.measure.metered import BEGIN, DiesAt, HandClock, Killed
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import WatchedSpan
 from tokonomics.measure.meter.state import MeterState
@@ -36,10 +37,6 @@ WORDS = {
 }
 """Input, output and work. vLLM alone says when its process started, and the last two do not name their model."""
 SAYS_START, NAMES_MODEL = frozenset({"vllm"}), frozenset({"vllm", "sglang"})
-
-
-class Killed(BaseException):
-    """The meter's process ends here."""
 
 
 @dataclass(frozen=True)
@@ -216,44 +213,23 @@ class Network:
         if path == "v1/models":
             return Answer(200, "application/json", b'{"data": [{"id": "%s"}]}' % server.process.model.encode())
         text, _ = server.page()
-        match server.fault:
-            case "garbage":
-                return Answer(200, "text/plain", bytes(range(256)))
-            case "html":
-                return Answer(200, "text/html", b"<h1>Sign in</h1>")
-            case "error":
-                return Answer(500, "text/plain", b"out of memory")
-            case "empty":
-                return Answer(200, "text/plain", b"")
-            case "cut":
-                return Answer(200, "text/plain", text[:-3].encode())
-            case "nan":
-                lines = (line.rsplit(" ", 1)[0] + " NaN\n" for line in text.splitlines())
-                return Answer(200, "text/plain", "".join(lines).encode())
-            case "twice":
-                last = text.splitlines()[-1].rsplit(" ", 1)[0]
-                return Answer(200, "text/plain", f"{text}{last} 7e9\n".encode())
-            case "broken off":
-                raise aiohttp.ClientPayloadError("the answer was cut short")
+        last = text.splitlines()[-1].rsplit(" ", 1)[0]
+        bad = {
+            "garbage": Answer(200, "text/plain", bytes(range(256))),
+            "html": Answer(200, "text/html", b"<h1>Sign in</h1>"),
+            "error": Answer(500, "text/plain", b"out of memory"),
+            "empty": Answer(200, "text/plain", b""),
+            "cut": Answer(200, "text/plain", text[:-3].encode()),
+            "nan": Answer(200, "text/plain", re.sub(r" \S+$", " NaN", text, flags=re.MULTILINE).encode()),
+            "twice": Answer(200, "text/plain", f"{text}{last} 7e9\n".encode()),
+        }
+        if server.fault == "broken off":
+            raise aiohttp.ClientPayloadError("the answer was cut short")
+        if server.fault in bad:
+            return bad[server.fault]
         # By the server's own clock, which nobody sets here.
         date = {"Date": formatdate(BEGIN + server.clock.passed, usegmt=True)}
         return Answer(200, "text/plain", text.encode(), date)
-
-
-class Dying:
-    """A connection whose process ends at the n-th statement."""
-
-    def __init__(self, db: Any, statements: int) -> None:
-        self._db, self._left = db, statements
-
-    def execute(self, *asked: Any) -> Any:
-        self._left -= 1
-        if self._left < 0:
-            raise Killed
-        return self._db.execute(*asked)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
 
 
 @dataclass
@@ -281,7 +257,7 @@ class Soak:
         """A new meter on the same book."""
         self.book = Ledger(self.folder / "meter.db")
         sources = [EngineSource(name, self.network, self.clock) for name in self.world]  # type: ignore[arg-type]
-        self.meter = Meter(sources, self.book, self.clock, USD_PER_HOUR, every_s=self.every_s)
+        self.meter = Meter(sources, self.book, self.clock, MeterSettings(USD_PER_HOUR, every_s=self.every_s))
         self._ticked: float | None = None
         for server in self.world.values():
             server.ours, server.missing = server.booked.copy(), True
@@ -330,12 +306,10 @@ class Soak:
 
     def _befall(self, server: Server) -> None:
         rates, dice, now = self.rates, self.dice, self.clock.passed
-        if dice.random() > (rates.restarts + rates.swaps + rates.hangs + rates.bad_pages + rates.half_pages) * (
-            self.every_s / DAY_S
-        ):
-            return
         kinds = ("restart", "swap", "hang", "bad page", "half a page")
         weights = (rates.restarts, rates.swaps, rates.hangs, rates.bad_pages, rates.half_pages)
+        if dice.random() > sum(weights) * (self.every_s / DAY_S):
+            return
         (what,) = dice.choices(kinds, weights)
         self.happened[what] += 1
         if what == "restart":
@@ -361,9 +335,9 @@ class Soak:
         real = self.book._db
         how = self.dice.randrange(3)
         if how == 1:
-            await self._dies(self.meter.tick(_killed))
+            await self._dies(self.meter.tick(self._die))
         elif how == 2:
-            self.book._db = Dying(real, self.dice.randrange(self.servers))  # type: ignore[assignment]
+            self.book._db = DiesAt(real, self.dice.randrange(self.servers))  # type: ignore[assignment]
             await self._dies(self.meter.tick())
         self.book._db = real
         self.book.close()
@@ -378,6 +352,9 @@ class Soak:
         with suppress(Killed):
             state = await tick
             assert state.held_spans > 0
+
+    def _die(self) -> None:
+        raise Killed
 
     def _fill(self) -> None:
         """No room but what there is, while the disk is full: SQLite itself says so."""
@@ -465,7 +442,3 @@ def summary(soak: Soak) -> SoakSummary:
         overtaken, sum(unseen.values()), off_tokens, sum(usd.values()), off_usd,
         sum(usd.values()) - soak.servers * soak.clock.passed * USD_PER_HOUR / 3600, tuple(wrong),
     )  # fmt: skip
-
-
-def _killed() -> None:
-    raise Killed

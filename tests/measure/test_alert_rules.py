@@ -18,30 +18,12 @@ def rules() -> list[dict[str, Any]]:
 
 
 @needs_promtool
-def test_prometheus_takes_the_rules(tmp_path: Path) -> None:
+def test_prometheus_takes_the_rules_and_the_scrape_configuration(tmp_path: Path) -> None:
     write_files(tmp_path)
-    checked = run(
-        ["promtool", "check", "rules", "tokonomics-rules.yml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert f"{len(rules())} rules found" in checked.stdout
-
-
-@needs_promtool
-def test_prometheus_takes_the_scrape_configuration_with_the_rules_beside_it(tmp_path: Path) -> None:
-    write_files(tmp_path)
-    checked = run(
-        ["promtool", "check", "config", "prometheus-scrape.yml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    for kind, name in (("rules", "tokonomics-rules.yml"), ("config", "prometheus-scrape.yml")):
+        checked = run(["promtool", "check", kind, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert f"{len(rules())} rules found" in checked.stdout
 
 
 @needs_promtool

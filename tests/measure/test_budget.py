@@ -1,13 +1,11 @@
 """Budgets: the month's end from days whose truth is known, how often the interval holds it, and what is said."""
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
+from tests.measure.ledgers import at, days_from, hour, ledger_of
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
@@ -35,7 +33,10 @@ def test_a_flat_month_ends_at_days_times_dollars(tmp_path: Path) -> None:
     assert found.month_end.mid == pytest.approx(30 * 48)
     assert found.month_end.low == pytest.approx(30 * 48)
     assert found.spent_up_on == date(2026, 11, 21)
-    assert "will be exceeded on 2026-11-21" in found.said
+    spent = state(ledger, MonthlyBudget(usd=100), at(NOVEMBER_15))
+    assert spent.spent_up_on == date(2026, 11, 3), "$100 were gone on the third day of the month, not today"
+    nobody = state(ledger, MonthlyBudget(key="team", value="nobody", usd=5), at(NOVEMBER_15))
+    assert (nobody.spent_usd, nobody.month_end.mid, nobody.spent_up_on) == (0.0, 0.0, None)
 
 
 def test_weekends_and_a_trend_are_carried_on(tmp_path: Path) -> None:
@@ -50,7 +51,6 @@ def test_weekends_and_a_trend_are_carried_on(tmp_path: Path) -> None:
     month = [date(2026, 11, number) for number in range(1, 31)]
     assert found.month_end.mid == pytest.approx(sum(map(truth, month)), rel=1e-6)
     assert not found.is_missed
-    assert "holds" in found.said
 
 
 def test_the_rest_of_today_counts_by_the_hour(tmp_path: Path) -> None:
@@ -80,19 +80,6 @@ def test_a_ledger_of_a_few_hours_goes_on_as_it_began(tmp_path: Path) -> None:
     assert (found.month_end.low, found.month_end.high, found.month_end.days_known) == (None, None, 0)
 
 
-def test_a_budget_that_is_spent_says_so_and_on_which_day(tmp_path: Path) -> None:
-    """$48 a day: $100 were gone on the third day of the month, not today."""
-    ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
-    found = state(ledger, MonthlyBudget(usd=100), at(NOVEMBER_15))
-    assert found.spent_up_on == date(2026, 11, 3)
-    assert "is spent" in found.said
-
-
-def test_an_empty_ledger_costs_nothing(tmp_path: Path) -> None:
-    found = state(ledger_of(tmp_path / "meter.db", []), MonthlyBudget(usd=100), at(NOVEMBER_15))
-    assert (found.spent_usd, found.month_end.mid, found.spent_up_on) == (0, 0, None)
-
-
 def test_dollars_by_day_are_those_of_the_spans_cut_at_midnight(tmp_path: Path) -> None:
     """A gap of 36 hours from noon at $2 an hour: $24, $48 and nothing on the days it touches; beside hourly rows."""
     gap = hour(at(MONDAY, 12), seconds=36 * 3600.0, usd=72.0, server_s=36 * 3600.0, busy_s=0.0,
@@ -108,28 +95,12 @@ def test_dollars_by_day_are_those_of_the_spans_cut_at_midnight(tmp_path: Path) -
     assert half == pytest.approx(6 * 2 + 6 * 1 + 12 * 2)
 
 
-def test_a_ledger_of_the_first_version_has_the_same_days(tmp_path: Path) -> None:
-    spans = [
-        *day_of(MONDAY, 48.0),
-        hour(at(MONDAY, 23.5), target="http://gpu2:8000"),  # into the next day
-    ]
-    path = ledger_of(tmp_path / "meter.db", spans)
-    with closing(sqlite3.connect(path)) as db:
-        db.executescript("ALTER TABLE spans DROP COLUMN failed_s; PRAGMA user_version = 1;")
-    with Ledger(path, read_only=True) as book:
-        found = sorted((part.day, part.usd) for part in book.usd_by_day(at(MONDAY), at(MONDAY, 72)))
-    first = int(at(MONDAY) // 86_400)
-    # The last hour of the day ends at midnight, and is told apart from those within it.
-    assert sum(usd for day, usd in found if day == first) == pytest.approx(48 + 1)
-    assert sum(usd for day, usd in found if day == first + 1) == pytest.approx(1)
-
-
 def test_a_book_that_is_asked_every_few_hours_says_what_a_new_one_does(tmp_path: Path) -> None:
     """Over two months' ends: days that are gone are read once, and none is lost or counted twice."""
     dollars = [40.0 + number % 9 for number in range(75)]
     with Ledger(ledger_of(tmp_path / "meter.db", days_from(MONDAY, dollars)), read_only=True) as book:
         kept = BudgetBook([MonthlyBudget(usd=1000)], book)
-        for hours in range(24 * 20, 24 * 75, 7):
+        for hours in range(24 * 20, 24 * 75, 19):
             now = at(MONDAY, hours)
             (new,), (old,) = BudgetBook([MonthlyBudget(usd=1000)], book).states(now), kept.states(now)
             assert old.spent_usd == pytest.approx(new.spent_usd)
@@ -191,7 +162,7 @@ def test_back_tests_from_a_made_ledger_cover_what_came(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "-5", "team:5", "=x:5", "team=:5", "nan", "inf", "team=search:"])
 def test_what_is_no_budget_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is not a budget"):
+    with pytest.raises(BadInput):
         parse_budgets([text])
 
 
@@ -206,12 +177,6 @@ def test_months_are_those_of_the_calendar_in_utc(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path / "meter.db", spans)
     assert state(ledger, MonthlyBudget(usd=1), new_year + 43_200).month == "2027-01"
     assert state(ledger, MonthlyBudget(usd=1), new_year + 43_200).spent_usd == pytest.approx(24)
-
-
-def test_a_budget_of_nobody_is_doubted(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
-    found = state(ledger, MonthlyBudget(key="team", value="nobody", usd=5), at(NOVEMBER_15))
-    assert "nothing is booked to it" in found.said
 
 
 def test_days_after_the_last_reading_are_not_taken_to_be_free(tmp_path: Path) -> None:

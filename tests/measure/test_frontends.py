@@ -1,15 +1,15 @@
 """A frontend and the engines behind it count the same tokens: dollars and tokens are those of the engines alone."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.measure.metered import HandClock
+from tests.measure.metered import HandClock, HandSource
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Counted, Missed, Reading, Source
 from tokonomics.measure.meter.state import MeterState
 
@@ -27,40 +27,21 @@ class Server:
     up: bool = True
 
     def readings(self) -> list[Reading]:
+        if not self.up:
+            raise Missed("cannot be reached")
         counted = {Counted.output: {"output": 10 * self.clock.passed}}
         return [Reading(self.target, self.engine, model, self.clock.wall(), counted) for model in self.models]
 
 
-@dataclass
-class Addressed:
-    server: Server
-    name: str
-    discovers: bool = False
-    warnings: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    async def read(self) -> Sequence[Reading]:
-        if not self.server.up:
-            raise Missed("cannot be reached")
-        return self.server.readings()
-
-
-@dataclass
-class Scraping:
-    """A Prometheus: every living target's newest page."""
-
-    servers: Sequence[Server]
-    name: str = "http://prometheus:9090"
-    discovers: bool = True
-    warnings: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    async def read(self) -> Sequence[Reading]:
-        return [reading for server in self.servers if server.up for reading in server.readings()]
-
-
 def sources_of(servers: Sequence[Server], through: str) -> Sequence[Source]:
-    return [Scraping(servers)] if through == "prometheus" else [Addressed(server, server.target) for server in servers]
+    """Each at its address; or a Prometheus with the newest page of every living target."""
+    if through == "addresses":
+        return [HandSource(server.target, server.readings) for server in servers]
+
+    def scraped() -> list[Reading]:
+        return [reading for server in servers if server.up for reading in server.readings()]
+
+    return [HandSource("http://prometheus:9090", scraped, discovers=True)]
 
 
 class Run:
@@ -68,7 +49,7 @@ class Run:
 
     def __init__(self, path: Path, clock: HandClock, sources: Sequence[Source]) -> None:
         self.clock, self.book = clock, Ledger(path)
-        self.meter = Meter(sources, self.book, clock, 3600 * USD_PER_S, every_s=EVERY_S)
+        self.meter = Meter(sources, self.book, clock, MeterSettings(3600 * USD_PER_S, every_s=EVERY_S))
         self.state = self.tick(0)
 
     def tick(self, seconds: float = EVERY_S) -> MeterState:
@@ -149,7 +130,7 @@ def test_a_frontend_counts_until_its_engine_is_seen_and_is_then_no_gap(start: St
 
 @BOTH
 def test_an_engine_of_another_model_leaves_a_frontend_in(start: Start, through: str) -> None:
-    """A frontend of two models, one of whose engines is metered: its other model counts, and the note names each."""
+    """A frontend of two models, one of whose engines is metered: its other model counts."""
     clock = HandClock()
     front, engine = names(through)
     servers = [Server(clock, front, "dynamo", ("llama", "qwen")), Server(clock, engine, "vllm", ("Llama",))]
@@ -161,4 +142,3 @@ def test_an_engine_of_another_model_leaves_a_frontend_in(start: Start, through: 
     assert run.usd() == pytest.approx(120)
     said = "\n".join(run.state.notes)
     assert f"{front}: left out for llama" in said
-    assert f"{front}: counted for qwen" in said

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.measure.faulty import Fault, faulty_page
+from tests.measure.faulty import Fault, FaultyPage, faulty_page
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.meter.readings import (
@@ -19,28 +19,19 @@ from tokonomics.measure.meter.readings import (
     read_nvml,
 )
 
-NOT_SUPPORTED, DRIVER_NOT_LOADED, NO_PERMISSION, LOST = 3, 9, 4, 15
-
 
 class FakeNvml:
     """As pynvml behaves: functions of a handle, bytes or text for names, an exception class for what is not there."""
 
     class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            super().__init__(value)
-            self.value = value
+        pass
 
-        def __str__(self) -> str:
-            return {3: "Not Supported", 9: "Driver Not Loaded", 4: "Insufficient Permissions", 15: "GPU is lost"}[
-                self.value
-            ]
-
-    def __init__(self, *gpus: dict[str, Any], broken: int | None = None) -> None:
+    def __init__(self, *gpus: dict[str, Any], broken: bool = False) -> None:
         self.gpus, self.broken, self.open = gpus, broken, 0
 
     def nvmlInit(self) -> None:  # noqa: N802
-        if self.broken is not None:
-            raise self.NVMLError(self.broken)
+        if self.broken:
+            raise self.NVMLError("Driver Not Loaded")
         self.open += 1
 
     def nvmlShutdown(self) -> None:  # noqa: N802
@@ -50,17 +41,17 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:  # noqa: N802
-        if "lost" in self.gpus[index]:
-            raise self.NVMLError(LOST)
+        if not self.gpus[index]:
+            raise self.NVMLError("GPU is lost")
         return self.gpus[index]
 
-    def _get(self, handle: dict[str, Any], what: str) -> Any:
-        if isinstance(handle[what], int) and handle[what] < 0:
-            raise self.NVMLError(-handle[what])
-        return handle[what]
-
     def __getattr__(self, name: str) -> Any:
-        return lambda handle: self._get(handle, name.removeprefix("nvmlDeviceGet"))
+        def get(handle: dict[str, Any]) -> Any:
+            if handle[name.removeprefix("nvmlDeviceGet")] is None:
+                raise self.NVMLError("Not Supported")
+            return handle[name.removeprefix("nvmlDeviceGet")]
+
+        return get
 
 
 def gpu(**changed: Any) -> dict[str, Any]:
@@ -87,31 +78,23 @@ def test_nvml_milliwatts_millijoules_and_percent_become_watts_joules_and_a_share
 
 def test_what_a_gpu_does_not_support_is_unknown_and_the_rest_is_read() -> None:
     """Before Volta there is no energy counter; a MIG GPU has no utilisation; some need a privilege for power."""
-    old = gpu(TotalEnergyConsumption=-NOT_SUPPORTED, UtilizationRates=-NOT_SUPPORTED, PowerUsage=-NO_PERMISSION)
+    old = gpu(TotalEnergyConsumption=None, UtilizationRates=None, PowerUsage=None, UUID=b"GPU-2", Name=b"Tesla T4")
     (reading,) = read_nvml(0.0, FakeNvml(old))
+    assert (reading.uuid, reading.name) == ("GPU-2", "Tesla T4"), "old releases answer in bytes"
     assert (reading.energy_j, reading.utilization, reading.power_w) == (None, None, None)
     assert reading.memory_used_bytes == 100 * 2**30
 
 
-def test_names_in_bytes_are_read_as_text() -> None:
-    (reading,) = read_nvml(0.0, FakeNvml(gpu(UUID=b"GPU-2", Name=b"Tesla T4")))
-    assert (reading.uuid, reading.name) == ("GPU-2", "Tesla T4")
-
-
 def test_a_lost_gpu_stays_in_the_list_and_does_not_hide_the_others() -> None:
-    lost, well = read_nvml(0.0, FakeNvml({"lost": True}, gpu(UUID="GPU-2")))
+    lost, well = read_nvml(0.0, FakeNvml({}, gpu(UUID="GPU-2")))
     assert "lost" in lost.name
     assert lost.power_w is None
     assert well.power_w == 412.5
 
 
-@pytest.mark.parametrize(
-    ("nvml", "reason"),
-    [(FakeNvml(broken=DRIVER_NOT_LOADED), "Driver Not Loaded"), (FakeNvml(), "shows no device")],
-    ids=["no driver", "no device"],
-)
-def test_a_machine_without_gpus_says_so(nvml: FakeNvml, reason: str) -> None:
-    with pytest.raises(NoGpuSeen, match=f"no GPU seen here: .*{reason}"):
+@pytest.mark.parametrize("nvml", [FakeNvml(broken=True), FakeNvml()], ids=["no driver", "no device"])
+def test_a_machine_without_gpus_says_so(nvml: FakeNvml) -> None:
+    with pytest.raises(NoGpuSeen):
         read_nvml(0.0, nvml)
     assert nvml.open == 0
 
@@ -153,21 +136,15 @@ def test_a_dcgm_page_is_read_in_its_own_units() -> None:
 
 
 @pytest.mark.parametrize(
-    "blank",
-    ["9223372036854775794", "9223372036854775792", "140737488355328.000000", "140737488355330", "2147483632", "NaN"],
+    "blank", ["9223372036854775794", "140737488355328.000000", "140737488355330", "2147483632", "NaN"]
 )
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        ("DCGM_FI_DEV_GPU_UTIL", "utilization"),
-        ("DCGM_FI_DEV_POWER_USAGE", "power_w"),
-        ("DCGM_FI_PROF_DRAM_ACTIVE", "dram_active"),
-        ("DCGM_FI_DEV_FB_USED", "memory_used_bytes"),
-    ],
-)
-def test_dcgms_numbers_for_no_value_are_no_value(name: str, field: str, blank: str) -> None:
-    (reading,) = read_dcgm_page(page(dcgm(more="", **{name: blank})), 0.0)
-    assert getattr(reading, field) is None
+def test_dcgms_numbers_for_no_value_are_no_value(blank: str) -> None:
+    fields = {
+        "DCGM_FI_DEV_GPU_UTIL": "utilization", "DCGM_FI_DEV_POWER_USAGE": "power_w",
+        "DCGM_FI_PROF_DRAM_ACTIVE": "dram_active", "DCGM_FI_DEV_FB_USED": "memory_used_bytes",
+    }  # fmt: skip
+    (reading,) = read_dcgm_page(page(dcgm(more="", **dict.fromkeys(fields, blank))), 0.0)
+    assert [getattr(reading, field) for field in fields.values()] == [None] * 4
 
 
 def test_an_energy_counter_is_blank_only_at_the_top_of_64_bits() -> None:
@@ -218,17 +195,14 @@ def test_the_same_uuid_on_two_hosts_is_two_gpus() -> None:
     assert len(physical_gpus(read_dcgm_page(text, 0.0))) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("node_load1 0.5\n", "shows no GPU"), ("<html>", "does not show a page"), ("", "shows no GPU")],
-)
-def test_a_page_without_gpus_is_named(text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+@pytest.mark.parametrize("text", ["node_load1 0.5\n", "<html>", ""])
+def test_a_page_without_gpus_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
         read_dcgm_page(text, 0.0)
 
 
 def known(at: float, **more: Any) -> GpuReading:
-    return GpuReading(uuid="GPU-1", name="H100", at=at, **more)
+    return GpuReading(**({"uuid": "GPU-1", "name": "H100", "at": at} | more))
 
 
 def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
@@ -236,25 +210,27 @@ def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
     assert electricity_usd(used_j, 0.12) == pytest.approx(0.12)
 
 
-def test_a_counter_that_began_again_gives_what_it_counted_since() -> None:
-    assert joules_used([known(0.0, energy_j=900.0)], [known(10.0, energy_j=40.0)]) == 40.0
-
-
-def test_without_a_counter_energy_is_mean_power_times_time() -> None:
-    assert joules_used([known(0.0, power_w=100.0)], [known(60.0, power_w=300.0)]) == 200.0 * 60
-
-
-def test_a_gpu_seen_once_adds_nothing() -> None:
-    assert joules_used([known(0.0)], [GpuReading(uuid="GPU-2", name="H100", at=1.0, energy_j=5.0)]) == 0.0
+@pytest.mark.parametrize(
+    ("before", "after", "joules"),
+    [
+        ({"energy_j": 900.0}, {"energy_j": 40.0}, 40.0),  # it began again: what it counted since
+        ({"power_w": 100.0}, {"power_w": 300.0}, 200.0 * 60),  # no counter: mean power times time
+        ({}, {"uuid": "GPU-2", "energy_j": 5.0}, 0.0),  # seen once
+    ],
+)
+def test_energy_is_what_is_known_between_two_readings(
+    before: dict[str, Any], after: dict[str, Any], joules: float
+) -> None:
+    assert joules_used([known(0.0, **before)], [known(60.0, **after)]) == joules
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.none, Fault.short, Fault.nan)])
 def test_an_exporter_that_fails_gives_a_reason_and_then_recovers(fault: Fault) -> None:
     text = page(dcgm(DCGM_FI_DEV_POWER_USAGE="350.25", DCGM_FI_DEV_GPU_UTIL="98"))
-    with faulty_page(lambda: text) as exporter:
+    with faulty_page(FaultyPage(lambda: text)) as exporter:
         exporter.fault = fault
-        with pytest.raises(TokonomicsError, match="DCGM exporter"):
-            asyncio.run(dcgm_gpus(exporter.url, timeout_s=1.0))
+        with pytest.raises(TokonomicsError):
+            asyncio.run(dcgm_gpus(exporter.url, timeout_s=0.3 if fault in (Fault.slow, Fault.silent) else 10.0))
         exporter.fault = Fault.none
-        (reading,) = asyncio.run(dcgm_gpus(exporter.url, timeout_s=1.0))
+        (reading,) = asyncio.run(dcgm_gpus(exporter.url))
         assert reading.power_w == 350.25

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from tests.measure.metrics_server import MetricsServer, metrics_server
+from tests.measure.faulty import MetricsServer, metrics_server
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
@@ -31,47 +31,28 @@ def reported(tokonomics: Call, *more: str) -> dict[str, Any]:
     return made
 
 
-def test_once_reads_twice_and_prints_a_table(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
-    said = tokonomics(
-        "meter", f"{server.address}/good", "--usd-per-hour=2.49", "--gpus=2", "--every=0.1s", "--once",
-        f"--ledger={tmp_path / 'meter.db'}",
-    )  # fmt: skip
-    assert said.returncode == 0
-    assert "127.0.0.1" in said.stdout
-    assert "A server costs $4.98 an hour (as given)" in said.stdout
-
-
 def test_an_address_and_a_machine_have_their_own_price(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
-    """A machine of eight GPUs is paid for whole."""
-    said = tokonomics(
-        "meter", f"{server.address}/good", f"{server.address}/v1/good", "--offer=aws:p5.48xlarge", "--every=0.1s",
-        "--once", "--json", f"--price={server.address}/good:0.5", f"--ledger={tmp_path / 'meter.db'}",
-    )  # fmt: skip
-    first, *_ = json.loads(said.stdout)["groups"]
-    assert first["usd_per_hour"] == 8 * 0.5
-    assert "aws p5.48xlarge" in json.loads(said.stdout)["price_from"]
-
-
-def test_the_plan_stands_beside_the_price(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
+    """A machine of eight GPUs is paid for whole; labels become groups, and a plan is compared."""
     book = f"--ledger={tmp_path / 'meter.db'}"
-    call = ("meter", f"{server.address}/good", "--usd-per-hour=2.49", "--every=0.1s", "--once", book)
+    call = (
+        "meter", f"{server.address}/good", f"{server.address}/other", "--offer=aws:p5.48xlarge", "--every=0.1s",
+        "--once", "--json", f"--price={server.address}/good:0.5", "--label=team=search", book,
+        "--planned-usd-per-mtok=0.001",
+    )  # fmt: skip
     tokonomics(*call)
     server.process.work(10, 5)
-    said = tokonomics(*call, "--planned-usd-per-mtok=0.001", "--planned-batch=48")
-    assert "you pay" in said.stdout
-    assert "× the plan" in said.stdout
+    state = json.loads(tokonomics(*call).stdout)
+    lines = tokonomics(*(word for word in call if word != "--once"), "--for=0.2s").stdout.splitlines()
+    assert len(lines) in (2, 3), "an object an interval; those that a busy machine comes too late for are skipped"
+    assert json.loads(lines[-1])["total"]["seconds"] > state["total"]["seconds"]
+    assert state["groups"][0]["usd_per_hour"] == 8 * 0.5
+    assert "aws p5.48xlarge" in state["price_from"]
+    assert state["against_plan"]["ratio"] == pytest.approx(state["today"]["usd_per_mtok"] / 0.001)
+    report = json.loads(tokonomics("meter", "report", "--by=team,engine", "--json", book).stdout)
+    assert [line["group"] for line in report["lines"]] == [["search", "vllm"]]
 
 
-def test_labels_become_groups(tokonomics: Call, server: MetricsServer, tmp_path: Path) -> None:
-    book = f"--ledger={tmp_path / 'meter.db'}"
-    tokonomics(
-        "meter", f"{server.address}/good", "--usd-per-hour=2", "--every=0.1s", "--once", book, "--label=team=search"
-    )
-    made = json.loads(tokonomics("meter", "report", "--by=team,engine", "--json", book).stdout)
-    assert [line["group"] for line in made["lines"]] == [["search", "vllm"]]
-
-
-@pytest.mark.parametrize("by", ["model", "team", "target,day", "hour", "engine", "day,team", ""])
+@pytest.mark.parametrize("by", ["model", "server,day", "hour", "day,team", ""])
 def test_a_report_adds_up_however_it_is_grouped(tokonomics: Call, by: str) -> None:
     """Two servers over five days of 24 hours: $4.98 and $2.49 an hour."""
     made = reported(tokonomics, f"--by={by}")
@@ -98,8 +79,8 @@ def test_the_table_as_csv_has_the_same_figures(tokonomics: Call, tmp_path: Path)
 
 
 def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:
-    assert tokonomics(*PAST, f"--chart={tmp_path / 'week.png'}").returncode == 0
-    assert (tmp_path / "week.png").read_bytes().startswith(b"\x89PNG")
+    assert tokonomics(*PAST, f"--chart={tmp_path / 'week.json'}").returncode == 0
+    assert json.loads((tmp_path / "week.json").read_text())["vconcat"]
 
 
 def test_the_chart_draws_every_dollar_and_breaks_where_there_is_no_price() -> None:
@@ -112,60 +93,45 @@ def test_the_chart_draws_every_dollar_and_breaks_where_there_is_no_price() -> No
     assert len(lines) == 2 * len(made.lines)
 
 
-def test_a_report_begins_with_what_was_measured_for_how_long_and_what_nobody_saw(tokonomics: Call) -> None:
-    total = reported(tokonomics)["total"]
-    tokens = round((total["input_total"] + total["output"]) / 1e6)
-    first, second = tokonomics(*PAST).stdout.splitlines()[:2]
-    assert first.startswith(f"${total['usd_per_mtok']:.2f} per million tokens, as metered: ${total['usd']:.2f} paid")
-    assert first.endswith(f"{tokens} M tokens in and out, 2026-11-09 00:00 to 2026-11-14 00:00 UTC (120 h)")
-    unseen, seconds = total["gap_s"] + total["away_s"], total["seconds"]
-    assert second.startswith(f"Paid for but not seen: {unseen / seconds:.1%}".replace("%", " %"))
-    assert f"{total['gap_s'] / 3600:g} h in which a server did not answer" in second
-    assert f"{total['away_s'] / 3600:g} h in which the meter did not run" in second
-
-
-def test_the_report_says_what_its_words_mean(tokonomics: Call) -> None:
-    said = tokonomics(*PAST, "--by=team,day").stdout
-    assert "every paid hour, idle too, over input and output tokens" in said
-    assert "server away $9.96" in said
+PRICED = ("http://x", "--usd-per-hour=1")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "where"),
     [
-        (("http://x",), "no price is given"),
-        (("--usd-per-hour=1",), "no server is given"),
-        (("http://x", "--usd-per-hour=1", "--gpu=H100"), "given twice"),
-        (("http://x", "--offer=p5.48xlarge"), "names no offer"),
+        (("http://x",), "--usd-per-hour"),
+        (("--usd-per-hour=1",), "URL"),
+        ((*PRICED, "--gpu=H100"), "--gpu"),
+        (("http://x", "--offer=p5.48xlarge"), "--offer"),
         (("http://x", "--offer=aws:p5.47xlarge"), "p5.48xlarge"),
-        (("http://x", "--usd-per-hour=1", "--price=cheap"), "not a price of some servers"),
-        (("http://x", "--usd-per-hour=1", "--price=gpu=L4:-1"), "positive"),
-        (("http://x/metrics?token=s3cret", "--usd-per-hour=1"), "with a query"),
-        (("http://x", "--usd-per-hour=-1"), "positive"),
-        (("http://x", "--usd-per-hour=1", "--every=0"), "--every"),
-        (("http://x", "--usd-per-hour=1", "--every=soon"), "not how long"),
-        (("http://x", "--usd-per-hour=1", "--for=1s"), "--for"),
-        (("ftp://x", "--usd-per-hour=1"), "not an address"),
+        ((*PRICED, "--price=cheap"), "--price"),
+        ((*PRICED, "--price=gpu=L4:-1"), "--price"),
+        (("http://x/metrics?token=s3cret", "--usd-per-hour=1"), "URL"),
+        (("http://x", "--usd-per-hour=-1"), "--usd-per-hour"),
+        ((*PRICED, "--every=0"), "--every"),
+        ((*PRICED, "--every=soon"), "--every"),
+        ((*PRICED, "--for=1s"), "--for"),
+        (("ftp://x", "--usd-per-hour=1"), "URL"),
         (("http://x", "--gpu=H1000"), "H1000"),
-        (("http://x", "--usd-per-hour=1", "--label=team"), "not a label"),
-        (("http://x", "--usd-per-hour=1", "--planned-batch=3"), "planned price"),
-        (("http://x", "--usd-per-hour=1", "--plan=none.json"), "cannot be read"),
-        (("http://x", "--usd-per-hour=1", "--query=a=1"), "--prometheus"),
-        (("http://127.0.0.1:1", "--usd-per-hour=1"), "cannot be reached"),
-        (("report", "--since=yesterday"), "neither a time"),
-        (("report", "--since=" + "9" * 40 + "d"), "longer than any book"),
-        (("report", "--since=" + "9" * 400 + "d"), "neither a time"),
-        (("report", "--since=2026-11-14", "--until=2026-11-13"), "nothing lies between"),
-        (("report",), "no ledger yet"),
-        (("report", f"--ledger={WEEK}", "--since=2026-11-09", "--by=colour"), "nothing in this stretch has a 'colour'"),
-        (("report", f"--ledger={WEEK}", "--chart=x.bmp"), "cannot save a chart"),
-        (("report", f"--ledger={__file__}"), "not a database"),
+        ((*PRICED, "--label=team"), "--label"),
+        ((*PRICED, "--planned-batch=3"), "--planned-batch"),
+        ((*PRICED, "--plan=none.json"), "--plan none.json"),
+        ((*PRICED, "--query=a=1"), "--prometheus"),
+        (("http://127.0.0.1:1", "--usd-per-hour=1"), "http://127.0.0.1:1"),
+        (("report", "--since=yesterday"), "--since"),
+        (("report", "--since=" + "9" * 40 + "d"), "--since"),
+        (("report", "--since=" + "9" * 400 + "d"), "--since"),
+        (("report", "--since=2026-11-14", "--until=2026-11-13"), "--until"),
+        (("report",), "--ledger"),
+        (("report", f"--ledger={WEEK}", "--since=2026-11-09", "--by=colour"), "--by"),
+        (("report", f"--ledger={WEEK}", "--chart=x.bmp"), "--chart"),
+        (("report", f"--ledger={__file__}"), "--ledger"),
     ],
 )
-def test_a_mistake_is_one_message_and_exit_code_2(tokonomics: Call, arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_is_one_message_and_exit_code_2(tokonomics: Call, arguments: tuple[str, ...], where: str) -> None:
     answer = tokonomics("meter", *arguments)
     assert answer.returncode == 2
-    assert said in answer.stderr
+    assert where in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -176,26 +142,3 @@ def test_an_address_that_cannot_be_metered_leaves_nothing_in_the_book(tokonomics
         assert refused.returncode == 2
     report = json.loads(tokonomics("meter", "report", f"--ledger={book}", "--json").stdout)
     assert (report["lines"], report["total"]["usd"]) == ([], 0)
-
-
-def test_a_server_is_a_target_by_another_name(tokonomics: Call) -> None:
-    texts = [
-        tokonomics(
-            "meter", "report", f"--ledger={WEEK}", "--since=2026-11-09", "--until=2026-11-14", f"--by={by}", "--json"
-        )
-        for by in ("server", "target")
-    ]
-    assert json.loads(texts[0].stdout)["lines"] == json.loads(texts[1].stdout)["lines"] != []
-
-
-def test_an_empty_stretch_says_so(tokonomics: Call) -> None:
-    said = tokonomics("meter", "report", f"--ledger={WEEK}", "--since=2026-01-01", "--until=2026-01-02")
-    assert said.returncode == 0
-    assert "nothing in this stretch" in said.stdout
-
-
-def test_the_help_shows_both_verbs_with_examples(tokonomics: Call) -> None:
-    said = tokonomics("meter", "--help").stdout
-    assert "tokonomics meter http://localhost:8000 --usd-per-hour 2.49" in said
-    assert "report" in said
-    assert "watch" in said

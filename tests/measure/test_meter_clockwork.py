@@ -1,60 +1,33 @@
 """Gaps, absences, clocks that jump and servers that come and go, in the meter's own time."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.measure.metered import BEGIN, HandClock, PageSource, Process
+from tests.measure.metered import BEGIN, Bench, HandSource, PageSource, Process, read_page
 
 from tokonomics.measure.meter.bill import bill
-from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.exposition import page
-from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import LATE_S, Meter
-from tokonomics.measure.meter.readings import Missed, Reading, Source
-from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
-from tokonomics.measure.meter.state import GroupState, MeterState, Planned
+from tokonomics.measure.meter.live_meter import LATE_S, MeterSettings
+from tokonomics.measure.meter.readings import Reading
+from tokonomics.measure.meter.spans import WatchedSpan
+from tokonomics.measure.meter.state import Planned
 from tokonomics.measure.meter.watch import LONG_S, STARTED_AGAIN, STRANGERS_BELIEVED
-
-
-@dataclass
-class Bench:
-    """A meter in the hand."""
-
-    path: Path
-    clock: HandClock
-    process: Process
-    book: Ledger
-    meter: Meter
-
-    def tick(self, seconds: float = 15.0) -> MeterState:
-        self.clock.passed += seconds
-        return asyncio.run(self.meter.tick())
-
-    def only(self, seconds: float = 15.0) -> GroupState:
-        (group,) = self.tick(seconds).groups
-        return group
-
-    def spans(self) -> list[PaidTime]:
-        return list(self.book.spans())
-
-    def again(self, from_now: bool = False, usd_per_hour: float = 3.6) -> None:
-        """The meter dies, and another one starts."""
-        self.book.close()
-        self.book = Ledger(self.path)
-        self.meter = Meter([PageSource(self.process)], self.book, self.clock, usd_per_hour, from_now=from_now)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    clock = HandClock()
-    process = Process(clock)
-    book = Ledger(tmp_path / "meter.db")
-    made = Bench(tmp_path / "meter.db", clock, process, book, Meter([PageSource(process)], book, clock, 3.6))
+    made = Bench(tmp_path / "meter.db")
+    yield made
+    made.book.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Bench]:
+    """The same through a scraper."""
+    made = Bench(tmp_path / "meter.db", scraped=True)
     yield made
     made.book.close()
 
@@ -229,115 +202,6 @@ def test_a_server_that_forgets_its_models_name_is_still_the_same(bench: Bench) -
     assert (group.model, group.total.output) == ("tiny", 12)
 
 
-@dataclass
-class Scraper:
-    """A source that has scraped servers at its own times, as a Prometheus has."""
-
-    clock: HandClock
-    scraped: list[tuple[str, float, str]] = field(default_factory=list)
-    living: set[str] = field(default_factory=set)
-    down: bool = False
-    name: str = "http://prometheus:9090"
-    discovers: bool = True
-    warnings: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    _newest: dict[str, Reading] = field(default_factory=dict)
-
-    def scrape(self, target: str, process: Process) -> None:
-        self.scraped.append((target, self.clock.wall(), process.page()))
-        self.living.add(target)
-
-    async def read(self) -> Sequence[Reading]:
-        if self.down:
-            raise Missed("does not answer")
-        new = [readings_of(samples_of(page, FINDER), target, at)[0] for target, at, page in self.scraped]
-        self.scraped = []
-        came = {each.target for each in new}
-        self._newest = {target: each for target, each in self._newest.items() if target in self.living}
-        again = [each for target, each in self._newest.items() if target not in came]
-        self._newest |= {each.target: each for each in new}
-        return [*again, *new]
-
-
-def run(meter: Meter) -> MeterState:
-    return asyncio.run(meter.tick())
-
-
-def test_every_scrape_of_a_prometheus_counts_with_its_own_time(tmp_path: Path) -> None:
-    clock = HandClock()
-    process, source = Process(clock), Scraper(clock)
-    sources: list[Source] = [source]
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter(sources, book, clock, 3.6)
-        source.scrape("prod/a", process)
-        run(meter)
-        for _ in range(4):
-            clock.passed += 30
-            process.work(10, 5)
-            source.scrape("prod/a", process)
-        clock.passed += 7
-        state = run(meter)
-        assert state.total.output == 20
-        assert state.total.seconds == pytest.approx(120)
-        # Nothing new: nothing is paid twice.
-        clock.passed += 7
-        assert run(meter).total.seconds == pytest.approx(120)
-        source.down = True
-        assert run(meter).notes == ("http://prometheus:9090: does not answer",)
-        source.down = False
-        clock.passed += 30
-        source.scrape("prod/a", process)
-        assert run(meter).total.seconds == pytest.approx(clock.passed)
-
-
-def test_a_pod_is_paid_from_its_first_breath_to_its_last_scrape(tmp_path: Path) -> None:
-    clock = HandClock()
-    first, source = Process(clock), Scraper(clock)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        source.scrape("prod/a", first)
-        run(meter)
-        clock.passed += 10
-        second = Process(clock)
-        second.work(10, 5)
-        clock.passed += 20
-        source.scrape("prod/a", first)
-        source.scrape("prod/b", second)
-        state = run(meter)
-        new = next(group for group in state.groups if group.target == "prod/b")
-        assert new.total.output == 5
-        assert new.total.seconds == pytest.approx(20)
-        source.living.discard("prod/b")
-        clock.passed += 3600
-        source.scrape("prod/a", first)
-        assert [group.target for group in run(meter).groups] == ["prod/a"]
-        assert sum(span.seconds for span in book.spans() if span.target == "prod/b") == pytest.approx(20)
-
-
-def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_for_the_time_between(tmp_path: Path) -> None:
-    clock = HandClock()
-    process, source = Process(clock), Scraper(clock)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        for _ in range(2):
-            process.work(10, 5)
-            source.scrape("prod/a", process)
-            run(meter)
-            clock.passed += 30
-        source.living.clear()
-        assert run(meter).groups == ()
-        process.work(10, 7)
-        clock.passed += 3600
-        source.scrape("prod/a", process)
-        run(meter)
-        clock.passed += 30
-        source.scrape("prod/a", process)
-        state = run(meter)
-        assert state.total.output == 5 + 7
-        assert state.total.seconds == pytest.approx(30 + 30)
-        assert state.today.output == state.total.output == sum(span.output for span in book.spans())
-
-
 def test_after_more_than_a_month_counting_starts_anew_and_says_so(bench: Bench) -> None:
     bench.tick()
     bench.process.work(1, 1)
@@ -349,39 +213,6 @@ def test_after_more_than_a_month_counting_starts_anew_and_says_so(bench: Bench) 
     assert group.said is not None
     assert "starts anew" in group.said
     assert (group.total.output, group.total.away_s) == (1, 0)
-
-
-def test_a_pod_that_is_there_but_not_scraped_is_a_gap(tmp_path: Path) -> None:
-    clock = HandClock()
-    process, source = Process(clock), Scraper(clock)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        source.scrape("prod/a", process)
-        run(meter)
-        clock.passed += 1000
-        state = run(meter)
-        assert state.total.gap_s == pytest.approx(1000 - LATE_S)
-        process.work(10, 5)
-        clock.passed += 30
-        source.scrape("prod/a", process)
-        state = run(meter)
-        assert state.total.gap_s == pytest.approx(1030)
-        assert state.total.unseen_tokens == 15
-
-
-def test_a_source_that_is_strange_from_the_first_does_not_hide_the_others(tmp_path: Path) -> None:
-    clock = HandClock()
-    good, bad = Process(clock), Process(clock, up=False)
-    with Ledger(tmp_path / "meter.db") as book:
-        sources = [PageSource(good, "http://a:1"), PageSource(bad, "http://b:1")]
-        meter = Meter(sources, book, clock, 3.6)
-        run(meter)
-        good.work(10, 5)
-        clock.passed += 15
-        state = run(meter)
-    assert state.total.output == 5
-    assert state.notes == ("http://b:1: cannot be reached",)
-    assert state.at == BEGIN + clock.passed
 
 
 def test_an_absence_costs_what_the_server_cost_before_it(bench: Bench) -> None:
@@ -405,7 +236,7 @@ def test_a_server_that_is_down_when_the_meter_starts_is_paid_for_and_told_of(
     (group,) = state.groups
     assert (group.up, group.model) == (False, "")
     assert state.total.gap_usd == pytest.approx(0.015)
-    assert b'llm_target_up{engine="",model="",target="http://gpu:8000"} 0.0' in page(state)[0]
+    assert b'llm_target_up{engine="",model="",target="http://gpu:8000"} 0.0' in page(state, MeterSettings(3.6))[0]
     bench.again()
     bench.process.up = True
     if began_meanwhile:
@@ -443,82 +274,192 @@ def test_blue_after_green_loses_no_token_that_was_read(bench: Bench) -> None:
     assert group.total.output == 7 * STRANGERS_BELIEVED
 
 
-@dataclass
-class Page:
-    """A page that is written by hand."""
+def test_every_scrape_of_a_prometheus_counts_with_its_own_time(fleet: Bench) -> None:
+    fleet.scrape(0)
+    for _ in range(4):
+        fleet.clock.passed += 30
+        fleet.process.work(10, 5)
+        fleet.scraper.scrape(fleet.process)
+    state = fleet.tick(7)
+    assert state.total.output == 20
+    assert state.total.seconds == pytest.approx(120)
+    assert fleet.tick(7).total.seconds == pytest.approx(120), "nothing new: nothing is paid twice"
+    fleet.scraper.down = True
+    assert fleet.tick(0).notes == ("http://prometheus:9090: does not answer",)
+    fleet.scraper.down = False
+    assert fleet.scrape(30).total.seconds == pytest.approx(fleet.clock.passed)
 
-    clock: HandClock
-    name: str
-    lines: str = ""
-    discovers: bool = False
-    warnings: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
 
-    async def read(self) -> Sequence[Reading]:
-        return readings_of(samples_of(self.lines, FINDER), self.name, self.clock.wall())
+def test_a_pod_is_paid_from_its_first_breath_to_its_last_scrape(fleet: Bench) -> None:
+    fleet.scrape(0)
+    fleet.clock.passed += 10
+    second = Process(fleet.clock)
+    second.work(10, 5)
+    fleet.clock.passed += 20
+    fleet.scraper.scrape(second, "prod/b")
+    new = next(group for group in fleet.scrape(0).groups if group.target == "prod/b")
+    assert new.total.output == 5
+    assert new.total.seconds == pytest.approx(20)
+    fleet.scraper.living.discard("prod/b")
+    assert [group.target for group in fleet.scrape(3600).groups] == ["prod/a"]
+    assert sum(span.seconds for span in fleet.spans() if span.target == "prod/b") == pytest.approx(20)
 
 
-def test_nothing_that_counts_up_on_our_page_ever_falls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_that_left_and_came_back_keeps_its_tokens_and_is_not_paid_between(fleet: Bench, restarts: bool) -> None:
+    """Half a minute, an hour away in which it serves on or starts again, half a minute from its first scrape on."""
+    fleet.process.work(10, 5)
+    fleet.scrape(0)
+    fleet.process.work(10, 5)
+    fleet.scrape(30)
+    fleet.scraper.living.clear()
+    assert fleet.tick(30).groups == ()
+    fleet.clock.passed += 3600
+    if restarts:
+        fleet.process.restart()
+    fleet.process.work(10, 7)
+    fleet.scrape(0)
+    state = fleet.scrape(30)
+    assert state.total.output == 5 + 7
+    assert state.total.seconds == pytest.approx(30 + 30)
+    assert state.today.output == state.total.output == sum(span.output for span in fleet.spans())
+    (mark,) = fleet.book.marks().values()
+    assert mark.totals["tiny"] == state.total
+
+
+def test_the_past_of_a_pod_that_is_gone_is_not_booked_again(fleet: Bench) -> None:
+    """A minute; gone, the meter starts anew and asks Prometheus for that minute again."""
+    past: list[Reading] = []
+    for _ in range(5):
+        fleet.process.work(100, 10)
+        fleet.scrape()
+        past += read_page(fleet.process.page(), "prod/a", fleet.clock.wall())
+    fleet.scraper.living.clear()
+    fleet.tick()
+    fleet.again()
+    fleet.meter.backfill(past, fleet.clock.wall())
+    assert sum(span.seconds for span in fleet.spans()) == pytest.approx(60)
+
+
+def test_pods_that_are_gone_for_good_are_forgotten_but_for_their_sums(fleet: Bench) -> None:
+    """Twenty pods of a quarter of a minute each; two months later another one comes."""
+    past: list[Reading] = []
+    for number in range(20):
+        fleet.process.restart()
+        fleet.scraper.living.clear()
+        for _ in range(2):
+            fleet.clock.passed += 15
+            fleet.process.work(100, 10)
+            fleet.scraper.scrape(fleet.process, f"prod/llama-{number}")
+            past += read_page(fleet.process.page(), f"prod/llama-{number}", fleet.clock.wall())
+            fleet.tick(0)
+    assert len(fleet.book.marks()) == 20
+    fleet.clock.passed += 60 * 86_400.0
+    fleet.scraper.living.clear()
+    fleet.process.restart()
+    booked = fleet.scrape().total
+    assert set(fleet.book.marks()) == {target for target, _ in fleet.meter._sums} == {"prod/a"}
+    assert booked.output == 39 * 10, "all but what the first had counted before it was seen"
+    fleet.again()
+    fleet.meter.backfill(past, fleet.clock.wall())
+    assert sum(span.server_s for span in fleet.spans()) == pytest.approx(booked.seconds), "the past counts once"
+    assert fleet.tick(0).total == booked
+
+
+def test_a_pod_that_is_there_but_not_scraped_is_a_gap(fleet: Bench) -> None:
+    fleet.scrape(0)
+    assert fleet.tick(1000).total.gap_s == pytest.approx(1000 - LATE_S)
+    fleet.process.work(10, 5)
+    state = fleet.scrape(30)
+    assert state.total.gap_s == pytest.approx(1030)
+    assert state.total.unseen_tokens == 15
+
+
+@pytest.mark.parametrize("strange", [False, True])
+def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_again(fleet: Bench, strange: bool) -> None:
+    """Also one that is refused, since another process may have answered for a load balancer."""
+    other = Process(fleet.clock)
+    other.started -= 1000
+    fleet.scrape(0)
+    fleet.clock.passed = LONG_S + LATE_S - 1
+    fleet.process.work(10, 5)
+    late = "prod/a", fleet.clock.wall() - LATE_S, (other if strange else fleet.process).page()
+    assert fleet.tick(3).total.gap_s == pytest.approx(LONG_S + 2)
+    fleet.scraper.scraped.append(late)
+    total = fleet.scrape(0).total
+    assert total.output == 5
+    assert total.seconds == pytest.approx(fleet.clock.passed)
+
+
+def test_a_source_that_is_strange_from_the_first_does_not_hide_the_others(bench: Bench) -> None:
+    bad = Process(bench.clock, up=False)
+    bench.sources = [PageSource(bench.process, "http://a:1"), PageSource(bad, "http://b:1")]
+    bench.start()
+    bench.tick(0)
+    bench.process.work(10, 5)
+    state = bench.tick()
+    assert state.total.output == 5
+    assert state.notes == ("http://b:1: cannot be reached",)
+    assert state.at == BEGIN + bench.clock.passed
+
+
+def test_nothing_that_counts_up_on_our_page_ever_falls(bench: Bench) -> None:
     """Hits run ahead of the prompts they are part of, a page is cut in half, a server is away."""
-    clock = HandClock()
-    source = Page(clock, "http://gpu:8000")
+    lines = ""
+    bench.sources = [HandSource("http://gpu:8000", lambda: read_page(lines, "http://gpu:8000", bench.clock.wall()))]
+    bench.start()
     hits: list[tuple[int, int | None]] = [
         (0, 0),
-        (100_000, 40_000),
-        (100_000, 130_000),
-        (200_000, None),
-        (200_000, 130_000),
+        (100, 40),
+        (100, 130),
+        (200, None),
+        (200, 130),
+        (300, 300),
+        (600, 300),
     ]
-    hits += [(300_000, 300_000), (600_000, 300_000)]
     before: dict[str, float] = {}
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        for prompt, cached in hits:
-            source.lines = f'vllm:prompt_tokens_total{{model_name="m"}} {prompt}\n'
-            if cached is not None:
-                source.lines += f'vllm:prefix_cache_hits_total{{model_name="m"}} {cached}\n'
-            clock.passed += 15
-            state = run(meter)
-            counts = {
-                line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-                for line in page(state)[0].decode().splitlines()
-                if "_total{" in line
-            }
-            assert all(counts[name] >= value for name, value in before.items())
-            before = counts
-    assert (state.total.input_cached, state.total.input_computed) == (300_000, 300_000)
+    for prompt, cached in hits:
+        lines = f'vllm:prompt_tokens_total{{model_name="m"}} {prompt}\n'
+        lines += f'vllm:prefix_cache_hits_total{{model_name="m"}} {cached}\n' if cached is not None else ""
+        state = bench.tick()
+        rows = [line.rpartition(" ") for line in page(state, MeterSettings(3.6))[0].decode().splitlines()]
+        counts = {name: float(value) for name, _, value in rows if "_total{" in name}
+        assert all(counts[name] >= value for name, value in before.items())
+        before = counts
+    assert (state.total.input_cached, state.total.input_computed) == (300, 300)
 
 
-def test_now_is_one_window_for_all_engines(tmp_path: Path) -> None:
+def test_now_is_one_window_for_all_engines(bench: Bench) -> None:
     """Under a steady load the last minutes cost what the hour costs, though one engine counts at the end."""
-    clock = HandClock()
-    fast, slow = Page(clock, "http://a:1"), Page(clock, "http://b:1")
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([fast, slow], book, clock, 3.6)
-        for _ in range(60):
-            clock.passed += 15
-            at = clock.passed
-            fast.lines = "".join(
-                f'vllm:{name}_tokens_total{{model_name="m"}} {at * 1000}\n' for name in ("prompt", "generation")
-            )
-            slow.lines = f"llamacpp:prompt_tokens_total {at * 10}\nllamacpp:tokens_predicted_total {at * 10}\n"
-            state = run(meter)
+    pages = {
+        "http://a:1": 'vllm:prompt_tokens_total{{model_name="m"}} {0}000\n'
+        'vllm:generation_tokens_total{{model_name="m"}} {0}000\n',
+        "http://b:1": "llamacpp:prompt_tokens_total {0}0\nllamacpp:tokens_predicted_total {0}0\n",
+    }
+
+    def source(name: str) -> HandSource:
+        return HandSource(
+            name, lambda: read_page(pages[name].format(int(bench.clock.passed)), name, bench.clock.wall())
+        )
+
+    bench.sources = [source(name) for name in pages]
+    bench.start()
+    for _ in range(30):
+        state = bench.tick()
     assert state.now.usd_per_mtok == pytest.approx(state.hour.usd_per_mtok)
 
 
-def test_the_screen_and_a_report_name_the_same_starved_dollars(tmp_path: Path) -> None:
-    """Half of the planned 48 is 24: 9 and 60 running are 34.5 in the mean of a row, and starve nobody."""
-    clock, planned = HandClock(), Planned(usd_per_mtok=1.0, batch=48.0)
-    process = Process(clock)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process)], book, clock, 3.6, planned=planned)
-        asyncio.run(meter.tick())
-        for running in (9.0, 9.0, 60.0, 60.0):
-            process.work(100, 50)
-            process.running = running
-            clock.passed += 15
-            screen = asyncio.run(meter.tick()).total
-        report = bill(book.spans(), BEGIN, clock.wall(), ("model",), planned).total
+@pytest.mark.parametrize(("then", "starved_s"), [(60.0, 0.0), (30.0, 60.0)])
+def test_the_screen_and_a_report_name_the_same_starved_dollars(bench: Bench, then: float, starved_s: float) -> None:
+    """Half of the planned 48 is 24: 9 and 60 running are 34.5 in the mean of a row, 9 and 30 are 19.5."""
+    planned = Planned(usd_per_mtok=1.0, batch=48.0)
+    bench.start(planned=planned)
+    bench.tick(0)
+    for running in (9.0, 9.0, then, then):
+        bench.process.work(100, 50)
+        bench.process.running = running
+        screen = bench.tick().total
+    report = bill(bench.spans(), BEGIN, bench.clock.wall(), ("model",), planned).total
     assert screen.starved_usd == pytest.approx(report.starved_usd)
     assert screen.starved_s == report.starved_s
-    assert (screen.starved_s, screen.busy_s) == (0.0, 60.0)
+    assert (screen.starved_s, screen.busy_s) == (starved_s, 60.0)

@@ -14,7 +14,7 @@ from tests.measure.metered import HandClock, Process
 
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
@@ -54,12 +54,13 @@ def metered(folder: Path, scenario: Scenario) -> MeterTally:
     clock = HandClock()
     process = Process(clock, engines=2)
     with ExitStack() as stack:
-        page = stack.enter_context(faulty_page(process.page))
+        page = stack.enter_context(faulty_page(FaultyPage(process.page)))
         book = stack.enter_context(Ledger(folder / "meter.db"))
 
         async def play() -> MeterState:
             async with aiohttp.ClientSession() as session:
-                meter = Meter([EngineSource(page.address, session, clock)], book, clock, USD_PER_HOUR, every_s=EVERY_S)
+                asked = MeterSettings(USD_PER_HOUR, every_s=EVERY_S)
+                meter = Meter([EngineSource(page.address, session, clock)], book, clock, asked)
                 rig = Rig(process, page, meter)
                 await rig.tick(after_s=0.0)
                 await scenario(rig)
@@ -86,9 +87,7 @@ def test_what_was_counted_during_a_fault_is_there_when_it_ends(fault: Fault, tmp
             rig.process.work(500, 50, engine=1)
             state = await rig.tick(fault)
             assert state.groups[0].up == (fault in READABLE)
-            if fault not in READABLE:
-                assert state.groups[0].said, "a person can read why"
-                assert state.notes
+            assert bool(state.notes) == (fault not in READABLE), "a person can read why"
         if fault is not Fault.refused:
             assert rig.page.asked[fault] >= 3
         rig.process.work(10, 1)
@@ -99,37 +98,15 @@ def test_what_was_counted_during_a_fault_is_there_when_it_ends(fault: Fault, tmp
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_without_work_makes_no_token(fault: Fault, tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.process.work(1000, 100)
-        await rig.tick()
-        for _ in range(2):
-            await rig.tick(fault)
-            await rig.tick()
-
-    metered(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in READABLE])
 def test_a_restart_behind_a_fault_loses_only_what_nobody_saw(fault: Fault, tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         rig.process.work(1000, 100)
         await rig.tick()
         await rig.tick(fault)
+        await rig.tick()  # a fault without work makes no token
         rig.process.restart()
         rig.process.work(2000, 200)
         await rig.tick(fault)
-
-    metered(tmp_path, scenario)
-
-
-def test_every_fault_after_the_other(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        for fault in FAULTS:
-            rig.process.work(7, 3, cached=2)
-            await rig.tick(fault)
-            rig.process.work(11, 5, engine=1)
-            await rig.tick()
 
     metered(tmp_path, scenario)
 
@@ -139,7 +116,7 @@ STEP = st.tuples(QUICK, st.integers(0, 1000), st.integers(0, 100), st.integers(0
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, max_size=12))
 def test_any_sequence_of_faults_work_and_restarts(
     steps: list[tuple[Fault, int, int, int, bool]], tmp_path_factory: pytest.TempPathFactory

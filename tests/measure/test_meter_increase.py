@@ -6,19 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.metered import HandClock, Process
+from tests.measure.test_meter_spans import read
 
-from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.readings import Counted, Reading
-from tokonomics.measure.meter.spans import CLOCKS_APART_S, carried, increases, is_stranger
-
-
-def read(process: Process) -> Reading:
-    (reading,) = readings_of(samples_of(process.page(), FINDER), "t", process.clock.wall())
-    return reading
+from tokonomics.measure.meter.spans import CLOCKS_APART_S, change_between, is_stranger
 
 
 def output(before: Reading | None, now: Reading) -> float:
-    return increases(before, now)[Counted.output]
+    return change_between(before, now).counted[Counted.output]
 
 
 def test_between_two_readings_the_difference_counts() -> None:
@@ -26,29 +21,20 @@ def test_between_two_readings_the_difference_counts() -> None:
     process.work(10, 5)
     before = read(process)
     process.work(7, 3, cached=2)
-    counted = increases(before, read(process))
+    counted = change_between(before, read(process)).counted
     assert (counted[Counted.input_total], counted[Counted.input_cached], counted[Counted.output]) == (7, 2, 3)
 
 
-@pytest.mark.parametrize("says_start", [True, False])
-def test_after_a_restart_all_of_the_new_count_is_new(says_start: bool) -> None:
+@pytest.mark.parametrize(("says_start", "more"), [(True, 4), (False, 4), (True, 5000)])
+def test_after_a_restart_all_of_the_new_count_is_new(says_start: bool, more: int) -> None:
+    """Also where it has overtaken the old count, if it says when it started."""
     process = Process(HandClock(), says_start=says_start)
     process.work(1000, 500)
     before = read(process)
     process.clock.passed += 60
     process.restart()
-    process.work(10, 4)
-    assert output(before, read(process)) == 4
-
-
-def test_a_restart_that_overtook_the_old_count_is_found_by_its_start() -> None:
-    process = Process(HandClock())
-    process.work(10, 5)
-    before = read(process)
-    process.clock.passed += 60
-    process.restart()
-    process.work(100, 50)
-    assert output(before, read(process)) == 50
+    process.work(10, more)
+    assert output(before, read(process)) == more
 
 
 def test_a_restart_that_overtook_the_old_count_is_found_by_its_series_too() -> None:
@@ -84,7 +70,7 @@ def test_a_series_that_is_away_for_a_while_counts_from_where_it_was() -> None:
     lacking = replace(first, counters={Counted.output: {"vllm:generation_tokens_total{engine=0}": 0.0}})
     process.work(0, 11, engine=1)
     assert output(first, lacking) == 0
-    assert output(carried(first, lacking), read(process)) == 11
+    assert output(change_between(first, lacking).carried, read(process)) == 11
 
 
 def test_the_same_process_under_another_name_counts_only_what_comes() -> None:
@@ -92,8 +78,8 @@ def test_the_same_process_under_another_name_counts_only_what_comes() -> None:
         "t", "vllm", "m", 0.0, {Counted.input_total: {"i": 90.0}, Counted.input_cached: {"a": 40.0}}, started=1.0
     )
     new = replace(old, counters={Counted.input_total: {"i": 200.0}, Counted.input_cached: {"b": 100.0}})
-    assert increases(old, new)[Counted.input_cached] == 0.0
-    assert increases(old, replace(new, started=99.0))[Counted.input_cached] == 100.0
+    assert change_between(old, new).counted[Counted.input_cached] == 0.0
+    assert change_between(old, replace(new, started=99.0)).counted[Counted.input_cached] == 100.0
 
 
 CACHED, HITS = "vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"
@@ -117,16 +103,19 @@ def test_half_a_page_does_not_count_under_a_lesser_name(started: float | None) -
     ]
     last, counted = pages[0], []
     for now in pages[1:]:
-        counted.append(increases(last, now)[Counted.input_cached])
-        last = carried(last, now)
+        counted.append(change_between(last, now).counted[Counted.input_cached])
+        last = change_between(last, now).carried
     assert counted == [0, 0, 30]
     assert last.started == started
 
 
 def test_a_better_name_that_appears_later_is_counted_from_there() -> None:
     first, then = cached_page(None, 500, 1.0), cached_page(40, 600, 1.0)
-    assert increases(first, then)[Counted.input_cached] == 0
-    assert increases(carried(first, then), cached_page(45, 700, 1.0))[Counted.input_cached] == 5
+    assert change_between(first, then).counted[Counted.input_cached] == 0
+    assert (
+        change_between(change_between(first, then).carried, cached_page(45, 700, 1.0)).counted[Counted.input_cached]
+        == 5
+    )
 
 
 @given(
@@ -141,10 +130,10 @@ def test_cached_tokens_never_outgrow_the_input_and_none_is_lost(steps: list[tupl
     for more_input, more_cached in [*steps, (10**6, 0)]:
         total, cached = total + more_input, cached + more_cached
         now = _counts(total, cached)
-        counted = increases(last, now)
+        counted = change_between(last, now).counted
         assert 0 <= counted[Counted.input_cached] <= counted[Counted.input_total]
         sums = {kind: sums[kind] + counted[kind] for kind in sums}
-        last = carried(last, now)
+        last = change_between(last, now).carried
     assert sums == {Counted.input_total: total, Counted.input_cached: cached - base}
 
 
@@ -168,7 +157,7 @@ def test_two_engines_that_answer_in_turn_are_counted_once() -> None:
     last, counted = of_engine("vllm", 1000.0, started=1.0), []
     for now in (of_engine("sglang", 70.0), of_engine("vllm", 1005.0, started=1.0), of_engine("sglang", 72.0)):
         counted.append(output(last, now))
-        last = carried(last, now)
+        last = change_between(last, now).carried
     assert counted == [70, 5, 2]
 
 
@@ -227,7 +216,7 @@ def test_what_was_seen_is_counted_once_over_any_history(history: list[tuple[str,
         else:
             now = read(process)
             counted += output(last, now)
-            last = carried(last, now)
+            last = change_between(last, now).carried
             if what == "restart":
                 process.restart()
                 if not says_start:

@@ -1,58 +1,21 @@
-"""What must not mislead the meter: late scrapes, swapped models, numbers that cannot be, prices that hang on labels."""
+"""What must not mislead the meter: swapped models, numbers that cannot be, prices that hang on labels."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.measure.metered import HandClock, PageSource, Process
-from tests.measure.metrics_server import metrics_server
-from tests.measure.test_meter_clockwork import Bench, Scraper, run
+from tests.measure.faulty import metrics_server
+from tests.measure.metered import Bench, PageSource, Process, read_page
 from tests.measure.test_meter_clockwork import bench as bench
+from tests.measure.test_meter_clockwork import fleet as fleet
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark
-from tokonomics.measure.meter.live_meter import LATE_S, LUMPY_NOW_S, Meter
+from tokonomics.measure.meter.live_meter import LUMPY_NOW_S, MeterSettings
 from tokonomics.measure.meter.readings import Missed, Reading
-from tokonomics.measure.meter.session import MeterSettings, meter_servers
+from tokonomics.measure.meter.session import meter_servers
 from tokonomics.measure.meter.spending import PriceOf, Prices
-from tokonomics.measure.meter.watch import LONG_S, Watch
-
-
-def test_a_scrape_that_comes_after_its_time_was_taken_for_a_gap_is_not_paid_again(tmp_path: Path) -> None:
-    clock = HandClock()
-    process, source = Process(clock), Scraper(clock)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        source.scrape("prod/a", process)
-        run(meter)
-        clock.passed = LONG_S + LATE_S - 1
-        process.work(10, 5)
-        late = clock.wall() - LATE_S, process.page()
-        clock.passed += 3
-        assert run(meter).total.gap_s == pytest.approx(LONG_S + 2)
-        source.scraped.append(("prod/a", *late))
-        source.scrape("prod/a", process)
-        total = run(meter).total
-        assert total.output == 5
-        assert total.seconds == pytest.approx(clock.passed)
-
-
-def test_a_late_scrape_of_another_process_does_not_have_its_time_paid_again(tmp_path: Path) -> None:
-    """It is refused, since a load balancer may have answered; the gap that it falls into is paid already."""
-    clock = HandClock()
-    process, other, source = Process(clock), Process(clock), Scraper(clock)
-    other.started -= 1000
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        source.scrape("prod/a", process)
-        run(meter)
-        clock.passed = LONG_S + LATE_S - 1
-        late = clock.wall() - LATE_S, other.page()
-        clock.passed += 3
-        assert run(meter).total.gap_s == pytest.approx(LONG_S + 2)
-        source.scraped.append(("prod/a", *late))
-        source.scrape("prod/a", process)
-        assert run(meter).total.seconds == pytest.approx(clock.passed)
+from tokonomics.measure.meter.watch import Watch
 
 
 @pytest.mark.parametrize("running", [1e308, -1.0])
@@ -76,21 +39,16 @@ def test_a_counter_beyond_any_count_is_a_page_that_did_not_come(bench: Bench) ->
     assert sum(span.output for span in bench.spans()) == 5
 
 
-def test_a_past_that_is_read_in_is_not_kept_in_memory(tmp_path: Path) -> None:
+def test_a_past_that_is_read_in_is_not_kept_in_memory(fleet: Bench) -> None:
     """An hour of scrapes at 15 s are 240 spans, of which ``now`` needs those of five minutes at the most."""
-    clock = HandClock()
-    process, source = Process(clock), Scraper(clock)
     past: list[Reading] = []
     for _ in range(241):
-        past += readings_of(samples_of(process.page(), FINDER), "prod/a", clock.wall())
-        clock.passed += 15
-        process.work(10, 5)
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([source], book, clock, 3.6)
-        meter.backfill(source, past, clock.wall())
-        assert sum(span.seconds for span in book.spans()) == pytest.approx(3600)
-        kept = [span for sums in meter._sums.values() for span in sums.recent]
-    assert len(kept) <= LUMPY_NOW_S / 15 + 1
+        past += read_page(fleet.process.page(), "prod/a", fleet.clock.wall())
+        fleet.clock.passed += 15
+        fleet.process.work(10, 5)
+    fleet.meter.backfill(past, fleet.clock.wall())
+    assert sum(span.seconds for span in fleet.spans()) == pytest.approx(3600)
+    assert len([span for sums in fleet.meter._sums.values() for span in sums.recent]) <= LUMPY_NOW_S / 15 + 1
 
 
 def test_a_model_that_was_swapped_for_another_has_no_part_in_what_comes_after(bench: Bench) -> None:
@@ -134,18 +92,14 @@ def test_a_mark_that_names_no_model_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(tmp_path: Path, up: bool) -> None:
-    clock = HandClock()
-    process = Process(clock, up=up)
-    prices = Prices(3.6, (PriceOf("team", "search", 36.0),))
-    with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process, labels={"team": "search"})], book, clock, prices)
-        run(meter)
-        clock.passed += 100
-        state = run(meter)
-        assert {span.labels["team"] for span in book.spans()} == {"search"}
+def test_a_server_with_a_label_has_the_price_of_its_label_from_the_first_second(bench: Bench, up: bool) -> None:
+    bench.process.up = up
+    bench.sources = [PageSource(bench.process, labels={"team": "search"})]
+    bench.start(usd_per_hour=Prices(3.6, (PriceOf("team", "search", 36.0),)))
+    bench.tick(0)
+    state = bench.tick(100)
+    assert {span.labels["team"] for span in bench.spans()} == {"search"}
     assert state.total.usd == pytest.approx(100 * 36 / 3600)
-    assert not any("no server has it" in note for note in state.notes)
 
 
 def test_a_counter_that_dips_within_one_process_is_not_counted_again(bench: Bench) -> None:
@@ -227,17 +181,6 @@ def test_a_page_of_countless_models_is_refused() -> None:
     assert len(readings_of(samples[:1000], "http://gpu:8000", 0.0)) == 1000
 
 
-def test_labels_follow_a_clock_that_is_set_back_by_half_an_hour(bench: Bench) -> None:
-    bench.tick()
-    bench.clock.offset -= 1800
-    bench.process.work(10, 5)
-    state = bench.tick()
-    assert state.notes == ("http://gpu:8000: the clock was set back by 30 min",)
-    assert bench.spans()[0].end == pytest.approx(bench.clock.wall())
-    assert state.total.output == 5
-    assert state.total.seconds == pytest.approx(15)
-
-
 def test_one_server_by_two_names_is_metered_once(tmp_path: Path) -> None:
     """By whichever name the ledger has, or else the first; another port is another server."""
     with metrics_server() as one, metrics_server() as other, Ledger(tmp_path / "meter.db") as book:
@@ -245,7 +188,7 @@ def test_one_server_by_two_names_is_metered_once(tmp_path: Path) -> None:
         again = first.replace("127.0.0.1", "localhost")
         said: list[str] = []
         for urls in ([again, second], [first, again, second]):
-            asked = MeterSettings(urls, 3.6, "given", every_s=0.05, beats=1)
+            asked = MeterSettings(3.6, urls, every_s=0.05, beats=1)
             state = meter_servers(asked, book, lambda _: None, said.append)
             assert {group.target for group in state.groups} == {again, second}
         assert set(book.marks()) == {again, second}

@@ -1,21 +1,19 @@
 """``meter report`` with a price, a margin, a budget: sums that can be worked out by hand."""
 
+import asyncio
 from datetime import date
 from pathlib import Path
 
 import pytest
 from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
-from tests.measure.meter_states import budget, group, state
+from tests.measure.metered import HandClock
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.meter.exposition import ExposedSettings, metrics
-from tokonomics.questions.listener import Listener
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
+from tokonomics.measure.meter.spending import MonthlyBudget
 from tokonomics.questions.meter import MeterReportResult, meter_report
 from tokonomics.questions.requests.run import MeterReportRequest
-from tokonomics.report.blocks import sections
-from tokonomics.report.markdown import markdown
-from tokonomics.report.meter_view import live
-from tokonomics.report.meter_view import meter_report as shown
 
 MONDAY = date(2026, 11, 9)
 
@@ -33,12 +31,6 @@ def report(ledger: Path, **asked: object) -> MeterReportResult:
     return meter_report(MeterReportRequest.of(known | asked))
 
 
-def text(ledger: Path, **asked: object) -> str:
-    known = {"ledger": str(ledger), "since": "2026-11-09", "until": "2026-11-10", "by": "team"}
-    request = MeterReportRequest.of(known | asked)
-    return markdown(sections(shown(meter_report(request), request).view()))
-
-
 def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) -> None:
     """At $1 in and $5 out search earns 24 + 24 = $48, which is its cost; chat 12 + 12 = $24, likewise."""
     sale = report(two_teams, sell="1/5").sale
@@ -48,13 +40,10 @@ def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) 
     assert sale.total.margin_usd == pytest.approx(0, abs=1e-9)
     assert sale.break_even_tokens_per_day == pytest.approx(43.2e6)
     assert sale.break_even_busy_share == pytest.approx(1.0)
-
-
-def test_at_twice_the_price_half_the_volume_pays(two_teams: Path) -> None:
-    sale = report(two_teams, sell="2/10").sale
-    assert sale is not None
-    assert sale.total.margin_share == pytest.approx(0.5)
-    assert sale.break_even_tokens_per_day == pytest.approx(21.6e6)
+    dear = report(two_teams, sell="2/10").sale
+    assert dear is not None
+    assert dear.total.margin_share == pytest.approx(0.5)
+    assert dear.break_even_tokens_per_day == pytest.approx(21.6e6)
 
 
 @pytest.mark.parametrize("gpu", [None, "H100"])
@@ -80,19 +69,9 @@ def test_days_differ_where_their_load_does(tmp_path: Path) -> None:
     assert [line.revenue_usd for line in sale.lines] == [pytest.approx(64), pytest.approx(32)]
 
 
-def test_the_screen_says_profit_loss_and_the_volume(two_teams: Path) -> None:
-    assert "Loss of $36.00 over this stretch" in text(two_teams, sell="0.5/2.5")
-    assert "More than these servers can do" in text(two_teams, sell="0.5/2.5")
-    assert "a margin of 50 %" in text(two_teams, sell="2/10")
-    assert "Profitable from 21.6 M tokens a day at this mix (now 43.2 M), 50 % of the time busy" in text(
-        two_teams, sell="2/10"
-    )
-
-
 def test_a_budget_stands_in_the_report(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path / "meter.db", days_from(date(2026, 10, 26), [48.0] * 15))
     asked = {"budget": ["team=search:1000"]}
-    assert "team=search: the budget of $1,000 will be exceeded on 2026-11-21" in text(ledger, **asked)
     (found,) = report(ledger, **asked).plain()["budgets"]
     assert found["spent_usd"] == pytest.approx(9 * 48)
     assert found["spent_up_on"] == "2026-11-21"
@@ -103,10 +82,6 @@ def test_unusual_days_stand_in_the_report(tmp_path: Path) -> None:
     found = report(ledger_of(tmp_path / "meter.db", spans), since="2026-11-02", until="2026-11-08")
     (odd,) = found.unusual
     assert (odd.day, odd.largest and odd.largest.name) == (date(2026, 11, 6), "price")
-    assert "usually" in odd.said
-    said = text(tmp_path / "meter.db", since="2026-11-02", until="2026-11-08")
-    assert "Unusual days" in said
-    assert "a server cost $6.00 an hour, usually $2.00 (×3.00)" in said
 
 
 def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
@@ -120,58 +95,20 @@ def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
 
 
 def test_gpus_need_their_kind(two_teams: Path) -> None:
-    with pytest.raises(BadInput, match="needs their kind"):
+    with pytest.raises(BadInput):
         report(two_teams, gpus=2)
-
-
-def test_the_live_screen_warns_of_a_budget_that_will_be_missed() -> None:
-    missed = budget(spent_up_on=date(2026, 11, 21))
-    assert "will probably be exceeded on 2026-11-21" in markdown(sections(live(state(group(), budgets=(missed,)))))
-    assert "budget" not in markdown(sections(live(state(group()))))
-
-
-def test_the_metrics_page_has_the_budget() -> None:
-    found = {family.name: family.samples for family in metrics(state(group()), ExposedSettings())}
-    assert [sample.value for sample in found["llm_budget_usd"]] == [1000.0]
-    bounds = {sample.labels["bound"]: sample.value for sample in found["llm_budget_forecast_usd"]}
-    assert bounds == {"low": 700.0, "mid": 800.0, "high": 900.0}
 
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:
     """Read from its own ledger, once an hour."""
-    from tokonomics.measure.meter.ledger import Ledger
-    from tokonomics.measure.meter.live_meter import Meter
-    from tokonomics.measure.meter.readings import SystemClock
-    from tokonomics.measure.meter.spending import MonthlyBudget
-
-    now = at(date(2026, 11, 15))
-
-    class Fixed(SystemClock):
-        def wall(self) -> float:
-            return now
-
+    clock = HandClock(offset=at(date(2026, 11, 15)))
     path = ledger_of(tmp_path / "meter.db", [*days_from(date(2026, 10, 26), [48.0] * 20)])
+    spent = []
     with Ledger(path) as book:
-        meter = Meter([], book, Fixed(), 2.0, budgets=[MonthlyBudget(usd=1000)])
-        (first,) = meter._budgeted(now)
-        book.record([hour(now)], [])
-        assert meter._budgeted(now + 60) == (first,)
-        (later,) = meter._budgeted(now + 3600)
-    assert first.spent_usd == pytest.approx(14 * 48)
-    assert later.spent_usd == pytest.approx(14 * 48 + 2)
-
-
-def test_a_stretch_that_was_not_asked_for_is_named(two_teams: Path) -> None:
-    said: list[str] = []
-
-    class Notes(Listener):
-        def note(self, line: str) -> None:
-            said.append(line)
-
-    listener = Notes()
-    meter_report(MeterReportRequest.of({"ledger": str(two_teams)}), listener)
-    meter_report(MeterReportRequest.of({"ledger": str(two_teams), "since": "2026-11-09"}), listener)
-    assert [line.partition(";")[0] for line in said if line.startswith("the last")] == ["the last day is shown"]
-    with pytest.raises(BadInput, match="no ledger yet"):
-        meter_report(MeterReportRequest.of({"ledger": str(two_teams.with_name("none.db"))}), listener)
-    assert sum(line.startswith("the last") for line in said) == 1  # nothing is shown where there is none
+        meter = Meter([], book, clock, MeterSettings(2.0, budgets=[MonthlyBudget(usd=1000)]))
+        for passed in (0, 60, 3600):
+            clock.passed = passed
+            spent += [each.spent_usd for each in asyncio.run(meter.tick()).budgets]
+            if not passed:
+                book.record([hour(clock.wall())], [])
+    assert spent == pytest.approx([14 * 48, 14 * 48, 14 * 48 + 2])

@@ -7,66 +7,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.measure.test_unusual import tallies
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.price_factors import compare, read_plan
 from tokonomics.measure.meter.state import MeterTally, Planned
 
 some = st.floats(0.01, 1e4)
-share = st.floats(0.01, 1)
 
 
-@given(
-    hours=some,
-    price=some,
-    busy=share,
-    batch=some,
-    input_tokens=st.floats(0, 1e9),
-    hits=st.floats(0, 0.99),
-    output_tokens=st.floats(1, 1e9),
-    planned_price=some,
-    planned_batch=st.none() | some,
-    planned_hourly=st.none() | some,
-    planned_hits=st.none() | st.floats(0, 0.9),
-    gap=st.floats(0, 1e4),
-    unseen=st.floats(0, 0.99),
-)
+@given(tallies, some, st.none() | some, st.none() | some, st.none() | st.floats(0, 0.9))
 def test_the_factors_multiply_to_the_ratio(
-    hours: float,
-    price: float,
-    busy: float,
-    batch: float,
-    input_tokens: float,
-    hits: float,
-    output_tokens: float,
-    planned_price: float,
-    planned_batch: float | None,
-    planned_hourly: float | None,
-    planned_hits: float | None,
-    gap: float,
-    unseen: float,
+    actual: MeterTally, price: float, batch: float | None, hourly: float | None, hits: float | None
 ) -> None:
-    seconds = hours * 3600
-    actual = MeterTally(
-        seconds=seconds + gap,
-        busy_s=busy * seconds,
-        idle_s=(1 - busy) * seconds,
-        gap_s=gap,
-        unseen_tokens=unseen * (input_tokens + output_tokens),
-        usd=hours * price,
-        input_total=input_tokens,
-        input_cached=input_tokens * hits,
-        output=output_tokens,
-        running_s=batch * busy * seconds,
-        running_seen_s=busy * seconds,
-    )
-    planned = Planned(
-        usd_per_mtok=planned_price, batch=planned_batch, usd_per_hour=planned_hourly, cache_share=planned_hits
-    )
-    verdict = compare(actual, planned)
+    verdict = compare(actual, Planned(usd_per_mtok=price, batch=batch, usd_per_hour=hourly, cache_share=hits))
     assert verdict is not None
-    expected = hours * price / (input_tokens + output_tokens) * 1e6 / planned_price
-    assert verdict.ratio == pytest.approx(expected)
+    assert verdict.ratio == pytest.approx(actual.usd / (actual.input_total + actual.output) * 1e6 / price)
     assert math.prod(factor.times for factor in verdict.factors) == pytest.approx(verdict.ratio)
     if verdict.largest is not None:
         assert verdict.largest in verdict.factors
@@ -134,12 +90,6 @@ def test_fewer_cache_hits_than_planned_are_named() -> None:
     assert verdict.largest.times == pytest.approx(verdict.ratio) == pytest.approx(2 / 1.2)
 
 
-def test_the_sentence_says_how_much_and_why() -> None:
-    verdict = compare(served(batch=9, each=50), planned())
-    assert verdict is not None
-    assert verdict.said.startswith("you pay 2.1× the plan: batch is 9, planned 48; the load is 47 %")
-
-
 def test_a_small_batch_is_not_blamed_for_more_than_it_costs() -> None:
     """Three times fewer at once, each three times as fast: the tokens are the same, the price is the reason."""
     verdict = compare(served(usd_per_hour=5.40, batch=16, each=60), planned())
@@ -147,12 +97,6 @@ def test_a_small_batch_is_not_blamed_for_more_than_it_costs() -> None:
     assert verdict.ratio == pytest.approx(1.5)
     assert verdict.largest is not None
     assert verdict.largest.name == "price"
-
-
-def test_a_plan_that_is_kept_is_said_so() -> None:
-    verdict = compare(served(), planned())
-    assert verdict is not None
-    assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
 
 
 def test_without_tokens_there_is_nothing_to_compare() -> None:
@@ -178,7 +122,7 @@ def test_a_plan_is_read_as_one_replicas_share(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(BadInput, match="plan"):
+    with pytest.raises(BadInput):
         read_plan(tmp_path / "plan.json")
 
 
@@ -191,7 +135,7 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
     )
     verdict = compare(hour + away, planned())
     assert verdict is not None
-    assert (verdict.said, verdict.largest) == ("you pay what was planned", None)
+    assert verdict.largest is None
     assert {factor.name: factor.times for factor in verdict.factors} == pytest.approx(
         {"price": 1, "idle hours": 1, "not watched": 1, "batch": 1, "cache hits": 1, "speed": 1}
     )
@@ -204,11 +148,3 @@ def test_a_gap_without_tokens_is_named_as_such() -> None:
     assert verdict.largest is not None
     assert verdict.largest.name == "not watched"
     assert verdict.largest.times == pytest.approx(2.0)
-    assert "50 % of the paid time was not watched" in verdict.said
-
-
-def test_cache_hits_that_a_plan_does_not_name_are_not_called_zero(tmp_path: Path) -> None:
-    verdict = compare(served(hits=0.5), read_plan(plan_file(tmp_path / "plan.json")))
-    assert verdict is not None
-    (cache,) = (factor for factor in verdict.factors if factor.name == "cache hits")
-    assert cache.said == "50 % of the prompts come from the cache, not in the plan"

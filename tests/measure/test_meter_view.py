@@ -1,10 +1,10 @@
 """The meter's screen fits a terminal, and says what it does not know."""
 
 import pytest
-from tests.measure.meter_states import HOUR, group
+from tests.measure.meter_states import group, state
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import MeterState, MeterTally
+from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report.blocks import View, sections
 from tokonomics.report.meter_view import end, line, live
 from tokonomics.report.rich_text import as_text
@@ -12,26 +12,12 @@ from tokonomics.report.rich_text import as_text
 WIDTH = 120
 
 
-def state(**changed: object) -> MeterState:
-    known: dict[str, object] = {
-        "at": 1_794_736_800.0,
-        "every_s": 15.0,
-        "price_from": "as given",
-        "groups": (group(),),
-        "now": HOUR,
-        "hour": HOUR,
-        "today": HOUR,
-        "total": HOUR,
-    }
-    return MeterState.model_validate(known | changed)
-
-
 def drawn(view: View) -> str:
     return as_text(sections(view), columns=WIDTH)
 
 
 def test_the_price_now_leads_and_each_server_has_its_row() -> None:
-    said = drawn(live(state()))
+    said = drawn(live(state(group())))
     # 7.20 $ over 3 M tokens in and 1 M out.
     assert said.splitlines()[0].startswith("$1.80 per million tokens now")
     row = next(row for row in said.splitlines() if "gpu1:8000" in row)
@@ -42,7 +28,7 @@ def test_the_price_now_leads_and_each_server_has_its_row() -> None:
 
 def test_a_long_name_and_many_figures_fit_a_terminal() -> None:
     wide = group(target="http://inference-7f9c.prod:8000", model="meta-llama/Llama-3.3-70B-Instruct-FP8", kv_share=0.9)
-    said = drawn(live(state(groups=(wide, group()))))
+    said = drawn(live(state(wide, group())))
     assert "Llama-3.3-70B" in said
     assert "paid" in said
     assert "…" not in said.splitlines()[2]
@@ -51,7 +37,7 @@ def test_a_long_name_and_many_figures_fit_a_terminal() -> None:
 
 def test_a_hundred_servers_are_twenty_rows_and_their_sum() -> None:
     many = tuple(group(target=f"http://gpu{place}:8000") for place in range(100))
-    said = drawn(live(state(groups=many)))
+    said = drawn(live(state(*many)))
     assert sum("gpu" in row and ":8000" in row for row in said.splitlines()) == 20
     assert "all 100 (80 not shown)" in said
 
@@ -60,7 +46,7 @@ def test_a_hundred_servers_are_twenty_rows_and_their_sum() -> None:
 def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
     nothing = MeterTally(seconds=seconds, idle_s=seconds, usd=seconds * 0.001, idle_usd=seconds * 0.001)
     quiet = group(now=nothing, hour=nothing, today=nothing, total=nothing, running=None, waiting=None, kv_share=None)
-    unknown = state(groups=(quiet,), now=nothing, hour=nothing, today=nothing, total=nothing)
+    unknown = state(quiet)
     said = drawn(live(unknown))
     assert ("no tokens now" if seconds else "the next one gives a price") in said
     assert "now –/Mtok" in line(unknown)
@@ -69,7 +55,7 @@ def test_before_there_is_a_price_none_is_made_up(seconds: float) -> None:
 
 def test_gpus_show_what_they_say_and_no_more() -> None:
     gpus = (GpuReading(at=0.0, uuid="GPU-1", name="NVIDIA H200", power_w=412.0, utilization=0.97),)
-    said = drawn(live(state(gpus=gpus, energy_j=3.6e6, electricity_usd=0.12)))
+    said = drawn(live(state(group(), gpus=gpus, energy_j=3.6e6, electricity_usd=0.12)))
     row = next(row for row in said.splitlines() if "H200" in row)
     assert "97 %" in row
     assert "412 W" in row
@@ -78,13 +64,7 @@ def test_gpus_show_what_they_say_and_no_more() -> None:
 
 
 def test_what_went_wrong_is_on_the_screen_and_in_the_pipe() -> None:
-    odd = state(groups=(group(up=False, said="answers 500"),), notes=("http://gpu1:8000: answers 500",))
+    odd = state(group(up=False, said="answers 500"), notes=("http://gpu1:8000: answers 500",))
     assert "answers 500" in drawn(live(odd))
     assert "0/1 server up" in line(odd)
     assert "answers 500" in line(odd)
-
-
-def test_failed_work_has_a_line_of_its_own() -> None:
-    said = drawn(live(state()))
-    assert "about $0.360 went into 100 failed or given-up requests" in said
-    assert "3 preemptions" in said

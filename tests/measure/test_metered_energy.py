@@ -11,7 +11,7 @@ from tests.measure.metered import BEGIN, HandClock, PageSource, Process
 from tokonomics.catalog.places import grid_named
 from tokonomics.measure.meter.bill import MeteredGpu, bill, metered_energy
 from tokonomics.measure.meter.ledger import Drawn, Ledger
-from tokonomics.measure.meter.live_meter import Meter
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Badge, Speed
@@ -64,7 +64,7 @@ def test_the_meter_books_what_the_gpus_draw(tmp_path: Path) -> None:
         return [GpuReading(uuid="GPU-1", name="H200", at=clock.wall(), energy_j=next(drawn))]
 
     with Ledger(tmp_path / "meter.db") as book:
-        meter = Meter([PageSource(process)], book, clock, 2.0, gpus=gpus)
+        meter = Meter([PageSource(process)], book, clock, MeterSettings(2.0, gpus=gpus))
         for _ in range(3):
             clock.passed += 30.0
             process.work(100, 50)

@@ -2,25 +2,23 @@
 
 import asyncio
 import json
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from tests.measure.faulty import Fault, FaultyPage, faulty_page
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, sglang_page, vllm_page
+from tests.measure.served import served
 
-from tokonomics.errors import BadInput, TokonomicsError
+from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import Meter
-from tokonomics.measure.meter.prometheus_source import PrometheusSource, prometheus_gpus, scrapes_of
-from tokonomics.measure.meter.readings import Counted, Missed, NoGpuSeen, Reading
+from tokonomics.measure.meter.live_meter import Meter, MeterSettings
+from tokonomics.measure.meter.prometheus_source import PrometheusSource, matchers, prometheus_gpus, scrapes_of
+from tokonomics.measure.meter.readings import Counted, Missed, NoGpuSeen, Reading, SystemClock
 from tokonomics.measure.meter.scrape import PrometheusApi, Series
-from tokonomics.measure.meter.spans import increases
 from tokonomics.measure.meter.state import MeterState, MeterTally
 
 STARTED = 1.7e9
@@ -55,9 +53,9 @@ class Fleet:
             "c": {"input": 300, "cached": 30, "output": 40},
         }
         self.pages: dict[str, FaultyPage] = {
-            "a": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["a"], engines=(0, 1)))),
-            "b": stack.enter_context(faulty_page(lambda: vllm_page(self.counts["b"]) + GPU)),
-            "c": stack.enter_context(faulty_page(lambda: sglang_page(self.counts["c"]))),
+            "a": stack.enter_context(faulty_page(FaultyPage(lambda: vllm_page(self.counts["a"], engines=(0, 1))))),
+            "b": stack.enter_context(faulty_page(FaultyPage(lambda: vllm_page(self.counts["b"]) + GPU))),
+            "c": stack.enter_context(faulty_page(FaultyPage(lambda: sglang_page(self.counts["c"])))),
         }
         self.there = ["a", "b", "c"]
         self.tell()
@@ -91,23 +89,6 @@ def fleet(prometheus: RealPrometheus) -> Iterator[Fleet]:
         yield fleet
 
 
-class Totals:
-    """What was counted from reading to reading, as the meter does it."""
-
-    def __init__(self) -> None:
-        self.tokens: dict[tuple[str, Counted], float] = defaultdict(float)
-        self.last: dict[str, Reading] = {}
-
-    def add(self, readings: Sequence[Reading]) -> None:
-        for reading in readings:
-            before = self.last.get(reading.target)
-            assert before is None or reading.at >= before.at
-            if before is not None and reading.at > before.at:
-                for kind, amount in increases(before, reading).items():
-                    self.tokens[reading.target.rsplit("-", 1)[1], kind] += amount
-            self.last[reading.target] = reading
-
-
 def read(source: PrometheusSource) -> Sequence[Reading]:
     return asyncio.run(source.read())
 
@@ -130,34 +111,6 @@ def test_every_replica_is_a_reading_with_the_labels_of_its_pod(fleet: Fleet) -> 
 
 
 @needs_prometheus
-def test_totals_are_exact_though_servers_restart_between_two_questions(fleet: Fleet) -> None:
-    """a restarts twice, b runs on, c restarts without saying so, which its falling counters betray."""
-    source, totals = PrometheusSource(fleet.prometheus.url, fleet.match), Totals()
-    totals.add(read(source))
-    old = fleet.counts["c"]["output"]
-    grow = {"a": (600, 60), "b": (1000, 250), "c": (70, 10)}
-    for name, (more_input, more_output) in grow.items():
-        fleet.counts[name]["input"] += more_input
-        fleet.counts[name]["output"] += more_output
-    fleet.seen()
-    fleet.counts["a"] = {"input": 50, "cached": 5, "output": 6, "started": STARTED + 100}
-    fleet.seen()
-    fleet.counts["a"] = {"input": 90, "cached": 5, "output": 8, "started": STARTED + 200}
-    fleet.counts["c"] = {"input": 20, "cached": 2, "output": old - 3}
-    fleet.seen()
-    totals.add(read(source))
-    assert {(name, kind): value for (name, kind), value in totals.tokens.items() if kind in (
-        Counted.input_total, Counted.output)} == {
-        ("a", Counted.input_total): 600 + 50 + 90,
-        ("a", Counted.output): 60 + 6 + 8,
-        ("b", Counted.input_total): 1000,
-        ("b", Counted.output): 250,
-        ("c", Counted.input_total): 70 + 20,
-        ("c", Counted.output): 10 + old - 3,
-    }  # fmt: skip
-
-
-@needs_prometheus
 def test_a_sample_keeps_the_time_at_which_it_was_scraped(fleet: Fleet) -> None:
     """Asked twice at the same instant, after it: the same scrape has the same time, not that of asking.
 
@@ -173,49 +126,28 @@ def test_a_sample_keeps_the_time_at_which_it_was_scraped(fleet: Fleet) -> None:
 
 
 @needs_prometheus
-def test_history_counts_the_same_tokens_as_reading_it_live(fleet: Fleet) -> None:
-    live, since = Totals(), PrometheusSource(fleet.prometheus.url, fleet.match)
-    live.add(read(since))
-    first = {target: reading.at for target, reading in live.last.items()}
-    for step in range(3):
-        for counts in fleet.counts.values():
-            counts["input"] += 10 + step
-            counts["output"] += 1 + step
-        fleet.seen()
-        live.add(read(since))
-    end = max(reading.at for reading in live.last.values())
-
-    async def whole() -> list[Reading]:
-        source = PrometheusSource(fleet.prometheus.url, fleet.match)
-        return [reading async for _, chunk in source.history(min(first.values()) - 1, end) for reading in chunk]
-
-    past = Totals()
-    past.add([reading for reading in asyncio.run(whole()) if reading.at >= first[reading.target]])
-    assert past.tokens["a", Counted.output] == live.tokens["a", Counted.output] == 1 + 2 + 3
-    assert past.tokens["c", Counted.input_total] == live.tokens["c", Counted.input_total] == 10 + 11 + 12
-
-
-@needs_prometheus
 def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_path: Path) -> None:
-    """Tokens are the servers' own; dollars are the price over the time from each one's first to its last scrape."""
+    """Tokens are the servers' own; dollars are the price over the time from each one's first to its last scrape.
+
+    Between two questions a restarts twice and c once without saying so, which its falling counters betray.
+    """
     source, truth = PrometheusSource(fleet.prometheus.url, fleet.match), dict.fromkeys("abc", 0.0)
 
-    class Clock:
-        wall = staticmethod(time.time)
-        steady = staticmethod(time.monotonic)
-
     async def live(book: Ledger) -> MeterState:
-        meter = Meter([source], book, Clock(), usd_per_hour=3600.0, every_s=0.2)
+        meter = Meter([source], book, SystemClock(), MeterSettings(3600.0, every_s=0.2))
         first = await meter.tick()
         assert first.total == MeterTally()
-        for step in range(4):
+        for step in range(5):
+            restarted = {1: "a", 2: "ac"}.get(step, "")
             for name, counts in fleet.counts.items():
-                if step == 2 and name == "b":
-                    counts |= {"input": 0, "cached": 0, "output": 0, "started": time.time()}
+                if name in restarted:
+                    # Its clock is ahead of ours: no engine is read twice within the time that it takes to load.
+                    counts |= {"input": 0, "cached": 0, "output": 0, "started": time.time() + 60 * step}
                 counts["output"] += 5 + step
                 truth[name] += 5 + step
             fleet.seen()
-            await meter.tick()
+            if step != 1:
+                await meter.tick()
         return await meter.tick()
 
     with Ledger(tmp_path / "live.db") as book:
@@ -226,23 +158,20 @@ def test_the_meter_books_a_fleet_live_and_from_history_alike(fleet: Fleet, tmp_p
     begins = {}
     for name, group in by_target.items():
         assert group.up
-        until = marks[group.target].until
         assert group.total.usd == pytest.approx(group.total.seconds), "a dollar a second"
-        begins[name] = until - group.total.seconds
+        begins[name] = marks[group.target].until - group.total.seconds
     since, until = min(begins.values()) - 0.001, max(mark.until for mark in marks.values())
 
     async def past(book: Ledger) -> None:
         source = PrometheusSource(fleet.prometheus.url, fleet.match)
-        meter = Meter([source], book, Clock(), usd_per_hour=3600.0)
+        meter = Meter([source], book, SystemClock(), MeterSettings(3600.0))
         async for at, readings in source.history(since, until):
-            meter.backfill(source, readings, at)
+            meter.backfill(readings, at)
 
     with Ledger(tmp_path / "past.db") as book:
         asyncio.run(past(book))
         asyncio.run(past(book))  # What is booked already is not booked again.
-        booked = {
-            target[-1]: mark.totals["qwen" if target[-1] == "c" else "llama"] for target, mark in book.marks().items()
-        }
+        booked = {target[-1]: sum(mark.totals.values(), MeterTally()) for target, mark in book.marks().items()}
     assert {name: total.output for name, total in booked.items()} == truth
     # The same spans but for the scrapes of the others before each one's first live reading, and after its last.
     for name, total in booked.items():
@@ -255,7 +184,7 @@ def test_gpus_are_read_through_the_same_prometheus_with_the_pods_they_work_for(f
     (gpu,) = asyncio.run(prometheus_gpus(PrometheusApi(fleet.prometheus.url), 'pod="pod-b"'))
     assert (gpu.power_w, gpu.energy_j, gpu.utilization) == (350.5, 7200.0, None)
     assert (gpu.labels["pod"], gpu.labels["hostname"]) == ("llama-0", "node-1")
-    with pytest.raises(NoGpuSeen, match="no GPU of a DCGM exporter"):
+    with pytest.raises(NoGpuSeen):
         asyncio.run(prometheus_gpus(PrometheusApi(fleet.prometheus.url), 'pod="nobody"'))
 
 
@@ -280,29 +209,25 @@ def test_a_pod_that_is_gone_is_not_reported_and_one_that_does_not_answer_still_i
 
 
 @needs_prometheus
-def test_what_is_not_found_says_what_was_looked_for(prometheus: RealPrometheus) -> None:
-    with pytest.raises(BadInput, match=r"vllm:generation_tokens_total") as nothing:
-        read(PrometheusSource(prometheus.url, 'namespace="nowhere"'))
-    assert 'namespace="nowhere"' in str(nothing.value)
-    assert prometheus.url in str(nothing.value)
-
-
-@needs_prometheus
-def test_a_query_that_prometheus_refuses_comes_back_with_its_own_words(prometheus: RealPrometheus) -> None:
-    with pytest.raises(BadInput, match="missing closing") as refused:
-        read(PrometheusSource(prometheus.url, 'job=~"("'))
-    assert "refuses the query" in str(refused.value)
+@pytest.mark.parametrize(("match", "said"), [('job=~"("', "missing closing"), ('namespace="nowhere"', "nowhere")])
+def test_what_is_not_found_or_refused_is_said_in_prometheus_words(
+    prometheus: RealPrometheus, match: str, said: str
+) -> None:
+    with pytest.raises(BadInput, match=said) as refused:
+        read(PrometheusSource(prometheus.url, match))
+    assert prometheus.url in str(refused.value)
 
 
 @pytest.mark.parametrize("query", ["sum(rate(x[5m]))", "x[5m]", "prod", 'vllm:generation_tokens_total{job="a"}'])
 def test_a_query_where_matchers_are_meant_is_refused(query: str) -> None:
-    with pytest.raises(BadInput, match="label matchers"):
-        PrometheusSource("http://localhost:9090", query)
+    with pytest.raises(BadInput) as refused:
+        matchers(query)
+    assert refused.value.field == "query"
 
 
 @pytest.mark.parametrize("match", ['{namespace="prod"}', ' namespace="prod", ', 'namespace="prod"'])
 def test_matchers_may_come_with_braces(match: str) -> None:
-    assert PrometheusSource("http://localhost:9090", match).match == 'namespace="prod"'
+    assert matchers(match) == 'namespace="prod"'
 
 
 def one(job: str, times: Sequence[float], instance: str = "10.0.0.1:8000", **more: str) -> Series:
@@ -316,12 +241,9 @@ def test_a_server_that_two_jobs_scrape_is_refused_before_it_counts_twice() -> No
     assert "query 'job=\"pods\"'" in str(twice.value)
 
 
-def test_a_pod_that_takes_over_anothers_address_is_no_second_scraper() -> None:
+def test_a_pod_that_takes_over_anothers_address_or_has_it_in_another_cluster_is_no_second_scraper() -> None:
     found = scrapes_of([one("pods", [1, 3], pod="old"), one("pods", [5, 7], pod="new")], [])
     assert [(dict(each.target)["pod"], each.at) for each in found] == [("old", 1), ("old", 3), ("new", 5), ("new", 7)]
-
-
-def test_the_same_address_in_two_clusters_is_two_servers() -> None:
     found = scrapes_of([one("pods", [1, 3], cluster="east"), one("pods", [2, 4], cluster="west")], [])
     assert len({each.target for each in found}) == 2
 
@@ -335,11 +257,10 @@ def test_a_label_of_the_target_that_changes_does_not_begin_a_counter_anew() -> N
 
 
 def test_sums_without_an_instance_are_refused() -> None:
-    with (
-        canned([series({"__name__": "vllm:generation_tokens_total"}), (200, EMPTY), (200, NONE_LIVING)]) as url,
-        pytest.raises(BadInput, match="neither"),
-    ):
+    sums = [series({"__name__": "vllm:generation_tokens_total"}), (200, EMPTY), (200, NONE_LIVING)]
+    with canned(sums) as url, pytest.raises(BadInput) as refused:
         read(PrometheusSource(url, clock=lambda: 10.0))
+    assert refused.value.field == "prometheus"
 
 
 def series(labels: Mapping[str, str]) -> tuple[int, str]:
@@ -350,36 +271,20 @@ def series(labels: Mapping[str, str]) -> tuple[int, str]:
 @contextmanager
 def canned(answers: Sequence[tuple[int, str]], get_only: bool = False, asked: list[str] | None = None) -> Iterator[str]:
     """A server that gives these answers in turn, the last one for good."""
-    left, questions = list(answers), asked if asked is not None else []
+    left = list(answers)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            questions.append(self.rfile.read(length).decode())
-            if get_only:
-                self.send_error(405)
-            else:
-                self.do_GET()
+    async def answer(request: web.Request) -> web.Response:
+        if asked is not None:
+            asked.append(await request.text())
+        if get_only and request.method == "POST":
+            return web.Response(status=405)
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        return web.Response(status=status, text=body)
 
-        def do_GET(self) -> None:
-            status, body = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://user:secret@127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    app = web.Application()
+    app.router.add_route("*", "/api/v1/query", answer)
+    with served(app) as address:
+        yield address.replace("http://", "http://user:secret@")
 
 
 NONE_LIVING = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}})
@@ -387,56 +292,40 @@ EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "resul
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "said"),
+    ("answer", "kind"),
     [
-        ((200, "<html>Grafana</html>"), BadInput, "is not a Prometheus: status 200: '<html>Grafana</html>'"),
-        ((404, "404 page not found"), BadInput, "is not a Prometheus: status 404"),
-        ((200, '{"status": "success"}'), BadInput, "is not a Prometheus: its answer has no data"),
-        ((200, '{"hello": 1}'), BadInput, "is not a Prometheus"),
-        ((401, "who are you"), BadInput, "refuses us: status 401"),
-        ((400, '{"status":"error","error":"parse error: oops"}'), BadInput, "refuses the query: parse error: oops"),
-        ((503, '{"status":"error","error":"query timed out"}'), Missed, "query timed out"),
-        ((502, "bad gateway"), Missed, "status 502: 'bad gateway'"),
+        ((200, "<html>proxy: header Authorization: KEY</html>"), BadInput),
+        ((404, "404 page not found"), BadInput),
+        ((200, '{"status": "success"}'), BadInput),
+        ((200, '{"hello": 1}'), BadInput),
+        ((401, "who are you"), BadInput),
+        ((400, '{"status":"error","error":"no such tenant: KEY"}'), BadInput),
+        ((503, '{"status":"error","error":"query timed out"}'), Missed),
+        ((502, "bad gateway " * 2 + "Authorization: KEY"), Missed),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, tuple) else "",
 )
-def test_what_is_wrong_is_said_without_the_password(answer: tuple[int, str], kind: type[Exception], said: str) -> None:
-    with canned([answer]) as url, pytest.raises(kind) as wrong:
-        read(PrometheusSource(url))
-    assert said in str(wrong.value)
-    assert "secret" not in str(wrong.value)
-
-
-def test_a_password_in_the_address_and_a_header_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", "Bearer 0123456789")
-    with pytest.raises(BadInput, match="has a password, and TOKONOMICS_METER_AUTHORIZATION is set as well"):
-        PrometheusSource("http://user:secret@127.0.0.1:9090")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (400, '{"status":"error","error":"no such tenant: KEY"}'),
-        (200, "<html>proxy: header Authorization: KEY</html>"),
-        (502, "bad gateway " * 2 + "Authorization: KEY"),
-    ],
-)
-def test_an_echoed_authorization_is_not_shown(answer: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_said_without_the_password_or_key(
+    answer: tuple[int, str], kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = "0123456789abcdef" * 4
-    monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", f"Bearer {key}")
-    with (
-        canned([(answer[0], answer[1].replace("KEY", f"Bearer {key}"))]) as url,
-        pytest.raises(TokonomicsError) as wrong,
-    ):
-        read(PrometheusSource(url.replace("user:secret@", "")))
-    assert "Authorization" in str(wrong.value) or "no such tenant" in str(wrong.value)
+    with canned([(answer[0], answer[1].replace("KEY", f"Bearer {key}"))]) as url:
+        with pytest.raises(kind) as wrong:
+            read(PrometheusSource(url))
+        assert "secret" not in str(wrong.value)
+        monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", f"Bearer {key}")
+        with pytest.raises(BadInput) as both:
+            PrometheusSource(url)
+        assert both.value.field == "prometheus", "a password in the address and a header are one too many"
+        with pytest.raises(kind) as wrong:
+            read(PrometheusSource(url.replace("user:secret@", "")))
     assert not any(key[start : start + 8] in str(wrong.value) for start in range(len(key) - 8))
 
 
 def test_a_prometheus_that_is_away_is_missed_and_not_waited_for() -> None:
-    with faulty_page(lambda: "") as page:
+    with faulty_page(FaultyPage(lambda: "")) as page:
         page.fault = Fault.refused
-        with pytest.raises(Missed, match="cannot be reached"):
+        with pytest.raises(Missed):
             read(PrometheusSource(page.address))
 
 
@@ -447,7 +336,7 @@ def test_an_error_page_in_the_middle_of_a_run_is_missed_and_does_not_end_it() ->
     with canned([*good, (200, "<html>Sign in</html>"), *good]) as url:
         source = PrometheusSource(url, clock=lambda: 10.0)
         assert len(read(source)) == 1
-        with pytest.raises(Missed, match="not a Prometheus"):
+        with pytest.raises(Missed):
             read(source)
         assert [reading.at for reading in read(source)] == [1.0], "still there; NaN is no sample"
 
@@ -466,14 +355,10 @@ def test_a_store_without_up_keeps_a_target_as_long_as_prometheus_would_show_it()
         assert list(read(source)) == []
 
 
-def test_a_proxy_that_lets_only_get_pass_is_asked_by_get() -> None:
-    with canned([(200, EMPTY)], get_only=True) as url, pytest.raises(BadInput, match="no sample of an engine"):
-        read(PrometheusSource(url))
-
-
-def test_warnings_of_the_server_are_kept_to_be_shown() -> None:
+@pytest.mark.parametrize("get_only", [False, True])
+def test_warnings_of_the_server_are_kept_also_through_a_proxy_that_lets_only_get_pass(get_only: bool) -> None:
     partial = json.dumps(json.loads(EMPTY) | {"warnings": ["store gateway b did not answer"]})
-    with canned([(200, partial)]) as url:
+    with canned([(200, partial)], get_only=get_only) as url:
         source = PrometheusSource(url)
         with pytest.raises(BadInput):
             read(source)
@@ -482,10 +367,7 @@ def test_warnings_of_the_server_are_kept_to_be_shown() -> None:
 
 def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> None:
     """Ten minutes are refused, and so are five; two and a half are not."""
-    refused = (
-        422,
-        json.dumps({"status": "error", "error": "query processing would load too many samples into memory"}),
-    )
+    refused = 422, json.dumps({"status": "error", "error": "query processing would load too many samples into memory"})
     asked: list[str] = []
     pieces = [(200, EMPTY), (200, NONE_LIVING)] * 4
     with canned([refused, refused, *pieces], asked=asked) as url:
@@ -494,21 +376,19 @@ def test_history_that_is_too_much_at_once_is_asked_for_in_smaller_pieces() -> No
         async def whole() -> int:
             return len([piece async for piece in source.history(0.0, 600.0)])
 
-        with pytest.raises(BadInput, match="no sample"):
+        with pytest.raises(BadInput):
             asyncio.run(whole())
     assert len([question for question in asked if "count%28up" not in question]) == 2 + 4
 
 
 @pytest.mark.parametrize("url", ["localhost:9090", "ftp://x", "http://", "http://x:0"])
-def test_an_address_that_is_none_is_named(url: str) -> None:
-    with pytest.raises(BadInput, match="not the address of a Prometheus"):
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadInput) as refused:
         PrometheusSource(url)
+    assert refused.value.field == "prometheus"
 
 
+@pytest.mark.parametrize("base", ["http://prom:9090", "https://host/prometheus"])
 @pytest.mark.parametrize("path", ["", "/", "/graph", "/query", "/api/v1/query", "/graph/"])
-def test_the_address_of_a_page_is_taken_for_the_server_it_belongs_to(path: str) -> None:
-    assert PrometheusSource(f"http://prom:9090{path}").name == "http://prom:9090"
-
-
-def test_a_prometheus_under_a_path_keeps_it(tmp_path: Path) -> None:
-    assert PrometheusSource("https://host/prometheus/").name == "https://host/prometheus"
+def test_the_address_of_a_page_is_taken_for_the_server_it_belongs_to(base: str, path: str) -> None:
+    assert PrometheusSource(f"{base}{path}").name == base

@@ -33,11 +33,11 @@ from tokonomics.measure.meter.export import (
 )
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
+from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.price_factors import UnusualDay, read_plan, unusual_days
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus
 from tokonomics.measure.meter.readings import GpuSource, SystemClock, dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.scrape import PrometheusApi, address_of
-from tokonomics.measure.meter.session import MeterSettings
 from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
 from tokonomics.measure.meter.state import BudgetState, Planned, Statement
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S

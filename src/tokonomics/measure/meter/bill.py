@@ -1,19 +1,19 @@
-"""What was paid and what came of it over any stretch of the past, by model, server, day, hour or label.
+"""What was paid for tokens over any stretch of the past, by model, server, day, hour or label.
 
 Rows of the ledger are cut at the edges of the window and of the days or hours asked for: time and dollars by length,
 tokens where they were counted. So the parts always add up to the whole. Days and hours are UTC, as cloud bills are.
 
 **A Mtok of input, of cached input and of output**: together they are the bill. Prompts are charged with prefill's share
 of the GPU's busy time and answers with the rest, idle time following the same shares: the rule of ``plan`` and
-``import`` (``money.cost.split_by_gpu_time``). A meter sees no such shares, so they are modelled, at the metered batch
-and lengths, which needs a GPU and a model we know. Of prefill's time, cached tokens take what attending to them adds:
-``money.attribution`` weighs prompts so. Answers attend to the whole prompt, its cached tokens included. Where no GPU is
+``import`` (``money.cost.split_by_gpu_time``). A meter does not see these shares, so they are modelled at the metered
+batch and lengths, which needs a GPU and a model we know. Of prefill's time, cached tokens take what attending to them
+adds, as in ``money.attribution``. Answers attend to the whole prompt, its cached tokens included. Where no GPU is
 known, every token costs the same, as in the meter's own $/Mtok. Where tokens are sold, every line has its revenue.
 
 **Electricity**: a meter that was given the GPUs (``gpu_metrics``) keeps their joules in the ledger; their mean watts
-stand for the whole stretch, also where it was not read for all of it. Without, the GPU that is named draws by its curve
-(``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
-watts otherwise. The host is known with the GPU alone; who owns the site is not, so its PUE is the industry's mean.
+stand for the whole stretch, also where they were not read for all of it. Otherwise the GPU that is named draws by its
+curve (``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its
+idle watts otherwise. The host is known only with the GPU; the site is not, so its PUE is the industry's mean.
 """
 
 import csv
@@ -88,12 +88,12 @@ def bill(
 def _value(span: PaidTime, key: str) -> str:
     if key in _PERIODS:
         at = datetime.fromtimestamp(span.start, UTC)
-        return at.strftime("%Y-%m-%d" if key == "day" else "%Y-%m-%d %H:00")
+        return f"{at:%Y-%m-%d}" if key == "day" else f"{at:%Y-%m-%d %H:00}"
     return str(getattr(span, key)) if key in _FIELDS else span.labels.get(key, "")
 
 
 def instant(text: str, now: float, field: str) -> float:
-    """``7d``, ``90m`` (before now), ``2026-11-08``, ``2026-11-08T12:30`` (UTC), as unix seconds."""
+    """Unix seconds of ``7d`` or ``90m`` before now, or of ``2026-11-08`` or ``2026-11-08T12:30`` (UTC)."""
     if text.strip()[-1:].isalpha() and span_s(text) is not None:
         return now - duration(text, field)
     try:
@@ -105,16 +105,15 @@ def instant(text: str, now: float, field: str) -> float:
 
 
 def duration(text: str, field: str) -> float:
-    """``15``, ``15s``, ``10m``, ``7d`` as seconds."""
+    """Seconds of ``15``, ``15s``, ``10m`` or ``7d``."""
     seconds = span_s(text)
     if seconds is None or seconds > _LONGEST_S:
-        wrong = "not how long" if seconds is None else "longer than any book"
-        raise BadInput(f"'{shorten(text)}' is {wrong}", field=field, fix="Such as 15s, 10m, 2h or 7d.")
+        raise BadInput(f"'{shorten(text)}' is not a duration", field=field, fix="Such as 15s, 10m, 2h or 7d.")
     return seconds
 
 
 def bill_csv(billed: Statement, path: Path) -> None:
-    """Writes the lines as a table for a spreadsheet; whole or not at all."""
+    """Write the lines as a table for a spreadsheet; whole or not at all."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([*billed.by, *MeterTally().model_dump()])
@@ -129,26 +128,23 @@ class TokenCost(Noun):
 
     model: str
     engine: str
-    input: NonNegativeFloat
-    """Of prompt tokens that were computed."""
+    input: NonNegativeFloat  # for prompt tokens that were computed
     cached: NonNegativeFloat
     output: NonNegativeFloat
     blended: NonNegativeFloat
-    split: str
-    """How dollars were shared out among the kinds."""
-    why_alike: str | None = None
-    """Why there is one price for all, where a GPU was named."""
+    split: str  # how dollars were shared out among the kinds
+    why_alike: str | None = None  # why there is one price for all, where a GPU was named
 
 
 class MeteredGpu(Noun):
-    """What stands behind each address."""
+    """The GPUs behind each address."""
 
     gpu: str
     gpus: int = 1
 
 
 def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
-    """Of a bill by model and engine, every model once; a model on two engines is charged as on the one with more."""
+    """The costs of each model in a bill by model and engine; a model on two engines is split as on the costlier one."""
     sums: dict[str, MeterTally] = defaultdict(MeterTally)
     dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in billed.lines:
@@ -163,7 +159,7 @@ def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenC
 
 
 def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None = None) -> TokenCost | None:
-    """None while there is no token to charge."""
+    """A model's cost of a Mtok of each kind; None while there is no token to charge."""
     blended = sums.usd_per_mtok
     if blended is None:
         return None
@@ -183,7 +179,7 @@ def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None 
 
 
 def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
-    """Of one busy server at the metered batch and lengths; or why it is not known."""
+    """The share of prompts on one busy server at the metered batch and lengths; or why it is not known."""
     if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return "no request was seen from end to end"
     if sums.input_computed <= 0:
@@ -201,7 +197,7 @@ def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) ->
         machine = MeasuredMachine(gpu=on.gpu, gpus=on.gpus, tp=on.gpus, engine=engine or "vllm")
         return prompt_time(model, machine, point, sums.input_cached / sums.answered)
     except ValidationError:
-        return "its requests are longer, or more, than any that we model"
+        return "its requests are longer, or more, than any we model"
     except TokonomicsError as error:
         return str(error)
 
@@ -221,10 +217,10 @@ class StatementSale(Noun):
     lines: tuple[Sale, ...]
     total: Sale
     tokens_per_day: NonNegativeFloat
+    # At the same mix, on the same servers; None where nothing is earned.
     break_even_tokens_per_day: NonNegativeFloat | None
-    """At the same mix, on the same servers; None where nothing is earned."""
+    # Of the watched time, at the same batch: above 1 the servers do not earn what they cost.
     break_even_busy_share: NonNegativeFloat | None
-    """Of the watched time, at the same batch: above 1 the servers do not earn what they cost."""
 
 
 def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: MeteredGpu | None = None) -> StatementSale:
@@ -232,59 +228,43 @@ def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: Mete
 
     With a margin, each model has the price that gives it over the whole stretch: days and teams then differ.
     """
-    costs = token_costs(by_model, on)
-    prices = {
-        cost.model: _price(terms, cost.input, cost.cached, cost.output, _sums(by_model, cost.model)) for cost in costs
-    }
+    prices: dict[str, ModelPrice] = {}
+    for cost in token_costs(by_model, on):
+        sums = sum((line.sums for line in by_model.lines if line.group[-2] == cost.model), MeterTally())
+        # With a margin cached tokens are sold as input, so that input costs the mean of both.
+        both = cost.input * sums.input_computed + cost.cached * sums.input_cached
+        price = terms.price_over(both / sums.input_total if sums.input_total > 0 else cost.input, cost.output)
+        split = cost.split if terms.price is None else None
+        prices[cost.model] = ModelPrice(model=cost.model, usd_per_mtok=price, split=split)
     earned: dict[tuple[str, ...], float] = defaultdict(float)
     for line in by_model.lines:
-        price = prices.get(line.group[-2])
-        if price is not None:
-            sums = line.sums
-            earned[line.group[:-2]] += price.revenue(sums.input_total, sums.output, sums.input_cached)
-    lines = tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in billed.lines)
+        if sold := prices.get(line.group[-2]):
+            tokens = line.sums.input_total, line.sums.output, line.sums.input_cached
+            earned[line.group[:-2]] += sold.usd_per_mtok.revenue(*tokens)
     total = Sale(revenue_usd=sum(earned.values()), cost_usd=billed.total.usd)
     days = (billed.until - billed.since) / DAY_S
-    tokens = billed.total.billed_tokens / days if days > 0 else 0.0
+    per_day = billed.total.billed_tokens / days if days > 0 else 0.0
     share, idle = total.break_even_share, billed.total.idle_share
     return StatementSale(
-        prices=tuple(
-            ModelPrice(
-                model=cost.model, usd_per_mtok=prices[cost.model], split=cost.split if terms.price is None else None
-            )
-            for cost in costs
-        ),
-        lines=lines,
+        prices=tuple(prices.values()),
+        lines=tuple(Sale(revenue_usd=earned[line.group], cost_usd=line.sums.usd) for line in billed.lines),
         total=total,
-        tokens_per_day=tokens,
-        break_even_tokens_per_day=None if share is None else tokens * share,
+        tokens_per_day=per_day,
+        break_even_tokens_per_day=None if share is None else per_day * share,
         break_even_busy_share=None if share is None or idle is None else (1 - idle) * share,
     )
 
 
-def _sums(by_model: Statement, model: str) -> MeterTally:
-    return sum((line.sums for line in by_model.lines if line.group[-2] == model), MeterTally())
-
-
-def _price(terms: SellTerms, computed: float, cached: float, output: float, sums: MeterTally) -> SellPrice:
-    """With a margin cached tokens are sold as input, so that input costs the mean of both."""
-    tokens = sums.input_total
-    input = (computed * sums.input_computed + cached * sums.input_cached) / tokens if tokens > 0 else computed
-    return terms.price_over(input, output)
-
-
 class MeteredEnergy(Energy):
-    """Electricity and emissions of a stretch; by the month, at its pace."""
+    """Electricity and emissions of a stretch; monthly figures are at its pace."""
 
-    kwh: NonNegativeFloat
-    """Over the stretch."""
+    kwh: NonNegativeFloat  # over the stretch
     kg_co2e: NonNegativeFloat
-    read_share: float
-    """Of the stretch, in which the GPUs were read; 0: modelled."""
+    read_share: float  # the part of the stretch in which the GPUs were read; 0: modelled
 
 
 def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | None, grid: Grid) -> MeteredEnergy | None:
-    """Of a bill by model and engine; None where the GPUs were neither read nor named."""
+    """The energy of a bill by model and engine; None where the GPUs were neither read nor named."""
     lasted_s, total = by_model.until - by_model.since, by_model.total
     if lasted_s <= 0:
         return None
@@ -294,15 +274,15 @@ def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | No
     host_watts = HOST_SHARE * gpu.watts * paid if gpu and gpu.watts else 0.0
     tokens_per_s = total.billed_tokens / lasted_s
     if drawn and drawn.seconds > 0:
-        made = energy(drawn.joules / drawn.seconds, host_watts, MEAN_PUE, grid, tokens_per_s, None, "read off them")
+        used = energy(drawn.joules / drawn.seconds, host_watts, MEAN_PUE, grid, tokens_per_s, None, "read off them")
     elif on and curve:
         watts = _modelled(by_model, curve, on, paid, lasted_s)
-        made = energy(watts, host_watts, MEAN_PUE, grid, tokens_per_s, curve)
+        used = energy(watts, host_watts, MEAN_PUE, grid, tokens_per_s, curve)
     else:
         return None
-    kwh = made.watts * lasted_s / SECONDS_PER_HOUR / 1000
+    kwh = used.watts * lasted_s / SECONDS_PER_HOUR / 1000
     read = min(1.0, drawn.seconds / lasted_s) if drawn else 0.0
-    fields = copied(made, *Energy.model_fields)
+    fields = copied(used, *Energy.model_fields)
     return MeteredEnergy(**fields, kwh=kwh, kg_co2e=kwh * grid.g_per_kwh / 1000, read_share=read)
 
 

@@ -41,18 +41,16 @@ class Sample(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
-class Pick:
-    """The series of one sample name: all of them, or those with some values of a label."""
+class Pick(NamedTuple):
+    """The series of one sample name: all of them, or those with or without some values of a label."""
 
     name: str
     label: str = ""
-    among: Collection[str] = ()
-    but: Collection[str] = ()
+    is_among: bool = False
+    values: Collection[str] = ()
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        value = labels.get(self.label, "")
-        return not self.label or (value in self.among if self.among else value not in self.but)
+        return not self.label or (labels.get(self.label, "") in self.values) is self.is_among
 
 
 Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; of a choice all picks are added
@@ -70,8 +68,7 @@ def _pick(text: str) -> Pick:
     found = _PICK.fullmatch(text)
     assert found is not None, text
     name, label, how, values = found.groups(default="")
-    told = tuple(values.split("|")) if label else ()
-    return Pick(name, label, among=told if how == "=" else (), but=told if how == "!=" else ())
+    return Pick(name, label, is_among=how == "=", values=tuple(values.split("|")))
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,13 @@ class EngineWords:
     counters: Mapping[Counted, Choice]
     running: Choice
     waiting: Choice
-    kv_share: Choice = ()
+    kv_share: Choice
     lumpy: bool = True  # tokens count when a request ends
     moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
     frontend: bool = False  # it passes requests on to engines, which may count the same tokens
 
     def names(self) -> set[str]:
-        """Every sample name that a reading is made of."""
+        """Every sample name that a reading is made from."""
         choices = (*self.counters.values(), self.running, self.waiting, self.kv_share)
         return {*self.created().values(), *(pick.name for choice in choices for picks in choice for pick in picks)}
 
@@ -104,15 +101,12 @@ def _engines() -> tuple[EngineWords, ...]:
     rows: dict[str, dict[str, Any]] = {}
     for row in tomllib.loads(Path(__file__).with_name("files").joinpath("engines.toml").read_text("utf-8"))["engine"]:
         rows[row["prefix"]] = rows[row.pop("like")] | row if "like" in row else row
-    made = []
+    words = []
     for row in rows.values():
         counters = {Counted[kind]: _choice(ways) for kind, ways in row["counters"].items()}
-        gauges: dict[str, Any] = {
-            name: _choice(row[name]) for name in ("running", "waiting", "kv_share") if name in row
-        }
-        fields: dict[str, Any] = {**row, **gauges, "counters": counters}
-        made.append(EngineWords(**fields))
-    return tuple(made)
+        gauges = {name: _choice(row.get(name, [])) for name in ("running", "waiting", "kv_share")}
+        words.append(EngineWords(**{**row, **gauges, "counters": counters}))
+    return tuple(words)
 
 
 ENGINES = _engines()
@@ -130,12 +124,12 @@ PREFERENCE = {
 
 
 def wanted_names(engines: Iterable[EngineWords]) -> frozenset[str]:
-    """Every sample name that readings of these engines are made of, and those that say when these began."""
+    """Every sample name that readings of these engines are made from, and the one that tells when they began."""
     return frozenset({STARTED, *(f"{words.prefix}{name}" for words in engines for name in words.names())})
 
 
 def finder(names: Iterable[str]) -> re.Pattern[str]:
-    """Finds the lines of these samples."""
+    """An expression that finds the lines of these samples."""
     longest_first = sorted(names, key=len, reverse=True)
     return re.compile(rf"^(?:{'|'.join(map(re.escape, longest_first))})[{{ \t].*$", re.MULTILINE)
 
@@ -171,6 +165,7 @@ def prefixes_of(page: str) -> list[str]:
 
 
 def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWords:
+    """The engine that wrote a page; ``found`` are the prefixes on it, for the message that it is none."""
     names = {sample.name for sample in samples}
     for words in ENGINES:
         if any(name.startswith(words.prefix) for name in names):
@@ -246,14 +241,14 @@ def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_s
 
 
 def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:
-    """Requests of all series together; None where nobody says, or what is said cannot be."""
+    """Requests of all series together; None where the page does not tell, or tells nonsense."""
     series = _chosen(choice, by_name)
     total = sum(sample.value for sample in series.values())
     return total if series and 0 <= total <= MOST_COUNTED else None
 
 
 def _chosen(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Sample]:
-    """The series of the first names that the page has, by what tells them apart; of equal ranks the lowest."""
+    """The series of the first names that the page has, by key; of ranks that do the same work the lowest."""
     picks = next((picks for picks in choice if any(pick.name in by_name for pick in picks)), ())
     chosen: dict[str, tuple[tuple[int, ...], Sample]] = {}
     for pick in picks:

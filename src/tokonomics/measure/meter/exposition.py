@@ -4,14 +4,14 @@ Counters are the ledger's sums, so they outlive restarts of the meter, and a rat
 gauges are of the last minute. Prices line up with OpenCost's: ``llm_gpu_hourly_cost`` is its ``node_gpu_hourly_cost``
 (dollars per GPU and hour), ``llm_gpu_allocation`` its ``container_gpu_allocation``, ``llm_total_hourly_cost`` its
 ``node_total_hourly_cost``; idle here is time without tokens on GPUs that OpenCost counts as allocated.
-Series are bounded by the servers that are there: no label holds anything of a request. For the tools that read the page
-there are files (``write_files``): a Grafana dashboard, Prometheus rules and alerts, and what to scrape.
+The number of series is bounded by the servers that are up: no label holds anything of a request. ``write_files`` writes
+a Grafana dashboard, Prometheus rules with alerts, and a scrape configuration for this page.
 """
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -23,23 +23,15 @@ from prometheus_client.exposition import choose_encoder
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.listening import say_once_when_full
+from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, usd_per_mtok_of
-from tokonomics.types import Noun
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
 
 DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
 
 
-class ExposedSettings(Noun):
-    """What the meter was told and does not find out: shown where given."""
-
-    gpus_per_target: int | None = None
-    price_date: date | None = None
-    usd_per_kwh: float | None = None
-
-
 class MetricFamily(NamedTuple):
-    """A metric as it stands on the page: its name (counters end in ``_total``), its labels, and what it says."""
+    """A metric on the page: its name (counters end in ``_total``), its labels and its help text."""
 
     name: str
     labels: tuple[str, ...]
@@ -100,47 +92,53 @@ FAMILIES = tuple(MetricFamily(*row) for row in (
 ))  # fmt: skip
 """Everything on the page, in its order."""
 
-Value = tuple[Mapping[str, str], float | None]
-Found = dict[str, list[Value]]
+Found = dict[str, list[tuple[Mapping[str, str], float | None]]]
 
 
-def page(state: MeterState | None, told: ExposedSettings | None = None, accept: str = "") -> tuple[bytes, str]:
+def page(state: MeterState | None, settings: MeterSettings, accept: str = "") -> tuple[bytes, str]:
     """The page and its content type, in the format that the reader asks for."""
+    return encoded(list(metrics(state, settings)) if state is not None else [], accept)
+
+
+def encoded(families: list[Metric], accept: str) -> tuple[bytes, str]:
+    """Metrics as text, and its content type."""
+
+    class Given:
+        def collect(self) -> list[Metric]:
+            return families
+
     registry = CollectorRegistry()
-    registry.register(GivenMetrics(list(metrics(state, told or ExposedSettings())) if state is not None else []))
+    registry.register(Given())
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-class GivenMetrics:
-    """What a registry asks: here the families are made already."""
-
-    def __init__(self, made: list[Metric]) -> None:
-        self._made = made
-
-    def collect(self) -> Iterable[Metric]:
-        return self._made
-
-
-def metrics(state: MeterState, told: ExposedSettings) -> Iterator[Metric]:
-    """Families that have anything to say; one with nothing known is left out rather than shown as zero."""
+def metrics(state: MeterState, settings: MeterSettings) -> Iterator[Metric]:
+    """The families that have a value; one with nothing known is left out rather than shown as zero."""
     found: Found = {family.name: [] for family in FAMILIES}
     for group in state.groups:
         _add_group(found, group)
-    _add_targets(found, state.groups, told)
+    _add_targets(found, state.groups, settings.gpus_per_server)
     _add_gpus(found, state.gpus)
     if state.planned is not None:
         planned = {"basis": "reservation", "kind": "blended"}, state.planned.usd_per_mtok
         found["llm_planned_cost_per_million_tokens"].append(planned)
     for budget in state.budgets:
-        _add_budget(found, budget)
-    if told.price_date is not None:
-        found["llm_price_timestamp_seconds"].append(({}, datetime.combine(told.price_date, time(), UTC).timestamp()))
-    found["llm_electricity_usd_total"].append(({}, state.electricity_usd))
-    found["llm_electricity_usd_per_kwh"].append(({}, told.usd_per_kwh))
-    found["llm_meter_last_reading_timestamp_seconds"].append(({}, state.at))
-    found["llm_meter_interval_seconds"].append(({}, state.every_s))
-    found["llm_meter_held_spans"].append(({}, float(state.held_spans)))
+        whose = {"budget": budget.budget}
+        found["llm_budget_usd"].append((whose, budget.budget_usd))
+        found["llm_budget_spent_usd"].append((whose, budget.spent_usd))
+        for bound in ("low", "mid", "high"):
+            found["llm_budget_forecast_usd"].append((whose | {"bound": bound}, getattr(budget.month_end, bound)))
+    day = settings.price_date
+    for name, value in (
+        ("llm_price_timestamp_seconds", datetime.combine(day, time(), UTC).timestamp() if day else None),
+        ("llm_electricity_usd_total", state.electricity_usd),
+        ("llm_electricity_usd_per_kwh", settings.usd_per_kwh),
+        ("llm_meter_last_reading_timestamp_seconds", state.at),
+        ("llm_meter_interval_seconds", state.every_s),
+        ("llm_meter_held_spans", state.held_spans),
+    ):
+        found[name].append(({}, value))
     for family in FAMILIES:
         known = [(labels, value) for labels, value in found[family.name] if value is not None]
         if known:
@@ -181,7 +179,7 @@ def _add_group(found: Found, group: GroupState) -> None:
 
 
 def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
-    """By basis and kind of token."""
+    """US dollars per million tokens, by basis and kind of token."""
     unseen_input = tally.unseen_tokens - tally.unseen_output
     return {
         ("reservation", "blended"): tally.usd_per_mtok,
@@ -193,29 +191,20 @@ def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
     }
 
 
-def _add_budget(found: Found, state: BudgetState) -> None:
-    labels = {"budget": state.budget}
-    found["llm_budget_usd"].append((labels, state.budget_usd))
-    found["llm_budget_spent_usd"].append((labels, state.spent_usd))
-    for bound in ("low", "mid", "high"):
-        found["llm_budget_forecast_usd"].append((labels | {"bound": bound}, getattr(state.month_end, bound)))
-
-
-def _add_targets(found: Found, groups: Iterable[GroupState], told: ExposedSettings) -> None:
-    """What belongs to a server and not to each model on it, once."""
+def _add_targets(found: Found, groups: Iterable[GroupState], gpus: int) -> None:
+    """Add what belongs to a server and not to each model on it, once."""
     for target, group in {group.target: group for group in groups}.items():
         labels, own = {"target": target}, {}
         for name, value in group.labels.items():
             own[re.sub(r"[^a-zA-Z0-9_]", "_", re.sub(r"^[0-9_]+", "", name)) or "label"] = value
         found["llm_target_info"].append((own | labels, 1.0))
         found["llm_total_hourly_cost"].append((labels, group.usd_per_hour))
-        if told.gpus_per_target:
-            found["llm_gpu_hourly_cost"].append((labels, group.usd_per_hour / told.gpus_per_target))
-            found["llm_gpu_allocation"].append((labels, float(told.gpus_per_target)))
+        found["llm_gpu_hourly_cost"].append((labels, group.usd_per_hour / gpus))
+        found["llm_gpu_allocation"].append((labels, float(gpus)))
 
 
 def _add_gpus(found: Found, gpus: Iterable[GpuReading]) -> None:
-    """Power and energy of each physical GPU, the rest of each slice; pods that share one repeat it, and are one."""
+    """Add power and energy of each physical GPU, and the rest of each slice, once: pods that share one repeat it."""
     seen: set[tuple[str, ...]] = set()
     for gpu in gpus:
         of_gpu = {"hostname": gpu.labels.get("hostname", ""), "gpu": gpu.labels.get("gpu", "")}
@@ -246,13 +235,13 @@ def listen_address(text: str) -> tuple[str, int]:
 
 @asynccontextmanager
 async def serve_exposition(
-    host: str, port: int, latest: Callable[[], MeterState | None], told: ExposedSettings | None = None
+    host: str, port: int, latest: Callable[[], MeterState | None], settings: MeterSettings
 ) -> AsyncIterator[str]:
     """Serve /metrics until the block ends; gives the address, with the port that was found for port 0."""
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.Response:
-        body, content_type = page(latest(), told, ",".join(request.headers.getall("Accept", [])))
+        body, content_type = page(latest(), settings, ",".join(request.headers.getall("Accept", [])))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def front(request: web.Request) -> web.Response:
@@ -284,16 +273,16 @@ def text_of(name: str) -> str:
 
 
 def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
-    """Write them all; a file of that name with other content, such as changed thresholds, is kept unless told."""
-    kept = [name for name in NAMES if _differs(directory / name)]
-    where = shorten(str(directory))
+    """Write them all; a file that differs, such as one with changed thresholds, is kept unless told to overwrite."""
+    where, paths = shorten(str(directory)), [directory / name for name in NAMES]
+    kept = [path.name for path in paths if _differs(path)]
     if kept and not overwrite:
         fix = f"Give {option('overwrite')} to replace what you changed, or another directory."
         raise BadInput(f"{', '.join(kept)} there differs from what we ship", where=where, fix=fix)
     make_folder(directory, where)
-    for name in NAMES:
-        write_text(directory / name, text_of(name), where)
-    return [directory / name for name in NAMES]
+    for path in paths:
+        write_text(path, text_of(path.name), where)
+    return paths
 
 
 def _differs(path: Path) -> bool:

@@ -14,7 +14,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -29,14 +29,14 @@ from tokonomics.units import DAY_S
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
-ROW_S = 300.0  # spans are joined within so long: a report's edge inside a row moves its tokens by at most this
-LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S
-"""The end of the year 9999 as unix seconds, and ten years: a row beyond them is damaged, and has no end of hours."""
+ROW_S = 300.0  # spans within this time are one row: a report's edge inside a row moves its tokens by at most this
+LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years: a row beyond is damaged
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _READINGS = TypeAdapter(list[Reading])
 _WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
 _COLUMNS = (*_WHO, "start", *SUMS)
+_MARK = "target, until, usd_per_hour, is_gone, readings, totals"
 _CREATE = f"""
 CREATE TABLE spans (
   id INTEGER PRIMARY KEY, target TEXT NOT NULL, model TEXT NOT NULL, engine TEXT NOT NULL, watched TEXT NOT NULL,
@@ -49,15 +49,16 @@ CREATE TABLE servers (
   readings TEXT NOT NULL, totals TEXT NOT NULL);
 """
 
-
-_ENERGY = "CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);"
-"""What the GPUs drew, in bins of five minutes; of no other table's business, so that older readers read on."""
-_CHECKS = "CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);"
-"""A checksum of each span, beside them for the same reason: a bit that fell over would be another bill."""
-_DEPARTED = "CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);"
-"""What the spans of forgotten servers add up to, by model: thousands of pods that came and went are a few rows."""
+# Tables that came later stand beside the others, so that older readers read on. ``energy``: what the GPUs drew, in bins
+# of five minutes. ``checks``: a checksum of each span, since a flipped bit would change the bill. ``departed``: what
+# the spans of forgotten servers add up to, by model, so that thousands of pods that came and went are a few rows.
+_LATER = """
+CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);
+"""
+# A row of the first version, as it was reported then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
-"""Of a row of the first version, as it was reported then."""
 _UPGRADE = f"""
 BEGIN IMMEDIATE; ALTER TABLE spans ADD COLUMN failed_s REAL NOT NULL DEFAULT 0.0;
 UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
@@ -66,10 +67,10 @@ UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to when a server's time is in the book, and the counters that it ends with, by model.
+    """Up to when a server's time is in the ledger, and the counters that it ends with, by model.
 
-    Of a server that is gone it is kept for a while, in case it comes back (``Ledger.forget``). A Prometheus that is
-    asked for its past (``--since``) may tell of it again after that: its spans say what is in the book already.
+    The mark of a server that is gone is kept for a while, in case it comes back (``Ledger.forget``). A Prometheus that
+    is asked for its past (``--since``) may report the server even later: its spans tell what is in the ledger already.
     """
 
     target: str
@@ -82,7 +83,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What all GPUs that were read drew up to an instant, over so many seconds."""
+    """What all GPUs that were read drew in the seconds up to an instant."""
 
     at: float
     seconds: float
@@ -101,13 +102,13 @@ class DayUsd:
 
 
 def default_ledger() -> Path:
-    """Where the book is kept unless a file is named."""
+    """Where the ledger is kept unless a file is named."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "tokonomics" / "meter.db"
 
 
 class Ledger:
-    """An open book: one meter writes; any number of reports read."""
+    """An open ledger: one meter writes; any number of reports read."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
@@ -115,7 +116,7 @@ class Ledger:
         self._held_marks: dict[str, Mark] = {}
         self._held_energy: list[Drawn] = []
         self._named: dict[str, tuple[str, str]] = {}
-        self._last: dict[tuple[str, str], tuple[int, PaidTime]] = {}
+        self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
         try:
             self._db = _open(path, read_only)
@@ -164,9 +165,9 @@ class Ledger:
         ]
 
     def marks(self) -> dict[str, Mark]:
-        """Every server's, as of the last tick that was written."""
+        """The mark of every server, as of the last tick that was written."""
         with _whole(self.path):
-            rows = self._db.execute("SELECT target, until, usd_per_hour, is_gone, readings, totals FROM servers")
+            rows = self._db.execute(f"SELECT {_MARK} FROM servers")
             return {
                 target: Mark(
                     target,
@@ -186,21 +187,20 @@ class Ledger:
             return {model: MeterTally(**json.loads(totals)) for model, totals in rows}
 
     def forget(self, before: float) -> list[str]:
-        """Leave out the marks of discovered servers that have been gone since then, but for their sums; their names."""
+        """Drop the marks of discovered servers gone since then, but keep their sums; return their names."""
         query = "SELECT target FROM servers WHERE is_gone AND until < ? AND target NOT LIKE '%://%'"
         with _whole(self.path):
             names = {target for (target,) in self._db.execute(query, (before,))}
         if not names or self._held_marks:
             return []
-        gone, sums = [mark for mark in self.marks().values() if mark.target in names], self.departed()
-        for mark in gone:
-            for model, total in mark.totals.items():
+        sums = self.departed()
+        for mark in self.marks().values():
+            for model, total in mark.totals.items() if mark.target in names else ():
                 sums[model] = sums.get(model, MeterTally()) + total
+        rows = [(model, json.dumps(total.__dict__, separators=(",", ":"))) for model, total in sums.items()]
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for model, total in sums.items():
-                totals = json.dumps(total.__dict__, separators=(",", ":"))
-                self._db.execute("INSERT OR REPLACE INTO departed VALUES (?, ?)", (model, totals))
+            self._db.executemany("INSERT OR REPLACE INTO departed VALUES (?, ?)", rows)
             self._db.executemany("DELETE FROM servers WHERE target = ?", [(target,) for target in names])
             self._db.execute("COMMIT")
         except sqlite3.Error:
@@ -217,7 +217,7 @@ class Ledger:
             return None if until is None else _finite(until)
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[PaidTime]:
-        """Those that reach into the window, oldest first."""
+        """The spans that reach into the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
             checked = self._has("checks")
@@ -232,7 +232,7 @@ class Ledger:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """One state of the book for all that is read within, however much is written meanwhile; damage is refused."""
+        """Read one state of the ledger throughout, however much is written meanwhile; damage is refused."""
         with _whole(self.path):
             self._db.execute("BEGIN")
             (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
@@ -282,22 +282,19 @@ class Ledger:
             self._db.execute(named, (model, engine, target))
             last.pop((target, ""), None)
         for span in self._held:
-            key = span.target, span.model
-            row, open_span = last.get(key, (0, None))
+            row, open_span = last.get((span.target, span.model), (None, None))
             joined = joined_row(open_span, span, ROW_S) if open_span else None
             if joined is not None:
                 sets = ", ".join(f"{name} = ?" for name in SUMS)
                 values = [getattr(joined, name) for name in SUMS]
                 self._db.execute(f"UPDATE spans SET {sets} WHERE id = ?", (*values, row))
-                last[key] = row, joined
-                self._db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?)", (row, _crc(joined)))
             else:
                 labels = json.dumps(dict(sorted(span.labels.items())))
                 values = [labels if name == "labels" else getattr(span, name) for name in _COLUMNS]
                 places = ", ".join("?" for _ in _COLUMNS)
-                done = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values)
-                last[key] = done.lastrowid or 0, span
-                self._db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?)", (done.lastrowid, _crc(span)))
+                row = self._db.execute(f"INSERT INTO spans ({', '.join(_COLUMNS)}) VALUES ({places})", values).lastrowid
+            last[span.target, span.model] = row, joined or span
+            self._db.execute("INSERT OR REPLACE INTO checks VALUES (?, ?)", (row, _crc(joined or span)))
         for drawn in self._held_energy:
             add = "seconds = seconds + excluded.seconds, joules = joules + excluded.joules"
             query = f"INSERT INTO energy VALUES (?, ?, ?) ON CONFLICT(start) DO UPDATE SET {add}"
@@ -305,9 +302,8 @@ class Ledger:
         for mark in self._held_marks.values():
             readings = _READINGS.dump_json([*mark.readings.values()]).decode()
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
-            columns = "target, until, usd_per_hour, is_gone, readings, totals"
             values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
-            self._db.execute(f"INSERT OR REPLACE INTO servers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)
+            self._db.execute(f"INSERT OR REPLACE INTO servers ({_MARK}) VALUES (?, ?, ?, ?, ?, ?)", values)
         self._db.execute("COMMIT")
         self._last = last
 
@@ -323,7 +319,7 @@ class Ledger:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    """A book that a disk or a hand has damaged is refused; half of it would be a wrong bill."""
+    """Refuse a ledger that a disk or a person has damaged: half of it would be a wrong bill."""
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -356,7 +352,7 @@ def _locked(path: Path) -> IO[str]:
     """The right to write, which ends with the process, however it ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the book is open; not ours to empty
+        lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the ledger is open; not ours to empty
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=_where(path)) from None
     try:
@@ -373,37 +369,30 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
     if read_only and not path.exists():
         fix = "Meter first: tokonomics meter http://… --usd-per-hour 2.49"
         raise BadInput("there is no ledger yet", where=where, fix=fix)
-    try:
-        db = _connect(path, read_only)
-    except (sqlite3.Error, UnicodeError) as error:
-        raise BadInput(f"cannot be opened: {shorten(str(error), 120)}", where=where) from None
-    try:
-        asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-        application, version, tables = (db.execute(query).fetchone()[0] for query in asked)
-        if application != APPLICATION and (tables or read_only):
-            raise BadInput("is not a ledger of tokonomics", where=where, fix="Name another file.")
-        if version > SCHEMA:
-            said = f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})"
-            raise BadInput(said, where=where, fix="Upgrade tokonomics, or name another file.")
-        if read_only:
-            return db
-        db.execute("PRAGMA journal_mode = WAL")
-        # A commit that power loss undoes takes its counters along: the next meter counts the same tokens again, once.
-        db.execute("PRAGMA synchronous = NORMAL")
-        if not tables:
-            header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
-            db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
-        elif version < SCHEMA:
-            db.executescript(_UPGRADE)
-        db.execute(_ENERGY)
-        db.execute(_CHECKS)
-        db.execute(_DEPARTED)
-    except (sqlite3.Error, UnicodeError) as error:  # a damaged schema is quoted in messages that are no text
-        db.close()
-        raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
-    except BaseException:
-        db.close()
-        raise
+    with ExitStack() as undo:
+        try:
+            db = _connect(path, read_only)
+            undo.callback(db.close)
+            asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            application, version, tables = (db.execute(query).fetchone()[0] for query in asked)
+            if application != APPLICATION and (tables or read_only):
+                raise BadInput("is not a ledger of tokonomics", where=where, fix="Name another file.")
+            if version > SCHEMA:
+                said = f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})"
+                raise BadInput(said, where=where, fix="Upgrade tokonomics, or name another file.")
+            if not read_only:
+                db.execute("PRAGMA journal_mode = WAL")
+                # Power loss that undoes a commit undoes its counters too: the next meter counts those tokens once.
+                db.execute("PRAGMA synchronous = NORMAL")
+                if not tables:
+                    header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
+                    db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
+                elif version < SCHEMA:
+                    db.executescript(_UPGRADE)
+                db.executescript(_LATER)
+        except (sqlite3.Error, UnicodeError) as error:  # a message that quotes a damaged schema may be no text
+            raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
+        undo.pop_all()
     return db
 
 
@@ -411,23 +400,22 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
         return sqlite3.connect(path, isolation_level=None, timeout=5)
     address = f"{path.resolve().as_uri()}?mode=ro"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)
-    try:
-        db.execute("PRAGMA user_version")
-    except sqlite3.OperationalError:
-        # In a folder that may not be written there is no place for what readers share with a writer; nor is there one.
-        db.close()
-        if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
-            raise  # what only the journal has would be missing from every sum
-        return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-    except (sqlite3.Error, UnicodeError):
-        db.close()
-        raise
+    with ExitStack() as undo:
+        db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)
+        undo.callback(db.close)
+        try:
+            db.execute("PRAGMA user_version")
+        except sqlite3.OperationalError:
+            # A folder that may not be written has no place for what readers share with a writer; nor is there a writer.
+            if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
+                raise  # what only the journal has would be missing from every sum
+            return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+        undo.pop_all()
     return db
 
 
 def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> None:
-    """Add pieces, each to the last span of its server and model where it goes on with it."""
+    """Add pieces, each to the last span of its server and model where it continues that one."""
     last = {(span.target, span.model): place for place, span in enumerate(into)}
     for piece in pieces:
         place = last.get((piece.target, piece.model))
@@ -440,7 +428,7 @@ def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> Non
 
 
 def joined_row(first: PaidTime, then: PaidTime, row_s: float = ROW_S) -> PaidTime | None:
-    """Two spans as one row of the book; None where they are not of one."""
+    """Two spans as one row of the ledger; None where they do not belong to one."""
     if any(getattr(first, name) != getattr(then, name) for name in _WHO):
         return None
     # A hole between them (the clock was set) may not become part of the row.
@@ -451,7 +439,7 @@ def joined_row(first: PaidTime, then: PaidTime, row_s: float = ROW_S) -> PaidTim
 
 
 def _crc(span: PaidTime) -> int:
-    """Of all but the model and engine, which may become known later."""
+    """A checksum of all but the model and engine, which may become known later."""
     words = json.dumps([span.target, span.watched, dict(sorted(span.labels.items()))])
     numbers = [getattr(span, name) for name in ("usd_per_hour", "start", *SUMS)]
     return zlib.crc32(struct.pack(f"<{len(numbers)}d", *numbers), zlib.crc32(words.encode()))
@@ -463,7 +451,7 @@ def _span(columns: Sequence[object]) -> PaidTime:
     values["labels"] = json.loads(str(values["labels"]))
     values["watched"] = WatchedSpan(str(values["watched"]))
     if not isinstance(values["labels"], dict) or not all(map(math.isfinite, row[len(_WHO) :])):  # type: ignore[arg-type]
-        raise ValueError("a span that is none")
+        raise ValueError("a span that is no span")
     _finite(values["usd_per_hour"])
     span = PaidTime(**values)  # type: ignore[arg-type]
     if not 0 <= span.start <= span.end <= LATEST_S or span.seconds > LONGEST_S:

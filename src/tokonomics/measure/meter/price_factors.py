@@ -1,10 +1,9 @@
-"""Why a price is not the planned or the usual one: factors that multiply to the ratio; and which days are unusual.
+"""Why a price is not the planned or the usual one, as factors that multiply to the ratio; and which days are unusual.
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
 billed tokens per computed one). Each of the five is compared with the plan's; what the plan does not say is one factor
-with the rest. Busy and idle are shares of the watched time; that gaps and absences had more or fewer tokens an hour is
-a factor of its own. The product is exact. A smaller batch makes each request faster, so these two weigh together when
-the largest reason is named.
+with the rest. Busy and idle are shares of the watched time; gaps and absences, which may have had more or fewer tokens
+an hour, are a factor of their own. The product is exact.
 
 A day is unusual where its price, as a logarithm, lies further from the median of its kind (working days or weekends;
 all days while there are few) than 3.5 modified standard deviations, which are 1.4826 × the median distance from the
@@ -17,7 +16,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -34,84 +33,80 @@ _NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions 
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
-    """None while there is no price yet."""
+    """The metered price against the plan's, with the reasons; None while there is no price yet."""
     price = actual.usd_per_mtok
     if price is None or price <= 0:
         return None
     ratio = price / planned.usd_per_mtok
-    factors = _factors(actual, planned, ratio)
-    largest = largest_factor(factors)
+    factors = _plan_factors(actual, planned, ratio)
+    largest = _largest_factor(factors)
+    said = f"you pay {ratio:.2g}× the plan"
+    if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
+        said = "you pay what was planned"
+    elif ratio < 1:
+        said += ": less than was planned"
+    else:
+        said += f": {largest.said}" if largest else ""
+        if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / _NO_NEWS:
+            said += f"; the load is {percent(actual.tokens_per_s / planned.tokens_per_s)} of the planned one"
     figures = {"usd_per_mtok": price, "planned_usd_per_mtok": planned.usd_per_mtok, "ratio": ratio}
-    said = _said(ratio, largest, actual, planned)
     return Verdict(**figures, factors=tuple(factors), largest=largest, said=said)
 
 
-def _factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]:
-    factors: list[Factor] = []
-
-    def add(name: str, times: float, said: str) -> None:
-        factors.append(Factor(name=name, times=times, said=said))
-
-    hourly, batch = actual.usd_per_hour, actual.batch
-    if planned.usd_per_hour and hourly:
-        said = f"a server costs {usd(hourly)} an hour, planned {usd(planned.usd_per_hour)}"
-        add("price", hourly / planned.usd_per_hour, said)
-    watched_s = actual.busy_s + actual.idle_s
-    busy = actual.busy_s / watched_s if watched_s > 0 else 0.0
-    if busy > 0:
-        add("idle hours", 1 / busy, f"{percent(1 - busy)} of the watched time saw no work")
-    seen = 1 - actual.unseen_tokens / actual.billed_tokens
-    if busy > 0 and seen > 0 and actual.seconds > watched_s * (1 + 1e-9):
-        share = watched_s / actual.seconds
-        said = f"{percent(1 - share)} of the paid time was not watched; it had {percent(1 - seen)} of the tokens"
-        add("not watched", seen / share, said)
-    if planned.batch and batch and busy > 0:
-        add("batch", planned.batch / batch, f"batch is {batch:.3g}, planned {planned.batch:.3g}")
+def _plan_factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]:
+    """Why the price is not the planned one; the last factor is what the others leave."""
+    hourly, billed, busy = actual.usd_per_hour, actual.billed_tokens, _busy_share(actual)
+    batch = actual.batch if busy else None
+    was_away = busy and actual.seconds > (actual.busy_s + actual.idle_s) * (1 + 1e-9)
+    seen = 1 - actual.unseen_tokens / billed
     computed = actual.input_computed + actual.output
-    if computed > 0 and actual.billed_tokens:
-        # In the plan's mix, of which only the share of cached prompt tokens is known: the one of these prompts.
-        tokens = actual.input_total * (1 - (planned.cache_share or 0.0)) + actual.output
-        hits = percent(actual.cache_share or 0.0)
-        hoped = "not in the plan" if planned.cache_share is None else f"planned {percent(planned.cache_share)}"
-        times = actual.billed_tokens / tokens / (actual.billed_tokens / computed) if tokens > 0 else 1.0
-        add("cache hits", times, f"{hits} of the prompts come from the cache, {hoped}")
+    # Of the plan's mix only the share of cached prompt tokens is known: the rest is taken from these prompts.
+    tokens = actual.input_total * (1 - (planned.cache_share or 0.0)) + actual.output or computed
+    hoped = "not in the plan" if planned.cache_share is None else f"planned {percent(planned.cache_share)}"
+    factors = _known_factors(
+        ("price", hourly, planned.usd_per_hour,
+         f"a server costs {usd(hourly or 0)} an hour, planned {usd(planned.usd_per_hour or 0)}"),
+        ("idle hours", 1.0, busy, f"{percent(1 - busy)} of the watched time saw no work"),
+        ("not watched", _unwatched(actual) if was_away else None, 1.0,
+         f"{percent(_away_share(actual))} of the paid time was not watched; it had {percent(1 - seen)} of the tokens"),
+        ("batch", planned.batch, batch, f"batch is {batch or 0:.3g}, planned {planned.batch or 0:.3g}"),
+        ("cache hits", billed / tokens if computed else None, billed / computed if computed else None,
+         f"{percent(actual.cache_share or 0.0)} of the prompts come from the cache, {hoped}"),
+    )  # fmt: skip
     rest = ratio
     for factor in factors:
         rest /= factor.times
     known = {factor.name for factor in factors}
     missing = [name for name in ("price", "idle hours", "batch", "cache hits") if name not in known]
     if missing:
-        add("the rest", rest, f"{', '.join((*missing, 'speed'))}: the plan does not say, or nothing was measured yet")
-    else:
-        add("speed", rest, f"each running request is {'slower' if rest > 1 else 'faster'} than planned")
-    return factors
+        unknown = ", ".join((*missing, "speed"))
+        return [*factors, Factor(name="the rest", times=rest, said=f"not planned or not measured yet: {unknown}")]
+    return [*factors, _speed(rest, "each running request is {} than planned")]
 
 
-def largest_factor(factors: list[Factor]) -> Factor | None:
-    """The one to name. A small batch makes each request fast, so that batch and speed weigh together."""
+def _known_factors(*rows: tuple[str, float | None, float | None, str]) -> list[Factor]:
+    """The first value over the second as a factor, of the rows where both are known."""
+    return [Factor(name=name, times=now / before, said=said) for name, now, before, said in rows if now and before]
+
+
+def _speed(times: float, said: str) -> Factor:
+    return Factor(name="speed", times=times, said=said.format("slower" if times > 1 else "faster"))
+
+
+def _largest_factor(factors: list[Factor]) -> Factor | None:
+    """The factor to name. A small batch makes each request fast, so batch and speed weigh together."""
     *others, rest = factors
-    batch = next((other for other in others if other.name == "batch"), None)
-    weights = [(other.times, other) for other in others if other is not batch]
-    both = [batch, rest] if batch else [rest]
-    weights.append((math.prod(factor.times for factor in reversed(both)), max(both, key=lambda factor: factor.times)))
+    batch = [other for other in others if other.name == "batch"]
+    weights = [(other.times, other) for other in others if other.name != "batch"]
+    both = [rest, *batch]
+    weights.append((math.prod(factor.times for factor in both), max(both[::-1], key=lambda factor: factor.times)))
     weight, largest = max(weights, key=lambda pair: pair[0])
     return largest if weight > _NO_NEWS else None
 
 
-def _said(ratio: float, largest: Factor | None, actual: MeterTally, planned: Planned) -> str:
-    if 1 / _NO_NEWS <= ratio <= _NO_NEWS:
-        return "you pay what was planned"
-    if ratio < 1:
-        return f"you pay {ratio:.2g}× the plan: less than was planned"
-    load = ""
-    if planned.tokens_per_s and actual.tokens_per_s and actual.tokens_per_s < planned.tokens_per_s / _NO_NEWS:
-        load = f"; the load is {percent(actual.tokens_per_s / planned.tokens_per_s)} of the planned one"
-    return f"you pay {ratio:.2g}× the plan" + (f": {largest.said}" if largest else "") + load
-
-
 def read_plan(path: Path) -> Planned:
-    """The pick of ``tokonomics plan … --json``, of one replica."""
-    with picked(path) as (best, load):
+    """One replica of the best offer of ``tokonomics plan … --json``."""
+    with best_of_plan(path) as (best, load):
         replicas = best["replicas"]
         tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
         usd_per_hour = best["usd_per_month"] / HOURS_PER_MONTH / replicas
@@ -125,88 +120,75 @@ def read_plan(path: Path) -> Planned:
 
 
 @contextmanager
-def picked(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The pick of a plan's document and its workload; what the block finds missing in them is the file's mistake."""
+def best_of_plan(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Give the best offer and the workload of a plan's JSON; a key that the block misses is the file's mistake."""
     where, fix = option("plan", shorten(path.name)), "Make it with: tokonomics plan … --json > plan.json"
     try:
         document = json.loads(path.read_text())
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
-    except (ValueError, RecursionError):
-        raise BadInput("is not JSON", where=where, fix=fix) from None
-    try:
         best, load = document["best"], document["workload"]
         if best is None:
             raise BadInput("nothing in this plan meets its SLOs", where=where)
         yield best, load
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     except ValidationError as error:
         raise from_validation(error, where) from None
-    except (KeyError, TypeError, ArithmeticError, AttributeError):
-        raise BadInput("is not a plan", where=where, fix=fix) from None
+    except (KeyError, TypeError, ArithmeticError, AttributeError, ValueError, RecursionError):
+        raise BadInput("is not a plan as JSON", where=where, fix=fix) from None
 
 
-MOST_DEVIATIONS = 3.5
-"""Iglewicz and Hoaglin, see above."""
-NORMAL = 1.4826
-"""The standard deviation of a normal distribution ÷ its median distance from the median."""
-LEAST_CHANGE = 1.1
-"""Another mix of requests moves the price by less than a tenth (assumed)."""
-LEAST_DAYS = 5
-"""Of a kind: the median distance of fewer is one day's."""
+MOST_DEVIATIONS = 3.5  # Iglewicz and Hoaglin, see above
+NORMAL = 1.4826  # the standard deviation of a normal distribution ÷ its median distance from the median
+LEAST_CHANGE = 1.1  # another mix of requests moves the price by less than a tenth (assumed)
+LEAST_DAYS = 5  # of a kind: the median distance of fewer is one day's
 _SATURDAY = 5
 
 
 class UnusualDay(Noun):
-    """A day's price of one model, against its usual days."""
+    """A day's price of one model against its usual days."""
 
     model: str
     day: date
     usd_per_mtok: PositiveFloat
     usual_usd_per_mtok: PositiveFloat
     ratio: PositiveFloat
-    factors: tuple[Factor, ...]
-    """Their product is the ratio."""
+    factors: tuple[Factor, ...]  # their product is the ratio
     largest: Factor | None
     said: str
 
 
 def unusual_days(billed: Statement) -> tuple[UnusualDay, ...]:
-    """Of a bill by model and day, the oldest first."""
+    """The unusual days of a bill by model and day, oldest first."""
     by_model: dict[str, dict[date, MeterTally]] = defaultdict(dict)
     for line in billed.lines:
         model, day = line.group
         if line.sums.usd_per_mtok:
             by_model[model][date.fromisoformat(day)] = line.sums
-    found = [odd for model, days in by_model.items() for odd in _of_model(model, days)]
+    found = []
+    for model, days in by_model.items():
+        prices = {day: math.log(sums.usd_per_mtok or 1.0) for day, sums in days.items()}
+        for kind in _kinds(sorted(days)):
+            middle = statistics.median(prices[day] for day in kind)
+            spread = NORMAL * statistics.median(abs(prices[day] - middle) for day in kind)
+            band = max(MOST_DEVIATIONS * spread, math.log(LEAST_CHANGE))
+            odd = [day for day in kind if abs(prices[day] - middle) > band]
+            usual = sum((days[day] for day in kind if day not in odd), MeterTally())
+            found += [_explained(model, day, days[day], usual) for day in odd]
     return tuple(sorted(found, key=lambda odd: (odd.day, odd.model)))
 
 
-def _of_model(model: str, days: dict[date, MeterTally]) -> list[UnusualDay]:
-    prices = {day: math.log(sums.usd_per_mtok or 1.0) for day, sums in days.items()}
-    found = []
-    for kind in _kinds(sorted(days)):
-        if len(kind) < LEAST_DAYS:
-            continue
-        middle = statistics.median(prices[day] for day in kind)
-        spread = NORMAL * statistics.median(abs(prices[day] - middle) for day in kind)
-        band = max(MOST_DEVIATIONS * spread, math.log(LEAST_CHANGE))
-        odd = [day for day in kind if abs(prices[day] - middle) > band]
-        usual = sum((days[day] for day in kind if day not in odd), MeterTally())
-        found += [_explained(model, day, days[day], usual) for day in odd]
-    return found
-
-
-def _kinds(days: Sequence[date]) -> list[list[date]]:
-    """Working days and weekends; all together where there are too few of either."""
+def _kinds(days: list[date]) -> list[list[date]]:
+    """Working days and weekends; all days together where there are too few of either, and none where all are few."""
     kinds = [[day for day in days if (day.weekday() >= _SATURDAY) is weekend] for weekend in (False, True)]
-    return kinds if all(len(kind) >= LEAST_DAYS or not kind for kind in kinds) else [list(days)]
+    kinds = kinds if all(len(kind) >= LEAST_DAYS or not kind for kind in kinds) else [days]
+    return [kind for kind in kinds if len(kind) >= LEAST_DAYS]
 
 
 def _explained(model: str, day: date, sums: MeterTally, usual: MeterTally) -> UnusualDay:
     price, before = sums.usd_per_mtok or 0.0, usual.usd_per_mtok or 0.0
-    factors = factors_between(sums, usual)
-    ratio = price / before
-    named = largest_factor([factor if ratio > 1 else _turned(factor) for factor in factors])
+    factors, ratio = factors_between(sums, usual), price / before
+    turned = [factor.model_copy(update={"times": 1 / factor.times}) for factor in factors]
+    named = _largest_factor(factors if ratio > 1 else turned)
     largest = next((factor for factor in factors if named and factor.name == named.name), None)
     why = f"{largest.said} (×{largest.times:.2f})" if largest else "several small causes"
     said = f"{day}: {model or 'unnamed model'} at {usd(price)}/Mtok, usually {usd(before)} (×{ratio:.2f}): {why}"
@@ -216,53 +198,44 @@ def _explained(model: str, day: date, sums: MeterTally, usual: MeterTally) -> Un
     )  # fmt: skip
 
 
-def _turned(factor: Factor) -> Factor:
-    return factor.model_copy(update={"times": 1 / factor.times})
-
-
 def factors_between(sums: MeterTally, usual: MeterTally) -> list[Factor]:
-    """Why one price is not the other; the last is what the others leave."""
-    factors: list[Factor] = []
-
-    def add(name: str, now: float | None, before: float | None, said: str) -> None:
-        if now and before:
-            factors.append(Factor(name=name, times=now / before, said=said))
-
-    hourly, once = sums.usd_per_hour, usual.usd_per_hour
-    add("price", hourly, once, f"a server cost {usd(hourly or 0)} an hour, usually {usd(once or 0)}")
-    busy, before = _busy(sums), _busy(usual)
-    add("idle", before, busy, f"{percent(1 - busy)} of the watched time saw no work, usually {percent(1 - before)}")
-    said = f"{percent(_away(sums))} of the paid time was not watched, usually {percent(_away(usual))}"
-    add("not watched", _unwatched(sums), _unwatched(usual), said)
-    useful, before = _useful(sums), _useful(usual)
-    said = f"failed requests took {percent(1 - useful)} of the busy time, usually {percent(1 - before)}"
-    add("failures", before, useful, said)
-    batch, before_batch = sums.batch, usual.batch
-    add("batch", before_batch, batch, f"batch was {batch or 0:.3g}, usually {before_batch or 0:.3g}")
-    hits, before = sums.cache_share or 0.0, usual.cache_share or 0.0
-    said = f"{percent(hits)} of the prompt tokens came from the cache, usually {percent(before)}"
-    add("cache hits", _billed_per_computed(usual), _billed_per_computed(sums), said)
+    """Why one price is not the other; the last factor is what the others leave."""
+    (hourly, batch), (usual_hourly, usual_batch) = ((tally.usd_per_hour, tally.batch) for tally in (sums, usual))
+    busy, usual_busy = _busy_share(sums), _busy_share(usual)
+    useful, usual_useful = _useful_share(sums), _useful_share(usual)
+    factors = _known_factors(
+        ("price", hourly, usual_hourly,
+         f"a server cost {usd(hourly or 0)} an hour, usually {usd(usual_hourly or 0)}"),
+        ("idle", usual_busy, busy,
+         f"{percent(1 - busy)} of the watched time saw no work, usually {percent(1 - usual_busy)}"),
+        ("not watched", _unwatched(sums), _unwatched(usual),
+         f"{percent(_away_share(sums))} of the paid time was not watched, usually {percent(_away_share(usual))}"),
+        ("failures", usual_useful, useful,
+         f"failed requests took {percent(1 - useful)} of the busy time, usually {percent(1 - usual_useful)}"),
+        ("batch", usual_batch, batch, f"batch was {batch or 0:.3g}, usually {usual_batch or 0:.3g}"),
+        ("cache hits", _billed_per_computed(usual), _billed_per_computed(sums),
+         f"{percent(sums.cache_share or 0.0)} of the prompt tokens came from the cache, "
+         f"usually {percent(usual.cache_share or 0.0)}"),
+    )  # fmt: skip
     rest = (sums.usd_per_mtok or 1.0) / (usual.usd_per_mtok or 1.0) / math.prod(factor.times for factor in factors)
-    pace = "slower" if rest > 1 else "faster"
-    factors.append(Factor(name="speed", times=rest, said=f"each running request was {pace} than usual"))
-    return factors
+    return [*factors, _speed(rest, "each running request was {} than usual")]
 
 
-def _busy(sums: MeterTally) -> float:
+def _busy_share(sums: MeterTally) -> float:
     watched = sums.busy_s + sums.idle_s
     return sums.busy_s / watched if watched > 0 else 0.0
 
 
-def _away(sums: MeterTally) -> float:
+def _away_share(sums: MeterTally) -> float:
     return 1 - (sums.busy_s + sums.idle_s) / sums.seconds if sums.seconds > 0 else 0.0
 
 
-def _useful(sums: MeterTally) -> float:
+def _useful_share(sums: MeterTally) -> float:
     return 1 - sums.failed_usd / sums.busy_usd if sums.busy_usd > 0 else 1.0
 
 
 def _unwatched(sums: MeterTally) -> float | None:
-    """Share of the tokens that was watched ÷ share of the time: 1 where all was."""
+    """The watched share of the tokens ÷ that of the time: 1 where everything was watched."""
     seen = 1 - sums.unseen_tokens / sums.billed_tokens if sums.billed_tokens else 0.0
     share = (sums.busy_s + sums.idle_s) / sums.seconds if sums.seconds else 0.0
     return seen / share if share > 0 else None

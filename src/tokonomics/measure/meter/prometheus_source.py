@@ -2,12 +2,12 @@
 
 All samples of one scrape carry the same time, so samples are put back together by target and time: each group is the
 page that the engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our questions
-are seen, since every scrape is read and not only the last; a pod that is gone gives no more pages.
-History is read the same way, ten minutes at a time, as far back as Prometheus keeps it.
+are seen, since every scrape is read and not only the last; a pod that is gone gives no more pages. History is read the
+same way, ten minutes at a time, as far back as Prometheus keeps it.
 
-A target is known by its labels, and by the one name that people, the book and reports know it by. A pod has its own
-name, whatever address it has after a restart; engines that share a pod are told apart by their ports. No two servers
-may have one name at the same time, nor one server two: tokens would be lost, or count twice.
+A target is known by its labels, and by one name in reports and in the ledger. A pod keeps its own name, whatever
+address it has after a restart; engines that share a pod are told apart by their ports. No two servers may have one name
+at the same time, nor one server two: tokens would be lost, or count twice.
 """
 
 import re
@@ -27,7 +27,7 @@ TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
 """Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
 
 TargetKey = tuple[tuple[str, str], ...]
-Scraped = Iterable[tuple[TargetKey, float]]  # targets and times, oldest first
+Scraped = Sequence[tuple[TargetKey, float]]  # targets and times, oldest first
 
 
 def target_of(labels: Mapping[str, str]) -> TargetKey:
@@ -45,7 +45,7 @@ def target_name(target: TargetKey) -> str:
 
 
 class TargetNames:
-    """Names that were given; they stay."""
+    """The names given to targets; a name stays."""
 
     def __init__(self) -> None:
         self._names: dict[TargetKey, str] = {}
@@ -55,13 +55,12 @@ class TargetNames:
         return self._names[target]
 
     def keep(self, target: TargetKey, name: str) -> None:
-        """As the book has it."""
+        """Remember a name from the ledger."""
         self._names[target] = name
         self._parts[target_name(target)].add(_part(target))
 
     def learn(self, scraped: Scraped) -> None:
         """Name the targets that are new: by the pod alone where it has one engine."""
-        scraped = list(scraped)
         new = list(dict.fromkeys(target for target, _ in scraped if target not in self._names))
         for target in new:
             self._parts[target_name(target)].add(_part(target))
@@ -71,26 +70,20 @@ class TargetNames:
         _refuse_at_once(scraped, self.name_of, "{} is the name of two servers, {} and {}")
 
 
-def refuse_two_scrapers(scraped: Scraped) -> None:
-    """A server that two jobs scrape would be counted twice."""
-
-    def address(target: TargetKey) -> str | None:
-        instance = dict(target).get("instance", "")
-        # Without a port it is a name that somebody gave, perhaps to several.
-        return instance if ":" in instance else None
-
-    _refuse_at_once(scraped, address, "{} is scraped twice, as {} and as {}: its tokens would count twice")
+def _address(target: TargetKey) -> str | None:
+    """Where a target was scraped; without a port it is a name that somebody gave, perhaps to several."""
+    instance = dict(target).get("instance", "")
+    return instance if ":" in instance else None
 
 
-def _refuse_at_once(scraped: Scraped, who: Callable[[TargetKey], str | None], said: str) -> None:
-    """Refuses two targets that are the same to ``who`` and were scraped over the same time."""
+def _refuse_at_once(scraped: Scraped, same_for: Callable[[TargetKey], str | None], said: str) -> None:
+    """Refuse two targets for which ``same_for`` gives one text and which were scraped over the same time."""
     spans: dict[tuple[str, str], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
     for target, at in scraped:
-        same = who(target)
+        same = same_for(target)
         if same is not None:
             targets = spans[dict(target).get("cluster", ""), same]
-            first, _ = targets.get(target, (at, at))
-            targets[target] = (first, at)
+            targets[target] = (targets.get(target, (at, at))[0], at)
     for (_, same), targets in spans.items():
         ordered = sorted(targets.items(), key=lambda item: item[1])
         for (one, (_, end)), (other, (start, _)) in pairwise(ordered):
@@ -101,7 +94,7 @@ def _refuse_at_once(scraped: Scraped, who: Callable[[TargetKey], str | None], sa
 
 
 def _part(target: TargetKey) -> str:
-    """What tells engines of a pod apart: the port, or else the container."""
+    """What distinguishes engines of one pod: the port, or else the container."""
     labels = dict(target)
     _, colon, port = labels.get("instance", "").rpartition(":")
     return port if colon and "pod" in labels else labels.get("container", "")
@@ -112,11 +105,10 @@ def _words(labels: TargetKey, unlike: TargetKey) -> str:
 
 
 PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
-"""Of the scrape and not of the engine: kept with the reading, to group by."""
+"""Labels of the scrape and not of the engine: kept with the reading, to group by."""
 
 LATEST_WINDOW_S = 300.0  # how far back the newest scrape is looked for: Prometheus's own default lookback
-ENDED_WITHIN_S = 240.0
-"""After its last scrape: Prometheus has marked the series of a target that is gone, and would still show the others."""
+ENDED_WITHIN_S = 240.0  # after its last scrape, a target that is gone has been marked, and others are still shown
 PIECE_S = 600.0  # a choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
 _SMALLEST_PIECE_S = 10.0
 _OVERLAP_S = 60.0  # read again at each question: samples that come by remote write are some seconds late
@@ -135,8 +127,8 @@ class Scrape(NamedTuple):
 class PrometheusSource:
     """Reads engines through a Prometheus; remembers the last scrape of each target, so that each is counted once.
 
-    ``match`` are the user's own label matchers; ``keep_labels`` further labels to group by, such as team or tenant.
-    ``known`` are the last readings that the book has of targets: with them, to find nothing now is no mistake.
+    ``match`` are the user's own label matchers; ``keep_labels`` are further labels to group by, such as team or tenant.
+    ``known`` are the last readings of targets in the ledger: with them, finding nothing now is no mistake.
     """
 
     discovers = True
@@ -152,7 +144,7 @@ class PrometheusSource:
         known: Iterable[Reading] = (),
     ) -> None:
         self.api = PrometheusApi(url)
-        self.name, self.match = self.api.shown, _matchers(match)
+        self.name, self.match = self.api.shown, matchers(match)
         self.warnings: Sequence[str] = ()  # of the server at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
@@ -188,7 +180,7 @@ class PrometheusSource:
         except BadInput as error:
             if self._read_until_s is None:
                 raise
-            # It worked before: a proxy's error page, say, is no reason to end a meter.
+            # It worked before: the error page of a proxy is no reason to end a meter.
             raise Missed(error.what, where=error.where, field=error.field, fix=error.fix) from None
         if self._read_until_s is None:
             scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
@@ -198,8 +190,8 @@ class PrometheusSource:
     async def history(self, since_s: float, until_s: float) -> AsyncIterator[tuple[float, Sequence[Reading]]]:
         """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece, each with its time.
 
-        A piece without a scrape of an engine is one in which there was none, as in a fleet that is scaled to zero at
-        night; or one in which Prometheus was down: then nobody can say, and those that were there are reported again.
+        In a piece without a scrape of an engine there was none, as in a fleet that is scaled to zero at night; or
+        Prometheus was down: then nobody can say, and those that were there are reported again.
         """
         found, at_s = self._knows_any, since_s
         async with self.api:
@@ -248,10 +240,10 @@ class PrometheusSource:
         return [*(reading for reading in last if (reading.target, reading.model) not in came), *new]
 
     async def _scrapes(self, window_s: float, until_s: float) -> list[Scrape]:
-        """Pages of the engines, and what carries the labels of a target alone.
+        """The pages of the engines.
 
-        ``up`` tells those apart from the engine's own. It is asked for the engines' jobs only, since everything that is
-        scraped has it.
+        ``up`` carries the labels of a target alone, so it tells them from the engine's own. It is asked for the
+        engines' jobs only, since everything that is scraped has it.
         """
         engines = await self.api.raw_samples(_selector(WANTED - {STARTED}, self.match), window_s, until_s)
         self.warnings = engines.warnings
@@ -262,7 +254,7 @@ class PrometheusSource:
         self._knows_any = True
         targets = await self.api.raw_samples(_selector((STARTED, "up"), _among(jobs)), window_s, until_s)
         scrapes = scrapes_of(engines.series, targets.series, self._keep)
-        self._names.learn((scrape.target, scrape.at) for scrape in scrapes)
+        self._names.learn([(scrape.target, scrape.at) for scrape in scrapes])
         return scrapes
 
     async def _living(self, at_s: float) -> Collection[TargetKey] | None:
@@ -293,25 +285,21 @@ class PrometheusSource:
 
     def _nothing(self, window_s: float) -> BadInput:
         match = f" with {self.match}" if self.match else ""
-        counters = (name for name in WANTED if "generat" in name or "predicted_total" in name)
-        looked_for = ", ".join(sorted(name for name in counters if not name.endswith("_created")))
+        looked_for = ", ".join(sorted(name for name in WANTED if re.search("generat.*total$|predicted_total$", name)))
         said = f"has no sample of an engine in {window_s:,.0f} s{match}; looked for {looked_for}"
         fix = f"Is the engine scraped, and told to count? Supported: {SUPPORTED}."
         return BadInput(said, where=self.api.shown, fix=fix)
 
 
 async def prometheus_gpus(api: PrometheusApi, match: str | None = None) -> list[GpuReading]:
-    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes.
-
-    The newest sample of each series; the time of all of them is that of the newest.
-    """
+    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes: the newest sample of each series."""
     async with api:
-        answer = await api.raw_samples(selector_of(DCGM_NAMES, match), NEWEST_WITHIN_S, time.time())
+        answer = await api.raw_samples(_selector(DCGM_NAMES, matchers(match)), NEWEST_WITHIN_S, time.time())
     newest = [(series.labels, series.samples[-1]) for series in answer.series if series.samples]
     if not newest:
         raise NoGpuSeen(f"no GPU of a DCGM exporter in the last {NEWEST_WITHIN_S:g} s", where=api.shown)
     at = max(sample_at for _, (sample_at, _) in newest)
-    return dcgm_readings(((labels["__name__"], labels, value) for labels, (_, value) in newest), at)
+    return dcgm_readings(((labels.get("__name__", ""), labels, value) for labels, (_, value) in newest), at)
 
 
 def scrapes_of(
@@ -322,11 +310,11 @@ def scrapes_of(
     started: dict[tuple[TargetKey, float], float] = {}
     for labels, samples in targets:
         of_targets[target_of(labels)] |= labels.keys()
-        if labels["__name__"] == STARTED:
+        if labels.get("__name__") == STARTED:
             started |= {(target_of(labels), at): value for at, value in samples}
     pages: dict[tuple[TargetKey, float], Scrape] = {}
     for labels, samples in engines:
-        target, name = target_of(labels), labels["__name__"]
+        target, name = target_of(labels), labels.get("__name__", "")
         # A label of the target may change while its process runs on: as part of a series' name it would begin anew.
         dropped = {"__name__", *PLACE_LABELS, *of_targets.get(target, ())}
         own = {label: value for label, value in labels.items() if label not in dropped}
@@ -338,13 +326,9 @@ def scrapes_of(
         if key in started:
             page.samples.append(Sample(STARTED, {}, started[key]))
     scrapes = sorted(pages.values(), key=lambda scrape: scrape.at)
-    refuse_two_scrapers((scrape.target, scrape.at) for scrape in scrapes)
+    scraped = [(scrape.target, scrape.at) for scrape in scrapes]
+    _refuse_at_once(scraped, _address, "{} is scraped twice, as {} and as {}: its tokens would count twice")
     return scrapes
-
-
-def selector_of(names: Iterable[str], match: str | None) -> str:
-    """A selector for these names, with a user's matchers checked."""
-    return _selector(names, _matchers(match))
 
 
 def _selector(names: Iterable[str], match: str) -> str:
@@ -358,8 +342,8 @@ def _among(jobs: Iterable[str]) -> str:
     return 'job=~"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _matchers(match: str | None) -> str:
-    """``namespace="prod", job=~"vllm.*"``, with or without braces."""
+def matchers(match: str | None) -> str:
+    """The user's matchers such as ``namespace="prod", job=~"vllm.*"``, checked, without braces."""
     bare = (match or "").strip().removeprefix("{").removesuffix("}").strip().strip(",")
     before_values = bare.split('"')[0].split("'")[0]
     if bare and (not any(sign in before_values for sign in ("=", "!~")) or set(before_values) & set("[](){}")):

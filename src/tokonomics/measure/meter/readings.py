@@ -15,12 +15,15 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import Field
 
 from tokonomics.errors import BadInput, TokonomicsError, shorten
 from tokonomics.types import Noun
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class Counted(StrEnum):
@@ -47,7 +50,7 @@ Series = Mapping[str, float]  # values by the series' full name, such as ``vllm:
 class Reading:
     """What one model on one server had counted at an instant."""
 
-    target: str  # the address, or the name the source gives it; with the model, who this reading is of
+    target: str  # the address, or the name the source gives it
     engine: str
     model: str  # as the engine names it; "" where it does not
     at: float  # unix seconds, by the meter's clock
@@ -87,6 +90,16 @@ class Missed(TokonomicsError):
     """A reading that did not come: the meter says so, counts it, and goes on."""
 
 
+async def body_of(response: "aiohttp.ClientResponse", most_bytes: int) -> bytes:
+    """The body of an answer, as far as it is not too large."""
+    body = bytearray()
+    async for piece in response.content.iter_chunked(1 << 16):
+        body += piece
+        if len(body) > most_bytes:
+            raise Missed(f"the answer is larger than {most_bytes // 10**6} MB")
+    return bytes(body)
+
+
 class Source(Protocol):
     name: str  # for messages; of an engine's address also the target of its readings
     discovers: bool  # targets come and go by themselves: one that is not reported any more is not paid for any more
@@ -96,12 +109,11 @@ class Source(Protocol):
     async def read(self) -> Sequence[Reading]:
         """All there is now; raises ``Missed`` when nothing can be had.
 
-        Of a source that discovers: every scrape of each living target since the last call, with its own time.
+        A source that discovers gives every scrape of each living target since the last call, with its own time.
         """
 
 
-GpuSource = Callable[[], Awaitable[Sequence[GpuReading]]]
-"""All GPUs there are now; raises an error of ours where none can be had."""
+GpuSource = Callable[[], Awaitable[Sequence[GpuReading]]]  # all GPUs there are now; raises an error of ours if none
 
 
 class Clock(Protocol):
@@ -128,11 +140,10 @@ JOULES_PER_KWH = 3.6e6
 _PER_MILLI = 1e-3
 _PERCENT = 0.01
 _MIB = 2**20
-_ENERGY_BLANK = 2.0**62
-_BLANK = float(0x7FFFFFF0)
-"""DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
-DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
-2 GW or holds 2 PiB, so all from the smallest of them is no value; only the energy counter can rightly pass it."""
+# DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
+# DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
+# 2 GW or holds 2 PiB, so everything from the smallest of them is no value; only the energy counter can rightly pass it.
+_BLANK, _ENERGY_BLANK = float(0x7FFFFFF0), 2.0**62
 _MAX_PAGE_BYTES = 16_000_000  # a choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
 
 _DCGM: dict[str, tuple[str, float]] = {
@@ -155,8 +166,8 @@ _LABELS = {
     "namespace": ("exported_namespace", "namespace"),
     "container": ("exported_container", "container"),
 }
-"""Our labels, and where they are found: older exporters write Hostname, and Prometheus renames the labels of a pod that
-clash with those of the exporter's own pod."""
+"""Our labels and theirs: older exporters write Hostname, and Prometheus renames labels of a pod that clash with those
+of the exporter's own pod."""
 
 
 class NoGpuSeen(TokonomicsError):
@@ -185,16 +196,13 @@ def electricity_usd(joules: float, usd_per_kwh: float) -> float:
 
 def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuReading]:
     """One reading for each physical GPU: of several, one that knows its energy, else one that knows its power."""
-
-    def knows(reading: GpuReading) -> tuple[bool, bool]:
-        return reading.energy_j is not None, reading.power_w is not None
-
-    chosen: dict[tuple[str, str], GpuReading] = {}
+    by_gpu: dict[tuple[str, str], list[GpuReading]] = defaultdict(list)
     for reading in readings:
-        key = (reading.labels.get("hostname", ""), reading.uuid)
-        if key not in chosen or knows(reading) > knows(chosen[key]):
-            chosen[key] = reading
-    return chosen
+        by_gpu[reading.labels.get("hostname", ""), reading.uuid].append(reading)
+    return {
+        gpu: max(same, key=lambda reading: (reading.energy_j is not None, reading.power_w is not None))
+        for gpu, same in by_gpu.items()
+    }
 
 
 async def nvml_gpus() -> list[GpuReading]:
@@ -212,15 +220,11 @@ async def dcgm_gpus(url: str, timeout_s: float = 10.0) -> list[GpuReading]:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(page) as response:
             if response.status != 200:
                 raise BadInput(f"answered status {response.status}", where="the DCGM exporter")
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > _MAX_PAGE_BYTES:
-                    raise BadInput("sent more than 16 MB", where="the DCGM exporter")
+            body = await body_of(response, _MAX_PAGE_BYTES)
         return read_dcgm_page(body.decode(errors="replace"), time.time())
     except TimeoutError:
         raise NoGpuSeen(f"the DCGM exporter did not answer within {timeout_s:g} s") from None
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, OSError, ValueError, Missed) as error:
         said = shorten(str(error) or type(error).__name__, 160)
         raise NoGpuSeen(f"the DCGM exporter cannot be read: {said}") from None
 

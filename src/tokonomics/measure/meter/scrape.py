@@ -1,7 +1,7 @@
 """What the meter reads over HTTP: an engine's own metrics page, or raw samples out of a Prometheus.
 
-A page that is late, too large, cut off, of another kind or an error is a missed reading: it is reported and counted,
-and the next one is tried as usual. The path is found once: as given, or where engines have it.
+A page that is late, too large, cut off, an error or not metrics is a missed reading: it is reported and counted, and
+the next one is tried as usual. The path is found once: as given, or where engines have it.
 
 A Prometheus is anything that speaks its HTTP API (Thanos, Mimir, VictoriaMetrics). Values are asked for by range
 selectors (``metric[5m]``): they give each sample with the time at which it was scraped, where a plain instant query
@@ -22,12 +22,12 @@ from urllib.parse import urlsplit, urlunsplit
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.addresses import host_of, shown_address, split_address
 from tokonomics.measure.meter import engines
-from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading
+from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading, body_of
 
 if TYPE_CHECKING:
     import aiohttp
 
-MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; of a large data-parallel server perhaps a hundred times that
+MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; that of a large data-parallel server perhaps a hundred times more
 TIMEOUT_S = 10.0
 CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is not must not hold a place for long
 AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
@@ -39,20 +39,15 @@ SET_AUTHORIZATION = f"Set {AUTHORIZATION}, such as 'Bearer …'."
 
 
 def address_of(text: str) -> str:
-    """A server's address as the meter writes it."""
+    """A server's address as the meter writes it: one server has one name, or its tokens would count twice."""
     parts = split_address(text if "://" in text else f"http://{text.strip()}")
     if parts is None:
         raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
-    if parts.username or parts.password:
-        fix = f"Set {AUTHORIZATION} to the header's value instead."
-        raise BadInput("an address with a password would be written to the ledger", where="URL", fix=fix)
-    if parts.query:
-        fix = f"Leave out what follows the question mark; a key goes into {AUTHORIZATION}."
-        said = "an address with a query would be written to the ledger, and may hold a key"
-        raise BadInput(said, where="URL", fix=fix)
+    if parts.username or parts.password or parts.query:
+        said = "an address with a password or a query would be written to the ledger, with any key in it"
+        raise BadInput(said, where="URL", fix=f"Leave it out; a key goes into {AUTHORIZATION}.")
     path = parts.path.rstrip("/")
     for ending in ("/v1", *reversed(_PATHS)):
-        # One server must have one name, or its tokens would count twice.
         path = path.removesuffix(ending)
     usual = parts.port in (None, {"http": 80, "https": 443}[parts.scheme])
     host = host_of(parts) if usual else f"{host_of(parts)}:{parts.port}"
@@ -60,7 +55,7 @@ def address_of(text: str) -> str:
 
 
 def on_loopback(address: str) -> str:
-    """An address with one name for this machine, whichever of the usual it is called by."""
+    """The address with one name for this machine, whichever of the usual ones is used."""
     parts = urlsplit(address)
     if parts.hostname not in _OWN_NAMES:
         return address
@@ -68,12 +63,14 @@ def on_loopback(address: str) -> str:
 
 
 def authorization() -> dict[str, str]:
-    """The header that a server may want; from the environment alone, so that it is in no list of processes."""
+    """The header that a server may want; only from the environment, so that it is in no list of processes."""
     value = os.environ.get(AUTHORIZATION)
     return {"Authorization": value} if value else {}
 
 
 class EngineSource:
+    """One engine, read from its own metrics page."""
+
     discovers = False
     warnings: Sequence[str] = ()
 
@@ -108,7 +105,7 @@ class EngineSource:
             return [replace(readings[0], model=self._model)]
 
     async def _first(self) -> Sequence[Reading]:
-        """The readings of the first place where an engine has its page; the place is kept."""
+        """The readings from the first path where an engine has its page; the path is kept."""
         pages = [f"{self.name}{path}" for path in _PATHS] + ([self.name] if urlsplit(self.name).path else [])
         misses: list[Missed] = []
         for page in pages:
@@ -147,7 +144,7 @@ class EngineSource:
         return [replace(reading, server_at=server_at) for reading in readings]
 
     async def _get(self, page: str, metrics: bool = True) -> tuple[str, float | None]:
-        """The text, and the time by the server's clock."""
+        """The text, and the time by the server's clock where it tells."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_S)
@@ -158,29 +155,19 @@ class EngineSource:
                     raise Missed(f"answers {response.status} at {urlsplit(page).path}", fix=_switches(response.status))
                 if metrics and response.content_type in ("text/html", "application/json", "text/event-stream"):
                     raise Missed(f"answers {response.content_type} at {urlsplit(page).path}, not metrics")
-                body = bytearray()
-                async for piece in response.content.iter_chunked(1 << 16):
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise Missed(f"the page is larger than {MOST_BYTES // 10**6} MB")
+                text = (await body_of(response, MOST_BYTES)).decode()
         except TimeoutError:
             raise Missed(f"no answer in {TIMEOUT_S:g} s", where="refused") from None
         except aiohttp.ClientConnectorError as error:
             raise Missed(f"cannot be reached: {error.strerror or error.os_error}", where="refused") from None
+        except UnicodeDecodeError:
+            raise Missed("the page is not text") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Missed(f"the answer broke off: {shorten(str(error) or type(error).__name__)}") from None
         try:
-            return body.decode(), _told_time(response.headers.get("Date"))
-        except UnicodeDecodeError:
-            raise Missed("the page is not text") from None
-
-
-def _told_time(date: str | None) -> float | None:
-    """Unix seconds of a Date header."""
-    try:
-        return parsedate_to_datetime(date).timestamp() if date else None
-    except (ValueError, OverflowError):
-        return None
+            return text, parsedate_to_datetime(response.headers["Date"]).timestamp()
+        except (KeyError, ValueError, OverflowError):
+            return text, None
 
 
 def _switches(status: int) -> str | None:
@@ -190,11 +177,9 @@ def _switches(status: int) -> str | None:
     return f"Its metrics may be off: {'; '.join(off)}" if status in (404, 501) else None
 
 
+# A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
+# More is asked for in smaller pieces.
 MAX_ANSWER_BYTES = 100_000_000
-"""A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
-
-More is asked for in smaller pieces.
-"""
 _TIMEOUT_S = 30.0
 
 
@@ -248,10 +233,17 @@ class PrometheusApi:
         await self.session.close()
 
     async def raw_samples(self, selector: str, window_s: float, until_s: float) -> QueryAnswer:
-        """Samples of the series selected in the ``window_s`` before ``until_s``."""
+        """Samples of the series selected in the ``window_s`` before ``until_s``; NaN and infinity are left out."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(query, until_s, "matrix")
-        return QueryAnswer([Series(self._labels(line, named=True), self._samples(line)) for line in result], warnings)
+        series = []
+        for line in result:
+            try:
+                samples = [(float(at), float(text)) for at, text in line.get("values", ())]
+            except (TypeError, ValueError, OverflowError):
+                raise self._not_prometheus("a sample in its answer is no pair of a time and a number") from None
+            series.append(Series(self._labels(line), [sample for sample in samples if all(map(math.isfinite, sample))]))
+        return QueryAnswer(series, warnings)
 
     async def living(self, selector: str, at_s: float) -> list[Mapping[str, str]]:
         """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
@@ -260,29 +252,20 @@ class PrometheusApi:
 
     async def _query(self, query: str, at_s: float, kind: str) -> tuple[list[dict[str, Any]], list[str]]:
         answer = self._checked(*await self._ask({"query": query, "time": f"{at_s:.3f}"}))
-        data, warnings = answer["data"], answer.get("warnings")
-        if data.get("resultType") != kind:
-            other = shorten(str(data.get("resultType")))
-            raise self._not_prometheus(f"it answered with a {other} where a {kind} was due")
+        data, warnings = answer.get("data"), answer.get("warnings")
+        if not isinstance(data, dict) or data.get("resultType") != kind or not isinstance(data.get("result"), list):
+            raise self._not_prometheus(f"its answer has no {kind}")
+        if not all(isinstance(series, dict) for series in data["result"]):
+            raise self._not_prometheus("a series in its answer has no labels")
         said = warnings if isinstance(warnings, list) else []
         return data["result"], [shorten(str(warning), 300) for warning in said]
 
-    def _labels(self, series: object, named: bool = False) -> Mapping[str, str]:
-        """The labels of a series; half a character, which JSON can hold and no book or screen, is replaced."""
-        labels = series.get("metric") if isinstance(series, dict) else None
+    def _labels(self, series: Mapping[str, Any]) -> Mapping[str, str]:
+        """The labels of a series; half a character, which JSON can hold but no ledger or screen, is replaced."""
+        labels = series.get("metric")
         if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
             raise self._not_prometheus("a series in its answer has no labels")
-        if named and "__name__" not in labels:
-            raise self._not_prometheus("a series in its answer has no name")
         return {_whole_characters(name): _whole_characters(value) for name, value in labels.items()}
-
-    def _samples(self, series: Mapping[str, Any]) -> list[tuple[float, float]]:
-        """Its samples; NaN and infinity are no counts and left out."""
-        try:
-            samples = [(float(at), float(text)) for at, text in series.get("values", ())]
-        except (TypeError, ValueError, OverflowError):
-            raise self._not_prometheus("a sample in its answer is no pair of a time and a number") from None
-        return [(at, value) for at, value in samples if math.isfinite(at) and math.isfinite(value)]
 
     async def _ask(self, form: dict[str, str]) -> tuple[int, bytes]:
         """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
@@ -296,22 +279,18 @@ class PrometheusApi:
                 return response.status, await self._body(response)
         except TimeoutError:
             raise PrometheusAway(f"did not answer within {_TIMEOUT_S:g} s", where=self.shown) from None
-        except aiohttp.ClientConnectorError as error:
-            raise PrometheusAway(f"cannot be reached: {error.os_error.strerror or error}", where=self.shown) from None
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-            reason = shorten(str(error) or type(error).__name__, 160)
+            reason = shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__, 160)
             raise PrometheusAway(f"cannot be reached: {reason}", where=self.shown) from None
 
     async def _body(self, response: "aiohttp.ClientResponse") -> bytes:
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(1 << 20):
-            body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                raise TooManySamples(f"sent more than {MAX_ANSWER_BYTES // 10**6} MB", where=self.shown)
-        return bytes(body)
+        try:
+            return await body_of(response, MAX_ANSWER_BYTES)
+        except Missed as error:
+            raise TooManySamples(error.what, where=self.shown) from None
 
     def _checked(self, status: int, body: bytes) -> dict[str, Any]:
-        """The answer's document; what the server itself says is wrong is passed on."""
+        """The answer's document; the server's own complaint is passed on."""
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
@@ -319,20 +298,18 @@ class PrometheusApi:
         if not isinstance(answer, dict) or answer.get("status") not in ("success", "error"):
             if status in (401, 403):
                 raise BadInput(f"refuses us: status {status}", where=self.shown, fix=SET_AUTHORIZATION)
-            opening = shorten(" ".join(body[:400].decode(errors="replace").split()), 80)
-            if status >= 500:
-                raise PrometheusAway(f"answered status {status}: '{opening}'", where=self.shown)
-            raise self._not_prometheus(f"status {status}: '{opening}'")
-        if answer["status"] == "error" or status != 200:
+            said = f"'{shorten(' '.join(body[:400].decode(errors='replace').split()), 80)}'"
+            if status < 500:
+                raise self._not_prometheus(f"status {status}: {said}")
+        elif answer["status"] == "success" and status == 200:
+            return answer
+        else:
             said = shorten(str(answer.get("error") or answer.get("errorType") or "no reason given"), 300)
             if "too many samples" in said:
                 raise TooManySamples(f"says: {said}", where=self.shown)
-            if status >= 500 and status != 501:
-                raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
-            raise BadInput(f"refuses the query: {said}", where=self.shown, fix=f"Check {option('query')}.")
-        if not isinstance(answer.get("data"), dict) or not isinstance(answer["data"].get("result"), list):
-            raise self._not_prometheus("its answer has no data")
-        return answer
+            if status < 500 or status == 501:
+                raise BadInput(f"refuses the query: {said}", where=self.shown, fix=f"Check {option('query')}.")
+        raise PrometheusAway(f"answered status {status}: {said}", where=self.shown)
 
     def _not_prometheus(self, why: str) -> BadInput:
         fix = "Expected the address under which /api/v1/query answers, such as http://localhost:9090."

@@ -7,18 +7,20 @@ Days are forecast by least squares on the full days of the last eight weeks: a l
 each day of the week once there are two weeks of them, and their mean before that. The interval of the sum of the days
 left is the textbook's of a prediction (Student's t; Draper and Smith, Applied Regression Analysis, 3rd edition 1998,
 section 5.5), widened where one day's miss goes on in the next: the long-run variance of a first-order autoregression is
-(1 + r) ÷ (1 − r) times that of independent days (Hamilton, Time Series Analysis, 1994, section 7.2). What a trend
-cannot know, such as servers that will be added, no interval covers.
+(1 + r) ÷ (1 − r) times that of independent days (Hamilton, Time Series Analysis, 1994, section 7.2). No interval covers
+what a trend cannot know, such as servers that will be added.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import PositiveFloat
 
 from tokonomics.catalog.offer_choice import cheapest_offer, select_offers
 from tokonomics.catalog.offers import Offer, load_offers
@@ -31,14 +33,14 @@ from tokonomics.units import DAY_S
 
 @dataclass(frozen=True)
 class PriceOf:
-    """The price of the servers with a label, or, without its name, of the one at an address."""
+    """The price of the servers with a label or, without a label's name, of the server at an address."""
 
     label: str
     value: str
     usd_per_hour: float
 
     @property
-    def said(self) -> str:
+    def who(self) -> str:
         return f"{self.label}={self.value}" if self.label else self.value
 
     def holds(self, target: str, labels: Mapping[str, str]) -> bool:
@@ -57,7 +59,7 @@ class Prices:
 
 
 def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
-    """``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, of one GPU-hour, as prices of servers with ``gpus`` GPUs."""
+    """Read GPU-hour prices such as ``gpu=L4:0.80`` or ``http://gpu2:8000:0.80``, for servers with ``gpus`` GPUs."""
     from tokonomics.measure.meter.scrape import address_of
     from tokonomics.money.cost import require_positive
 
@@ -70,8 +72,7 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
             who, usd = "", 0.0
         label, equals, value = who.partition("=") if "://" not in who else ("", "", address_of(who))
         if not value and not equals:
-            # A pod as the meter names it: prod/llama-0.
-            label, value = "", who
+            label, value = "", who  # a pod as the meter names it: prod/llama-0
         if not value or (equals and not label):
             fix = "Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80."
             raise BadInput(f"'{shorten(text)}' is not a price of some servers", field="price", fix=fix)
@@ -80,7 +81,7 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
 
 
 def find_offer(text: str) -> Offer:
-    """``aws:p5.48xlarge``, or with a slash: that machine of that provider, in the cheapest region."""
+    """The machine of a provider, such as ``aws:p5.48xlarge`` (or with a slash), in its cheapest region."""
     provider, sign, instance = text.replace("/", ":").partition(":")
     if not sign or not provider or not instance:
         raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
@@ -91,20 +92,18 @@ def find_offer(text: str) -> Offer:
     return cheapest_offer(named[0].gpu, named[0].gpus, offers=named)
 
 
+_EPOCH = date(1970, 1, 1)
 Floats = NDArray[np.float64]
 WEEK = 7
-HISTORY_DAYS = 8 * WEEK
-"""Eight of each weekday: enough for its mean, and short enough that a trend is still straight (assumed)."""
+HISTORY_DAYS = 8 * WEEK  # enough for the mean of each weekday, and short enough for a straight trend (assumed)
 LEAST_FOR_WEEKDAYS = 2 * WEEK
 LEAST_FOR_INTERVAL = 3
-COVERED = 0.8
-"""Of the interval: that of every other forecast here."""
-_MOST_RELATED = 0.9
-"""Of one day's miss and the next: beyond it the days say nothing of the mean."""
+COVERED = 0.8  # by the interval, as in every other forecast here
+_MOST_RELATED = 0.9  # one day's miss and the next: beyond it the days say nothing of the mean
 
 
 class MonthlyBudget(Noun):
-    """Dollars a calendar month (UTC), of everything or of the servers with one model or label."""
+    """Dollars a calendar month (UTC), for everything or for the servers with one model or label."""
 
     key: str = ""
     value: str = ""
@@ -121,7 +120,7 @@ class MonthlyBudget(Noun):
 
 
 def parse_budgets(texts: Iterable[str]) -> tuple[MonthlyBudget, ...]:
-    """``5000``, ``model=llama-3.3-70b:2000``, ``team=search:1500``."""
+    """Read budgets such as ``5000``, ``model=llama-3.3-70b:2000`` or ``team=search:1500``."""
     budgets = []
     for text in texts:
         who, _, dollars = text.strip().rpartition(":")
@@ -151,8 +150,9 @@ class BudgetBook:
             return ()
         month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
         known = self._days(int(now // DAY_S) - HISTORY_DAYS, now)
-        states = (_state(budget, [day for day in known if budget.holds(day)], month, now) for budget in self._budgets)
-        return tuple(states)
+        return tuple(
+            _state(budget, [day for day in known if budget.holds(day)], month, now) for budget in self._budgets
+        )
 
     def _days(self, first: int, now: float) -> list[DayUsd]:
         """Yesterday is read again: its last minutes may have come late."""
@@ -168,7 +168,7 @@ def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: flo
     spent: dict[int, float] = defaultdict(float)
     for part in known:
         spent[part.day] += part.usd
-    first, last = _day(month), _day((month + timedelta(days=32)).replace(day=1))
+    first, last = ((day - _EPOCH).days for day in (month, (month + timedelta(days=32)).replace(day=1)))
     began = min((part.began for part in known), default=now)
     so_far = sum(dollars for day, dollars in spent.items() if first <= day < last)
     left = _left(spent, began, now, last)
@@ -187,24 +187,22 @@ def _spent_up_on(
     budget_usd: float, spent: Mapping[int, float], first: int, today: int, ahead: Sequence[float]
 ) -> date | None:
     """The day on which a month from ``first`` on uses its budget up: as booked, or else as forecast from today on."""
-    total = 0.0
-    for day in range(first, today + 1):
-        total += spent.get(day, 0.0)
+    booked = [spent.get(day, 0.0) for day in range(first, today + 1)]
+    for day, total in enumerate(accumulate(booked), first):
         if total >= budget_usd:
-            return _date(day)
-    for day, dollars in enumerate(ahead, today):
-        total += dollars
+            return _EPOCH + timedelta(days=day)
+    for day, total in enumerate(accumulate(ahead, initial=sum(booked)), today - 1):
         if total > budget_usd:
-            return _date(day)
+            return _EPOCH + timedelta(days=day)
     return None
 
 
-class DaysLeft(Noun):
-    """Dollars of the rest of today and of each day after it, and an interval of their sum."""
+class DaysLeft(NamedTuple):
+    """Dollars of the rest of today and of each day after it, an interval of their sum, and the full days known."""
 
-    mid: tuple[NonNegativeFloat, ...]
-    interval: tuple[NonNegativeFloat | None, NonNegativeFloat | None]
-    days: NonNegativeInt
+    mid: Sequence[float]
+    interval: tuple[float, float] | tuple[None, None]
+    days: int
 
 
 def _left(spent: Mapping[int, float], began: float, now: float, end: int) -> DaysLeft:
@@ -218,12 +216,14 @@ def _left(spent: Mapping[int, float], began: float, now: float, end: int) -> Day
         # Only the day on which the meter began: it goes on as it did.
         seen_s = max(now - began, 1.0)
         pace = sum(spent.values()) / seen_s * DAY_S
-        return DaysLeft(mid=tuple(pace * parts), interval=(None, None), days=0)
+        return DaysLeft(list(pace * parts), (None, None), 0)
     return forecast(history, first, ahead, parts)
 
 
 def forecast(history: Floats, first: int, ahead: Sequence[int], parts: Floats) -> DaysLeft:
     """Days ``ahead`` (each in ``parts``) from the dollars of full days from ``first`` on; days count from 1970."""
+    from scipy.special import stdtrit  # slow to load: only where it is used
+
     rich = len(history) >= LEAST_FOR_WEEKDAYS
     known = _features(range(first, first + len(history)), first, rich)
     wanted = _features(ahead, first, rich) * parts[:, None]
@@ -232,48 +232,30 @@ def forecast(history: Floats, first: int, ahead: Sequence[int], parts: Floats) -
     mid = np.maximum(wanted @ weights, 0.0)
     free = len(history) - known.shape[1]
     if len(history) < LEAST_FOR_INTERVAL or free < 1:
-        return DaysLeft(mid=tuple(mid), interval=(None, None), days=len(history))
+        return DaysLeft(list(mid), (None, None), len(history))
     missed = history - known @ weights
     noise = float(missed @ missed) / free
     together = wanted.sum(axis=0)
     sure = float(together @ inverse @ together)
-    width = _student(free) * float(np.sqrt(noise * _related(missed) * (float(parts.sum()) + sure)))
+    student = float(stdtrit(free, (1 + COVERED) / 2))
+    width = student * float(np.sqrt(noise * _related(missed) * (float(parts.sum()) + sure)))
     total = float(mid.sum())
-    return DaysLeft(mid=tuple(mid), interval=(max(0.0, total - width), total + width), days=len(history))
+    return DaysLeft(list(mid), (max(0.0, total - width), total + width), len(history))
 
 
 def _features(days: Sequence[int], first: int, rich: bool) -> Floats:
-    """A level; with two weeks a trend and six of the seven weekdays, which the level stands for together."""
-    count = len(days)
-    level = np.ones((count, 1))
+    """A level; with two weeks also a trend and six of the seven weekdays, the seventh being the level itself."""
+    level = np.ones((len(days), 1))
     if not rich:
         return level
-    trend = np.array([[float(day - first)] for day in days])
-    weekdays = np.zeros((count, WEEK - 1))
-    for place, day in enumerate(days):
-        if day % WEEK:
-            weekdays[place, day % WEEK - 1] = 1.0
-    return np.hstack([level, trend, weekdays])
+    numbers = np.array(days)[:, None]
+    return np.hstack([level, numbers - float(first), numbers % WEEK == np.arange(1, WEEK)])
 
 
 def _related(missed: Floats) -> float:
-    """How much wider the mean of many days is known than of independent ones."""
+    """The variance of a sum of such days ÷ that of independent days."""
     if len(missed) < LEAST_FOR_WEEKDAYS or not missed.any():
         return 1.0
     related = float(missed[1:] @ missed[:-1]) / float(missed @ missed)
     related = min(max(related, 0.0), _MOST_RELATED)
     return (1 + related) / (1 - related)
-
-
-def _student(free: int) -> float:
-    from scipy.special import stdtrit  # Slow to load: only where it is used.
-
-    return float(stdtrit(free, (1 + COVERED) / 2))
-
-
-def _day(day: date) -> int:
-    return (day - date(1970, 1, 1)).days
-
-
-def _date(day: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=day)

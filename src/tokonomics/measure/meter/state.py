@@ -183,13 +183,12 @@ class Statement(Noun):
 
 
 class MonthEnd(Noun):
-    """What a month comes to: the middle, and an interval that covers 80 %; None where too little is known."""
+    """A month's forecast total: the middle, and an interval that covers 80 %; None where too little is known."""
 
     mid: NonNegativeFloat
     low: NonNegativeFloat | None
     high: NonNegativeFloat | None
-    days_known: NonNegativeInt
-    """Full days that it is forecast from."""
+    days_known: NonNegativeInt  # full days that it is forecast from
 
 
 class BudgetState(Noun):
@@ -200,8 +199,7 @@ class BudgetState(Noun):
     budget_usd: PositiveFloat
     spent_usd: NonNegativeFloat
     month_end: MonthEnd
-    spent_up_on: date | None
-    """The day on which the budget was spent, or on which the middle passes it; None: not in this month."""
+    spent_up_on: date | None  # when it was spent, or when the middle passes it; None: not in this month
 
     @property
     def is_missed(self) -> bool:
@@ -210,20 +208,20 @@ class BudgetState(Noun):
     @property
     def said(self) -> str:
         """A line for people."""
-        ends, budget = self.month_end, usd(self.budget_usd)
-        until = f"{usd(ends.mid)} by the end of {self.month}"
-        if ends.low is not None and ends.high is not None and usd(ends.low) != usd(ends.high):
-            until += f" ({usd(ends.low)} to {usd(ends.high)})"
-        so_far = f"{usd(self.spent_usd)} spent so far, {until}"
+        ends = self.month_end
+        low, high = (self.budget_usd if bound is None else bound for bound in (ends.low, ends.high))
         if not self.spent_usd and not ends.mid:
-            return f"{self.budget}: nothing is booked to it, of its budget of {budget}; is it spelt so?"
-        if self.spent_usd >= self.budget_usd:
-            return f"{self.budget}: the budget of {budget} is spent: {so_far}"
-        if self.spent_up_on is not None:
-            sure = "will" if ends.low is not None and ends.low > self.budget_usd else "will probably"
-            return f"{self.budget}: the budget of {budget} {sure} be exceeded on {self.spent_up_on}: {so_far}"
-        risk = ends.high is not None and ends.high > self.budget_usd
-        return f"{self.budget}: the budget of {budget} holds{', but not surely' if risk else ''}: {so_far}"
+            fate = "has nothing booked to it (check its spelling)"
+        elif self.spent_usd >= self.budget_usd:
+            fate = "is spent"
+        elif self.spent_up_on is not None:
+            fate = f"will {'' if low > self.budget_usd else 'probably '}be exceeded on {self.spent_up_on}"
+        else:
+            fate = "holds, but not surely" if high > self.budget_usd else "holds"
+        bounds = [usd(bound) for bound in (ends.low, ends.high) if bound is not None]
+        between = f" ({' to '.join(bounds)})" if len(set(bounds)) == 2 else ""
+        so_far = f"{usd(self.spent_usd)} spent so far, {usd(ends.mid)} by the end of {self.month}{between}"
+        return f"{self.budget}: the budget of {usd(self.budget_usd)} {fate}: {so_far}"
 
 
 class MeterState(Noun):

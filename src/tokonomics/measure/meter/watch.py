@@ -1,11 +1,11 @@
 """One server over time: readings that come or are missed, turned into spans that follow each other without overlap.
 
-The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees; when it is set
-forward they skip, when it is set back they follow it, which is said: two spans may then carry the same dates.
+The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees. When it is set
+forward they skip; when it is set back they follow it, which is said: two spans may then carry the same dates.
 
 Frontends pass requests on to engines, and both count the same tokens: where both are metered, the engines count. A
-frontend is left out for the models that an engine reports, and for no others: an engine elsewhere in the fleet says
-nothing of it. Case does not tell names apart: clients may write a model's name in any.
+frontend is left out for the models that a metered engine reports, and for no others. Names are compared without case:
+clients may write a model's name in any.
 """
 
 from collections import deque
@@ -17,26 +17,27 @@ from tokonomics.measure.meter.ledger import Mark
 from tokonomics.measure.meter.readings import Missed, Reading
 from tokonomics.measure.meter.spans import (
     PaidTime,
+    ReadingChange,
     Stretch,
     WatchedSpan,
-    carried,
-    dips,
+    change_between,
     empty_spans,
-    is_another,
     is_stranger,
     spans_between,
 )
 from tokonomics.units import seconds
 
-CLOCK_SLACK_S = 2.0  # by which labels and the wall clock may differ before labels skip: clocks are slewed all the time
+CLOCK_SLACK_S = 2.0  # by which spans and the wall clock may differ before spans skip: clocks are slewed all the time
 LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
-LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so that nobody scrapes less often
+LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so nobody scrapes less often
 MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
 STARTED_AGAIN = "started again: what it counted between its last reading and its end is not known"
 STRANGERS_BELIEVED = 3  # readings in a row of one other process, after which it is the server, from the first of them
 
 
 class Watch:
+    """A server's last readings, and up to when its time is in the book."""
+
     def __init__(
         self,
         target: str,
@@ -51,8 +52,8 @@ class Watch:
         self._booked_usd_per_hour = mark.usd_per_hour if mark else usd_per_hour
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
-        self.booked_until = float("-inf")  # what the ledger has of a server that disappeared and came back
-        self.named: Reading | None = None  # the reading that told the model of a server whose model was not known
+        self.booked_until = float("-inf")  # how far the ledger has a server that disappeared and came back
+        self.named: Reading | None = None  # the first reading that told the model of a server without one
         self.misses = 0
         self.up = False
         self.said: str | None = None
@@ -64,14 +65,14 @@ class Watch:
     def take_readings(
         self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
     ) -> list[PaidTime]:
-        """Spans up to readings that came. ``born``: when the server began, where that was watched for."""
-        readings = self._named(readings)
+        """Spans up to readings that came. ``born`` is when the server began, where it is known to be new."""
+        readings = self._name_model(readings)
         self._refuse_strangers(readings)
-        spans: list[PaidTime] = []
-        anew = self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S
-        if anew:
+        said = None
+        if self.until is not None and self._steady is None and wall - self.until > MOST_AWAY_S:
             self.readings, self.until = {}, None
-        self._meet(readings)
+            said = "the last meter ended more than a month ago: counting starts anew"
+        self._take_first_counts(readings)
         if self.until is None and born is not None:
             born = min(born, wall)  # its clock may be ahead of ours
             self.until, self._steady = born, steady - (wall - born)
@@ -80,29 +81,29 @@ class Watch:
             self.until, self._steady, self._missing = wall, steady, True
         if self.up and readings:
             self._intervals.append(readings[0].at - self.last_at)
-        said = "the last meter ended more than a month ago: counting starts anew" if anew else None
+        spans: list[PaidTime] = []
         if self.until is not None:
             stretch = self._stretch(self.until, wall, steady)
-            said = "; ".join(filter(None, [said, *self._oddities(readings, self.until - stretch.start)])) or None
-            spans = spans_between(self.readings, readings, stretch)
+            changes = [change_between(self.readings.get(reading.model), reading) for reading in readings]
+            said = "; ".join(filter(None, [said, *self._oddities(changes, self.until - stretch.start)])) or None
+            spans = spans_between(changes, stretch)
             self.until = stretch.start + stretch.seconds
-            self.readings |= {reading.model: carried(self.readings.get(reading.model), reading) for reading in readings}
+            self.readings |= {change.now.model: change.carried for change in changes}
         else:
             self.until = wall
             self.readings = {reading.model: reading for reading in readings}
-        self._steady = self._later(steady)
-        self._missing, self.up, self.said = False, True, said
+        self._pass_time(steady, missing=False)
+        self.up, self.said = True, said
         return spans
 
-    def _oddities(self, readings: Sequence[Reading], back_s: float) -> Iterator[str | None]:
-        """What to say of readings that came: of time and tokens that are not as they seem, or not known."""
+    def _oddities(self, changes: Sequence[ReadingChange], back_s: float) -> Iterator[str | None]:
+        """Notes about time and tokens that are not as they seem, or not known."""
         if back_s > 0:
             yield f"the clock was set back by {seconds(back_s)}"
-        known = [(self.readings[new.model], new) for new in readings if new.model in self.readings]
-        yield next(filter(None, (dips(before, new) for before, new in known)), None)
+        yield next((change.fell for change in changes if change.fell), None)
         models = {reading.model for reading in self.current if reading.engine}
-        swapped = bool(models) and models.isdisjoint(new.model for new in readings)
-        if swapped or any(is_another(before, new) for before, new in known if before.engine):
+        swapped = bool(models) and models.isdisjoint(change.now.model for change in changes)
+        if swapped or any(change.is_another for change in changes if change.before and change.before.engine):
             yield STARTED_AGAIN
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[PaidTime]:
@@ -119,27 +120,28 @@ class Watch:
         if stretch.watched is WatchedSpan.seen:
             stretch = stretch._replace(watched=WatchedSpan.gap)
         spans = empty_spans(self.current, stretch)
-        self.until, self._steady, self._missing = stretch.start + stretch.seconds, self._later(steady), True
+        self.until = stretch.start + stretch.seconds
+        self._pass_time(steady, missing=True)
         return spans
 
-    def _later(self, steady: float) -> float:
-        """A scrape that reaches us after its time was taken for a gap must not have that time paid again."""
-        return steady if self._steady is None else max(self._steady, steady)
+    def _pass_time(self, steady: float, missing: bool) -> None:
+        """Never back: a scrape that comes after its time was booked as a gap must not have that time paid again."""
+        self._steady, self._missing = steady if self._steady is None else max(self._steady, steady), missing
 
     @property
     def current(self) -> list[Reading]:
-        """Of the models on its newest page. The counters of others are kept; their time is not theirs any more."""
+        """The models on its newest page. The counters of others are kept, but the server's time is not theirs."""
         newest = max((reading.at for reading in self.readings.values()), default=None)
         return [reading for reading in self.readings.values() if reading.at == newest]
 
     @property
     def last_at(self) -> float:
-        """When the newest of its readings was made that is in the book."""
+        """When the newest of its readings in the book was made."""
         return max((reading.at for reading in self.readings.values() if reading.engine), default=self.booked_until)
 
     @property
     def patience_s(self) -> float:
-        """How long between two readings is still watching: also a Prometheus that scrapes every few minutes watches."""
+        """How long between two readings still counts as watched: a Prometheus may scrape every few minutes."""
         usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
@@ -154,8 +156,8 @@ class Watch:
         watched = WatchedSpan.seen if seconds <= self.patience_s else self._after_patience
         return Stretch(WatchedSpan.gap if self._missing else watched, start, seconds, self.usd_per_hour)
 
-    def _named(self, readings: Sequence[Reading]) -> Sequence[Reading]:
-        """A server that names its model on another page may fail to: its counters are still the same ones."""
+    def _name_model(self, readings: Sequence[Reading]) -> Sequence[Reading]:
+        """Keep the model of a server that names it on another page, which may fail: its counters are the same ones."""
         if len(readings) != 1 or len(self.current) != 1:
             return readings
         (now,), (known,) = readings, self.current
@@ -166,8 +168,8 @@ class Watch:
             self.readings, self.named = others | {now.model: replace(known, model=now.model)}, now
         return readings
 
-    def _meet(self, readings: Sequence[Reading]) -> None:
-        """The first reading of a server that did not answer before: its counts are ours if it began meanwhile."""
+    def _take_first_counts(self, readings: Sequence[Reading]) -> None:
+        """Count all of a server that did not answer before if it began meanwhile, else only what comes from now on."""
         unread = self.readings.get("")
         if unread is None or unread.engine:
             return
@@ -176,69 +178,54 @@ class Watch:
         self.readings, self.named = {} if ours else {reading.model: reading for reading in readings}, readings[0]
 
     def _refuse_strangers(self, readings: Sequence[Reading]) -> None:
-        before: Mapping[str, Reading] = self.readings
-        strange = [new for new in readings if new.model in before and is_stranger(before[new.model], new)]
-        if not strange:
+        known = self.readings
+        if not any(new.model in known and is_stranger(known[new.model], new) for new in readings):
             self._strangers = []
             return
         if self._strangers and self._strangers[0][0].started != readings[0].started:
             self._strangers = []
         self._strangers.append(readings)
         if len(self._strangers) < STRANGERS_BELIEVED:
-            raise Missed(
-                "another process answers at this address, beside the one before: a load balancer?",
-                fix="Give the address of each server, so that its counters can be told apart.",
-            )
+            raise Missed("another process answers at this address, beside the one before: a load balancer?")
         # What it did before we first read it is not known to be ours.
         self.readings |= {stranger.model: stranger for stranger in self._strangers[0]}
         self._strangers = []
 
 
 class Frontends:
-    """What engines serve, and which frontends were left out or counted for it."""
+    """The models that engines serve, and the frontends that were left out for them."""
 
     def __init__(self) -> None:
         self._served: set[str] = set()
         self._left_out: set[tuple[str, str]] = set()
-        self._counted: set[tuple[str, str]] = set()
 
     def learn(self, readings: Iterable[Reading]) -> None:
         """Remember what engines serve: also while one is away, its frontend has counted the same tokens."""
-        self._served |= {_key(reading) for reading in readings if reading.engine and not _is_frontend(reading)}
+        self._served |= _models_of_engines(readings)
 
     def without(self, readings: Sequence[Reading], watched: Iterable[Reading] = ()) -> list[Reading]:
-        """Readings but those of frontends for models that engines report, among them those ``watched`` before."""
-        if not any(map(_is_frontend, readings)):
+        """Leave out frontends for models that engines report, now or when they were ``watched`` before."""
+        if not any(reading.engine in FRONTENDS for reading in readings):
             return list(readings)
-        served = self._served | {_key(reading) for reading in watched if reading.engine and not _is_frontend(reading)}
-        twice = [_is_frontend(reading) and _key(reading) in served for reading in readings]
-        for reading, again in zip(readings, twice, strict=True):
-            if _is_frontend(reading):
-                (self._left_out if again else self._counted).add((reading.target, reading.model))
-        return [reading for reading, again in zip(readings, twice, strict=True) if not again]
+        served = self._served | _models_of_engines(watched)
+
+        def is_counted_twice(reading: Reading) -> bool:
+            return reading.engine in FRONTENDS and reading.model.casefold() in served
+
+        self._left_out |= {(reading.target, reading.model) for reading in readings if is_counted_twice(reading)}
+        return [reading for reading in readings if not is_counted_twice(reading)]
 
     def forget_notes(self) -> None:
-        """Begin a new round: what is said is of the last one."""
-        self._left_out, self._counted = set(), set()
+        """Begin a new round: notes are about the last one."""
+        self._left_out = set()
 
     @property
     def notes(self) -> list[str]:
-        """Which frontends were left out for which models; and which count beside engines of other models."""
-        notes = [
+        return [
             f"{target}: left out for {model or 'its unnamed model'}, whose engines are metered and count the same"
             for target, model in sorted(self._left_out)
         ]
-        if self._served:
-            notes += [
-                f"{target}: counted for {model or 'its unnamed model'}, of which no engine is metered here"
-                for target, model in sorted(self._counted)
-            ]
-        return notes
 
 
-def _is_frontend(reading: Reading) -> bool:
-    return reading.engine in FRONTENDS
-
-
-def _key(reading: Reading) -> str:
-    return reading.model.casefold()
+def _models_of_engines(readings: Iterable[Reading]) -> set[str]:
+    return {reading.model.casefold() for reading in readings if reading.engine and reading.engine not in FRONTENDS}
