@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate, count, islice
+from itertools import accumulate, count, cycle, islice
 from time import perf_counter, process_time
 
 import numpy as np
@@ -23,15 +23,18 @@ from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, LoopTurns, Reply, run_in_turns
-from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
-from tokonomics.measure.bench.sessions import (
-    BenchPrompts,
-    SessionRunner,
-    jobs_of,
-    scale_from,
-    sessions_when_due,
-    users_in_sessions,
+from tokonomics.measure.bench.loads import (
+    Budget,
+    LoadWindow,
+    Show,
+    Stopping,
+    closed_loop,
+    one_request,
+    open_loop,
+    point_of,
+    shown,
 )
+from tokonomics.measure.bench.sessions import BenchPrompts, SessionRunner, jobs_of, scale_from, sessions_when_due
 from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, holds, jobs_from_records
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -265,18 +268,19 @@ class _Bench:
         asked = self.asked
         window, stopping = self._window(), Stopping(asked.budget, users)
         lengths, runner = self._lengths(), None
+        work = one_request(self.client, lambda: self.prompts.request(*next(lengths)))
+        if asked.sessions:
+            talks = runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
+            jobs = cycle(jobs_of(self._talks(asked.sessions, 1.0)))
+            work = lambda heard: talks.run(next(jobs), heard, perf_counter())  # noqa: E731
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
-            if asked.sessions:
-                runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
-                jobs = jobs_of(self._talks(asked.sessions, 1.0))
-                await users_in_sessions(runner, users, jobs, stopping, self._spent, window)
-            else:
-                ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
-                await closed_loop(self.client, users, ask, stopping, self._spent, window)
+            # Users who pause between turns are not waited for.
+            at_once = runner is not None
+            await closed_loop(self.client, users, work, stopping, self._spent, window, at_once=at_once)
         return self._finished(window, stopping, runner, concurrency=users)
 
     async def _due_jobs(self, rate: float | None) -> LoadPoint | None:
-        """Jobs that start at their times: those of the trace, or so many that their turns come to ``rate`` a second."""
+        """Jobs that start at their times: those of the trace, or as many as make ``rate`` turns a second."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         trace = asked.trace
