@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Callable
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -94,26 +95,39 @@ def made(rows: list[Measurement], **options: Any) -> Calibrated:
     return calibrate(Evidence(rows=rows), made=date(2026, 11, 15), command="test", name="mine", **options)
 
 
-def test_a_server_a_third_slower_on_the_gpu_is_found_within_3_percent() -> None:
-    found = made_of_a_third_slower().groups[0].correction
-    assert found
-    assert found.decode == pytest.approx(1.3, rel=0.03)
-    assert (found.step_s or 0) < 0.5e-3
+explore = pytest.mark.explore
 
 
-@pytest.mark.explore
-def test_a_host_of_tens_of_milliseconds_is_found_within_3_percent() -> None:
-    found = made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)).groups[0].correction
-    assert found
-    assert found.step_s == pytest.approx(0.03, rel=0.03)
-    assert found.sequence_s == pytest.approx(0.3e-3, rel=0.1)
-
-
-@pytest.mark.explore
-def test_slow_prompts_are_found_within_10_percent() -> None:
-    found = made(server(prefill=1.6, noise=0.01)).groups[0].correction
-    assert found
-    assert found.prefill == pytest.approx(1.6, rel=0.1)
+@pytest.mark.parametrize(
+    ("calibrated", "true"),
+    [
+        (made_of_a_third_slower, {"decode": (1.3, 0.03)}),
+        # Requests outside any step take twice as long: only first tokens wait for it.
+        (lambda: made(alone(request=2.0, noise=0.01)), {"request": (2.0, 0.1)}),
+        pytest.param(
+            lambda: made(alone(decode=1.2, request=2.0, noise=0.01)),
+            {"decode": (1.2, 0.03), "request": (2.0, 0.1)},
+            marks=explore,
+        ),
+        pytest.param(
+            lambda: made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)),
+            {"step_s": (0.03, 0.03), "sequence_s": (0.3e-3, 0.1)},
+            marks=explore,
+        ),
+        pytest.param(lambda: made(server(prefill=1.6, noise=0.01)), {"prefill": (1.6, 0.1)}, marks=explore),
+    ],
+    ids=["slow GPU", "slow front end", "both", "slow host", "slow prompts"],
+)
+def test_what_a_server_does_differently_is_found_and_nothing_else_is_blamed(
+    calibrated: Callable[[], Calibrated], true: dict[str, tuple[float, float]]
+) -> None:
+    group = calibrated().groups[0]
+    assert group.correction
+    assert numbers(group.correction) == true.keys()
+    for name, (value, within) in true.items():
+        assert getattr(group.correction, name) == pytest.approx(value, rel=within)
+    after = {figure.figure: figure.after for figure in group.held_out}
+    assert max(after["tpot"], after["throughput"]) < 0.04, "only the noise is left"
 
 
 def test_a_server_as_predicted_is_left_as_predicted() -> None:
@@ -121,23 +135,6 @@ def test_a_server_as_predicted_is_left_as_predicted() -> None:
     result = made(server(EIGHT_LOADS, noise=0.01))
     assert result.profile.corrections == ()
     assert result.groups[0].refused
-
-
-def test_a_slow_front_end_is_found_and_nothing_else_is_blamed() -> None:
-    """Requests outside any step take twice as long: only first tokens wait for it."""
-    found = made(alone(request=2.0, noise=0.01)).groups[0].correction
-    assert found
-    assert found.request == pytest.approx(2.0, rel=0.1)
-    assert numbers(found) == {"request"}
-
-
-@pytest.mark.explore
-def test_two_causes_are_told_apart() -> None:
-    found = made(alone(decode=1.2, request=2.0, noise=0.01)).groups[0].correction
-    assert found
-    assert found.decode == pytest.approx(1.2, rel=0.03)
-    assert found.request == pytest.approx(2.0, rel=0.1)
-    assert numbers(found) == {"decode", "request"}
 
 
 def test_what_is_saved_is_what_was_judged() -> None:
@@ -178,15 +175,6 @@ def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> Non
     assert {kind: spread.n for kind, spread in found.correction.spreads.items()} == dict.fromkeys(
         ("tpot", "ttft", "throughput"), found.judged
     )
-
-
-@pytest.mark.explore
-def test_held_out_errors_fall_to_the_noise() -> None:
-    result = made(server(decode=1.3, step_s=0.004, noise=0.02)).groups[0]
-    by_name = {each.figure: each for each in result.held_out}
-    assert by_name["tpot"].before > 0.25
-    assert by_name["tpot"].after < 0.04
-    assert by_name["throughput"].after < 0.04
 
 
 def test_loads_that_judge_teach_nothing() -> None:

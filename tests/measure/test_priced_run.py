@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -318,6 +319,6 @@ def test_prompts_take_the_share_of_the_gpu_that_a_simulation_finds() -> None:
 
 
 @pytest.mark.parametrize("given", [{"gpus": 10**6}, {"gpus": 2000, "pp": 2000}, {"gpus": 3, "tp": 2}])
-def test_a_machine_that_nobody_has_is_refused(given: dict[str, int]) -> None:
+def test_a_machine_that_nobody_has_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         machine_of(Stated(), GivenMachine(gpu="H100", **given))

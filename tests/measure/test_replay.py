@@ -18,6 +18,15 @@ from tokonomics.serving.step_table import step_s
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
 SAMPLE = engine_runs.sample()
+SMALL = engine_runs.engine_log(
+    {
+        "closed-4": [(0.0, 256, 30)] * 4,
+        "closed-32": [(0.0, 200, 30)] * 32,
+        "poisson-16": engine_runs.spread(40, 1 / 8, 1),
+        "poisson-24": engine_runs.spread(40, 1 / 12, 2),
+    }
+)
+"""The same engine for an instant: enough to fit on, too little to find its step times."""
 
 
 def read(content: dict[str, Any], folder: Path, name: str = "log.json") -> EngineLog:
@@ -73,7 +82,7 @@ def test_answers_that_never_came_are_left_out_on_both_sides(tmp_path: Path) -> N
 
 
 def test_without_the_usual_runs_each_is_predicted_from_the_others(tmp_path: Path) -> None:
-    log = copy.deepcopy(SAMPLE)
+    log = copy.deepcopy(SMALL)
     log["runs"]["bursts"] = log["runs"].pop("poisson-16")
     result = replay(read(log, tmp_path), "here")
     assert {run.run for run in result.runs} == set(log["runs"])
@@ -81,52 +90,52 @@ def test_without_the_usual_runs_each_is_predicted_from_the_others(tmp_path: Path
 
 
 def test_runs_without_steps_are_predicted_from_another_log(tmp_path: Path) -> None:
-    bare = copy.deepcopy(SAMPLE)
-    bare["runs"] = {"poisson-24": {"requests": SAMPLE["runs"]["poisson-24"]["requests"]}}
-    log, source = read(bare, tmp_path), read(SAMPLE, tmp_path, "steps.json")
+    bare = copy.deepcopy(SMALL)
+    bare["runs"] = {"poisson-24": {"requests": SMALL["runs"]["poisson-24"]["requests"]}}
+    log, source = read(bare, tmp_path), read(SMALL, tmp_path, "steps.json")
     assert replay(log, "here", source=source, of="there").runs == replay(source, "there").runs
     with pytest.raises(BadInput):
         replay(log, "here")
 
 
 def test_no_run_is_predicted_from_its_own_steps_though_both_logs_hold_it(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
-    renamed = copy.deepcopy(SAMPLE)
-    renamed["runs"] = {f"again-{name}": run for name, run in SAMPLE["runs"].items()}
-    without_steps = copy.deepcopy(SAMPLE)
-    without_steps["runs"] = {name: {"requests": run["requests"]} for name, run in SAMPLE["runs"].items()}
+    log = read(SMALL, tmp_path)
+    renamed = copy.deepcopy(SMALL)
+    renamed["runs"] = {f"again-{name}": run for name, run in SMALL["runs"].items()}
+    without_steps = copy.deepcopy(SMALL)
+    without_steps["runs"] = {name: {"requests": run["requests"]} for name, run in SMALL["runs"].items()}
     for other in (log, read(renamed, tmp_path), read(without_steps, tmp_path)):
         runs = replay(other, "here", ["*"], source=log, of="there").runs
         assert [run.run for run in runs] == list(other.runs)
         for run in runs:
             own = run.run.removeprefix("again-")
-            assert run.fitted_on == tuple(name for name in SAMPLE["runs"] if name != own)
+            assert run.fitted_on == tuple(name for name in SMALL["runs"] if name != own)
     usual = replay(log, "here", source=log, of="there").runs
     assert [len(run.fitted_on) for run in usual] == [2, 2, 2, 3], "three are fitted on, one is not"
 
 
 def test_a_run_with_nothing_but_its_own_steps_is_refused(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
+    log = read(SMALL, tmp_path)
     with pytest.raises(BadInput) as caught:
         replay(log, "here", ["poisson-16"], source=log, of="there")
     assert caught.value.where == "here: run poisson-16"
 
 
 def test_the_same_load_measured_again_is_another_run(tmp_path: Path) -> None:
-    again = copy.deepcopy(SAMPLE)
+    again = copy.deepcopy(SMALL)
     for run in again["runs"].values():
         for step in run["steps"]:
             step[1] *= 1.001
         for request in run["requests"]:
             request[4] += 0.001
-    runs = replay(read(again, tmp_path), "here", ["*"], source=read(SAMPLE, tmp_path, "steps.json"), of="there").runs
-    assert all(run.fitted_on == tuple(SAMPLE["runs"]) for run in runs)
+    runs = replay(read(again, tmp_path), "here", ["*"], source=read(SMALL, tmp_path, "steps.json"), of="there").runs
+    assert all(run.fitted_on == tuple(SMALL["runs"]) for run in runs)
 
 
 def test_the_runs_to_fit_on_can_be_named(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
+    log = read(SMALL, tmp_path)
     result = replay(log, "here", ["poisson-*"])
-    assert [run.run for run in result.runs] == ["closed-8", "closed-64"]
+    assert [run.run for run in result.runs] == ["closed-4", "closed-32"]
     with pytest.raises(UnknownName):
         replay(log, "here", ["poison-16"])
     with pytest.raises(BadInput):
@@ -134,19 +143,19 @@ def test_the_runs_to_fit_on_can_be_named(tmp_path: Path) -> None:
 
 
 def test_the_command_replays_a_log(tmp_path: Path) -> None:
-    read(SAMPLE, tmp_path)
+    read(SMALL, tmp_path)
     done = CliRunner().invoke(
-        app, ["validate", str(tmp_path / "log.json"), "--fit-on", "closed-64, poisson-16", "--json"]
+        app, ["validate", str(tmp_path / "log.json"), "--fit-on", "closed-32, poisson-16", "--json"]
     )
     *_, run = json.loads(done.stdout)["runs"]
-    assert (run["run"], run["fitted_on"]) == ("poisson-24", ["closed-64", "poisson-16"])
+    assert (run["run"], run["fitted_on"]) == ("poisson-24", ["closed-32", "poisson-16"])
     pair = run["figures"]["output_tok_s"]
     assert pair["error"] == pytest.approx(pair["predicted"] / pair["measured"] - 1)
 
 
 @pytest.mark.parametrize(("log", "flags"), [(True, ["--split", "dev"]), (False, ["--fit-on", "closed-*"])])
 def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, log: bool, flags: list[str]) -> None:
-    read(SAMPLE, tmp_path)
+    read(SMALL, tmp_path)
     path = tmp_path / "log.json" if log else REAL.parent / "h200_steps.json"
     assert isinstance(CliRunner().invoke(app, ["validate", str(path), *flags]).exception, TokonomicsError)
 

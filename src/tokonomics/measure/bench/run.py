@@ -211,12 +211,10 @@ class _Bench:
     async def _points(self) -> AsyncIterator[LoadPoint | None]:
         """Each load's figures; None where a load gave none."""
         asked = self.asked
-        if asked.trace is not None:
-            yield await self._open(asked.trace, None) if asked.trace.turns is None else await self._due_jobs(None)
-        open_loads = [
-            partial(self._due_jobs, rate) if asked.sessions else partial(self._open, None, rate) for rate in asked.rates
-        ]
-        for load in (*open_loads, *(partial(self._closed, users) for users in asked.users)):
+        open_load = self._due_jobs if self._in_sessions else self._open
+        rates: Sequence[float | None] = [None] if asked.trace is not None else asked.rates
+        loads = [partial(open_load, rate) for rate in rates]
+        for load in (*loads, *(partial(self._closed, users) for users in asked.users)):
             yield await load()
             if self._budget_is_spent():
                 return
@@ -305,15 +303,16 @@ class _Bench:
             sessions=replace(sessions, limit=limit),
         )
 
-    async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
+    async def _open(self, rate: float | None) -> LoadPoint | None:
+        """Requests that are due at their times: those of the trace, or at random at a rate."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         for lengths in islice(self._lengths(), _WARM_UP):
             body = self.prompts.request(*lengths)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
         async with shown(self.show, load, window, stopping, asked.usd_per_hour):
-            await open_loop(self.client, self._due(trace, rate), stopping, self._spent, window)
-        if trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
+            await open_loop(self.client, self._due(rate), stopping, self._spent, window)
+        if asked.trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
             since = last - (window.opened_s or 0.0)
             rate = len(window.replies) / since if since > 0 else None
         point = self._finished(window, stopping, rate=rate)
@@ -323,9 +322,9 @@ class _Bench:
         note = f"{answered}; beyond what it holds, waiting grows with time"
         return point.model_copy(update={"notes": (*point.notes, note)})
 
-    def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, Asked]]:
+    def _due(self, rate: float | None) -> Iterator[tuple[float, Asked]]:
         """When each request is due since the start, and what it is."""
-        if trace is not None:
+        if (trace := self.asked.trace) is not None:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
             # A request whose log has no answer still asks for one token: servers refuse none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
