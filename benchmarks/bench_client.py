@@ -29,7 +29,7 @@ from typing import Any
 
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.client import Client, LoopTurns, run_in_turns
-from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, point_of
+from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, one_request, point_of
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.bench.sessions import BenchPrompts
 
@@ -104,7 +104,8 @@ async def measure(port: int, tokens: int, apart: bool, turns: LoopTurns) -> dict
     window = LoadWindow(perf_counter())
     async with Client(where, 60, 0, turns) as client:
         cpu_s = process_time()
-        await closed_loop(client, users, lambda: prompts.of_words(PROMPT_WORDS, tokens), stopping, lambda: 0.0, window)
+        work = one_request(client, lambda: prompts.of_words(PROMPT_WORDS, tokens))
+        await closed_loop(client, users, work, stopping, lambda: 0.0, window)
         cpu_s = process_time() - cpu_s
     point = point_of(window, concurrency=users)
     assert point is not None

@@ -51,13 +51,8 @@ class Loopback:
             if pause_s:
                 await asyncio.sleep(pause_s)
             await response.write(chunk(content="x"))
-        self.sent["input"] += counted
-        self.sent["output"] += wanted
-        self.sent["requests"] += 1
-        usage = {"prompt_tokens": counted, "completion_tokens": wanted, "prompt_tokens_details": {"cached_tokens": 5}}
-        await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
+        self.sent.update({"input": counted, "output": wanted, "requests": 1})
+        return await self._end(response, counted, wanted, cached=5)
 
     async def _talks(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """A word is a token of any message; found in the cache is the longest conversation that this one goes on."""
@@ -71,12 +66,8 @@ class Loopback:
         response = await self._start(request)
         await response.write(b"".join(chunk(content=f"{word} ") for word in answer.split()[:-1]))
         await response.write(chunk(content=answer.split()[-1]))
-        details = {"prompt_tokens_details": {"cached_tokens": cached}}
-        usage = {"prompt_tokens": counted, "completion_tokens": wanted, **details}
         self.sent.update({"input": counted, "output": wanted, "requests": 1, "cached": cached})
-        await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
+        return await self._end(response, counted, wanted, cached)
 
     async def _leaves(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Hangs up after the answer without having said so."""
@@ -89,9 +80,9 @@ class Loopback:
         return await self._good(request, body, pause_s=0.005)
 
     async def _late(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        """Answers each after a second, however many wait."""
+        """Answers each after 0.4 s, however many wait."""
         if len(self.came_s) > 3:  # the client learns its counts from the first few
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.4)
         return await self._good(request, body)
 
     async def _stalls(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -120,24 +111,11 @@ class Loopback:
             await asyncio.sleep(0.02)
             return await self._good(request, body)
 
-    async def _boasts(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        """Counts a thousand times as many tokens as the answer was allowed to have."""
-        response = await self._start(request)
-        usage = {"prompt_tokens": 50, "completion_tokens": 1000 * int(body["max_tokens"])}
-        await response.write(chunk(content="x") + chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
-        return response
-
     async def _cut(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = await self._start(request)
         await response.write(chunk(content="x") * 3)
         assert request.transport is not None
         request.transport.close()
-        return response
-
-    async def _stops(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        """A whole body, but half an answer."""
-        response = await self._start(request)
-        await response.write(chunk(content="x") * 3)
         return response
 
     async def _fails(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -154,11 +132,6 @@ class Loopback:
             return web.Response(status=503, text="try again")
         return await self._good(request, body)
 
-    async def _garbage(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = await self._start(request)
-        await response.write(b"data: {]\n\n")
-        return response
-
     async def _html(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         return web.Response(text="<h1>Welcome to nginx!</h1>", content_type="text/html")
 
@@ -167,15 +140,13 @@ class Loopback:
         while True:
             await response.write(b"x" * 100_000)
 
-    async def _uncounted(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _odd(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        """Sends what is listed for its behaviour, whatever was asked."""
         response = await self._start(request)
-        await response.write(chunk(content="x") + chunk(finish="stop") + b"data: [DONE]\n\n")
+        await response.write(ODD_BODIES[request.match_info["behaviour"]])
         return response
 
-    async def _says(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = await self._start(request)
-        await response.write(b'data: {"error": {"message": "engine is dead"}}\n\n')
-        return response
+    _boasts = _stops = _garbage = _uncounted = _says = _odd
 
     async def _locked(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """As some servers do, it repeats the key that it refuses."""
@@ -210,6 +181,13 @@ class Loopback:
         await response.prepare(request)
         return response
 
+    async def _end(self, response: web.StreamResponse, counted: int, wanted: int, cached: int) -> web.StreamResponse:
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        usage = {"prompt_tokens": counted, "completion_tokens": wanted, **details}
+        await response.write(chunk(finish="length") + chunk(usage=usage) + b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
     async def models(self, request: web.Request) -> web.Response:
         names = {"two": ["first", "second"], "html": []}.get(request.match_info["behaviour"], ["tiny"])
         limit = {} if self.max_model_len is None else {"max_model_len": self.max_model_len}
@@ -224,6 +202,16 @@ def chunk(content: str | None = None, finish: str | None = None, usage: dict[str
     return (
         b"data: " + json.dumps(document | ({"usage": usage} if usage else {}), separators=(",", ":")).encode() + b"\n\n"
     )
+
+
+ODD_BODIES = {
+    "boasts": chunk(content="x", finish="length") + chunk(usage={"prompt_tokens": 50, "completion_tokens": 2000}),
+    "stops": chunk(content="x") * 3,
+    "garbage": b"data: {]\n\n",
+    "uncounted": chunk(content="x") + chunk(finish="stop") + b"data: [DONE]\n\n",
+    "says": b'data: {"error": {"message": "engine is dead"}}\n\n',
+}
+"""Bodies of answers that no client can take for a measurement."""
 
 
 @contextmanager

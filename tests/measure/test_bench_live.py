@@ -86,7 +86,6 @@ def test_the_command_measures_saves_and_imports_the_same(
     flags = ("--concurrency=1,4", "--input=100", "--output=16", "--requests=30", "--usd-per-hour=2")
     done = tokonomics("bench", server, *flags, "--save", saved, "--chart", tmp_path / "load.svg")
     assert done.returncode == 0, done.stderr
-    assert "per million tokens" in done.stdout
     assert (tmp_path / "load.svg").read_text().startswith("<svg")
     again = tokonomics("import", saved, "--usd-per-hour=2")
     assert again.stdout == done.stdout

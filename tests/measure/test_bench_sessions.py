@@ -78,6 +78,6 @@ def test_branches_run_together_and_the_next_turn_reads_both(server: Loopback) ->
 
 
 def test_a_long_pause_does_not_outlast_the_time_of_the_load(server: Loopback) -> None:
-    """Two first turns, hours of pauses: the load ends with its time, and says that nothing was measured."""
-    with pytest.raises(BadInput, match="no load gave one answer"):
-        bench(server, users=[2], sessions=Sessions(50, 10_000.0), budget=Budget(seconds=0.3))
+    """Two first turns, hours of pauses: the load ends with its time, and nothing was measured."""
+    with pytest.raises(BadInput):
+        bench(server, users=[2], sessions=Sessions(50, 10_000.0), budget=Budget(requests=100, seconds=0.3))

@@ -39,10 +39,10 @@ def judge(point: LoadPoint, server: dict[str, float], streams: int, said: bool, 
 
 
 def test_fifty_streams_are_read_as_the_server_sends_them() -> None:
-    point, server, said = streamed(50, ttft_s=0.4, tpot_s=0.05, tokens=4)
+    point, server, said = streamed(50, ttft_s=0.2, tpot_s=0.05, tokens=4)
     judge(point, server, 50, said, most_off=0.05)
     assert point.ttft_s is not None
-    assert (point.ttft_s.p50 or 0.0) >= 0.4, "nobody hears a token before it is sent"
+    assert (point.ttft_s.p50 or 0.0) >= 0.2, "nobody hears a token before it is sent"
 
 
 def test_more_streams_than_files_may_be_open_is_refused_before_anything_is_sent(
@@ -51,7 +51,7 @@ def test_more_streams_than_files_may_be_open_is_refused_before_anything_is_sent(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     raised: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
-    with pytest.raises(BadInput, match="5,000 streams at once need as many open files, and this system allows 4,096"):
+    with pytest.raises(BadInput, match="4,096"):
         run_bench(BenchSettings(target("http://127.0.0.1:9"), users=[5000], input="const:20", output="const:4"))
     assert raised == [(4096, 4096)]
 

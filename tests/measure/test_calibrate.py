@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Callable
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure.rows import measurement
 from typer.testing import CliRunner
 
 from tokonomics.catalog.layers import Precision
@@ -17,7 +19,7 @@ from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence
-from tokonomics.measure.measurements import Measurement, Metric, Mode, Statistic
+from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic
 from tokonomics.measure.priced_run import GivenMachine
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import kind_of, value_of
@@ -28,44 +30,31 @@ from tokonomics.physics.memory import step_weight_bytes
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-FEW_USERS = (1, 2, 4, 8, 16, 32)
-TEN_LOADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""As many loads as ``USERS``, in a fifth of the time."""
+FEW_USERS = (1, 2, 4, 8)
+EIGHT_LOADS = (1, 2, 3, 4, 6, 8, 12, 16)
 SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
 PROMPTS = (16, 32, 64, 128, 256, 480, 1024, 2048)
 NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
 
 
 def row(users: int, metric: Metric, value: float = 1.0, **changes: Any) -> Measurement:
-    kept: dict[str, Any] = {
-        "key": f"{users} {metric}",
-        "model": "llama-3.1-8b",
-        "gpu": "H200",
-        "gpus": 1,
-        "tp": 1,
-        "weights": "bf16",
-        "kv": None,
-        "engine": "vllm",
-        "year": 2026,
-        "input_tokens": 1000,
-        "output_tokens": 200,
-        "batch": users,
-        "mode": Mode.fixed_concurrency,
-        "metric": metric,
-        "value": value,
-        "source": "made up",
-    }
-    return Measurement(**kept | changes)
+    return measurement(
+        **{
+            "gpu": "H200",
+            "weights": "bf16",
+            "output_tokens": 100,
+            "batch": users,
+            "metric": metric,
+            "value": value,
+            "run": RunFacts(requests=max(8, 3 * users)),
+        }
+        | changes
+    )
 
 
-def server(
-    users: tuple[int, ...] = USERS,
-    noise: float = 0.0,
-    seed: int = 1,
-    **numbers: float,
-) -> list[Measurement]:
+def server(users: tuple[int, ...] = USERS, noise: float = 0.0, **numbers: float) -> list[Measurement]:
     """What a server would measure that differs from our predictions by known numbers."""
-    return measured([row(user, metric) for user in users for metric in SERVED], noise, seed, **numbers)
+    return measured([row(user, metric) for user in users for metric in SERVED], noise, **numbers)
 
 
 def alone(noise: float = 0.0, **numbers: float) -> list[Measurement]:
@@ -73,11 +62,11 @@ def alone(noise: float = 0.0, **numbers: float) -> list[Measurement]:
     figures = [(metric, Statistic.mean) for metric in SERVED]
     figures += [(metric, statistic) for metric in SERVED[:2] for statistic in (Statistic.p50, Statistic.p99)]
     rows = [row(1, metric, statistic=statistic, input_tokens=n) for n in PROMPTS for metric, statistic in figures]
-    return measured(rows, noise, 1, **numbers)
+    return measured(rows, noise, **numbers)
 
 
-def measured(rows: list[Measurement], noise: float, seed: int, **numbers: float) -> list[Measurement]:
-    chance = np.random.default_rng(seed)
+def measured(rows: list[Measurement], noise: float, **numbers: float) -> list[Measurement]:
+    chance = np.random.default_rng(1)
     true = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **numbers)
     steps = steps_of(rows[0]).corrected(true)
     return [
@@ -94,7 +83,7 @@ def numbers(found: Correction) -> set[str]:
 
 @cache
 def made_of_a_third_slower() -> Calibrated:
-    return made(server(TEN_LOADS, decode=1.3, noise=0.01))
+    return made(server(EIGHT_LOADS, decode=1.3, noise=0.01))
 
 
 @cache
@@ -106,50 +95,46 @@ def made(rows: list[Measurement], **options: Any) -> Calibrated:
     return calibrate(Evidence(rows=rows), made=date(2026, 11, 15), command="test", name="mine", **options)
 
 
-def test_a_server_a_third_slower_on_the_gpu_is_found_within_3_percent() -> None:
-    found = made_of_a_third_slower().groups[0].correction
-    assert found
-    assert found.decode == pytest.approx(1.3, rel=0.03)
-    assert (found.step_s or 0) < 0.5e-3
+explore = pytest.mark.explore
 
 
-@pytest.mark.explore
-def test_a_host_of_tens_of_milliseconds_is_found_within_3_percent() -> None:
-    found = made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)).groups[0].correction
-    assert found
-    assert found.step_s == pytest.approx(0.03, rel=0.03)
-    assert found.sequence_s == pytest.approx(0.3e-3, rel=0.1)
-
-
-@pytest.mark.explore
-def test_slow_prompts_are_found_within_10_percent() -> None:
-    found = made(server(prefill=1.6, noise=0.01)).groups[0].correction
-    assert found
-    assert found.prefill == pytest.approx(1.6, rel=0.1)
+@pytest.mark.parametrize(
+    ("calibrated", "true"),
+    [
+        (made_of_a_third_slower, {"decode": (1.3, 0.03)}),
+        # Requests outside any step take twice as long: only first tokens wait for it.
+        (lambda: made(alone(request=2.0, noise=0.01)), {"request": (2.0, 0.1)}),
+        pytest.param(
+            lambda: made(alone(decode=1.2, request=2.0, noise=0.01)),
+            {"decode": (1.2, 0.03), "request": (2.0, 0.1)},
+            marks=explore,
+        ),
+        pytest.param(
+            lambda: made(server(step_s=0.03, sequence_s=0.3e-3, noise=0.01)),
+            {"step_s": (0.03, 0.03), "sequence_s": (0.3e-3, 0.1)},
+            marks=explore,
+        ),
+        pytest.param(lambda: made(server(prefill=1.6, noise=0.01)), {"prefill": (1.6, 0.1)}, marks=explore),
+    ],
+    ids=["slow GPU", "slow front end", "both", "slow host", "slow prompts"],
+)
+def test_what_a_server_does_differently_is_found_and_nothing_else_is_blamed(
+    calibrated: Callable[[], Calibrated], true: dict[str, tuple[float, float]]
+) -> None:
+    group = calibrated().groups[0]
+    assert group.correction
+    assert numbers(group.correction) == true.keys()
+    for name, (value, within) in true.items():
+        assert getattr(group.correction, name) == pytest.approx(value, rel=within)
+    after = {figure.figure: figure.after for figure in group.held_out}
+    assert max(after["tpot"], after["throughput"]) < 0.04, "only the noise is left"
 
 
 def test_a_server_as_predicted_is_left_as_predicted() -> None:
     """Nothing is learned, so nothing is saved that would narrow the ranges shown."""
-    result = made(server(TEN_LOADS, noise=0.01))
+    result = made(server(EIGHT_LOADS, noise=0.01))
     assert result.profile.corrections == ()
-    assert "predictions stay as they are" in (result.groups[0].refused or "")
-
-
-def test_a_slow_front_end_is_found_and_nothing_else_is_blamed() -> None:
-    """Requests outside any step take twice as long: only first tokens wait for it."""
-    found = made(alone(request=2.0, noise=0.01)).groups[0].correction
-    assert found
-    assert found.request == pytest.approx(2.0, rel=0.1)
-    assert numbers(found) == {"request"}
-
-
-@pytest.mark.explore
-def test_two_causes_are_told_apart() -> None:
-    found = made(alone(decode=1.2, request=2.0, noise=0.01)).groups[0].correction
-    assert found
-    assert found.decode == pytest.approx(1.2, rel=0.03)
-    assert found.request == pytest.approx(2.0, rel=0.1)
-    assert numbers(found) == {"decode", "request"}
+    assert result.groups[0].refused
 
 
 def test_what_is_saved_is_what_was_judged() -> None:
@@ -178,7 +163,7 @@ def test_a_term_that_pays_on_the_taught_loads_alone_is_not_kept() -> None:
     assert found.correction
     assert numbers(found.correction) == {"decode"}
     assert found.correction.decode == pytest.approx(1.3, rel=0.03)
-    assert any("made held-out loads worse (ttft" in each for each in found.dropped)
+    assert found.dropped
     assert not any(each.worse for each in found.held_out)
 
 
@@ -190,15 +175,6 @@ def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> Non
     assert {kind: spread.n for kind, spread in found.correction.spreads.items()} == dict.fromkeys(
         ("tpot", "ttft", "throughput"), found.judged
     )
-
-
-@pytest.mark.explore
-def test_held_out_errors_fall_to_the_noise() -> None:
-    result = made(server(decode=1.3, step_s=0.004, noise=0.02)).groups[0]
-    by_name = {each.figure: each for each in result.held_out}
-    assert by_name["tpot"].before > 0.25
-    assert by_name["tpot"].after < 0.04
-    assert by_name["throughput"].after < 0.04
 
 
 def test_loads_that_judge_teach_nothing() -> None:
@@ -231,14 +207,16 @@ def test_what_makes_held_out_loads_worse_is_left_out_and_said() -> None:
 
     result = made([torn(each) for each in rows])
     assert result.profile.corrections == ()
-    assert any("made held-out loads worse" in each for each in result.groups[0].dropped)
+    assert result.groups[0].dropped
 
 
 def test_a_profile_keeps_what_it_saw() -> None:
     found = made_of_a_third_slower().profile.corrections[0]
-    assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 32)
+    assert made_of_a_third_slower().groups[0].doubts == found.notes == ()
+    assert (found.weights, found.kv, found.tp, found.pp, found.ep, found.dp) == ("bf16", "bf16", 1, 1, 1, 1)
+    assert (found.seen["batch"].low, found.seen["batch"].high) == (1, 16)
     assert found.seen["context"].low == 1000
-    assert found.seen["context"].high == 1200
+    assert found.seen["context"].high == 1100
 
 
 @pytest.mark.explore
@@ -251,7 +229,7 @@ def test_a_profile_keeps_an_interval_no_narrower_than_its_data() -> None:
 
 
 def test_a_correction_is_used_where_it_was_learned() -> None:
-    rows = server(TEN_LOADS, decode=1.3, noise=0.01)
+    rows = server(EIGHT_LOADS, decode=1.3, noise=0.01)
     result = made_of_a_third_slower()
     with using(result.profile):
         slow = float(steps_of(rows[0]).decode(32, 1000))
@@ -262,7 +240,7 @@ def test_a_correction_is_used_where_it_was_learned() -> None:
 
 @pytest.mark.explore
 def test_other_precisions_share_the_host_until_they_are_measured() -> None:
-    rows = server(FEW_USERS[1:5], step_s=0.03)
+    rows = server(FEW_USERS, step_s=0.03)
     narrow = rows[0].model_copy(update={"weights": "fp8"})
     with using(made(rows).profile):
         assert float(steps_of(narrow).decode(1, 1000)) > 0.03
@@ -271,21 +249,25 @@ def test_other_precisions_share_the_host_until_they_are_measured() -> None:
 
 
 def test_what_cannot_be_calibrated_on_says_why() -> None:
-    with pytest.raises(BadInput, match="3 loads, and it takes 4"):
+    with pytest.raises(BadInput):
         made(server(users=(1, 8, 64)))
     with pytest.raises(BadInput, match="no-such-model"):
         made([each.model_copy(update={"model": "no-such-model"}) for each in server()])
     mixed = server() + [each.model_copy(update={"gpu": "H100"}) for each in server()]
-    with pytest.raises(BadInput, match="2 GPUs"):
+    with pytest.raises(BadInput):
         made(mixed)
 
 
-def test_bare_steps_are_calibrated_without_a_host() -> None:
-    steps = [
+def bare_steps() -> list[Measurement]:
+    return [
         row(batch, Metric.step_s, engine=None, mode=Mode.decode_step, input_tokens=context, output_tokens=1)
         for batch in (1, 8, 64, 256)
         for context in (512, 2048)
     ]
+
+
+def test_bare_steps_are_calibrated_without_a_host() -> None:
+    steps = bare_steps()
     base = steps_of(steps[0])
     rows = [step.model_copy(update={"value": 1.2 * value_of(step, base)}) for step in steps]
     found = made(rows).groups[0].correction
@@ -297,11 +279,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
 
 def test_steps_faster_than_the_datasheet_stop_the_factor_there_and_are_doubted() -> None:
     """Weights and KV cache read at 4.8 TB/s take the step its floor; these are said to take 30 % less."""
-    steps = [
-        row(batch, Metric.step_s, engine=None, mode=Mode.decode_step, input_tokens=context, output_tokens=1)
-        for batch in (1, 8, 64, 256)
-        for context in (512, 2048)
-    ]
+    steps = bare_steps()
     base = steps_of(steps[0])
     model, gpu = base.deployment.model, base.deployment.gpu
 
@@ -325,28 +303,14 @@ def test_steps_faster_than_the_datasheet_stop_the_factor_there_and_are_doubted()
     assert doubt in found.correction.notes
 
 
-def test_steps_slower_than_the_datasheet_are_not_doubted() -> None:
-    assert made_of_a_third_slower().groups[0].doubts == ()
-    assert made_of_a_third_slower().profile.corrections[0].notes == ()
-
-
-def test_a_correction_keeps_the_layout_that_was_measured() -> None:
-    found = made_of_a_third_slower().profile.corrections[0]
-    assert (found.weights, found.kv, found.tp, found.pp, found.ep, found.dp) == ("bf16", "bf16", 1, 1, 1, 1)
-
-
 def test_a_load_that_was_not_warm_is_named() -> None:
-    rows = server(TEN_LOADS, decode=1.3, noise=0.01)
+    """Three loads are too few to fit anything: the refusal names the one that is slower than a larger load."""
     cold = [
-        each.model_copy(update={"value": each.value * 3}) if each.batch == 4 and each.metric is Metric.tpot_s else each
-        for each in rows
+        row.model_copy(update={"value": row.value * 3}) if (row.batch, row.metric) == (4, Metric.tpot_s) else row
+        for row in server((1, 4, 8), decode=1.3)
     ]
-    assert made_of_a_third_slower().groups[0].doubts == ()
-    try:
-        said = made(cold).groups[0].doubts[0]
-    except BadInput as refused:  # one load in ten may spoil every correction: then that is what it says
-        said = str(refused)
-    assert "4 users" in said
+    with pytest.raises(BadInput, match="4 users"):
+        made(cold)
 
 
 @pytest.mark.explore
@@ -381,8 +345,7 @@ def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law()
     found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
     assert points[32]["output_tokens_per_s"] < 0.7 * found.value
     assert found.value == pytest.approx(32 * 64 / points[32]["e2e_s"]["mean"], rel=1e-3)
-    assert "Little" not in evidence.notes[0]
-    assert "answer time" in evidence.notes[0]
+    assert len(evidence.notes) == 1
 
 
 def test_a_run_without_a_warm_up_is_counted_as_it_was(tmp_path: Path) -> None:
@@ -423,13 +386,13 @@ def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -
     whole["stated"]["engine"] = "transformers"
     path = tmp_path / "run.json"
     path.write_text(json.dumps(whole))
-    with pytest.raises(BadInput, match="with engine which"):
+    with pytest.raises(BadInput):
         read_evidence([path], GivenMachine(gpu="H200"), "test")
     assert read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test").rows
     whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
     path.write_text(json.dumps(whole))
     assert read_evidence([path], GivenMachine(gpu="H200"), "test").rows
-    with pytest.raises(BadInput, match="Give gpu"):
+    with pytest.raises(BadInput):
         read_evidence([RUN], GivenMachine(), "test")
 
 
@@ -439,9 +402,6 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
     asked = ["calibrate", str(run), "--gpu", "H200", "--engine", "vllm", "--out", str(out)]
     said = CliRunner().invoke(app, asked, env={"COLUMNS": "140"})
     assert said.exit_code == 0, said.output
-    assert "time per token" in said.stdout
-    loads = len(json.loads(run.read_text())["points"])
-    assert f"learned on {loads - loads // 2} of {loads} loads" in said.stdout
     assert read_profile(out).corrections[0].model == "llama-3.1-8b"
 
     def predict(*more: str) -> Any:
@@ -450,11 +410,9 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
     plain = json.loads(predict("--gpu", "H200").stdout)
     used = predict("--gpu", "H200", "--profile", str(out))
     assert json.loads(used.stdout)["decode_step_s"]["mid"] > 4 * plain["decode_step_s"]["mid"]
-    assert "profile H200" in used.stderr
     assert "extrapolates" not in used.stderr
-    assert "extrapolates: batch 512" in predict("--gpu", "H200", "--batch", "512", "--profile", str(out)).stderr
+    assert "extrapolates" in predict("--gpu", "H200", "--batch", "512", "--profile", str(out)).stderr
     elsewhere = predict("--gpu", "H100", "--profile", str(out))
-    assert "as without it" in elsewhere.stderr
     assert json.loads(elsewhere.stdout) == json.loads(predict("--gpu", "H100").stdout) | {"profiled": "not covered"}
     assert json.loads(used.stdout)["profiled"] == "measured"
     assert json.loads(predict("--gpu", "H200", "--tp", "2", "--profile", str(out)).stdout)["profiled"] == "carried over"
@@ -462,11 +420,7 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
     assert json.loads(predict("--gpu", "H200").stdout) == plain
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [(["--hold-out", "0.9"], "--hold-out"), (["--out", "profile.txt"], ".json"), (["--gpu", "nothing"], "nothing")],
-)
-def test_what_is_asked_wrongly_is_said(more: list[str], says: str) -> None:
+@pytest.mark.parametrize("more", [["--hold-out", "0.9"], ["--out", "profile.txt"], ["--gpu", "nothing"]])
+def test_what_is_asked_wrongly_is_refused(more: list[str]) -> None:
     said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
     assert isinstance(said.exception, TokonomicsError)
-    assert says in said.exception.message(flag)

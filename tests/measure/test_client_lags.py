@@ -71,8 +71,7 @@ def test_what_the_client_had_to_wait_for_has_just_come(
 def test_the_own_part_is_told_from_a_twentieth_on() -> None:
     assert own_delay([], []) is None
     assert own_delay([0.004] * 9, [0.1] * 9) is None
-    told = "the client was busy itself: about 60 ms of 160 ms (p50) and 60 ms of 160 ms (p99) of TTFT are its own"
-    assert own_delay([0.06] * 9, [0.16] * 9) == told
+    assert "60 ms of 160 ms (p50)" in (own_delay([0.06] * 9, [0.16] * 9) or "")
 
 
 def test_a_client_that_waits_for_a_connection_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:

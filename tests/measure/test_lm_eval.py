@@ -29,10 +29,7 @@ def test_recovery_is_the_mean_over_tasks_of_the_main_metric() -> None:
     expected = {"arc_challenge": 0.594 / 0.60, "gsm8k": 0.72 / 0.75, "mmlu": 0.67 / 0.68}
     assert {task.task: task.recovery for task in found.tasks} == pytest.approx(expected)
     assert found.recovery == pytest.approx(sum(expected.values()) / 3)
-    assert found.left_out == {"wikitext": "no metric of which more is better"}
-
-
-def test_a_model_against_itself_recovers_all_of_it() -> None:
+    assert found.left_out.keys() == {"wikitext"}  # more is not better there
     same = read_scores(SCORES / "bf16.json")
     assert kept_quality(same, same).recovery == 1
 
@@ -44,43 +41,36 @@ def test_the_model_is_named_by_the_file_or_by_its_arguments(tmp_path: Path) -> N
 
 
 def test_tasks_that_were_asked_differently_are_left_out_by_name(tmp_path: Path) -> None:
-    shots = changed(tmp_path / "shots.json", "int4.json", **{"n-shot": {"gsm8k": 8, "arc_challenge": 25}})
-    found = kept_quality(read_scores(SCORES / "bf16.json"), read_scores(shots))
-    assert found.left_out["gsm8k"] == "5-shot against 8-shot"
-    versions = changed(
-        tmp_path / "versions.json", "int4.json", versions={"arc_challenge": 2.0, "mmlu": 2, "gsm8k": 3.0}
-    )
-    found = kept_quality(read_scores(SCORES / "bf16.json"), read_scores(versions))
-    assert found.left_out["arc_challenge"] == "version 1.0 against 2.0"
-    assert {task.task for task in found.tasks} == {"gsm8k", "mmlu"}
+    shots = {"n-shot": {"gsm8k": 8, "arc_challenge": 25}}
+    versions = {"versions": {"arc_challenge": 2.0, "mmlu": 2, "gsm8k": 3.0}}
+    for changes, task in ((shots, "gsm8k"), (versions, "arc_challenge")):
+        other = changed(tmp_path / "other.json", "int4.json", **changes)
+        found = kept_quality(read_scores(SCORES / "bf16.json"), read_scores(other))
+        assert task in found.left_out
+        assert task not in {compared.task for compared in found.tasks}
 
 
-def test_runs_on_different_samples_do_not_compare(tmp_path: Path) -> None:
-    part = changed(tmp_path / "part.json", "int4.json", config={"limit": 250})
-    with pytest.raises(BadInput, match="different samples: limit none and limit 250"):
-        kept_quality(read_scores(SCORES / "bf16.json"), read_scores(part))
-
-
-def test_without_a_common_task_it_says_why(tmp_path: Path) -> None:
-    other = changed(tmp_path / "other.json", "int4.json", results={"boolq": {"acc,none": 0.8}})
-    with pytest.raises(BadInput, match=r"no task compares: .*boolq: only in the quantised results"):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {"limit": 250}},  # other samples
+        {"results": {"boolq": {"acc,none": 0.8}}},  # no task in common
+        {"results": {"gsm8k": {"exact_match,strict-match": 0.0}}},  # a model that scores nothing did not load
+    ],
+)
+def test_runs_that_do_not_compare_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    other = changed(tmp_path / "other.json", "int4.json", **changes)
+    with pytest.raises(BadInput):
         kept_quality(read_scores(SCORES / "bf16.json"), read_scores(other))
 
 
 def test_results_of_load_generators_are_no_scores_and_scores_are_no_loads() -> None:
     for path in RESULTS.glob("*.json"):
         assert not matches(json.loads(path.read_text(encoding="utf-8")))
-    with pytest.raises(BadInput, match="no results of lm-evaluation-harness"):
+    with pytest.raises(BadInput):
         read_scores(RESULTS / "vllm.json")
-    with pytest.raises(BadInput, match=r"lm-evaluation-harness results: scores, not loads(.|\n)*baseline"):
+    with pytest.raises(BadInput, match="baseline"):
         read_run(SCORES / "int4.json")
-
-
-def test_a_model_that_scores_nothing_is_a_mistake_not_a_recovery(tmp_path: Path) -> None:
-    results = {"gsm8k": {"exact_match,strict-match": 0.0}}
-    broken = changed(tmp_path / "broken.json", "int4.json", results=results)
-    with pytest.raises(BadInput, match="scores 0 in every task"):
-        kept_quality(read_scores(SCORES / "bf16.json"), read_scores(broken))
 
 
 def test_odd_values_beside_the_scores_do_no_harm(tmp_path: Path) -> None:

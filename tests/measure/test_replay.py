@@ -1,4 +1,4 @@
-"""Runs of an engine predicted by the simulator from the steps of its other runs."""
+"""Step times of an engine whose step times we know, and runs predicted from the steps of others."""
 
 import copy
 import json
@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import engine_runs
+from typer.testing import CliRunner
 
-from tokonomics.errors import BadInput, UnknownName
+from tokonomics.__main__ import app
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 from tokonomics.measure.engine_log import EngineLog, read_engine_log
-from tokonomics.measure.replay import Figure, Replay, figures_of, replay
+from tokonomics.measure.replay import Figure, Replay, StepFit, figures_of, fit_steps, fitted_table, replay, steps_of
+from tokonomics.serving.step_table import step_s
 
 REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
 SAMPLE = engine_runs.sample()
+SMALL = engine_runs.engine_log(
+    {
+        "closed-4": [(0.0, 256, 30)] * 4,
+        "closed-32": [(0.0, 200, 30)] * 32,
+        "poisson-16": engine_runs.spread(40, 1 / 8, 1),
+        "poisson-24": engine_runs.spread(40, 1 / 12, 2),
+    }
+)
+"""The same engine for an instant: enough to fit on, too little to find its step times."""
 
 
 def read(content: dict[str, Any], folder: Path, name: str = "log.json") -> EngineLog:
@@ -70,7 +82,7 @@ def test_answers_that_never_came_are_left_out_on_both_sides(tmp_path: Path) -> N
 
 
 def test_without_the_usual_runs_each_is_predicted_from_the_others(tmp_path: Path) -> None:
-    log = copy.deepcopy(SAMPLE)
+    log = copy.deepcopy(SMALL)
     log["runs"]["bursts"] = log["runs"].pop("poisson-16")
     result = replay(read(log, tmp_path), "here")
     assert {run.run for run in result.runs} == set(log["runs"])
@@ -78,73 +90,170 @@ def test_without_the_usual_runs_each_is_predicted_from_the_others(tmp_path: Path
 
 
 def test_runs_without_steps_are_predicted_from_another_log(tmp_path: Path) -> None:
-    bare = copy.deepcopy(SAMPLE)
-    bare["runs"] = {"poisson-24": {"requests": SAMPLE["runs"]["poisson-24"]["requests"]}}
-    log, source = read(bare, tmp_path), read(SAMPLE, tmp_path, "steps.json")
+    bare = copy.deepcopy(SMALL)
+    bare["runs"] = {"poisson-24": {"requests": SMALL["runs"]["poisson-24"]["requests"]}}
+    log, source = read(bare, tmp_path), read(SMALL, tmp_path, "steps.json")
     assert replay(log, "here", source=source, of="there").runs == replay(source, "there").runs
-    with pytest.raises(BadInput, match="no other run"):
+    with pytest.raises(BadInput):
         replay(log, "here")
 
 
 def test_no_run_is_predicted_from_its_own_steps_though_both_logs_hold_it(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
-    renamed = copy.deepcopy(SAMPLE)
-    renamed["runs"] = {f"again-{name}": run for name, run in SAMPLE["runs"].items()}
-    without_steps = copy.deepcopy(SAMPLE)
-    without_steps["runs"] = {name: {"requests": run["requests"]} for name, run in SAMPLE["runs"].items()}
+    log = read(SMALL, tmp_path)
+    renamed = copy.deepcopy(SMALL)
+    renamed["runs"] = {f"again-{name}": run for name, run in SMALL["runs"].items()}
+    without_steps = copy.deepcopy(SMALL)
+    without_steps["runs"] = {name: {"requests": run["requests"]} for name, run in SMALL["runs"].items()}
     for other in (log, read(renamed, tmp_path), read(without_steps, tmp_path)):
         runs = replay(other, "here", ["*"], source=log, of="there").runs
         assert [run.run for run in runs] == list(other.runs)
         for run in runs:
             own = run.run.removeprefix("again-")
-            assert run.fitted_on == tuple(name for name in SAMPLE["runs"] if name != own)
+            assert run.fitted_on == tuple(name for name in SMALL["runs"] if name != own)
     usual = replay(log, "here", source=log, of="there").runs
     assert [len(run.fitted_on) for run in usual] == [2, 2, 2, 3], "three are fitted on, one is not"
 
 
 def test_a_run_with_nothing_but_its_own_steps_is_refused(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
-    with pytest.raises(BadInput, match="no other run") as caught:
+    log = read(SMALL, tmp_path)
+    with pytest.raises(BadInput) as caught:
         replay(log, "here", ["poisson-16"], source=log, of="there")
     assert caught.value.where == "here: run poisson-16"
 
 
 def test_the_same_load_measured_again_is_another_run(tmp_path: Path) -> None:
-    again = copy.deepcopy(SAMPLE)
+    again = copy.deepcopy(SMALL)
     for run in again["runs"].values():
         for step in run["steps"]:
             step[1] *= 1.001
         for request in run["requests"]:
             request[4] += 0.001
-    runs = replay(read(again, tmp_path), "here", ["*"], source=read(SAMPLE, tmp_path, "steps.json"), of="there").runs
-    assert all(run.fitted_on == tuple(SAMPLE["runs"]) for run in runs)
+    runs = replay(read(again, tmp_path), "here", ["*"], source=read(SMALL, tmp_path, "steps.json"), of="there").runs
+    assert all(run.fitted_on == tuple(SMALL["runs"]) for run in runs)
 
 
 def test_the_runs_to_fit_on_can_be_named(tmp_path: Path) -> None:
-    log = read(SAMPLE, tmp_path)
+    log = read(SMALL, tmp_path)
     result = replay(log, "here", ["poisson-*"])
-    assert [run.run for run in result.runs] == ["closed-8", "closed-64"]
-    with pytest.raises(UnknownName, match="poison"):
+    assert [run.run for run in result.runs] == ["closed-4", "closed-32"]
+    with pytest.raises(UnknownName):
         replay(log, "here", ["poison-16"])
-    with pytest.raises(BadInput, match="no run left"):
+    with pytest.raises(BadInput):
         replay(log, "here", ["*"])
 
 
-def test_the_command_replays_a_log_and_says_what_it_fitted(tmp_path: Path, tokonomics: Any) -> None:
-    read(SAMPLE, tmp_path)
-    done = tokonomics("validate", tmp_path / "log.json", "--fit-on", "closed-64, poisson-16")
-    assert done.returncode == 0
-    assert "poisson-24" in done.stdout
-    assert "TTFT p99" in done.stdout
-    assert "fitted on closed-64, poisson-16" in " ".join(done.stdout.split())
-    plain = json.loads(tokonomics("validate", tmp_path / "log.json", "--json").stdout)
-    (run,) = plain["runs"]
+def test_the_command_replays_a_log(tmp_path: Path) -> None:
+    read(SMALL, tmp_path)
+    done = CliRunner().invoke(
+        app, ["validate", str(tmp_path / "log.json"), "--fit-on", "closed-32, poisson-16", "--json"]
+    )
+    *_, run = json.loads(done.stdout)["runs"]
+    assert (run["run"], run["fitted_on"]) == ("poisson-24", ["closed-32", "poisson-16"])
     pair = run["figures"]["output_tok_s"]
     assert pair["error"] == pytest.approx(pair["predicted"] / pair["measured"] - 1)
 
 
-def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, tokonomics: Any) -> None:
-    read(SAMPLE, tmp_path)
-    assert tokonomics("validate", tmp_path / "log.json", "--split", "dev").returncode == 2
-    steps = REAL.parent / "h200_steps.json"
-    assert tokonomics("validate", steps, "--fit-on", "closed-*").returncode == 2
+@pytest.mark.parametrize(("log", "flags"), [(True, ["--split", "dev"]), (False, ["--fit-on", "closed-*"])])
+def test_flags_that_do_not_go_together_are_refused(tmp_path: Path, log: bool, flags: list[str]) -> None:
+    read(SMALL, tmp_path)
+    path = tmp_path / "log.json" if log else REAL.parent / "h200_steps.json"
+    assert isinstance(CliRunner().invoke(app, ["validate", str(path), *flags]).exception, TokonomicsError)
+
+
+def test_known_step_times_are_found_again(tmp_path: Path) -> None:
+    log = read(SAMPLE, tmp_path)
+    fit = fit_steps(log, list(log.runs), "here")
+    assert fit.decode_step_s == pytest.approx(engine_runs.DECODE_S, rel=1e-3)
+    assert fit.row_s == pytest.approx([engine_runs.ROW_S] * 3, rel=0.01)
+    assert fit.kv_token_s == pytest.approx(engine_runs.KV_S, rel=0.01)
+    assert fit.host_step_s == pytest.approx(engine_runs.HOST_S, rel=0.01)
+    assert fit.host_prompt_s == pytest.approx(engine_runs.HOST_PROMPT_S, rel=0.01)
+    assert fit.pass_s + fit.decoding_s == pytest.approx(engine_runs.PASS_S + engine_runs.DECODING_S, rel=0.02)
+    assert fit.token_s == pytest.approx(engine_runs.TOKEN_S, rel=0.01)
+    assert not fit.host_is_guessed
+
+
+def test_a_few_steps_ten_times_too_slow_change_little(tmp_path: Path) -> None:
+    slow = copy.deepcopy(SAMPLE)
+    for run in slow["runs"].values():
+        for step in run["steps"][7::97]:
+            step[1] *= 10
+    log = read(slow, tmp_path)
+    fit = fit_steps(log, list(log.runs), "here")
+    assert fit.decode_step_s == pytest.approx(engine_runs.DECODE_S, rel=0.02)
+    assert fit.token_s == pytest.approx(engine_runs.TOKEN_S, rel=0.1)
+
+
+def test_the_table_gives_the_steps_their_times_back(tmp_path: Path) -> None:
+    log = read(SAMPLE, tmp_path)
+    table = fitted_table(fit_steps(log, list(log.runs), "here"), log, 2048)
+    for decodes, kv_tokens, tokens, prompts, pairs in [
+        (1, 300, 0, 0, 0.0),
+        (5, 2500, 0, 0, 0.0),
+        (33, 20_000, 0, 0, 0.0),
+        (0, 0, 900, 1, 405_000.0),
+        (10, 4000, 200, 1, 20_000.0),
+        (40, 12_000, 984, 3, 200_000.0),
+    ]:
+        expected = engine_runs.step_s(decodes, kv_tokens, tokens, prompts, pairs)
+        assert step_s(table, decodes, kv_tokens, tokens, prompts, pairs) == pytest.approx(expected, rel=0.02)
+
+
+def test_constants_the_log_cannot_tell_are_not_invented(tmp_path: Path) -> None:
+    """Batches beyond those seen cost a row what the last ones did; prompts that came alone cost the host no more."""
+    log = read(
+        engine_runs.engine_log({"closed-4": [(0.0, 100, 60)] * 4, "alone": [(t, 300, 60) for t in range(9)]}), tmp_path
+    )
+    fit = fit_steps(log, ["alone", "closed-4"], "here")
+    assert fit.row_s == pytest.approx([fit.row_s[0]] * 3, rel=1e-3)
+    assert fit.host_is_guessed
+
+
+def test_the_pause_of_the_scheduler_belongs_to_the_step_and_waiting_for_work_does_not(tmp_path: Path) -> None:
+    late = copy.deepcopy(SAMPLE)
+    steps = late["runs"]["poisson-16"]["steps"]
+    before = steps_of(read(late, tmp_path), ["poisson-16"], "here").seconds
+    busy = [at for at in range(len(steps) - 1) if abs(steps[at + 1][0] - steps[at][0] - steps[at][1]) < 1e-9][3]
+    for step in steps[busy + 1 :]:
+        step[0] += 1e-4
+    after = steps_of(read(late, tmp_path), ["poisson-16"], "here").seconds
+    assert after[busy] - before[busy] == pytest.approx(1e-4)
+    for step in steps[busy + 1 :]:
+        step[0] += 1.0
+    assert steps_of(read(late, tmp_path), ["poisson-16"], "here").seconds[busy] == pytest.approx(before[busy])
+
+
+def test_too_few_steps_are_refused(tmp_path: Path) -> None:
+    log = read(engine_runs.engine_log({"one": [(0.0, 10, 3)]}), tmp_path)
+    with pytest.raises(BadInput):
+        fit_steps(log, ["one"], "here")
+
+
+@pytest.fixture(scope="module")
+def real_fit() -> tuple[EngineLog, StepFit]:
+    """The real log, and the constants fitted on all of its runs but one."""
+    log = read_engine_log(REAL)
+    return log, fit_steps(log, [name for name in log.runs if name != "poisson-32"], "here")
+
+
+def test_steps_of_the_real_engine_are_never_faster_than_its_memory_and_arithmetic(
+    real_fit: tuple[EngineLog, StepFit],
+) -> None:
+    """16.1 GB of weights and 128 KiB of KV cache a token through 4.8 TB/s; 16 GFLOP a token at 989 TFLOP/s.
+
+    The floor is that of a whole step: rows and KV cache share what attention costs.
+    """
+    _, fit = real_fit
+    batch, context = np.meshgrid(np.arange(1.0, 193), np.arange(1.0, 4097, 39))
+    floor = (16.1e9 + 131_072 * batch * context) / 4.8e12
+    assert (fit.decode_s(batch, batch * context) > floor).all()
+    assert fit.token_s > 16e9 / 989e12
+
+
+def test_steps_of_a_run_that_was_not_fitted_are_right_on_the_whole(real_fit: tuple[EngineLog, StepFit]) -> None:
+    log, fit = real_fit
+    steps = steps_of(log, ["poisson-32"], "here")
+    alone, mixed = steps.where(steps.prompt_tokens == 0), steps.where(steps.prompt_tokens > 0)
+    assert fit.decode_s(alone.rows, alone.kv_tokens).sum() == pytest.approx(alone.seconds.sum(), rel=0.03)
+    assert fit.prompt_step_s(mixed).sum() == pytest.approx(mixed.seconds.sum(), rel=0.05)
+    assert np.isfinite(fitted_table(fit, log, 4096).prompt_log_s).all()

@@ -1,12 +1,10 @@
 """Scores of tables whose answers are known: because they are small, or because we wrote our own predictions in."""
 
-import csv
-import gzip
 import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from fractions import Fraction
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from tests.measure.rows import measurement
 
-from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import (
     Measurement,
     Metric,
@@ -28,34 +27,9 @@ from tokonomics.measure.measurements import (
 from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
 from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
-from tokonomics.questions.calibrate import ValidateResult
-from tokonomics.questions.requests.run import ValidateRequest
-from tokonomics.report.validate_view import validate as described
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
 
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
-
-
-def measurement(**changes: Any) -> Measurement:
-    row = {
-        "key": "row",
-        "model": "llama-3.1-8b",
-        "gpu": "H100",
-        "gpus": 1,
-        "tp": 1,
-        "weights": "unstated",
-        "kv": None,
-        "engine": "vllm",
-        "year": 2026,
-        "input_tokens": 1000,
-        "output_tokens": 300,
-        "batch": 16,
-        "mode": Mode.fixed_concurrency,
-        "metric": Metric.tpot_s,
-        "value": 1.0,
-        "source": "made up",
-    }
-    return Measurement.model_validate(row | changes)
 
 
 def predicted(row: Measurement) -> ScoredPrediction:
@@ -87,9 +61,6 @@ VARIED = [
 BARE = [row for row in read_measurements(STEPS) if isinstance(row, Measurement)][::9]
 
 
-# --- the four figures -----------------------------------------------------------------------------------------------
-
-
 def scored(error: float, low: float = 0.5, high: float = 2.0) -> ScoredPrediction:
     """A prediction that is off by this logarithm, in an interval from ``low`` to ``high`` times itself."""
     return ScoredPrediction(
@@ -108,13 +79,8 @@ def test_the_figures_of_a_small_group_by_hand() -> None:
     assert found.inside_interval == pytest.approx(3 / 5)
 
 
-def test_the_figures_of_one_row_are_its_own() -> None:
-    found = summary([scored(-0.25)])
-    assert (found.n, found.inside_interval) == (1, 1.0)
-    assert found.median_abs_log_error == found.p90_abs_log_error == -found.bias == pytest.approx(0.25)
-
-
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=60))
+@settings(max_examples=30)
 def test_the_figures_are_numpys(errors: list[float]) -> None:
     found = summary([scored(error) for error in errors])
     sizes = np.abs(errors)
@@ -125,9 +91,6 @@ def test_the_figures_are_numpys(errors: list[float]) -> None:
     clear = [error for error in errors if abs(abs(error) - math.log(2)) > 1e-9]
     inside = summary([scored(error) for error in clear]).inside_interval if clear else 0.0
     assert inside == pytest.approx(float(np.mean(np.abs(clear) < math.log(2))) if clear else 0.0)
-
-
-# --- ranks ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -147,30 +110,15 @@ def test_rank_correlations_by_hand(one: list[float], other: list[float], expecte
     assert spearman(one, other) == pytest.approx(expected, abs=1e-12)
 
 
-def slow_spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's correlation, in fractions, of ranks found by looking every place of a sorted list up."""
-
-    def ranks(values: Sequence[float]) -> list[Fraction]:
-        places: dict[float, list[int]] = {}
-        for place, each in enumerate(sorted(values), 1):
-            places.setdefault(each, []).append(place)
-        return [Fraction(sum(places[each]), len(places[each])) for each in values]
-
-    xs, ys = ranks(one), ranks(other)
-    mean = Fraction(len(xs) + 1, 2)
-    xy = sum((x - mean) * (y - mean) for x, y in zip(xs, ys, strict=True))
-    xx, yy = (sum((each - mean) ** 2 for each in values) for values in (xs, ys))
-    return float(xy) / math.sqrt(float(xx * yy))
-
-
 numbers = st.integers(0, 5).map(float) | st.floats(0.001, 1000)
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=25))
-def test_rank_correlations_are_those_of_a_slow_reference(both: list[tuple[float, float]]) -> None:
+@settings(max_examples=30)
+def test_rank_correlations_are_scipys(both: list[tuple[float, float]]) -> None:
     one, other = [x for x, _ in both], [y for _, y in both]
     if len(set(one)) > 1 and len(set(other)) > 1:
-        assert spearman(one, other) == pytest.approx(slow_spearman(one, other), abs=1e-9)
+        assert spearman(one, other) == pytest.approx(float(spearmanr(one, other).statistic), abs=1e-9)
         assert spearman(one, other) == pytest.approx(spearman(other, one), abs=1e-12)
         assert spearman(one, [-each for each in other]) == pytest.approx(-spearman(one, other), abs=1e-9)
 
@@ -224,10 +172,7 @@ def test_gpus_that_measured_all_the_same_spoil_no_score() -> None:
     assert validate(trio((2, 2, 2)))[0].ranking.spearman is None
 
 
-# --- our own predictions --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.1, 2.0, 0.5, 0.97])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 0.97])
 @pytest.mark.parametrize("rows", [VARIED, BARE], ids=["served", "bare"])
 def test_rows_that_are_all_off_by_a_factor_have_that_error(rows: list[Measurement], factor: float) -> None:
     result, predictions = validate([off_by(factor, row) for row in rows])
@@ -275,22 +220,10 @@ def test_nothing_predicted_has_no_figures() -> None:
     assert all(groups == {} for groups in result.groups.values())
 
 
-@pytest.mark.parametrize(
-    ("splits", "says"),
-    [
-        (("calibrate", "dev"), "1 of these rows taught the model (--split dev"),
-        (("calibrate",), "1 of these rows taught the model"),
-        (("dev", "test"), "None of these rows taught the model."),
-        (("",), "it does not say whether any of its rows taught the model."),
-    ],
-)
-def test_the_screen_says_which_rows_taught_the_model(splits: tuple[str, ...], says: str) -> None:
+@pytest.mark.parametrize("splits", [("calibrate", "dev"), ("calibrate",), ("dev", "test"), ("",)])
+def test_rows_are_counted_by_split(splits: tuple[str, ...]) -> None:
     result, _ = validate([BARE[0].model_copy(update={"split": split}) for split in splits])
     assert result.splits == {split: 1 for split in splits if split}
-    answer = described(ValidateResult(**dict(result)), ValidateRequest(files="rows.csv"))
-    shown = " ".join(answer.text().split())
-    assert says in shown
-    assert "held-out rows: docs/accuracy.md" in shown
 
 
 def test_our_own_steps_are_predicted_to_a_few_percent() -> None:
@@ -299,9 +232,6 @@ def test_our_own_steps_are_predicted_to_a_few_percent() -> None:
     assert decode.n == 67
     assert decode.median_abs_log_error < 0.05
     assert decode.inside_interval >= 0.8
-
-
-# --- what each row stands for ---------------------------------------------------------------------------------------
 
 
 def test_a_rate_below_capacity_is_served_as_it_comes() -> None:
@@ -346,8 +276,6 @@ def test_a_fixed_batch_is_answered_together() -> None:
     first = static_batch_s(steps_of(row), 8, 1000, 1)
     assert value(row.model_copy(update={"metric": Metric.ttft_s})) == pytest.approx(first)
     assert value(row.model_copy(update={"metric": Metric.tpot_s})) == pytest.approx((seconds - first) / 299)
-    alone = row.model_copy(update={"metric": Metric.tpot_s, "output_tokens": 1})
-    assert "one token" in str(predict(alone))
 
 
 def test_a_bare_step_has_no_engine_around_it() -> None:
@@ -380,9 +308,6 @@ def test_lengths_that_vary_are_drawn_around_their_mean() -> None:
         assert value(row) == pytest.approx(value(around), rel=1e-9)
     first = {"metric": Metric.ttft_s}
     assert value(varied.model_copy(update=first)) < value(mean.model_copy(update=first))
-
-
-# --- runs that are simulated ----------------------------------------------------------------------------------------
 
 
 def test_one_user_waits_for_each_step_by_itself() -> None:
@@ -457,11 +382,6 @@ def test_a_group_is_named_after_its_statistic() -> None:
     assert set(validate(rows)[0].groups["metric"]) == {"ttft_s", "ttft_s p50", "ttft_s p99"}
 
 
-def test_a_queue_that_never_empties_has_no_99th_percentile() -> None:
-    row = measurement(batch=None, mode=Mode.max_throughput, metric=Metric.ttft_s, statistic=Statistic.p99)
-    assert "p99" in str(predict(row))
-
-
 def test_a_tuned_host_is_not_in_the_way() -> None:
     row = measurement(year=2024, engine_version="0.6.0", batch=256)
     tuned, plain = value(row.model_copy(update={"tuned": True})), value(row)
@@ -479,48 +399,31 @@ def test_a_tuned_recipe_captures_longer_prompts() -> None:
     assert steps_of(row.model_copy(update={"tuned": True, "engine": "sglang"})).engine.graph_tokens == 0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("stated", ["bf16", "fp8", "unstated", "int4", ""])
-def test_gpt_oss_is_mxfp4_whatever_the_column_says(stated: str) -> None:
-    row = measurement(model="gpt-oss-20b", weights=stated)
-    assert steps_of(row).deployment.weights is Precision.mxfp4
-
-
 @pytest.mark.parametrize(
-    ("stated", "held"),
+    ("stated", "field", "held"),
     [
-        ("unstated", Precision.bf16),
-        ("auto", Precision.bf16),
-        ("", Precision.bf16),
-        ("fp8", Precision.fp8),
-        ("fp8/fp8", Precision.fp8),
-        ("int4/bf16", Precision.int4),
-        ("FP8", Precision.fp8),
-        ("fp16", Precision.bf16),
-        ("AWQ", Precision.int4),
-        ("w8a8", Precision.int8),
+        *(
+            ({"model": "gpt-oss-20b", "weights": weights}, "weights", "mxfp4")
+            for weights in ("bf16", "unstated", "int4")
+        ),
+        *(({"weights": weights}, "weights", "bf16") for weights in ("unstated", "auto", "", "fp16")),
+        *(({"weights": weights}, "weights", "fp8") for weights in ("fp8", "fp8/fp8", "FP8")),
+        *(({"weights": weights}, "weights", "int4") for weights in ("int4/bf16", "AWQ")),
+        ({"weights": "w8a8"}, "weights", "int8"),
+        *(({"kv": kv}, "kv", "bf16") for kv in (None, "", "auto")),
+        ({"kv": "fp8"}, "kv", "fp8"),
+        ({"engine": "tensorrt-llm+triton"}, "engine.key", "tensorrt-llm"),
+        ({"engine": "deepspeed-mii"}, "engine.key", "vllm"),
+        ({"engine": "sglang"}, "engine.key", "sglang"),
+        *(({"engine": engine}, "engine.key", "llama.cpp") for engine in ("exllama v2", "autoawq gemm")),
+        ({"model": "llama-3.1-8b-instruct"}, "model.key", "llama-3.1-8b"),
+        ({"model": "Llama-3.1-8B-Instruct-FP8"}, "model.key", "llama-3.1-8b"),
+        ({"model": "llama-2-7b-chat-hf"}, "model.key", "llama-2-7b"),
+        ({"model": "mixtral-8x7b-instruct-v0.1"}, "model.key", "mixtral-8x7b"),
     ],
 )
-def test_weights_are_as_stated_or_the_checkpoints(stated: str, held: Precision) -> None:
-    assert steps_of(measurement(weights=stated)).deployment.weights is held
-
-
-@pytest.mark.parametrize(
-    ("stated", "kept"),
-    [(None, Precision.bf16), ("", Precision.bf16), ("auto", Precision.bf16), ("fp8", Precision.fp8)],
-)
-def test_the_cache_is_as_stated_or_bf16(stated: str | None, kept: Precision) -> None:
-    assert steps_of(measurement(kv=stated)).deployment.kv is kept
-
-
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [
-        ("tensorrt-llm+triton", "tensorrt-llm"), ("deepspeed-mii", "vllm"), ("sglang", "sglang"),
-        ("exllama v2", "llama.cpp"), ("autoawq gemm", "llama.cpp"),
-    ],
-)  # fmt: skip
-def test_engines_under_other_names(name: str, engine: str) -> None:
-    assert steps_of(measurement(engine=name)).deployment.engine.key == engine
+def test_what_a_source_states_is_found_under_its_names(stated: dict[str, Any], field: str, held: str) -> None:
+    assert attrgetter(field)(steps_of(measurement(**stated)).deployment) == held
 
 
 def test_what_ran_once_is_predicted_though_the_engine_runs_it_no_more() -> None:
@@ -528,41 +431,37 @@ def test_what_ran_once_is_predicted_though_the_engine_runs_it_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key"),
+    "changes",
     [
-        ("llama-3.1-8b-instruct", "llama-3.1-8b"),
-        ("Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
-        ("llama-2-7b-chat-hf", "llama-2-7b"),
-        ("mixtral-8x7b-instruct-v0.1", "mixtral-8x7b"),
+        {"engine": "sglang (disagg)", "metric": Metric.ttft_s},
+        {"engine": "vlm"},
+        {"model": "nobody-1b"},
+        {"gpu": "Z80"},
+        {"weights": "fp9"},
+        {"kv": "int2"},
+        {"kv": "int4"},
+        {"tp": 3, "gpus": 3},
+        {"pp": 33, "gpus": 33},
+        {"ep": 3, "tp": 2, "gpus": 3},
+        {"model": "llama-3.1-70b"},
+        {"input_tokens": 10**7},
+        {"mode": Mode.fixed_batch, "output_tokens": 1},
+        {"batch": None, "mode": Mode.max_throughput, "metric": Metric.ttft_s, "statistic": Statistic.p99},
+        {"model": "deepseek-r1", "gpu": "B200", "gpus": 2, "tp": 2, "weights": "fp8", "engine": "sglang"},
+        {"draft": "mtp:3", "accepted_length": 2.0, "engine": "sglang"},
+        {"model": "deepseek-v3", "gpu": "H200", "tp": 8, "gpus": 8, "draft": "mtp:1", "accepted_length": 2.5},
+        {"model": "glm-4.5", "gpu": "H200", "tp": 8, "gpus": 8, "draft": "mtp:3"},
+        {
+            **{"model": "llama-3-70b", "engine": "llama.cpp", "gpu": "RTX4090", "year": 2024, "mode": Mode.low_latency},
+            **{"batch": 1, "metric": Metric.total_tok_s, "input_tokens": 4096, "output_tokens": 1, "weights": "bf16"},
+        },
     ],
+    ids=str,
 )
-def test_models_under_other_names(name: str, key: str) -> None:
-    assert steps_of(measurement(model=name)).deployment.model.key == key
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"engine": "sglang (disagg)", "metric": Metric.ttft_s}, "disaggregated serving"),
-        ({"engine": "vlm"}, "unknown engine 'vlm'"),
-        ({"model": "nobody-1b"}, "unknown model 'nobody-1b'"),
-        ({"gpu": "Z80"}, "unknown GPU 'Z80'"),
-        ({"weights": "fp9"}, "unknown precision 'fp9'"),
-        ({"kv": "int2"}, "unknown precision 'int2'"),
-        ({"kv": "int4"}, "KV cache in int4"),
-        ({"tp": 3, "gpus": 3}, "Llama 3.1 8B cannot be split 3 ways"),
-        ({"pp": 33, "gpus": 33}, "32"),
-        ({"ep": 3, "tp": 2, "gpus": 3}, "neither divides the other"),
-        ({"model": "llama-3.1-70b"}, "does not fit"),
-        ({"input_tokens": 10**7}, ""),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_what_cannot_be_predicted_has_a_reason(changes: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_predicted_has_a_reason(changes: dict[str, Any]) -> None:
     row = measurement(**changes)
     reason = predict(row)
     assert isinstance(reason, str)
-    assert says in reason
     result, predictions = validate([row, row, measurement()])
     assert (result.rows, result.predicted, len(predictions)) == (3, 1, 1)
     assert result.not_predicted == {reason: 2}
@@ -603,9 +502,6 @@ def test_any_load_has_a_score_or_a_reason(
         assert outcome.interval.low <= outcome.interval.mid <= outcome.interval.high
 
 
-# --- layouts of published rows --------------------------------------------------------------------------------------
-
-
 def test_groups_of_the_attention_share_their_experts() -> None:
     row = measurement(model="deepseek-r1", gpu="B200", gpus=8, tp=1, dp=8, ep=8)
     assert (steps_of(row).deployment.dp, steps_of(row).deployment.ep) == (8, 8)
@@ -637,24 +533,11 @@ def test_prompts_that_are_balanced_wait_for_each_other_and_cost_answers_less() -
 def test_replicas_that_only_decode_take_their_steps_at_half_of_the_answer() -> None:
     row = measurement(model="deepseek-v3", gpu="B200", gpus=8, tp=8, engine="sglang (disagg)", batch=12)
     assert value(row) == pytest.approx(float(steps_of(row).decode(12, 1150)))
-    assert "disaggregated" in str(predict(row.model_copy(update={"metric": Metric.ttft_s})))
 
 
 def test_what_ran_fits_with_all_of_the_memory() -> None:
     row = measurement(model="deepseek-r1", gpu="B200", gpus=4, tp=4, weights="fp8", engine="sglang", batch=4)
     assert predicted(row).interval.mid > 0
-    assert "does not fit" in str(predict(row.model_copy(update={"tp": 2, "gpus": 2})))
-
-
-def test_rows_that_only_judge_share_no_group_with_rows_that_teach() -> None:
-    splits: dict[tuple[str, ...], set[str]] = {}
-    for table in ("published.csv.gz", "published_more.csv.gz"):
-        with gzip.open(STEPS.parent / table, "rt", newline="") as file:
-            for row in csv.DictReader(file):
-                group = (row["source_name"], row["model"].lower(), row["gpu"], row["engine"].lower())
-                splits.setdefault(group, set()).add(row["split"])
-    assert sum("judge" in found for found in splits.values()) >= 40
-    assert not [group for group, found in splits.items() if {"judge", "calibrate"} <= found]
 
 
 def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -708,14 +591,6 @@ def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk(stages: int, toke
         before = (left_s.get((chunk, stage - 1), 0.0), left_s.get((chunk - 1, stage), 0.0))
         left_s[chunk, stage] = max(*before, left_s.get((chunk - 4, stages - 1), 0.0)) + each_s[chunk]
     assert value(row) == pytest.approx((tokens + 1) / left_s[len(chunks) - 1, stages - 1])
-
-
-def test_a_prompt_alone_must_fit() -> None:
-    row = measurement(
-        model="llama-3-70b", engine="llama.cpp", gpu="RTX4090", year=2024, mode=Mode.low_latency, batch=1,
-        metric=Metric.total_tok_s, input_tokens=4096, output_tokens=1, weights="bf16",
-    )  # fmt: skip
-    assert "does not fit" in str(predict(row))
 
 
 def test_what_llama_cpp_stands_for_runs_other_kernels() -> None:
@@ -773,18 +648,3 @@ def test_a_row_that_drafted_is_predicted_with_its_drafts() -> None:
     assert 1.3 < plain / drafted < 2.61
     published = value(row.model_copy(update={"draft": "mtp:3"}))  # 2.61 is what is published for three tokens
     assert published == pytest.approx(drafted)
-
-
-@pytest.mark.parametrize(
-    ("model", "draft", "accepted", "reason"),
-    [
-        ("llama-3.1-8b", "mtp:3", 2.0, "no module that drafts"),
-        ("deepseek-v3", "mtp:1", 2.5, "no round of 1 drafted tokens yields 2.5"),
-        ("glm-4.5", "mtp:3", None, "no acceptance is published"),
-    ],
-)
-def test_a_draft_that_cannot_be_is_a_reason(model: str, draft: str, accepted: float | None, reason: str) -> None:
-    row = measurement(model=model, gpu="H200", tp=8, gpus=8, engine="sglang")
-    outcome = predict(row.model_copy(update={"draft": draft, "accepted_length": accepted}))
-    assert isinstance(outcome, str)
-    assert reason in outcome

@@ -12,6 +12,7 @@ import csv
 import gzip
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat
 
-from tokonomics.types import Noun, Speed
+from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import requests_a_second
 
 Fit = Literal["left out", "seen", "shaped"]
@@ -73,19 +74,15 @@ def shipped_rows(name: str) -> list[dict[str, str]]:
 
 
 def point_of(row: dict[str, str], *, served: bool = False) -> AccuracyPoint:
-    """A line of such a table as a point, its words put together."""
+    """A line of a packed table as a point."""
     engine = row["engine"].split()[0] if row["engine"] else "bare kernels"
     load = f"{row['load']} at once" if row["load"] else "a queue that never empties"
     load = requests_a_second(row["load"][:-2]) if row["load"].endswith("/s") else load
-    said = [
-        f"{row['model']} {row['weights']} on {row['gpus']}×{row['gpu']}, {row['engine'] or engine} of {row['year']}",
-        f"{int(row['input']):,} in, {int(row['output']):,} out, {load}",
-        row["source"],
-    ]
+    ran = f"{row['model']} {row['weights']} on {row['gpus']}×{row['gpu']}, {row['engine'] or engine} of {row['year']}"
     return AccuracyPoint(
         **{name: row[name] for name in ("fit", "speed", "metric", "gpu")},
         engine=engine,
-        what="; ".join(said),
+        what=f"{ran}; {int(row['input']):,} in, {int(row['output']):,} out, {load}; {row['source']}",
         measured=float(row["measured"]),
         predicted=float(row["predicted"]),
         served=served,
@@ -95,11 +92,7 @@ def point_of(row: dict[str, str], *, served: bool = False) -> AccuracyPoint:
 def chosen(points: Iterable[AccuracyPoint], kind: str, **only: str | None) -> list[AccuracyPoint]:
     """Those of a kind of figure whose fields are as asked for; None asks for nothing."""
     wanted = {name: value for name, value in only.items() if value}
-    return [
-        point
-        for point in points
-        if point.metric in KINDS[kind] and all(getattr(point, name) == value for name, value in wanted.items())
-    ]
+    return [point for point in points if point.metric in KINDS[kind] and copied(point, *wanted) == wanted]
 
 
 class DrawnErrors(Noun):
@@ -107,7 +100,7 @@ class DrawnErrors(Noun):
 
     points: int
     left_out: int
-    """Of every fit."""
+    """How many of them no fit has seen."""
     inside: float
     """The share within the band."""
     median: float | None
@@ -118,7 +111,7 @@ class DrawnErrors(Noun):
 
 
 def drawn_errors(points: Sequence[AccuracyPoint], joined: Sequence[AccuracyPoint] = ()) -> DrawnErrors:
-    """Of the points that are drawn, and of the reader's own that joined them."""
+    """The errors of the points that are drawn, and of the reader's own among them."""
     by_speed = {speed: [point for point in points if point.speed == speed] for speed in Speed}
     inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points)
     return DrawnErrors(
@@ -150,7 +143,7 @@ _UNSEEN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "the same, p99 of TPOT and time to the first token": (False, ("tpot_s p99", "ttft_s p99")),
     "the same server idle, time to the first token of a lone prompt": (True, (_TTFT,)),
 }
-"""Of lone prompts or of loads, and which figures."""
+"""For each line of the table: lone prompts or loads, and which figures."""
 
 
 @dataclass(frozen=True)
@@ -171,20 +164,14 @@ def served_points() -> tuple[AccuracyPoint, ...]:
 
 @lru_cache(maxsize=1)
 def unseen_errors() -> tuple[UnseenErrors, ...]:
-    """Of the two models, under load and idle."""
+    """The errors of the two models that taught nothing, under load and idle."""
     rows = [row for row in shipped_rows(_POINTS) if row["fit"] == "left out"]
     found = []
     for what, (lone, metrics) in _UNSEEN.items():
-        sizes = [
-            _sizes([row for row in rows if row["metric"] == metric and row["model"] == model], lone=lone)
-            for model in sorted({row["model"] for row in rows})
-            for metric in metrics
-        ]
-        largest = max(statistics.median(size) for size in sizes)
-        found.append(UnseenErrors(what, sum(len(size) for size in sizes), largest))
+        sizes = defaultdict(list)
+        for row in rows:
+            if row["metric"] in metrics and (row["load"] == _LONE) is lone:
+                sizes[row["model"], row["metric"]].append(abs(float(row["predicted"]) / float(row["measured"]) - 1))
+        largest = max(statistics.median(errors) for errors in sizes.values())
+        found.append(UnseenErrors(what, sum(map(len, sizes.values())), largest))
     return tuple(found)
-
-
-def _sizes(rows: Sequence[dict[str, str]], *, lone: bool) -> list[float]:
-    loads = [row for row in rows if (row["load"] == _LONE) is lone]
-    return [abs(float(row["predicted"]) / float(row["measured"]) - 1) for row in loads]

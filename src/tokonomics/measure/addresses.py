@@ -23,7 +23,7 @@ def host_of(parts: SplitResult) -> str:
 
 
 def shown_address(text: str) -> str:
-    """Without user, password and query."""
+    """The address without user, password and query."""
     try:
         parts = urlsplit(text.strip())
         host = f"{host_of(parts)}{f':{parts.port}' if parts.port else ''}"
@@ -49,7 +49,7 @@ def target(url: str) -> BenchTarget:
     parts = split_address(url)
     if parts is None:
         said = f"'{shorten(shown_address(url))}' is not the address of a server"
-        raise BadInput(said, fix="Write such as http://localhost:8000.")
+        raise BadInput(said, fix="Write for example http://localhost:8000.")
     path = parts.path.rstrip("/")
     if path.endswith("/completions"):
         base = path.removesuffix("/completions").removesuffix("/chat")

@@ -7,8 +7,7 @@ first token) ÷ (output tokens − 1) of a request; ITL is one gap between two a
 The knee of the load curve is the smallest measured load that gives 90 % of the highest output throughput: beyond it
 users wait longer for little more. The best load has the lowest price per token (or, without a price, the highest
 throughput) among those that meet every SLO with at most 1 % of requests failed. Nothing is interpolated. Knee and best
-are named among loads of equal lengths: other lengths are other work. Of an API, the lightest load says how fast it
-answers.
+are named among loads of equal lengths: other lengths are other work. The lightest load says how fast an API answers.
 """
 
 import datetime as dt
@@ -358,14 +357,11 @@ def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slo
 
 def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
     """Places of loads whose mean lengths are about those of the first of them."""
-    groups: list[list[int]] = []
+    groups: dict[int, list[int]] = {}
     for place, point in enumerate(points):
-        alike = next((group for group in groups if _have_equal_lengths(points[group[0]], point)), None)
-        if alike is None:
-            groups.append([place])
-        else:
-            alike.append(place)
-    return groups
+        first = next((first for first in groups if _have_equal_lengths(points[first], point)), place)
+        groups.setdefault(first, []).append(place)
+    return list(groups.values())
 
 
 def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
@@ -377,7 +373,7 @@ def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
 
 
 class ApiLatency(Noun):
-    """Of the lightest load that was measured: what a caller sees who is nearly alone."""
+    """What a caller sees who is nearly alone: the lightest load that was measured."""
 
     api: str
     """``host:model``."""
@@ -389,32 +385,29 @@ class ApiLatency(Noun):
     ttft_p99_s: NonNegativeFloat | None
     tpot_p50_s: NonNegativeFloat | None
     tokens_per_s: PositiveFloat | None
-    """Of one answer, after its first token."""
+    """Speed of one answer after its first token."""
     measured_on: dt.date | None
     measured_by: str
 
 
 def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
-    """What a run says of the API that it names."""
+    """How fast the API answers that a run names."""
     if run.api is None:
         fix = f"Measure it as `tokonomics bench URL` with {option('api', 'host:model')}, and save that."
         raise BadInput("does not say which API was measured", where=where, fix=fix)
     point = min(run.points, key=lambda point: point.size)
-    tpot = _median(point.tpot_s)
+    ttft, tpot = (point.ttft_s or Latencies()), (point.tpot_s or Latencies())
+    ttft_s, tpot_s = (spread.mean if spread.p50 is None else spread.p50 for spread in (ttft, tpot))
     return ApiLatency(
         api=run.api,
         load=point.load,
         requests=point.completed,
         mean_input_tokens=point.mean_input_tokens,
         mean_output_tokens=point.mean_output_tokens,
-        ttft_p50_s=_median(point.ttft_s),
-        ttft_p99_s=point.ttft_s.p99 if point.ttft_s else None,
-        tpot_p50_s=tpot,
-        tokens_per_s=1 / tpot if tpot else None,
+        ttft_p50_s=ttft_s,
+        ttft_p99_s=ttft.p99,
+        tpot_p50_s=tpot_s,
+        tokens_per_s=1 / tpot_s if tpot_s else None,
         measured_on=run.when.date() if run.when else None,
         measured_by=run.tool,
     )
-
-
-def _median(spread: Latencies | None) -> float | None:
-    return None if spread is None else spread.mean if spread.p50 is None else spread.p50

@@ -55,6 +55,8 @@ Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
+SCOPE = ("gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")
+"""What a correction speaks of."""
 FEWEST_LOADS = 4  # two to teach and two to judge
 FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
 NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything
@@ -65,8 +67,8 @@ PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch"
 """How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
 CONTRADICTION = 1.5  # times that a load of fewer users may be slower than one of more, by chance
 FIRST_TOKEN_TRUST = 0.5
-"""Of a first token beside a time per token: under load a real vLLM's are predicted half as well (benchmarks/results/
-vllm.json: 11.9 against 5.5 % off in the median)."""
+"""Weight of a first token beside a time per token: under load those of a real vLLM are predicted half as well
+(benchmarks/results/vllm.json: 11.9 against 5.5 % off in the median)."""
 FACTORS = (0.5, 4.0)
 _AT_FLOOR = 1.01  # times the least factor, from which a fit counts as stopped there: its own tolerance
 FAR_OFF = 20.0  # times off that mean a mistake in the input: the slowest host met (transformers') is 7 × off
@@ -112,14 +114,14 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
     fitted = [group.correction for group in groups if group.correction]
-    scopes = [_scope(correction) for correction in fitted]
-    kept = [correction for correction in evidence.corrections if _scope(correction) not in scopes]
+    scopes = [copied(correction, *SCOPE) for correction in fitted]
+    kept = [correction for correction in evidence.corrections if copied(correction, *SCOPE) not in scopes]
     if not fitted and not kept and profile.kernels is None and not any(group.held_out for group in groups):
         refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
-        common = "; ".join(reason for reason, _ in reasons.most_common(2))
-        said = "; ".join(refusals) or common or "the files hold no figure that is predicted"
-        told = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
-        fix = f"{told} say what files do not; docs/calibrate.md says what is needed."
+        common = [reason for reason, _ in reasons.most_common(2)]
+        said = "; ".join(refusals or common) or "the files hold no figure that is predicted"
+        names = f"{option('model')}, {option('gpu')}, {option('engine')} and {option('weights')}"
+        fix = f"{names} say what files do not; docs/calibrate.md says what is needed."
         raise BadInput(f"nothing to calibrate on: {said}", fix=fix)
     profile = profile.model_copy(update={"corrections": (*kept, *fitted)})
     return Calibrated(
@@ -130,12 +132,8 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
     )
 
 
-def _scope(correction: Correction) -> dict[str, object]:
-    return copied(correction, "gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")
-
-
 def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Measurement]]:
-    """Rows that one correction may speak of; those that cannot be predicted are counted by reason."""
+    """Group rows by what one correction covers; count rows that cannot be predicted by reason."""
     members: dict[tuple[object, ...], list[Measurement]] = {}
     gpus = set()
     for row in rows:
@@ -265,12 +263,12 @@ def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
 
 
 def _clearly_worse(one: HeldOut, other: HeldOut) -> bool:
-    """Whether the other's error is larger, by more than chance moves it."""
+    """Whether the other's error is larger by more than chance."""
     return other.model_copy(update={"before": one.after}).worse
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
-    """What is odd: more users at once never make a token faster, so where a run says so, a load was not steady."""
+    """What is odd in the rows: a token that more users at once make faster, or predictions that are far off."""
     doubts = []
     shapes = {(row.input_tokens, row.output_tokens) for row in rows}
     for shape in sorted(shapes):
@@ -322,17 +320,16 @@ def least_factor(rows: Sequence[Measurement], term: Term) -> float:
 
 
 def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tuple[str, ...]:
-    """Of the factors that stopped at the datasheet, what that means."""
+    """A note for each factor that stopped at the datasheet: what that means."""
     gpu, notes = steps_of(rows[0]).deployment.gpu, []
+    rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
+    causes = "another precision, split or context, cached prompts, drafts"
     for term in terms:
         least, factor = least_factor(rows, term), getattr(found, term, 1.0)
         if FACTORS[0] < least and factor < _AT_FLOOR * least:
-            rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
-            notes.append(
-                f"the {SAID[term]} stopped at × {factor:.3g}, at which {gpu.key} reaches {rates}, and the loads ask "
-                "for less: fewer bytes move than predicted (another precision, split or context, cached prompts, "
-                "drafts), or the measurement is off"
-            )
+            stopped = f"the {SAID[term]} stopped at × {factor:.3g}, at which {gpu.key} reaches {rates}"
+            why = f"fewer bytes move than predicted ({causes}), or the measurement is off"
+            notes.append(f"{stopped}, and the loads ask for less: {why}")
     return tuple(notes)
 
 
@@ -379,28 +376,24 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 def _weights(rows: Sequence[Measurement]) -> Array:
     """How much a row counts; statistics of one metric of a load share its weight."""
     alike = Counter((load_of(row), kind_of(row)) for row in rows)
-    return np.array(
-        [
-            (FIRST_TOKEN_TRUST if kind_of(row) == "ttft" else 1.0) / math.sqrt(alike[load_of(row), kind_of(row)])
-            for row in rows
-        ]
-    )
+    trust = np.array([FIRST_TOKEN_TRUST if kind_of(row) == "ttft" else 1.0 for row in rows])
+    return trust / np.sqrt([alike[load_of(row), kind_of(row)] for row in rows])
 
 
 def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
-    """Of what a row ran on, with numbers that one can read."""
+    """A correction of what a row ran on, its numbers rounded for reading."""
     at = steps_of(row).deployment
     degrees = copied(at, "tp", "pp", "ep", "dp")
     split = " ".join(f"{name.upper()} {degree}" for name, degree in degrees.items() if name == "tp" or degree > 1)
     return Correction(
         gpu=at.gpu.key, engine=engine_of(at, row.engine is not None), model=at.model.key,
-        **copied(at, "weights", "kv", "tp", "pp", "ep", "dp"), learned_at=f"{at.weights}, {split}", loads=1, rows=1,
+        **copied(at, *SCOPE[3:]), learned_at=f"{at.weights}, {split}", loads=1, rows=1,
         **{name: float(f"{value:.5g}") for name, value in numbers.items()},
     )  # fmt: skip
 
 
 def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:
-    """What was seen, for a correction to keep."""
+    """The sizes that were seen, for a correction to keep."""
     outputs = [row.output_tokens if row.engine else None for row in rows]
     sizes: dict[str, list[float | None]] = {
         "batch": [row.batch for row in rows],

@@ -101,21 +101,26 @@ def read_engine_log(path: Path) -> EngineLog:
     found = parse_json(read_text(path), where)
     if not isinstance(found, dict) or not isinstance(found.get("runs"), dict) or not found["runs"]:
         raise BadInput("the log of an engine needs 'runs', by name", where=where, fix="The format: docs/validate.md.")
-    request_columns = _places(found, "requests", REQUEST_COLUMNS, where)
-    step_columns = _places(found, "steps", STEP_COLUMNS, where)
+    columns = found["columns"] if isinstance(found.get("columns"), dict) else {}
     runs = {}
     for name, run in found["runs"].items():
         place = f"{where}: run {shorten(name)}"
         if not isinstance(run, dict):
             raise BadInput("needs 'requests' and 'steps'", where=place)
-        requests = _rows(run, "requests", request_columns, place)
-        runs[name] = _run(requests, _rows(run, "steps", step_columns, place), place)
+        requests, steps = (
+            _table(run.get(kind, []), columns.get(kind), needed, kind, place)
+            for kind, needed in (("requests", REQUEST_COLUMNS), ("steps", STEP_COLUMNS))
+        )
+        runs[name] = _run(requests, steps, place)
+    buckets = found.get("graph_buckets", [])
+    if not isinstance(buckets, list) or not all(type(batch) is int and batch >= 1 for batch in buckets):
+        raise BadInput("'graph_buckets' must be a list of batches of at least 1", where=where)
     return EngineLog(
         gpu=shorten(str(found.get("gpu", "unnamed GPU"))),
         model=shorten(str(found.get("model", "unnamed model"))),
         max_sequences=_limit(found, "max_seqs", _MOST_SEQUENCES, where),
         max_batched_tokens=_limit(found, "max_batched_tokens", _MOST_TOKENS, where),
-        buckets=_buckets(found.get("graph_buckets", []), where),
+        buckets=tuple(sorted(set(buckets))),
         runs=runs,
     )
 
@@ -165,29 +170,21 @@ def _run(requests: Array, steps: Array, where: str) -> EngineRun:
     return EngineRun(arrival, inputs, outputs, first, last, start, duration, decodes, prompt_tokens, kv_tokens, pairs)
 
 
-def _places(found: Mapping[str, Any], kind: str, needed: Sequence[str], where: str) -> list[int]:
-    """Where in a row each column stands."""
-    columns = found.get("columns")
-    names = columns.get(kind) if isinstance(columns, dict) else None
-    if not isinstance(names, list):
-        raise BadInput(f"'columns' does not name the fields of {kind}", where=where, fix=f"It needs {list(needed)}.")
-    missing = [name for name in needed if name not in names]
-    if missing:
-        raise BadInput(f"columns of {kind} lack {', '.join(missing)}", where=where)
-    return [names.index(name) for name in needed]
-
-
-def _rows(run: Mapping[str, Any], kind: str, places: Sequence[int], where: str) -> Array:
-    """The wanted columns of every row; null is not a number."""
-    rows = run.get(kind, [])
-    if not isinstance(rows, list):
-        raise BadInput(f"'{kind}' is not a list of rows", where=where)
+def _table(rows: object, columns: object, needed: Sequence[str], what: str, where: str) -> Array:
+    """The needed columns of every row; null is not a number."""
+    missing = [name for name in needed if not isinstance(columns, list) or name not in columns]
+    if missing or not isinstance(columns, list):
+        fix = f"The rows of {what} need {', '.join(needed)}."
+        raise BadInput(f"columns of {what} lack {', '.join(missing)}", where=where, fix=fix)
+    if not isinstance(rows, list) or len(rows) > MOST_STEPS:
+        raise BadInput(f"'{what}' is not a list of at most {MOST_STEPS:,} rows", where=where)
+    places = [columns.index(name) for name in needed]
     numbers = np.empty((len(rows), len(places)))
     for at, row in enumerate(rows):
         try:
             numbers[at] = [_number(row[place]) for place in places]
         except (TypeError, IndexError, KeyError, OverflowError):
-            raise BadInput(f"row {at + 1} of {kind} is not {len(places)} numbers", where=where) from None
+            raise BadInput(f"{what}[{at}] is not a row of {len(places)} numbers", where=where) from None
     return numbers
 
 
@@ -206,12 +203,6 @@ def _limit(found: Mapping[str, Any], field: str, most: int, where: str) -> int:
     return value
 
 
-def _buckets(value: object, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(batch) is int and batch >= 1 for batch in value):
-        raise BadInput("'graph_buckets' must be a list of batches of at least 1", where=where)
-    return tuple(sorted(set(value)))
-
-
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
 FEWEST = 10  # steps of answers of a batch from which their median counts
 FEWEST_PROMPTS = 3  # the same of prompts of a size, which are alone less often
@@ -220,7 +211,6 @@ MOST_STEPS = 2_000_000  # days of steps; more is a typing mistake
 
 _FIX = "Log steps while a few loads run: 1 user, then 4, 16, 64."
 
-Floats = NDArray[np.float64]
 Key = TypeVar("Key", int, tuple[int, int])
 
 
@@ -284,45 +274,21 @@ def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) ->
     return list(places.values())
 
 
-def _columns(document: Mapping[str, Any], where: str) -> list[Floats]:
-    names, steps = document.get("columns") or [], document["steps"]
-    missing = [name for name in COLUMNS if not isinstance(names, list) or name not in names]
-    if missing:
-        fix = f"A log of steps names {', '.join(COLUMNS)}."
-        raise BadInput(f"columns without {', '.join(missing)}", where=where, fix=fix)
-    if len(steps) > MOST_STEPS:
-        raise BadInput(f"{len(steps):,} steps; {MOST_STEPS:,} at the most are read", where=where)
-    places = [names.index(name) for name in COLUMNS]
-    numbers = [
-        [_step_number(step, at, name, f"{where}: steps[{place}]") for at, name in zip(places, COLUMNS, strict=True)]
-        for place, step in enumerate(steps)
-    ]
-    if not numbers:
+def _columns(document: Mapping[str, Any], where: str) -> Array:
+    """The columns of a log of steps, checked: times rise, and nothing is below zero."""
+    columns = _table(document["steps"], document.get("columns"), COLUMNS, "steps", where).T
+    if not columns.size:
         raise BadInput("no steps in it", where=where, fix=_FIX)
-    columns = list(np.array(numbers, np.float64).T)
-    _check(columns, where)
-    return columns
-
-
-def _check(columns: Sequence[Floats], where: str) -> None:
-    """Times rise, and nothing is below zero."""
     begun, done, *counts = columns
-    for name, count in zip(COLUMNS[2:], counts, strict=True):
-        wrong = np.flatnonzero((count < 0) | (count > MOST_OF_A_STEP) | (count != np.floor(count)))
-        if len(wrong):
-            raise BadInput(f"{name} is {count[wrong[0]]:g}: no count", where=f"{where}: steps[{wrong[0]}]")
-    wrong = np.flatnonzero(done <= begun)
-    if len(wrong):
-        raise BadInput("done is not after begun", where=f"{where}: steps[{wrong[0]}]", fix="Times are in seconds.")
-    wrong = np.flatnonzero((np.diff(begun) < 0) | (np.diff(done) <= 0))
-    if len(wrong):
-        fix = "A log is of one engine, from one start, in order: give the files of several one by one."
-        place = f"{where}: steps[{wrong[0] + 1}]"
-        raise BadInput("begins or ends before the step ahead of it", where=place, fix=fix)
-
-
-def _step_number(step: object, at: int, name: str, where: str) -> float:
-    value = step[at] if isinstance(step, Sequence) and not isinstance(step, str) and at < len(step) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadInput(f"{name} is no number", where=where)
-    return float(value)
+    odd = [(count < 0) | (count > MOST_OF_A_STEP) | (count != np.floor(count)) for count in counts]
+    fix = "A log is of one engine, from one start, in order, with times in seconds: give several one by one."
+    for problem, wrong in (
+        ("a value is missing", np.isnan(columns).any(axis=0)),
+        (f"one of {', '.join(COLUMNS[2:])} is no count", np.any(odd, axis=0)),
+        ("done is not after begun", done <= begun),
+        ("begins or ends before the step ahead of it", np.diff(begun, prepend=begun[0]) < 0),
+        ("begins or ends before the step ahead of it", np.diff(done, prepend=-math.inf) <= 0),
+    ):
+        if wrong.any():
+            raise BadInput(problem, where=f"{where}: steps[{int(np.argmax(wrong))}]", fix=fix)
+    return columns

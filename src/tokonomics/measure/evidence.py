@@ -9,16 +9,15 @@ inside such a run that ends in the middle of a round counts fewer, so that its t
 throughput is taken from the answers' own times, with a note. A run counted from its first request to its last answer
 has no such window: it is simulated as it was, with its beginning and its end.
 
-Of a meter's ledger, stretches in which a server was seen and busy throughout are put together by how many requests ran
-at once, in steps of a factor of √2. Of each such load: tokens a second, the mean lengths of its requests (prompt tokens
-that came from a cache were not computed, and are left out), and the mean time to the first token where the engine tells
-it. A batch is a gauge read every interval, and requests come and go: such a load is rougher than one of
-``tokonomics bench``.
+A meter's ledger gives loads too: spans in which a server was seen and busy throughout, grouped by how many requests ran
+at once, in steps of a factor of √2. A load has tokens a second, the mean lengths of its requests (prompt tokens from a
+cache were not computed, and are left out), and the mean time to the first token where the engine states it.
+A batch is a gauge read every interval, and requests come and go: this is rougher than a load of ``tokonomics bench``.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, Stated
 from tokonomics.measure.engine_log import is_step_log, stated_by, steps_logged
 from tokonomics.measure.importers.recognise import read_run
@@ -55,11 +54,11 @@ def is_ledger(path: Path) -> bool:
 
 
 def runs_of(path: Path) -> list[BenchmarkRun]:
-    """One run for each model and engine in the book."""
+    """The loads of a meter's ledger: one run for each model and engine."""
     by_load: dict[tuple[str, str], dict[int, list[PaidTime]]] = defaultdict(lambda: defaultdict(list))
     with Ledger(path, read_only=True) as book:
         for span in book.spans():
-            if _tells(span):
+            if _is_busy(span):
                 size = round(2 * math.log2(max(1.0, span.running_s / span.running_seen_s)))
                 by_load[span.model, span.engine][size].append(span)
     runs = []
@@ -76,7 +75,7 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
     return runs
 
 
-def _tells(span: PaidTime) -> bool:
+def _is_busy(span: PaidTime) -> bool:
     # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
     busy = span.watched is WatchedSpan.seen and span.busy_s >= BUSY * span.seconds > 0
     return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
@@ -86,7 +85,7 @@ def _point(spans: list[PaidTime]) -> LoadPoint | None:
     def total(name: str) -> float:
         return float(sum(getattr(span, name) for span in spans))
 
-    busy_s, answered, output, told = (total(name) for name in ("busy_s", "answered", "output", "ttft_count"))
+    busy_s, answered, output, timed = (total(name) for name in ("busy_s", "answered", "output", "ttft_count"))
     computed = sum(span.input_total - span.input_cached for span in spans)
     if answered < LEAST_ANSWERED or computed < 1:
         return None
@@ -95,7 +94,7 @@ def _point(spans: list[PaidTime]) -> LoadPoint | None:
         requests_per_s=answered / busy_s, input_tokens_per_s=computed / busy_s, output_tokens_per_s=output / busy_s,
         mean_input_tokens=computed / answered, mean_output_tokens=output / answered, duration_s=busy_s,
         completed=round(answered),
-        ttft_s=Latencies(mean=total("ttft_s") / told) if told > 0 else None,
+        ttft_s=Latencies(mean=total("ttft_s") / timed) if timed > 0 else None,
     )  # fmt: skip
 
 
@@ -137,7 +136,7 @@ def read_evidence(paths: Sequence[Path], given: GivenMachine, command: str) -> E
 
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], given: GivenMachine, command: str, where: str) -> None:
-    """Curves from the kernels; whole models that were timed for validation are steps like any other."""
+    """Add the curves of the kernels; whole models that were timed for validation are steps like any other."""
     check_timings(timings, where)
     steps = timings.get("validate") or ()
     if timings.get("gemm") or not steps:
@@ -158,22 +157,22 @@ def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
 
 
 def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], given: GivenMachine) -> None:
-    """Rows of a table; of the GPU asked for, where one is."""
+    """Add the rows of a table, only those of the GPU that was asked for."""
     wanted = find_gpu(given.gpu).key if given.gpu else None
     for row in rows:
         if isinstance(row, Unread):
             found.unread.append(row)
-        elif wanted is None or _gpu_key(row.gpu) == wanted:
-            named = given.engine and row.engine and not _known_engine(row.engine)  # by a name we do not know
-            changes = {"model": given.model, "weights": given.weights, "engine": given.engine if named else None}
+        elif wanted is None or (_is_known(find_gpu, row.gpu) and find_gpu(row.gpu).key == wanted):
+            foreign = row.engine and not _is_known(engine_named, row.engine)
+            changes = {"model": given.model, "weights": given.weights, "engine": given.engine if foreign else None}
             found.rows.append(row.model_copy(update={name: value for name, value in changes.items() if value}))
 
 
 def _add_steps(found: Evidence, document: Mapping[str, Any], given: GivenMachine, where: str) -> None:
-    """An engine's steps; and the loads under which it logged them, where they are in the file."""
+    """Add an engine's steps, and the loads under which it logged them where they are in the file."""
     stated, model = stated_by(document, where), given.model or document.get("model")
     if not isinstance(model, str) or not model:
-        raise _names_no_model(where)
+        raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
     found.rows += steps_logged(document, model, _machine(stated, given, where), where)
     loads = document.get("loads")
     results = [load for load in loads if VLLM.matches(load)] if isinstance(loads, list) else []
@@ -186,7 +185,7 @@ def _add_run(found: Evidence, run: BenchmarkRun, given: GivenMachine, where: str
     if given.model:
         run = as_model(run, given.model)
     if run.model is None:
-        raise _names_no_model(where)
+        raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
     points = tuple(_whole_rounds(point) for point in run.points)
     changed = sum(point is not stated for point, stated in zip(points, run.points, strict=True))
     if changed:
@@ -196,12 +195,8 @@ def _add_run(found: Evidence, run: BenchmarkRun, given: GivenMachine, where: str
     found.rows += taught_by(run.model_copy(update={"points": points}), machine)
 
 
-def _names_no_model(where: str) -> BadInput:
-    return BadInput("names no model", where=where, fix=f"Give {option('model')}.")
-
-
 def _machine(stated: Stated, given: GivenMachine, where: str) -> MeasuredMachine:
-    if given.engine is None and stated.engine and not _known_engine(stated.engine):
+    if given.engine is None and stated.engine and not _is_known(engine_named, stated.engine):
         fix = f"Say with {option('engine')} which of ours stands for it; its host's time is then fitted."
         raise BadInput(f"the engine '{shorten(stated.engine)}' is none of ours", where=where, fix=fix)
     machine = machine_of(stated, given)
@@ -229,13 +224,7 @@ def _whole_rounds(point: LoadPoint) -> LoadPoint:
     return point.model_copy(update={name: getattr(point, name) * more for name in rates})
 
 
-def _gpu_key(name: str) -> str:
-    with suppress(UnknownName):
-        return find_gpu(name).key
-    return name
-
-
-def _known_engine(name: str) -> bool:
+def _is_known(find: Callable[[str], object], name: str) -> bool:
     with suppress(TokonomicsError):
-        return bool(engine_named(name))
+        return bool(find(name))
     return False

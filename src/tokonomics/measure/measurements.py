@@ -162,7 +162,7 @@ def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measur
     """One bare step: the whole model in a CUDA graph, no engine around it."""
     try:
         if not isinstance(row, dict):
-            raise ValueError("not an object")
+            return Unread(key=key, reason="not an object")
         kind = row["kind"]
         if kind not in ("decode", "prefill"):
             return Unread(key=key, reason=f"a step of kind '{shorten(str(kind))}' is not what an engine runs")
@@ -263,15 +263,15 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
 
 
 def _each(count: int | None, replicas: int) -> int | None:
-    """What one of the replicas gets: at least one, where there are any."""
+    """The share of one replica: at least one, where there are any."""
     return max(1, round(count / replicas)) if count and count > 0 else count
 
 
 def _length(row: Mapping[str, str], column: str) -> int:
-    """Of a prompt or an answer; one token where a test of prompts alone, or of answers alone, has none."""
-    tokens = _whole(row[column], column)
-    others = {"input_len", "output_len"} - {column}
-    return 1 if tokens == 0 and all(_whole(row[other], other) > 0 for other in others) else tokens
+    """The length of a prompt or an answer; 1 where a test of prompts alone, or of answers alone, says 0."""
+    tokens = round(_number(row[column], column))
+    (other,) = {"input_len", "output_len"} - {column}
+    return 1 if tokens == 0 and round(_number(row[other], other)) > 0 else tokens
 
 
 def _in_our_terms(name: str, value: float, outputs: int) -> float:
@@ -315,7 +315,7 @@ def _load(text: str) -> tuple[int | None, float | None]:
     if text.startswith("qps="):
         return None, _number(text.removeprefix("qps="), "batch_or_concurrency")
     number = re.sub(r"^(max_num_seqs|max_batch)=|\s*prompts$", "", text)
-    return _whole(number, "batch_or_concurrency"), None
+    return round(_number(number, "batch_or_concurrency")), None
 
 
 def _number(text: str, column: str) -> float:
@@ -331,16 +331,11 @@ def _number(text: str, column: str) -> float:
 
 
 def _exact(text: str, column: str) -> int:
-    """Of something that is counted: ``8`` and ``8.0``, and not 1.5."""
+    """A count: ``8`` and ``8.0``, and not 1.5."""
     number = _number(text, column)
     if number != int(number):
         raise ValueError(f"{column} '{shorten(text)}' is not a whole number")
     return int(number)
-
-
-def _whole(text: str, column: str) -> int:
-    """Of a mean, to the nearest."""
-    return round(_number(text, column))
 
 
 def parse_json(text: str, where: str) -> Any:

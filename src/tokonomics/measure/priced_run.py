@@ -24,7 +24,6 @@ from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import (
     BenchmarkRun,
-    Latencies,
     LoadPoint,
     LoadVerdict,
     MostGpus,
@@ -96,7 +95,7 @@ class PointPrice(Noun):
 
 
 class Scored(Noun):
-    """One measured figure, and what we would have said."""
+    """One measured figure beside our prediction of it."""
 
     metric: Metric
     statistic: Statistic = Statistic.mean
@@ -150,14 +149,14 @@ def machine_of(stated: Stated, given: GivenMachine) -> MeasuredMachine | None:
 
 
 def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
-    """The run, of the model that the user says; what its own name says of the precision still holds."""
+    """The run under the model that the user names; the precision that its own name states still holds."""
     named = stated_weights(run.stated.weights or "unstated", run.model or "")
     stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
     return run.model_copy(update={"model": model, "stated": stated})
 
 
 def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
-    """Its cheapest offer: of those whose host holds the model, where we know it. None for what nobody sells."""
+    """The cheapest offer of the machine, on a host that holds the model if we know it; None where nobody sells it."""
     deployment = None
     with suppress(TokonomicsError):
         if model is not None:
@@ -223,7 +222,9 @@ def _priced(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine | None
         )
     if machine and not rows:
         reason = "the file names no model" if run.model is None else "it has no figure that is predicted"
-    share = _prefill_share(rows[0]) if scored else None
+    share = None
+    with suppress(TokonomicsError):
+        share = _prefill_share(rows[0]) if scored else None
     return PricedPoint(
         load=point.load, usd_per_mtok=_dollars(point, price, share) if price else None, scored=tuple(scored),
         recorded=bool(scored and point.records), not_predicted=reason,
@@ -267,13 +268,14 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
     replicas = machine.replicas
     users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
     facts = _facts(point, replicas, users)
-    # Of a queue that never empties, only means are predicted.
+    # Where the load is not known, only the mean is predicted, or else the median.
     known = bool(users or point.rate or point.records or facts.requests)
-    figures = [
-        *_figures(Metric.tpot_s, point.tpot_s, known),
-        *_figures(Metric.ttft_s, point.ttft_s, known),
-        (Metric.output_tok_s, Statistic.mean, point.output_tokens_per_s / replicas),
-    ]
+    figures: list[tuple[Metric, Statistic, float]] = []
+    for metric, spread in ((Metric.tpot_s, point.tpot_s), (Metric.ttft_s, point.ttft_s)):
+        values = [(statistic, getattr(spread, statistic, None)) for statistic in Statistic]
+        stated = [(metric, statistic, value) for statistic, value in values if value is not None]
+        figures += stated if known else stated[:1]
+    figures.append((Metric.output_tok_s, Statistic.mean, point.output_tokens_per_s / replicas))
     return [
         Measurement(
             key=f"{point.load}, {metric.figure(statistic)}",
@@ -297,13 +299,6 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
     ]
 
 
-def _figures(metric: Metric, spread: Latencies | None, known: bool) -> list[tuple[Metric, Statistic, float]]:
-    """Every statistic that is given; where the load is not known, the mean alone, or else the median."""
-    values = [(statistic, getattr(spread, statistic, None)) for statistic in Statistic]
-    given = [(metric, statistic, value) for statistic, value in values if value is not None]
-    return given if known else given[:1]
-
-
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
     """What is known of one replica's run: it gets every n-th request."""
     answered = [sent for sent in point.records if sent.error is None and sent.input_tokens and sent.output_tokens]
@@ -321,7 +316,7 @@ def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
 
 
 class PromptTime(Noun):
-    """Of the GPU's busy time: what prompts take, and of that what attending to cached tokens adds."""
+    """The share of the GPU's busy time that prompts take, and the part of it that cached tokens add."""
 
     share: NonNegativeFloat
     cached_share: NonNegativeFloat
@@ -333,18 +328,11 @@ def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_t
     row = _rows(run, point, machine)[0]
     steps = steps_of(row)
     with_cache, without = (float(steps.prefill(row.input_tokens, past)) for past in (cached_tokens, 0.0))
-    return PromptTime(share=_prefill_share_of(row, cached_tokens), cached_share=max(0.0, 1 - without / with_cache))
+    return PromptTime(share=_prefill_share(row, cached_tokens), cached_share=max(0.0, 1 - without / with_cache))
 
 
-def _prefill_share(row: Measurement) -> float | None:
-    """Of the GPU's busy time under this load; None where it cannot be predicted."""
-    try:
-        return _prefill_share_of(row)
-    except TokonomicsError:
-        return None
-
-
-def _prefill_share_of(row: Measurement, cached_tokens: float = 0.0) -> float:
+def _prefill_share(row: Measurement, cached_tokens: float = 0.0) -> float:
+    """The share of the GPU's busy time that prompts take under this load; an error says why it cannot be predicted."""
     steps, most = steps_of(row), most_sequences(row)
     curve = replica_curve(steps, row.input_tokens, row.output_tokens, most, cached_tokens)
     steady = steady_of(row, curve)

@@ -11,8 +11,8 @@ and the GPU (a pass, tokens, pairs of prompt tokens, and the running sequences, 
 without prompts). Both are least squares of the relative error with far outliers held down, in numpy.
 
 The mean is fitted, not the median: times of requests are sums of steps, slow ones included. Attention of the running
-sequences is taken from the steps without prompts because in a closed loop it cannot be told apart in the others: there
-the batch grows while the steps stay full.
+sequences is taken from the steps without prompts. The others cannot tell it in a closed loop, where the batch grows
+while the steps stay full.
 """
 
 from collections.abc import Sequence
@@ -363,12 +363,12 @@ def figures_of(run: EngineRun, first_s: Array, last_s: Array) -> dict[Figure, fl
     arrival, first, last, output = run.arrival_s[done], first_s[done], last_s[done], run.output_tokens[done]
     several = output > 1
     tpot = (last - first)[several] / (output[several] - 1)
-    figures: dict[Figure, float | None] = {
-        Figure.output_tok_s: float(output.sum() / (last.max() - arrival.min())),
-        Figure.e2e_p50_s: _quantile(last - arrival, 50),
-    }
-    for name, waits in (("ttft", first - arrival), ("tpot", tpot)):
-        figures |= {Figure(f"{name}_p{rank}_s"): _quantile(waits, rank) for rank in (50, 90, 99)}
+    waits = {"ttft": first - arrival, "tpot": tpot, "e2e": last - arrival}
+    figures: dict[Figure, float | None] = {Figure.output_tok_s: float(output.sum() / (last.max() - arrival.min()))}
+    for figure in list(Figure)[1:]:
+        name, rank, _ = figure.split("_")
+        values = waits[name]
+        figures[figure] = float(np.quantile(values, int(rank[1:]) / 100)) if len(values) else None
     return figures
 
 
@@ -403,7 +403,3 @@ def _same(one: EngineRun, other: EngineRun) -> bool:
         return True
     times = ("arrival_s", "first_token_s", "last_token_s")
     return all(np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in times)
-
-
-def _quantile(values: Array, rank: int) -> float | None:
-    return float(np.quantile(values, rank / 100)) if len(values) else None

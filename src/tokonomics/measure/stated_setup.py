@@ -81,7 +81,7 @@ _SCRIPTS = (
 
 
 def recipe(engine: str, model: str, architecture: str, weights: Precision, tp: int) -> Recipe:
-    """Of an engine, a model and an architecture by our keys."""
+    """How InferenceMAX runs a model with an engine on an architecture, by our keys."""
     asked = (engine, architecture, weights)
     found = (
         script.recipe
@@ -173,7 +173,7 @@ def _step_model(
 
 
 def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
-    """What drafted as a row states it, such as ``mtp:3``: as much accepted as it states, or as is published."""
+    """The deployment with the drafts that a row states (``mtp:3``), accepted as it states or as is published."""
     name, _, stated = draft.partition(":")
     tokens = int(stated) if stated else None
     acceptance = None if accepted_length is None else acceptance_for(accepted_length, tokens or DRAFT_TOKENS)
@@ -184,7 +184,7 @@ def _drafting(deployment: Deployment, draft: str, accepted_length: float | None)
 
 
 def recipe_of(deployment: Deployment) -> Recipe:
-    """Of a row of InferenceMAX."""
+    """How InferenceMAX runs a deployment."""
     served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
     return recipe(*served, deployment.weights, deployment.tp)
 

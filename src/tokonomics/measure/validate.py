@@ -37,7 +37,7 @@ TAUGHT = "calibrate"  # split of the published rows on which engines' overheads 
 
 
 class ScoredPrediction(Noun):
-    """One measurement with what we would have said."""
+    """One measurement with our prediction of it."""
 
     measurement: Measurement
     interval: Interval
@@ -182,7 +182,7 @@ def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
 
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
-    """Of replicas that only decode, what others have prefilled: their steps, half of the answers being there."""
+    """The steps of replicas that only decode what others prefilled, with half of each answer written."""
     if row.metric is not Metric.tpot_s or row.batch is None:
         raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
     require_fit(steps.deployment, input_tokens + output_tokens, row.batch)
@@ -190,7 +190,7 @@ def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_toke
 
 
 def is_simulated(row: Measurement) -> bool:
-    """Runs of an engine whose users, rate or arrivals are known; others are a queue that never empties."""
+    """Whether a row is a run of an engine with known users, rate or arrivals; others are a queue that never empties."""
     if row.engine is None or row.mode in (Mode.decode_step, Mode.prefill_step, Mode.fixed_batch):
         return False
     closed = row.batch is not None and row.mode is not Mode.max_throughput
@@ -198,16 +198,16 @@ def is_simulated(row: Measurement) -> bool:
 
 
 def _is_queue(row: Measurement) -> bool:
-    """Whether so many requests wait at once when the run begins, and it ends with the last of them."""
+    """Whether a known number of requests wait when the run begins, and it ends with the last of them."""
     known = row.rate is not None or bool(row.run.arrival_s)
     return row.mode is Mode.max_throughput and row.run.requests is not None and not known
 
 
 def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
     facts, users = row.run, row.batch if row.rate is None else None
-    told = recipe_of(steps.deployment) if row.tuned else Recipe()
+    recipe = recipe_of(steps.deployment) if row.tuned else Recipe()
     if facts.max_batched_tokens is None:
-        facts = facts.model_copy(update={"max_batched_tokens": told.chunk})
+        facts = facts.model_copy(update={"max_batched_tokens": recipe.chunk})
     if _is_queue(row):
         most = row.batch or steps.deployment.limits.max_sequences
         facts, users = facts.model_copy(update={"max_sequences": facts.max_sequences or most}), row.run.requests
@@ -224,7 +224,7 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
     if row.metric is Metric.ttft_s:
-        waits = told.wait_steps(row.batch or 1, output_tokens, steps.deployment.dp)
+        waits = recipe.wait_steps(row.batch or 1, output_tokens, steps.deployment.dp)
         figure += waits * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
     return figure
 
@@ -281,6 +281,7 @@ _GROUPS: dict[str, Callable[[Measurement], str]] = {
 
 
 def _grouped(predictions: Iterable[ScoredPrediction], key: Callable[[Measurement], str]) -> dict[str, ErrorSummary]:
+    """The errors of each group of predictions."""
     members: dict[str, list[ScoredPrediction]] = defaultdict(list)
     for prediction in predictions:
         members[key(prediction.measurement)].append(prediction)
@@ -374,11 +375,11 @@ def _trace(load: RunLoad) -> Trace:
     facts, around, chance = load.facts, load.facts.warm_up, np.random.default_rng(_SEED)
     count = facts.requests or (min(MOST, max(FEWEST, PER_USER * load.users)) if load.users is not None else AT_A_RATE)
 
-    def lengths(mean: int, told: tuple[int, ...]) -> NDArray[np.int64]:
+    def lengths(mean: int, recorded: tuple[int, ...]) -> NDArray[np.int64]:
         """As recorded, or else drawn; those of requests before and after the window are never recorded."""
         least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
         before = chance.integers(least, most + 1, around)
-        inside = told or chance.integers(least, most + 1, count)
+        inside = recorded or chance.integers(least, most + 1, count)
         return np.concatenate([before, inside, chance.integers(least, most + 1, around)])
 
     inputs = lengths(load.input_tokens, facts.input_tokens)

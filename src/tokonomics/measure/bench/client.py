@@ -34,7 +34,7 @@ from tokonomics.units import seconds
 
 Result = TypeVar("Result")
 _OWN_SHARE = 0.05
-"""Of a measured TTFT that is the client's own, from which on it says so: a choice."""
+"""Share of a measured TTFT that is the client's own, from which on it says so: a choice."""
 
 
 class LoopTurns(selectors.DefaultSelector):
@@ -65,7 +65,7 @@ class LoopTurns(selectors.DefaultSelector):
 
 
 def run_in_turns(main: Callable[[LoopTurns], Coroutine[Any, Any, Result]]) -> Result:
-    """The result of what is to know the turns of its event loop."""
+    """Run a coroutine that is given the turns of its event loop; returns its result."""
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
         return runner.run(main(turns))
@@ -78,8 +78,8 @@ def own_delay(own_s: Sequence[float], ttft_s: Sequence[float]) -> str | None:
     ranked = [(rank, *(float(np.percentile(times_s, rank)) for times_s in (own_s, ttft_s))) for rank in (50, 99)]
     if all(own <= _OWN_SHARE * ttft for _, own, ttft in ranked):
         return None
-    told = [f"{seconds(own)} of {seconds(ttft)} (p{rank})" for rank, own, ttft in ranked]
-    return f"the client was busy itself: about {' and '.join(told)} of TTFT are its own"
+    parts = [f"{seconds(own)} of {seconds(ttft)} (p{rank})" for rank, own, ttft in ranked]
+    return f"the client was busy itself: about {' and '.join(parts)} of TTFT are its own"
 
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -87,7 +87,7 @@ GIVEN_UP = "no whole answer long after the load had ended"
 LONGEST_LINE = 4_000_000  # bytes without an end of line: no server sends a chunk of this size
 
 _UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
-"""In every chunk of text but the last: told without parsing, which is most of what a client does."""
+"""Marks of every chunk of text but the last, found without parsing, which is most of what a client does."""
 
 _AGAIN = (429, 502, 503, 504)
 _FIRST_WAIT_S = 0.1  # before the first retry; doubles with each
@@ -100,7 +100,7 @@ Outcome = Literal["ended", "refused", "stale"]
 
 
 class Asked(NamedTuple):
-    """A request: its body, and the most tokens that it lets the answer have."""
+    """A request: its body, and the most tokens that its answer may have."""
 
     body: bytes
     most_tokens: int
@@ -108,7 +108,7 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Reply:
-    """What came of a request; times are of ``perf_counter``."""
+    """The answer to a request, or what went wrong; times are of ``perf_counter``."""
 
     due_s: float  # when it should have been sent: what latencies count from
     sent_s: float = 0.0
@@ -131,7 +131,7 @@ class Reply:
 
     @property
     def own_s(self) -> float:
-        """Of the time to the first text, what was the client's own doing, about."""
+        """About how much of the time to the first text the client itself took."""
         late_s = 0.0 if self.retries else self.sent_s - self.due_s
         return late_s + self.held_s + self.waited_s
 
@@ -209,13 +209,8 @@ class Client:
             reply.error = "the stream was cut off"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             lost = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError)
-            if (
-                lost
-                and untouched
-                and kept_open
-                and self._answered
-                and not isinstance(error, aiohttp.ClientConnectorError)
-            ):
+            connected = not isinstance(error, aiohttp.ClientConnectorError)
+            if lost and connected and untouched and kept_open and self._answered:
                 self.one_request_a_connection = True
                 return "stale"
             reply.error = shorten(_what_happened(error, lost), 160)
@@ -244,17 +239,14 @@ class Client:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
                 text = await response.content.read(1 << 20)
                 listed = json.loads(text)["data"] if response.status == 200 else []
-                return {model["id"]: _limit_of(model) for model in listed if isinstance(model.get("id"), str)}
+                named = [model for model in listed if isinstance(model.get("id"), str)]
+                limits = {model["id"]: model.get("max_model_len") for model in named}
+                return {name: limit if isinstance(limit, int) and limit > 1 else None for name, limit in limits.items()}
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             self.trouble = shorten(_what_happened(error, lost=True), 160)
         except (ValueError, KeyError, TypeError, AttributeError):
             self.trouble = "its list of models is not what OpenAI's is"
         return {}
-
-
-def _limit_of(model: dict[str, object]) -> int | None:
-    limit = model.get("max_model_len")
-    return limit if isinstance(limit, int) and limit > 1 else None
 
 
 def _what_happened(error: Exception, lost: bool) -> str:

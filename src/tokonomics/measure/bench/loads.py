@@ -22,9 +22,10 @@ the whole answer, whichever is wider.
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -46,8 +47,9 @@ _LATE_S = 0.010
 _LOOKED_EVERY_S = 0.5
 _DRAWN_EVERY_S = 0.25
 
-Ask = Callable[[], Asked]
 Spent = Callable[[], float]  # dollars since the test began
+Heard = Callable[[Reply], None]
+Work = Callable[[Heard], Coroutine[Any, Any, bool]]  # what a user does next, a request or a job; False: it failed
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Budget:
 
 
 def half_width(values: "array[float]") -> float | None:
-    """Of the 95 % interval of the mean, relative to it; None while there is too little to tell."""
+    """Half of the 95 % interval of the mean, relative to it; None while there are too few values."""
     size = len(values) // BATCHES
     if size < 1:
         return None
@@ -134,9 +136,10 @@ class LoadWindow:
     usd_of: Callable[[int, int], float] | None = None  # what an API charges for a prompt and an answer
     usd: float = 0.0  # charged so far, in and outside of the window
     longest_s: float = 0.0  # answer so far, in and outside of the window
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is sent
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
-        """Counts a request that ended; gives up on a server that never answered one."""
+        """Count a request that ended; give up on a server that never answered one."""
         (self.replies if inside else self.outside).append(reply)
         if reply.error is None:
             self.answered += 1
@@ -155,9 +158,7 @@ class LoadWindow:
 class ClosedWindow:
     """When the window of a closed loop opens and closes, as its users hear answers."""
 
-    def __init__(
-        self, users: int, stopping: Stopping, spent: Spent, window: LoadWindow, *, at_once: bool = False
-    ) -> None:
+    def __init__(self, users: int, stopping: Stopping, spent: Spent, window: LoadWindow, *, at_once: bool) -> None:
         self._users, self._stopping, self._spent, self._window = users, stopping, spent, window
         self._at_once = at_once  # users who pause are not waited for
         self._warm: set[int] = set()
@@ -195,20 +196,37 @@ class ClosedWindow:
         is_late = self._closing and now_s - self._closing_s > patience_s
         if self._closing and (not self._owed or is_late or self._stopping.is_spent(self._spent())):
             window.phase, window.closed_s = "draining", now_s
+            window.ended.set()
         return window.phase == "draining"
 
 
+def one_request(client: Client, ask: Callable[[], Asked]) -> Work:
+    """Send the next request at once."""
+
+    async def work(heard: Heard) -> bool:
+        reply = await client.ask(ask(), perf_counter())
+        heard(reply)
+        return reply.error is None
+
+    return work
+
+
 async def closed_loop(
-    client: Client, users: int, ask: Ask, stopping: Stopping, spent: Spent, window: LoadWindow
+    client: Client,
+    users: int,
+    work: Work,
+    stopping: Stopping,
+    spent: Spent,
+    window: LoadWindow,
+    *,
+    at_once: bool = False,
 ) -> None:
-    """Fills the window; returns when every request that was sent has ended."""
-    closing = ClosedWindow(users, stopping, spent, window)
+    """Fill the window; returns when every request that was sent has ended."""
+    closing = ClosedWindow(users, stopping, spent, window, at_once=at_once)
 
     async def user(number: int) -> None:
-        while window.phase != "draining":
-            reply = await client.ask(ask(), perf_counter())
-            closing.heard(number, reply)
-            if reply.error is not None:
+        while not window.ended.is_set():
+            if not await work(partial(closing.heard, number)):
                 await asyncio.sleep(AFTER_FAILURE_S)
 
     async with asyncio.TaskGroup() as group:
@@ -223,7 +241,7 @@ async def until_ended(
     window: LoadWindow,
     is_over: Callable[[float], bool],
 ) -> None:
-    """Waits for all tasks; those that take too long after the load is over are given up, and reply so."""
+    """Wait for all tasks; those that take too long after the load is over are given up, and reply so."""
     over_s: float | None = None
     try:
         while waiting := [task for task in tasks if not task.done()]:
@@ -242,7 +260,7 @@ async def until_ended(
 async def open_loop(
     client: Client, due: Iterable[tuple[float, Asked]], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
-    """Sends each request when it is due, until there is no more or the measurement has what it needs."""
+    """Send each request when it is due, until there is no more or the measurement has what it needs."""
 
     async def send(due_s: float, asked: Asked) -> None:
         reply = await client.ask(asked, due_s)
@@ -293,7 +311,7 @@ def open_seconds(window: LoadWindow) -> float | None:
 
 
 def measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
-    """Counts a request of the window."""
+    """Count a request of the window."""
     window.keep(reply, inside=True)
     if reply.error is None and reply.first_s is not None:
         stopping.add(reply.first_s - reply.due_s, reply.end_s - reply.due_s)
@@ -381,7 +399,7 @@ Show = Callable[[Progress], None]
 async def shown(
     show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
 ) -> AsyncIterator[None]:
-    """Shows a load some times a second while the block runs."""
+    """Show a load some times a second while the block runs."""
 
     async def draw(show: Show) -> None:
         while True:

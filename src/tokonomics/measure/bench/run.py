@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate, count, islice
+from itertools import accumulate, count, cycle, islice
 from time import perf_counter, process_time
 
 import numpy as np
@@ -23,15 +23,18 @@ from tokonomics import __version__
 from tokonomics.errors import BadInput, nearest, option, shorten
 from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, LoopTurns, Reply, run_in_turns
-from tokonomics.measure.bench.loads import Budget, LoadWindow, Show, Stopping, closed_loop, open_loop, point_of, shown
-from tokonomics.measure.bench.sessions import (
-    BenchPrompts,
-    SessionRunner,
-    jobs_of,
-    scale_from,
-    sessions_when_due,
-    users_in_sessions,
+from tokonomics.measure.bench.loads import (
+    Budget,
+    LoadWindow,
+    Show,
+    Stopping,
+    closed_loop,
+    one_request,
+    open_loop,
+    point_of,
+    shown,
 )
+from tokonomics.measure.bench.sessions import BenchPrompts, SessionRunner, jobs_of, scale_from, sessions_when_due
 from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, holds, jobs_from_records
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -208,12 +211,10 @@ class _Bench:
     async def _points(self) -> AsyncIterator[LoadPoint | None]:
         """Each load's figures; None where a load gave none."""
         asked = self.asked
-        if asked.trace is not None:
-            yield await self._open(asked.trace, None) if asked.trace.turns is None else await self._due_jobs(None)
-        open_loads = [
-            partial(self._due_jobs, rate) if asked.sessions else partial(self._open, None, rate) for rate in asked.rates
-        ]
-        for load in (*open_loads, *(partial(self._closed, users) for users in asked.users)):
+        open_load = self._due_jobs if self._in_sessions else self._open
+        rates: Sequence[float | None] = [None] if asked.trace is not None else asked.rates
+        loads = [partial(open_load, rate) for rate in rates]
+        for load in (*loads, *(partial(self._closed, users) for users in asked.users)):
             yield await load()
             if self._budget_is_spent():
                 return
@@ -265,18 +266,19 @@ class _Bench:
         asked = self.asked
         window, stopping = self._window(), Stopping(asked.budget, users)
         lengths, runner = self._lengths(), None
+        work = one_request(self.client, lambda: self.prompts.request(*next(lengths)))
+        if asked.sessions:
+            talks = runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
+            jobs = cycle(jobs_of(self._talks(asked.sessions, 1.0)))
+            work = lambda heard: talks.run(next(jobs), heard, perf_counter())  # noqa: E731
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
-            if asked.sessions:
-                runner = SessionRunner(self.client, self.prompts, window, self.head_tokens)
-                jobs = jobs_of(self._talks(asked.sessions, 1.0))
-                await users_in_sessions(runner, users, jobs, stopping, self._spent, window)
-            else:
-                ask = lambda: self.prompts.request(*next(lengths))  # noqa: E731
-                await closed_loop(self.client, users, ask, stopping, self._spent, window)
+            # Users who pause between turns are not waited for.
+            at_once = runner is not None
+            await closed_loop(self.client, users, work, stopping, self._spent, window, at_once=at_once)
         return self._finished(window, stopping, runner, concurrency=users)
 
     async def _due_jobs(self, rate: float | None) -> LoadPoint | None:
-        """Jobs that start at their times: those of the trace, or so many that their turns come to ``rate`` a second."""
+        """Jobs that start at their times: those of the trace, or as many as make ``rate`` turns a second."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         trace = asked.trace
@@ -301,15 +303,16 @@ class _Bench:
             sessions=replace(sessions, limit=limit),
         )
 
-    async def _open(self, trace: Trace | None, rate: float | None) -> LoadPoint | None:
+    async def _open(self, rate: float | None) -> LoadPoint | None:
+        """Requests that are due at their times: those of the trace, or at random at a rate."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         for lengths in islice(self._lengths(), _WARM_UP):
             body = self.prompts.request(*lengths)
             window.keep(await self.client.ask(body, perf_counter()), inside=False)
         async with shown(self.show, load, window, stopping, asked.usd_per_hour):
-            await open_loop(self.client, self._due(trace, rate), stopping, self._spent, window)
-        if trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
+            await open_loop(self.client, self._due(rate), stopping, self._spent, window)
+        if asked.trace is not None and (last := max((reply.due_s for reply in window.replies), default=0.0)):
             since = last - (window.opened_s or 0.0)
             rate = len(window.replies) / since if since > 0 else None
         point = self._finished(window, stopping, rate=rate)
@@ -319,9 +322,9 @@ class _Bench:
         note = f"{answered}; beyond what it holds, waiting grows with time"
         return point.model_copy(update={"notes": (*point.notes, note)})
 
-    def _due(self, trace: Trace | None, rate: float | None) -> Iterator[tuple[float, Asked]]:
+    def _due(self, rate: float | None) -> Iterator[tuple[float, Asked]]:
         """When each request is due since the start, and what it is."""
-        if trace is not None:
+        if (trace := self.asked.trace) is not None:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
             # A request whose log has no answer still asks for one token: servers refuse none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))

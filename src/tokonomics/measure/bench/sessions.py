@@ -8,31 +8,24 @@ long text, which is quick.
 A turn of a session is sent when the answer before it has come and its pause is over. Its prompt is the conversation so
 far, with the server's own answers in it, and new words until it is as long as asked for, by the server's own count:
 what its cache finds is what it would find in use. A turn that is shorter than what was said before begins anew.
-Branches are sent together; the turn after them continues the first and is told the answers of the others. A job whose
+Branches are sent together; the turn after them continues the first and quotes the answers of the others. A job whose
 turn fails ends there. With users, each runs one job after the other; with times, jobs start when they are due, whatever
-became of others.
+happened to others.
 """
 
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, cycle
+from itertools import accumulate
 from time import perf_counter
 from typing import NamedTuple
 
 from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import Asked, Client, Reply
-from tokonomics.measure.bench.loads import (
-    AFTER_FAILURE_S,
-    ClosedWindow,
-    LoadWindow,
-    Spent,
-    Stopping,
-    measured,
-    until_ended,
-)  # fmt: skip
+from tokonomics.measure.bench.loads import Heard, LoadWindow, Spent, Stopping, measured, until_ended
 from tokonomics.traffic.trace import Trace
 
 _PLAIN = (
@@ -104,11 +97,11 @@ class BenchPrompts:
         listed = (self._text * (words // _TEXT_WORDS + 1)).split()[:words]
         return (Message("system", b" ".join(listed).decode()),) if words else ()
 
-    def message(self, tokens: int, *, told: str = "", fresh: bool = False) -> Message:
-        """About so many new tokens of a user or a tool, behind what it has to tell; fresh: the template's are in it."""
+    def message(self, tokens: int, *, quoted: str = "", fresh: bool = False) -> Message:
+        """About this many new tokens of a user or a tool, after what it quotes; fresh: with those of the template."""
         words = self.scale.words(tokens) if fresh else max(1, round(tokens / self.scale.tokens_per_word))
         new = b"".join(self._words(words)).decode()
-        return Message("user", f"{told} {new}" if told else new)
+        return Message("user", f"{quoted} {new}" if quoted else new)
 
     def of_messages(self, messages: Sequence[Message], output_tokens: int) -> Asked:
         """A request that goes on with a conversation."""
@@ -119,7 +112,7 @@ class BenchPrompts:
         return Asked(json.dumps(self._fields(said, output_tokens)).encode(), output_tokens)
 
     def _words(self, words: int) -> list[bytes]:
-        """So many words, the first of them like those of no other prompt."""
+        """This many words, the first of them like those of no other prompt."""
         own = min(words, _OWN_WORDS)
         more = words - own
         parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
@@ -143,9 +136,6 @@ class BenchPrompts:
     def _fields(self, said: dict[str, object], output_tokens: int) -> dict[str, object]:
         fields = {"model": self._model, **said, self.limit_name: output_tokens, "stream": True}
         return fields | {"stream_options": {"include_usage": True}, **self.extras}
-
-
-Heard = Callable[[Reply], None]
 
 
 @dataclass(frozen=True)
@@ -207,19 +197,18 @@ def jobs_of(trace: Trace) -> list[SessionJob]:
 
 
 class SessionRunner:
-    """Runs jobs, each reply handed on as it comes, until it is told to end."""
+    """Runs jobs, each reply handed on as it comes, until the load has ended."""
 
     def __init__(self, client: Client, prompts: BenchPrompts, window: LoadWindow, head_tokens: int) -> None:
         self.client, self._prompts, self._window = client, prompts, window
         self._head = prompts.head(head_tokens)
         self._head_tokens = head_tokens
         self._jobs = 0
-        self.ended = asyncio.Event()
         self.took_s: list[float] = []
-        """Of the jobs whose last answer came within the window: from when the first request was due."""
+        """Seconds from when the first request was due to the last answer, of jobs that ended within the window."""
 
     async def run(self, job: SessionJob, heard: Heard, due_s: float) -> bool:
-        """All turns of a job; those after a failed one, or after the end of the load, are not sent, and it is False."""
+        """Send all turns of a job; False where one failed or the load ended, and the turns after it are not sent."""
         number, self._jobs = self._jobs, self._jobs + 1
         tasks: list[asyncio.Task[_Said | None]] = []
         async with asyncio.TaskGroup() as group:
@@ -254,14 +243,12 @@ class SessionRunner:
 
     async def until(self, due_s: float) -> bool:
         """Wait; False where the load ends before."""
-        while not self.ended.is_set():
+        while not self._window.ended.is_set():
             wait_s = due_s - perf_counter()
             if wait_s <= 0:
                 return True
-            try:
-                await asyncio.wait_for(self.ended.wait(), wait_s)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._window.ended.wait(), wait_s)
         return False
 
     def _messages(self, turn: Turn, said: list[_Said]) -> tuple[Message, ...]:
@@ -271,55 +258,26 @@ class SessionRunner:
             own = max(1, turn.input_tokens - self._head_tokens)
             return (*self._head, self._prompts.message(own, fresh=True))
         others = [one for one in said if one is not first]
-        told = " ".join(one.reply.text for one in others)
+        quoted = " ".join(one.reply.text for one in others)
         left = turn.input_tokens - first.tokens - sum(one.reply.output_tokens for one in others)
-        return (*first.messages, self._prompts.message(max(1, left), told=told))
-
-
-async def users_in_sessions(
-    runner: SessionRunner, users: int, jobs: Iterable[SessionJob], stopping: Stopping, spent: Spent, window: LoadWindow
-) -> None:
-    """So many users, each of whom runs one job after the other."""
-    closing = ClosedWindow(users, stopping, spent, window, at_once=True)
-    following: Iterator[SessionJob] = cycle(jobs)
-
-    async def user(number: int) -> None:
-        def heard(reply: Reply) -> None:
-            closing.heard(number, reply)
-            if window.phase == "draining":
-                runner.ended.set()
-
-        while not runner.ended.is_set():
-            if not await runner.run(next(following), heard, perf_counter()):
-                await asyncio.sleep(AFTER_FAILURE_S)
-
-    def is_over(now_s: float) -> bool:
-        if closing.is_over(now_s):  # also where everybody pauses
-            runner.ended.set()
-        return runner.ended.is_set()
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(user(number)) for number in range(users)]
-        await until_ended(runner.client, tasks, stopping, window, is_over)
+        return (*first.messages, self._prompts.message(max(1, left), quoted=quoted))
 
 
 async def sessions_when_due(
     runner: SessionRunner, jobs: Sequence[SessionJob], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
-    """Jobs start at their times, until there is no more or the measurement has what it needs."""
-
-    def heard(reply: Reply) -> None:
-        measured(window, reply, stopping)
-        window.closed_s = reply.end_s
-        if (reason := stopping.reason(reply.end_s - opened_s, spent())) is not None and window.stopped is None:
-            window.stopped = reason
-            runner.ended.set()
+    """Start jobs at their times, until there is no more or the measurement has what it needs."""
 
     def is_over(now_s: float) -> bool:
         if window.stopped is None and (reason := stopping.reason(now_s - opened_s, spent())) is not None:
             window.stopped = reason
-            runner.ended.set()
-        return runner.ended.is_set()
+            window.ended.set()
+        return window.ended.is_set()
+
+    def heard(reply: Reply) -> None:
+        measured(window, reply, stopping)
+        window.closed_s = reply.end_s
+        is_over(reply.end_s)
 
     window.phase = "measuring"
     window.opened_s = opened_s = perf_counter()

@@ -1,4 +1,4 @@
-"""Fields of a foreign JSON or YAML document, read with their place: what is wrong names the file and the field."""
+"""Fields of a foreign JSON or YAML document, read with their place: an error names the file and the field."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +15,12 @@ from tokonomics.units import plural
 
 _LARGEST = 1e19  # beyond any total of a benchmark, and any time in nanoseconds: a slip in the file
 _ROUNDED = 0.05  # by which percentiles of a few requests, found in different ways, may cross
+_NO_NUMBER = ("inf", "infinity", "nan", "n/a", "trace", "")  # no limit, nothing measured, or SGLang's replayed arrivals
 
 
 @dataclass(frozen=True)
 class Format:
-    """What one tool writes: how its documents are told by their keys, and the run that those of a file are."""
+    """What one tool writes: how to recognise its documents, and how to read those of a file as one run."""
 
     name: str
     is_one: Callable[[dict[str, Any]], bool]
@@ -55,7 +56,7 @@ class ResultFields:
         return found
 
     def maybe(self, *names: str) -> "ResultFields":
-        """The same; without fields where it is not there."""
+        """The object inside, without fields where there is none."""
         found = self
         for name in names:
             value = found.values.get(name)
@@ -72,7 +73,7 @@ class ResultFields:
     def maybe_number(self, name: str) -> float | None:
         """None where the field is missing, null, or infinite (\"inf\" says: no limit)."""
         value = self.values.get(name)
-        if value is None or str(value).strip().lower() in ("inf", "infinity", "nan", "n/a", ""):
+        if value is None or str(value).strip().lower() in _NO_NUMBER:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise self.wrong(name, "is not a number")
@@ -107,26 +108,23 @@ class ResultFields:
         return shorten(value.strip(), 200) if isinstance(value, str) and value.strip() else None
 
     def numbers(self, name: str) -> list[float]:
-        return [self._entry(name, at, value).number("") for at, value in self.listed(name)]
+        return [ResultFields({place: value}, self.where).number(place) for place, value in self.listed(name)]
 
     def counts(self, name: str) -> list[int]:
-        return [self._entry(name, at, value).count("") for at, value in self.listed(name)]
+        return [ResultFields({place: value}, self.where).count(place) for place, value in self.listed(name)]
 
-    def listed(self, name: str) -> Iterator[tuple[int, Any]]:
+    def objects(self, name: str) -> list["ResultFields"]:
+        return [ResultFields(value, self.where, place) for place, value in self.listed(name)]
+
+    def listed(self, name: str) -> Iterator[tuple[str, Any]]:
+        """The entries of a list, each with its place in the file."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, list):
             raise self.wrong(name, "is not a list")
-        return enumerate(value or ())
-
-    def _entry(self, name: str, at: int, value: Any) -> "ResultFields":
-        """One entry of a list, under the name that a message calls it by."""
-        entry = ResultFields({"": value}, self.where, f"{self._full(name)}[{at}]")
-        if value is None:
-            raise entry.wrong("", "is null")
-        return entry
+        return ((f"{self._full(name)}[{at}]", entry) for at, entry in enumerate(value or ()))
 
     def _full(self, name: str) -> str:
-        return f"{self.path}.{name}".strip(".") or "value"
+        return f"{self.path}.{name}".strip(".")
 
 
 KINDS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -143,66 +141,57 @@ def unit_s(metric: ResultFields, field: str, usual: str) -> float:
     return UNITS_S[unit]
 
 
-def spread(mean: float | None, percentiles: ResultFields, unit_s: float) -> Latencies | None:
-    """A mean and the percentiles beside it, p50 and so on; None where there is nothing."""
-    found = {name: mean if name == "mean" else percentiles.maybe_number(name) for name in STATISTICS}
-    times = {name: value * unit_s for name, value in found.items() if value is not None}
-    return Latencies(**times) if times else None
+def spread(fields: ResultFields, unit_s: float, pattern: str = "{}", mean: str = "mean") -> Latencies | None:
+    """One kind of latency whose statistics have names such as ``{}_ttft_ms``; None where there is none of them."""
+    found: dict[str, float] = {}
+    for statistic in STATISTICS:
+        value = fields.maybe_number(pattern.format(mean if statistic == "mean" else statistic))
+        if value is None and statistic == "p50":
+            value = fields.maybe_number(pattern.format("median"))
+        if value is not None:
+            found[statistic] = value * unit_s
+    for lower, higher in pairwise(statistic for statistic in found if statistic != "mean"):
+        if found[higher] < (1 - _ROUNDED) * found[lower]:
+            raise fields.wrong(pattern.format(higher), f"is below the {lower} of the same times")
+        found[higher] = max(found[higher], found[lower])
+    return Latencies(**found) if found else None
+
+
+def flat_latencies(fields: ResultFields, unit_s: float, *patterns: str) -> dict[str, Latencies | None]:
+    """TTFT, TPOT, ITL and whole answers of a flat object, one pattern each."""
+    return {kind: spread(fields, unit_s, pattern) for kind, pattern in zip(KINDS, patterns, strict=True)}
 
 
 def stated_latencies(
     metrics: ResultFields, names: tuple[str, ...], mean: str, unit: str, usual: str
 ) -> dict[str, Latencies | None]:
-    """TTFT, TPOT, ITL and whole answers under these names, each with its unit, which may lack where no figure is."""
+    """TTFT, TPOT, ITL and whole answers, an object each with its unit; one without a figure may have any unit."""
     found: dict[str, Latencies | None] = {}
     for kind, name in zip(KINDS, names, strict=True):
         metric = metrics.maybe(name)
-        told = any(metric.maybe_number(statistic) is not None for statistic in (mean, *STATISTICS))
-        found[kind] = spread(metric.maybe_number(mean), metric, unit_s(metric, unit, usual)) if told else None
+        has_figure = any(metric.maybe_number(statistic) is not None for statistic in (mean, "median", *STATISTICS))
+        found[kind] = spread(metric, unit_s(metric, unit, usual), mean=mean) if has_figure else None
     return found
 
 
-def named_latencies(fields: ResultFields, pattern: str, unit_s: float, e2e: str) -> dict[str, Latencies | None]:
-    """The four latencies of a load under names such as ``{}_{}_ms``: the statistic (median for p50), then the kind."""
-    kinds = zip(KINDS, ("ttft", "tpot", "itl", e2e), strict=True)
-    return {name: _named_spread(fields, pattern, kind, unit_s) for name, kind in kinds}
-
-
-def _named_spread(fields: ResultFields, pattern: str, kind: str, unit_s: float) -> Latencies | None:
-    found: dict[str, float] = {}
-    for statistic in STATISTICS:
-        value = fields.maybe_number(pattern.format(statistic, kind))
-        if value is None and statistic == "p50":
-            value = fields.maybe_number(pattern.format("median", kind))
-        if value is not None:
-            found[statistic] = value * unit_s
-    for lower, higher in pairwise(statistic for statistic in found if statistic != "mean"):
-        if found[higher] < (1 - _ROUNDED) * found[lower]:
-            raise fields.wrong(pattern.format(higher, kind), f"is below the {lower} of the same times")
-        found[higher] = max(found[higher], found[lower])
-    return Latencies(**found) if found else None
-
-
-def users_of(limit: int | None, requests: int) -> dict[str, Any]:
-    """A load of users at once; no more of them are ever at work than there are requests."""
-    if limit is None or limit <= requests:
-        return {"concurrency": limit}
-    were = "was" if requests == 1 else "were"
-    note = f"{limit:,} users were allowed, but there {were} {plural(requests, 'request')}"
+def load_of(rate: float | None, limit: float | None, requests: int) -> dict[str, Any]:
+    """The fields of a load: a rate, or users; no more of them are ever at work than there are requests."""
+    if rate is not None:
+        return {"rate": rate}
+    if not limit or round(limit) <= requests:
+        return {"concurrency": round(limit) if limit else None}
+    note = f"{round(limit):,} users were allowed, but the run has {plural(requests, 'request')}"
     return {"concurrency": requests, "notes": (note,)}
 
 
-def moment(text: str | None) -> datetime | None:
-    """A date in any of the spellings the tools use; None where it is none."""
-    for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, "%Y%m%d-%H%M%S")):
-        with suppress(ValueError):
-            return read(text or "")
+def moment(value: Any) -> datetime | None:
+    """A date in any of the spellings the tools use, or in unix seconds; None where it is neither."""
+    if hasattr(value, "isoformat"):  # as YAML reads it
+        return value  # type: ignore[no-any-return]
+    with suppress(ValueError, OverflowError, OSError):
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC) if value else None
+        for read in (datetime.fromisoformat, lambda text: datetime.strptime(text, "%Y%m%d-%H%M%S")):
+            with suppress(ValueError):
+                return read(value or "")
     return None
-
-
-def unix_moment(seconds: float | None) -> datetime | None:
-    """The same of unix seconds; None where no calendar has the day."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC) if seconds else None
-    except (ValueError, OverflowError, OSError):
-        return None

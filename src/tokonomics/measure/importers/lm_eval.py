@@ -2,9 +2,9 @@
 
 The file ``lm_eval --output_path`` writes (lm_eval/loggers/evaluation_tracker.py and evaluator.py, 0.4): ``results`` has
 each task's metrics under "metric,filter", beside their standard errors; ``higher_is_better``, ``n-shot`` and
-``versions`` are by task, ``group_subtasks`` by group, ``config`` holds the arguments. Of a task its main metric is
-compared: the normalised accuracy, the strict match, or the first that is listed. Recovery is the mean over the tasks
-of both files; a task of a group counts within its group.
+``versions`` are by task, ``group_subtasks`` by group, ``config`` holds the arguments. Tasks are compared by their main
+metric: the normalised accuracy, the strict match, or the first that is listed. Recovery is the mean over the tasks of
+both files; a task of a group counts within its group.
 """
 
 import math
@@ -36,7 +36,7 @@ class HarnessRun(Noun):
 
     model: str | None
     limit: str | None
-    """Of samples a task; None: all of them."""
+    """The most samples of a task; None: all of them."""
     tasks: dict[str, HarnessTask]
 
 
@@ -71,7 +71,7 @@ def matches(document: Any) -> bool:
 
 
 def read_scores(path: Path) -> HarnessRun:
-    """A result file of the harness."""
+    """Read a result file of the harness."""
     where = shorten(str(path), 200)
     document = parse_json(read_text(path), where)
     if not matches(document):
@@ -80,7 +80,7 @@ def read_scores(path: Path) -> HarnessRun:
     whole = ResultFields(document, where)
     grouped = _in_groups(document)
     tasks = {name: _task(name, whole) for name in document["results"] if name not in grouped}
-    return HarnessRun(model=_model(whole), limit=_said(whole.maybe("config"), "limit"), tasks=tasks)
+    return HarnessRun(model=_model(whole), limit=_stated(whole.maybe("config"), "limit"), tasks=tasks)
 
 
 def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
@@ -91,8 +91,7 @@ def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
     found: list[TaskRecovery] = []
     left_out: dict[str, str] = {}
     for name in sorted(baseline.tasks.keys() | quantised.tasks.keys()):
-        before, after = baseline.tasks.get(name), quantised.tasks.get(name)
-        compared = _compared(name, before, after)
+        compared = _compared(name, baseline.tasks.get(name), quantised.tasks.get(name))
         if isinstance(compared, str):
             left_out[name] = compared
         else:
@@ -128,17 +127,13 @@ def _task(name: str, whole: ResultFields) -> HarnessTask:
     metrics = {}
     for metric, value in whole.inside("results", name).values.items():
         bare, _, filtered = metric.partition(",")
-        if not filtered or bare.endswith("_stderr") or not _is_score(value):
-            continue
+        is_score = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
         # Older files do not say whether more is better: then accuracies and matches alone are taken.
-        if better.get(bare, bare.startswith(("acc", "exact_match"))) is True:
+        more_is_better = better.get(bare, bare.startswith(("acc", "exact_match"))) is True
+        if filtered and is_score and more_is_better and not bare.endswith("_stderr"):
             metrics[metric] = float(value)
-    shots, version = (_said(whole.maybe(field), name) for field in ("n-shot", "versions"))
+    shots, version = (_stated(whole.maybe(field), name) for field in ("n-shot", "versions"))
     return HarnessTask(metrics=metrics, shots=shots, version=version)
-
-
-def _is_score(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _in_groups(document: Mapping[str, Any]) -> set[str]:
@@ -164,6 +159,6 @@ def _model(whole: ResultFields) -> str | None:
     return next((part.partition("=")[2] for part in parts if part.startswith(("pretrained=", "model="))), None)
 
 
-def _said(fields: ResultFields, name: str) -> str | None:
+def _stated(fields: ResultFields, name: str) -> str | None:
     value = fields.values.get(name)
     return None if value is None else shorten(str(value))

@@ -28,7 +28,6 @@ from typing import Any
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import (
     BenchmarkRun,
-    Latencies,
     LoadPoint,
     RequestRecord,
     Stated,
@@ -39,18 +38,20 @@ from tokonomics.measure.benchmark_run import (
 from tokonomics.measure.importers.fields import (
     Format,
     ResultFields,
+    flat_latencies,
+    load_of,
     moment,
-    named_latencies,
     spread,
     stated_latencies,
     unit_s,
-    unix_moment,
-    users_of,
 )
 from tokonomics.measure.measurements import INFERENCEX_LENGTHS
 from tokonomics.traffic.engine_lines import requests_of
 from tokonomics.traffic.formats import REQUIRED, LogLayout
 from tokonomics.traffic.sources import value_at
+
+_OUTCOMES = {"successful": None, "errored": "error", "incomplete": "cut off at the end"}
+"""How guidellm groups its requests, and the error that each of a group has."""
 
 
 def _read_guidellm(documents: list[Any], where: str) -> BenchmarkRun:
@@ -60,7 +61,7 @@ def _read_guidellm(documents: list[Any], where: str) -> BenchmarkRun:
         said = f"guidellm result of version {version or 'unknown'}; version 2 is read"
         raise BadInput(said, where=where, fix="Run guidellm 0.8 or newer.")
     found = requests_of([dict(report.values)], where)
-    benchmarks = [ResultFields(load, where, f"benchmarks[{at}]") for at, load in report.listed("benchmarks")]
+    benchmarks = report.objects("benchmarks")
     if not benchmarks or found is None:
         raise BadInput("a guidellm result without a benchmark", where=where)
     return BenchmarkRun(
@@ -68,71 +69,68 @@ def _read_guidellm(documents: list[Any], where: str) -> BenchmarkRun:
         tool_version=report.maybe("metadata").text("guidellm_version"),
         model=report.maybe("config", "spec", "backend").text("model")
         or benchmarks[0].maybe("config", "backend").text("model"),
-        when=unix_moment(benchmarks[0].maybe_number("start_time")),
+        when=moment(benchmarks[0].maybe_number("start_time")),
         points=tuple(_guidellm_point(benchmark, found.layout) for benchmark in benchmarks),
     )
 
 
 def _guidellm_point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
-    strategy = benchmark.maybe("config", "strategy")
+    """The figures of its requests; of its summary, where the file keeps a sample of the requests or none."""
+    strategy, duration_s = benchmark.maybe("config", "strategy"), benchmark.positive("duration")
     kind = strategy.text("type_")
     rate = strategy.maybe_number("rate") if kind in ("constant", "poisson") else None
     limit = strategy.maybe_count("streams") or strategy.maybe_count("max_concurrency")
-    duration_s = benchmark.positive("duration")
-    requests = benchmark.maybe("requests")
     records = [
-        _guidellm_record(ResultFields(request, benchmark.where, f"{requests.path}.{outcome}[{at}]"), layout, failed)
-        for outcome, failed in (("successful", None), ("errored", "error"), ("incomplete", "cut off at the end"))
-        for at, request in requests.listed(outcome)
+        _guidellm_record(request, layout, failed)
+        for outcome, failed in _OUTCOMES.items()
+        for request in benchmark.maybe("requests").objects(outcome)
     ]
     totals = benchmark.inside("metrics", "request_totals")
-    sent = sum(totals.maybe_count(outcome) or 0 for outcome in ("successful", "errored", "incomplete"))
-    users = users_of(1 if kind == "synchronous" else limit or None, max(1, sent))
-    load: dict[str, Any] = {"rate": rate} if rate else users
-    if len([record for record in records if record.error is None]) != totals.count("successful"):
-        return _guidellm_summary(benchmark, totals, duration_s, load)
-    first = min((record.sent_s for record in records), default=0.0)
-    kept = [record.model_copy(update={"sent_s": record.sent_s - first}) for record in records]
-    point = point_from_records(kept, duration_s, cached_known=True, **load)
-    if point is None:
+    completed = totals.count("successful")
+    failed = (totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0)
+    load = load_of(rate or None, 1 if kind == "synchronous" else limit, max(1, completed + failed))
+    if not completed:
         raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    return point
+    if sum(record.error is None for record in records) == completed:
+        first_s = min(record.sent_s for record in records)
+        kept = [record.model_copy(update={"sent_s": record.sent_s - first_s}) for record in records]
+        point = point_from_records(kept, duration_s, cached_known=True, **load)
+        if point is None:
+            raise BadInput(f"{benchmark.path}: no answer has a token", where=benchmark.where)
+        return point
+    metrics = benchmark.inside("metrics")
+    tokens = [
+        round(metrics.inside(name, "successful").number("total_sum"))
+        for name in ("prompt_token_count", "output_token_count")
+    ]
+    spreads = {}
+    for name, metric, unit in (
+        ("ttft_s", "time_to_first_token_ms", 1e-3),
+        ("tpot_s", "inter_token_latency_ms", 1e-3),
+        ("e2e_s", "request_latency", 1.0),
+    ):
+        values = metrics.maybe(metric, "successful").values
+        percentiles = metrics.maybe(metric, "successful", "percentiles").values
+        spreads[name] = spread(ResultFields({**values, **percentiles}, benchmark.where, metric), unit)
+    return LoadPoint(**load, **from_totals(duration_s, completed, *tokens), failed=failed, **spreads)
 
 
 def _guidellm_record(request: ResultFields, layout: LogLayout, failed: str | None) -> RequestRecord:
     found = {name: value_at(dict(request.values), layout.paths(name)) or 0 for name in REQUIRED}
     read = ResultFields(found, request.where, request.path)
+    sizes = {"input_tokens": read.count("input"), "output_tokens": read.count("output")}
+    sent_s, cached_tokens = read.maybe_number("arrival") or 0.0, request.maybe_count("cached_tokens") or 0
+    if failed:
+        return RequestRecord(sent_s=sent_s, **sizes, cached_tokens=cached_tokens, error=failed)
     first_ms, gap_ms = (request.maybe_number(f"{name}_ms") for name in ("time_to_first_token", "inter_token_latency"))
     return RequestRecord(
-        sent_s=read.maybe_number("arrival") or 0.0, ttft_s=None if first_ms is None or failed else first_ms * 1e-3,
-        tpot_s=None if gap_ms is None or failed else gap_ms * 1e-3,
-        e2e_s=None if failed else request.maybe_number("request_latency"), input_tokens=read.count("input"),
-        cached_tokens=request.maybe_count("cached_tokens") or 0, output_tokens=read.count("output"), error=failed,
-    )  # fmt: skip
-
-
-def _guidellm_summary(
-    benchmark: ResultFields, totals: ResultFields, duration_s: float, load: dict[str, Any]
-) -> LoadPoint:
-    """Of a file that keeps a sample of its requests, or none."""
-    metrics, completed = benchmark.inside("metrics"), totals.count("successful")
-    if not completed:
-        raise BadInput(f"{benchmark.path}: no request was answered", where=benchmark.where)
-    names = ("prompt_token_count", "output_token_count")
-    tokens_in, tokens_out = (round(metrics.inside(name, "successful").number("total_sum")) for name in names)
-    return LoadPoint(
-        **load,
-        **from_totals(duration_s, completed, tokens_in, tokens_out),
-        failed=(totals.maybe_count("errored") or 0) + (totals.maybe_count("incomplete") or 0),
-        ttft_s=_guidellm_spread(metrics, "time_to_first_token_ms", 1e-3),
-        tpot_s=_guidellm_spread(metrics, "inter_token_latency_ms", 1e-3),
-        e2e_s=_guidellm_spread(metrics, "request_latency", 1.0),
+        sent_s=sent_s,
+        ttft_s=None if first_ms is None else first_ms * 1e-3,
+        tpot_s=None if gap_ms is None else gap_ms * 1e-3,
+        e2e_s=request.maybe_number("request_latency"),
+        **sizes,
+        cached_tokens=cached_tokens,
     )
-
-
-def _guidellm_spread(metrics: ResultFields, name: str, unit_s: float) -> Latencies | None:
-    found = metrics.maybe(name, "successful")
-    return spread(found.maybe_number("mean"), found.maybe("percentiles"), unit_s)
 
 
 GUIDELLM = Format(
@@ -148,29 +146,31 @@ def _read_aiperf(documents: list[Any], where: str) -> BenchmarkRun:
     completed = profile.maybe("request_count").maybe_count("avg")
     completed = completed or profile.maybe("request_latency").maybe_count("count")
     if not completed:
-        raise profile.wrong("request_count", "is missing: the number of requests cannot be told")
-    duration_s = _time_s(profile, "benchmark_duration", "avg") or completed / throughput
-    tokens_in = _value(profile, "total_isl") or completed * profile.inside("input_sequence_length").positive("avg")
-    tokens_out = _value(profile, "total_osl") or completed * profile.inside("output_sequence_length").positive("avg")
+        raise profile.wrong("request_count", "is missing: the number of requests is not known")
+    tokens = [
+        profile.maybe(f"total_{short}").maybe_number("avg")
+        or completed * profile.inside(f"{long}_sequence_length").positive("avg")
+        for short, long in (("isl", "input"), ("osl", "output"))
+    ]
+    listed = [error.maybe_count("count") or 0 for error in profile.objects("error_summary")]
+    failed = round(profile.maybe("error_request_count").maybe_number("avg") or sum(listed))
+    load = load_of(_setting(settings, "request_rate"), _setting(settings, "concurrency"), completed + failed)
     notes = [] if "total_osl" in profile else ["totals follow from mean lengths: the file has no sums"]
     if profile.values.get("was_cancelled") or profile.values.get("is_complete") is False:
         notes.append("the run was cut short")
-    rate, limit = _setting(settings, "request_rate"), _setting(settings, "concurrency")
-    listed = [ResultFields(error, where).maybe_count("count") or 0 for _, error in profile.listed("error_summary")]
-    failed = round(_value(profile, "error_request_count") or sum(listed))
-    users = users_of(round(limit) if limit else None, completed + failed)
-    load: dict[str, Any] = {"rate": rate} if rate else users
     names = ("time_to_first_token", "inter_token_latency", "inter_chunk_latency", "request_latency")
     point = LoadPoint(
         **{**load, "notes": (*notes, *load.get("notes", ()))},
-        **from_totals(duration_s, completed, tokens_in, tokens_out),
+        **from_totals(_time_s(profile, "benchmark_duration", "avg") or completed / throughput, completed, *tokens),
         **stated_latencies(profile, names, "avg", "unit", "ms"),
         failed=failed,
     )
+    models = [value for key in ("model_names", "model") for value in _settings_named(settings, key)]
+    names_given = [name for value in models for name in (value if isinstance(value, list) else [value])]
     return BenchmarkRun(
         tool="aiperf" if "schema_version" in profile or "benchmark_duration" in profile else "genai-perf",
         tool_version=profile.text("aiperf_version"),
-        model=next((name for key in ("model_names", "model") for name in _names(settings, key)), None),
+        model=next((name for name in names_given if isinstance(name, str) and name), None),
         when=moment(profile.text("start_time")),
         points=(point,),
     )
@@ -181,8 +181,10 @@ def read_aiperf_requests(documents: list[Any], where: str) -> BenchmarkRun:
     lines = [ResultFields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
     # A request that never ended, or does not say when, held its place for no time that is known.
-    told = [line.inside("metadata").maybe_number("request_end_ns") for line in lines]
-    ends = [end * 1e-9 if end else start for end, start in zip(told, starts, strict=True)]
+    ends = [
+        (line.inside("metadata").maybe_number("request_end_ns") or 0.0) * 1e-9 or start
+        for line, start in zip(lines, starts, strict=True)
+    ]
     gaps: list[float] = []
     records = [_aiperf_record(line, start - min(starts), gaps) for line, start in zip(lines, starts, strict=True)]
     duration_s = max(ends) - min(starts)
@@ -198,10 +200,10 @@ def read_aiperf_requests(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 def _aiperf_record(line: ResultFields, sent_s: float, gaps: list[float]) -> RequestRecord:
-    metrics, failed = line.maybe("metrics"), line.values.get("error")
-    if failed:
+    if line.values.get("error"):
         kind = line.maybe("error").text("type") or "error"
         return RequestRecord(sent_s=sent_s, input_tokens=0, output_tokens=0, error=kind)
+    metrics = line.maybe("metrics")
     chunks = metrics.maybe("inter_chunk_latency")
     gaps += [number * unit_s(chunks, "unit", "ms") for number in chunks.numbers("value")] if chunks.values else []
     return RequestRecord(
@@ -220,30 +222,20 @@ def _time_s(metrics: ResultFields, name: str, field: str = "value") -> float | N
     return None if value is None else value * unit_s(metric, "unit", "ms")
 
 
-def _value(profile: ResultFields, name: str) -> float | None:
-    return profile.maybe(name).maybe_number("avg")
-
-
 def _setting(settings: Any, name: str) -> float | None:
     """A number of that name anywhere in the settings, whose shape changes from version to version."""
-    for value in _found(settings, name):
+    for value in _settings_named(settings, name):
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max:
             return float(value)
     return None
 
 
-def _names(settings: Any, name: str) -> Iterator[str]:
-    for value in _found(settings, name):
-        names = value if isinstance(value, list) else [value]
-        yield from (model for model in names if isinstance(model, str) and model)
-
-
-def _found(settings: Any, name: str, depth: int = 6) -> Iterator[Any]:
+def _settings_named(settings: Any, name: str, depth: int = 6) -> Iterator[Any]:
     if isinstance(settings, Mapping) and depth:
         if name in settings:
             yield settings[name]
         for value in settings.values():
-            yield from _found(value, name, depth - 1)
+            yield from _settings_named(value, name, depth - 1)
 
 
 AIPERF = Format(
@@ -264,7 +256,7 @@ AIPERF_REQUESTS = Format(
 
 def read_inferencex(documents: list[Any], where: str) -> BenchmarkRun:
     """Several objects are several loads of one set-up."""
-    loads = [ResultFields(document, where, f"[{at}]") for at, document in enumerate(documents)]
+    loads = ResultFields({"load": documents}, where).objects("load")
     setups = {(load.text("model"), _inferencex_stated(load)) for load in loads}
     if len(setups) > 1:
         shown = ", ".join(sorted(f"{model} on {stated.gpus}×{stated.gpu}" for model, stated in setups)[:4])
@@ -311,7 +303,8 @@ def _inferencex_point(load: ResultFields) -> LoadPoint:
     return LoadPoint(
         concurrency=load.count("conc"), requests_per_s=out / output_tokens, input_tokens_per_s=into,
         output_tokens_per_s=out, mean_input_tokens=input_tokens, mean_output_tokens=output_tokens,
-        length_spread=1 / INFERENCEX_LENGTHS - 1, **named_latencies(load, "{}_{}", 1.0, e2e="e2el"),
+        length_spread=1 / INFERENCEX_LENGTHS - 1,
+        **flat_latencies(load, 1.0, "{}_ttft", "{}_tpot", "{}_itl", "{}_e2el"),
         notes=("lengths are nominal × 0.9: requests are drawn from 80 to 100 %",),
     )  # fmt: skip
 
@@ -324,33 +317,35 @@ def _read_llm_d(documents: list[Any], where: str) -> BenchmarkRun:
     aggregate = report.inside("results", "request_performance", "aggregate")
     requests, rates, waiting = (aggregate.inside(name) for name in ("requests", "throughput", "latency"))
     load = report.maybe("scenario", "load", "standardized")
-    limit, rate = load.maybe_number("concurrency"), load.maybe_number("rate_qps")
     sent, failed = requests.count("total"), requests.maybe_count("failures") or 0
     mean_out = requests.inside("output_length").positive("mean")
     tokens_out_per_s = rates.inside("output_token_rate").positive("mean")
     names = ("time_to_first_token", "time_per_output_token", "inter_token_latency", "request_latency")
     point = LoadPoint(
-        **({"rate": rate} if rate else users_of(round(limit) if limit else None, max(1, sent))),
+        **load_of(load.maybe_number("rate_qps") or None, load.maybe_number("concurrency"), max(1, sent)),
         requests_per_s=rates.maybe("request_rate").maybe_number("mean") or tokens_out_per_s / mean_out,
         input_tokens_per_s=rates.inside("input_token_rate").positive("mean"),
         output_tokens_per_s=tokens_out_per_s,
         mean_input_tokens=requests.inside("input_length").positive("mean"),
-        mean_output_tokens=mean_out, completed=max(0, sent - failed), failed=failed,
+        mean_output_tokens=mean_out,
+        completed=max(0, sent - failed),
+        failed=failed,
         **stated_latencies(waiting, names, "mean", "units", "s"),
-    )  # fmt: skip
+    )
     stated, model = _stack(report)
-    start = report.maybe("run", "time").values.get("start")
     return BenchmarkRun(
-        tool=load.text("tool") or LLM_D.name, tool_version=load.text("tool_version"), model=model,
-        when=moment(start) if isinstance(start, str) else start if hasattr(start, "isoformat") else None,
-        stated=stated, points=(point,),
-    )  # fmt: skip
+        tool=load.text("tool") or LLM_D.name,
+        tool_version=load.text("tool_version"),
+        model=model,
+        when=moment(report.maybe("run", "time").values.get("start")),
+        stated=stated,
+        points=(point,),
+    )
 
 
 def _stack(report: ResultFields) -> tuple[Stated, str | None]:
     """The GPUs of all engine components together, and the model of the first."""
-    stack = report.maybe("scenario").listed("stack")
-    parts = [ResultFields(part, report.where, f"scenario.stack[{at}]").maybe("standardized") for at, part in stack]
+    parts = [part.maybe("standardized") for part in report.maybe("scenario").objects("stack")]
     engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
         return Stated(), None

@@ -1,4 +1,4 @@
-"""Which load generator wrote a result file, told by the names it uses; and the file as a ``BenchmarkRun``.
+"""Recognise which load generator wrote a result file, by the names it uses, and read it as a ``BenchmarkRun``.
 
 JSON, JSON lines and YAML, plain or gzip. A file that is none of the known ones is refused with what was found in it.
 """

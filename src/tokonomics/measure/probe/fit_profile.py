@@ -13,6 +13,7 @@ very sizes it has there. Whole models are only checked against.
 import math
 import statistics
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -136,17 +137,19 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "gemm_fp8": (),
     "sustained": ("m", "n", "k", "us"),
     "decode_attention": (*_SIZES, "context", "us"),
-    "prefill_attention": (*_SIZES, "tokens", "us"),
+    "prefill_attention": (*_SIZES, "tokens", "past", "us"),
     "all_reduce": ("gpus", "bytes", "us"),
     "layers": (*_SIZES[:1], "head_dim", "batch", "hidden", "intermediate", "qkv", "vocab", "layers", "ms"),
     "check": (),
     "validate": (),
 }
-_MAY_BE_0 = {"prefill_attention": ("past",), "gemm": ("heat", "busy_ms"), "sustained": ("heat", "busy_ms")}
-_MOST = {"us": 1e9, "ms": 1e6, "busy_ms": 1e9, "heat": 1.0, "bytes_per_s": 1e15, "bytes": 1e13, "gpus": 1e5}
-"""A quarter of an hour for a kernel, a thousand times the fastest memory; sizes are below ``_MOST_SIZE``."""
-_MOST_SIZE = 2.0**24
-_LEAST_US = 1e-3  # a nanosecond: less than one cycle of any GPU
+_SIZE = (1.0, 2.0**24)
+_LIMITS = {
+    "us": (1e-3, 1e9), "ms": (1e-3, 1e6), "busy_ms": (0.0, 1e9), "heat": (0.0, 1.0), "past": (0.0, _SIZE[1]),
+    "bytes_per_s": (1.0, 1e15), "bytes": (1.0, 1e13), "gpus": (1.0, 1e5),
+}  # fmt: skip
+"""From a nanosecond, less than a cycle of any GPU, to a quarter of an hour; to a thousand times the fastest memory."""
+_MAY_LACK = {"gemm": ("heat", "busy_ms"), "sustained": ("heat", "busy_ms")}
 
 
 def is_timings(document: object) -> bool:
@@ -181,8 +184,7 @@ def profile_from(timings: Mapping[str, Any], command: str, where: str, gpu: str 
         raise BadInput(f"'made' is no date: {shorten(str(error))}", where=where) from None
     pairs = check(profile, timings.get("check") or (), found)
     spreads = {}
-    for kind in {pair[0] for pair in pairs}:
-        befores, afters = zip(*(pair[1:] for pair in pairs if pair[0] == kind), strict=True)
+    for kind, (befores, afters) in _by_kind(pairs).items():
         if len(afters) >= FEWEST_CHECKED:
             prior = math.sqrt(statistics.fmean(error**2 for error in befores))
             spreads[kind] = ErrorSpread(deviation=shrunken(afters, prior), n=len(afters))
@@ -311,7 +313,8 @@ def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | No
     timed = {(row["m"], row["n"], row["k"]): row["us"] * 1e-6 for row in products}
     left = []
     for row in stacks:
-        hidden, inner, qkv, batch = (int(row[name]) for name in ("hidden", "intermediate", "qkv", "batch"))
+        names = ("hidden", "intermediate", "qkv", "batch", "layers")
+        hidden, inner, qkv, batch, layers = (int(row[name]) for name in names)
         wide = int(row["heads"]) * int(row["head_dim"])
         layer = [(qkv, hidden), (hidden, wide), (2 * inner, hidden), (hidden, inner)]
         sizes = [(batch, n, k) for n, k in [*layer, (int(row["vocab"]), hidden)]]
@@ -320,7 +323,6 @@ def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | No
         # As physics.steptime counts the bytes of norms, rotary embedding, activation and residual.
         moved = batch * (8.0 * hidden + 2 * qkv + 3 * inner) * 2.0
         own = sum(timed[size] for size in sizes[:-1])
-        layers = int(row["layers"])
         whole = (row["ms"] * 1e-3 - timed[sizes[-1]]) / layers
         left.append(whole - own - moved / (gpu.bandwidth_bytes_per_s * share))
     return max(0.0, statistics.median(left)) if left else None
@@ -346,13 +348,26 @@ def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
 
 def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
     """By kind, in the order in which they come: how far off, before and after."""
-    figures = []
-    for kind in dict.fromkeys(pair[0] for pair in pairs):
-        before, after = zip(*(pair[1:] for pair in pairs if pair[0] == kind), strict=True)
-        sizes = {"before": statistics.median(map(abs, before)), "after": statistics.median(map(abs, after))}
-        bias = {"bias_before": statistics.median(before), "bias_after": statistics.median(after)}
-        figures.append(HeldOut(figure=kind, n=len(before), **sizes, **bias))
-    return tuple(figures)
+    return tuple(
+        HeldOut(
+            figure=kind,
+            n=len(before),
+            before=statistics.median(map(abs, before)),
+            after=statistics.median(map(abs, after)),
+            bias_before=statistics.median(before),
+            bias_after=statistics.median(after),
+        )
+        for kind, (before, after) in _by_kind(pairs).items()
+    )
+
+
+def _by_kind(pairs: Sequence[Pair]) -> dict[str, tuple[list[float], list[float]]]:
+    """The errors before and after, by kind."""
+    found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for kind, before, after in pairs:
+        found[kind][0].append(before)
+        found[kind][1].append(after)
+    return found
 
 
 def shrunken(errors: Sequence[float], prior: float) -> float:
@@ -388,15 +403,8 @@ def check_timings(timings: Mapping[str, Any], where: str) -> None:
                 is_infinite = isinstance(value, float) and not math.isfinite(value)
                 if not isinstance(value, str | int | float | None) or is_infinite:
                     raise BadInput(f"{at}: '{shorten(field)}' is {shorten(repr(value), 30)}", where=where)
-            for field in needed:
-                _check_number(row, field, at, where, least=_LEAST_US if field in ("us", "ms") else 1.0)
-            for field in _MAY_BE_0.get(section, ()):
-                if field in row or field == "past":
-                    _check_number(row, field, at, where, least=0.0)
-
-
-def _check_number(row: Mapping[str, Any], field: str, at: str, where: str, least: float) -> None:
-    value, most = row.get(field), _MOST.get(field, _MOST_SIZE)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        shown = "missing" if value is None else shorten(repr(value), 30)
-        raise BadInput(f"{at}: '{field}' is {shown}, not a number from {least:g} to {most:g}", where=where)
+            for field in (*needed, *(field for field in _MAY_LACK.get(section, ()) if field in row)):
+                value, (least, most) = row.get(field), _LIMITS.get(field, _SIZE)
+                if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                    shown = "missing" if value is None else shorten(repr(value), 30)
+                    raise BadInput(f"{at}: '{field}' is {shown}, not a number from {least:g} to {most:g}", where=where)

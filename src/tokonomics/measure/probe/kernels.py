@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +112,8 @@ class GpuClock:
 
 
 class Bench:
+    """The device that is timed, and how much of it there is."""
+
     def __init__(self, device: str, quick: bool = False) -> None:
         self.device, self.quick, self.clock = device, quick, GpuClock(device)
         self.memory_bytes, self.cache_bytes = 64e6, 1e5
@@ -195,7 +197,7 @@ def _product(bench: Bench, dtype: str, size: tuple[int, int, int], call: Callabl
 
 
 def gemm_fp8(bench: Bench) -> Iterator[Row]:
-    """The same in FP8 with one scale a tensor, activations quantised already: told, not used for calibration."""
+    """Dense layers in FP8 with one scale a tensor, activations quantised already: shown, not used for calibration."""
     pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
@@ -250,7 +252,7 @@ def decode_attention(bench: Bench) -> Iterator[Row]:
             return sdpa(query, *kept)
 
         seconds, _ = bench.clock.in_graph_s(_each(attend, caches), count)
-        yield _attention(heads) | {"batch": batch, "context": context, "us": seconds * 1e6}
+        yield asdict(heads) | {"batch": batch, "context": context, "us": seconds * 1e6}
 
 
 def prefill_attention(bench: Bench) -> Iterator[Row]:
@@ -277,7 +279,7 @@ def prefill_attention(bench: Bench) -> Iterator[Row]:
                 return sdpa(*kept, is_causal=True, enable_gqa=grouped)
 
             seconds, _ = bench.clock.in_graph_s(_each(call, parts), len(parts), HOT_S / 2 if tokens >= 1024 else 2e-3)
-            shown = _attention(heads) | ({"kv_heads": heads.heads} if past else {})
+            shown = asdict(heads) | ({"kv_heads": heads.heads} if past else {})
             yield shown | {"batch": prompts, "tokens": tokens, "past": past, "us": seconds * 1e6}
 
 
@@ -317,10 +319,6 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
     group.destroy_process_group()
 
 
-def _attention(heads: shapes.Heads) -> Row:
-    return {"heads": heads.heads, "kv_heads": heads.kv_heads, "head_dim": heads.head_dim}
-
-
 def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
     """Calls on one item after the other; only the last result is kept."""
 
@@ -348,8 +346,8 @@ def _steps(bench: Bench, name: str, shape: shapes.KernelShape, attention: bool) 
     torch._dynamo.reset()
     torch._dynamo.config.recompile_limit = 64
     model = Model(shape, bench.device)
-    size = {"layers": shape.layers, "hidden": shape.hidden, "qkv": shape.qkv, "heads": shape.heads}
-    size |= {"head_dim": shape.head_dim, "intermediate": shape.intermediate, "vocab": shape.vocab}
+    names = ("layers", "hidden", "qkv", "heads", "head_dim", "intermediate", "vocab")
+    size = {name: getattr(shape, name) for name in names}
     try:
         for batch, context in shape.loads:
             milliseconds, counts = bench.clock.decode_ms(model.decode_step(batch, context, attention=attention))

@@ -53,7 +53,7 @@ PROBE = tuple(name for name in SECTIONS if name != "validate")
 def measure(
     device: str, quick: bool, names: list[str], seconds: float, save: Callable[[Row], None], show: Show | None = None
 ) -> Row:
-    """All timings as one document; ``save`` is called with it as it grows."""
+    """Time all sections; the document is passed to ``save`` as it grows, and returned."""
     import torch
 
     from tokonomics.measure.probe import kernels
@@ -99,11 +99,11 @@ def write(document: Row, path: Path) -> None:
     """One row a line; never half a file."""
     parts = []
     for name, value in document.items():
+        text = json.dumps(value)
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            lines = ",\n".join(json.dumps({key: _rounded(cell) for key, cell in row.items()}) for row in value)
-            parts.append(f"{json.dumps(name)}: [\n{lines}\n]")
-        else:
-            parts.append(f"{json.dumps(name)}: {json.dumps(value)}")
+            rows = [{key: _rounded(cell) for key, cell in row.items()} for row in value]
+            text = "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]"
+        parts.append(f"{json.dumps(name)}: {text}")
     write_text(path, "{\n" + ",\n".join(parts) + "\n}\n", shorten(str(path), 200))
 
 
