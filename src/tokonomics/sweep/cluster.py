@@ -43,7 +43,7 @@ class ClusterActor:
         try:
             return json.dumps(self._answer(values)).encode(), False
         except Spent as spent:
-            return json.dumps(spent.answer).encode(), True
+            return json.dumps(spent.args[0]).encode(), True
 
 
 class ClusterWorker:
