@@ -139,8 +139,8 @@ def test_a_point_that_took_all_memory_costs_its_worker(monkeypatch: pytest.Monke
     monkeypatch.setattr("tokonomics.questions.verbs.Verb.answer", ask)
     with pytest.raises(Spent) as spent:
         answer("plan", {"model": "llama-3.1-8b"})
-    assert spent.value.answer["status"] == "failed"
-    assert "--memory" in spent.value.answer["error"]
+    assert spent.value.args[0]["status"] == "failed"
+    assert "--memory" in spent.value.args[0]["error"]
 
 
 def test_the_clock_starts_with_the_first_worker_that_is_ready() -> None:
