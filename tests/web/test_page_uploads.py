@@ -63,13 +63,6 @@ def test_lengths_may_come_from_an_uploaded_log(page: TestClient) -> None:
     id = upload(page, "log.csv", LOG.encode())["id"]
     load = {"rate": 1, "input": f"trace:upload:{id}", "output": 50}
     inputs = {"what": "llama-3.1-8b", "gpu": "H100", "quick": True, **load}
-        "what": "llama-3.1-8b",
-        "rate": 1,
-        "input": f"trace:upload:{id}",
-        "output": 50,
-        "quick": True,
-        "gpu": "H100",
-    }
     made = page.post("/api/v1/answers/plan", json=inputs, params={"charts": False})
     assert made.status_code == 200, made.text
     assert "trace:log.csv" in made.json()["command"]
