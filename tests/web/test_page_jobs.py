@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from starlette.testclient import TestClient
@@ -19,7 +19,7 @@ from tests.web.page_events import events_of
 
 from tokonomics.guarded.worker import guarded_pool, memory_of_worker
 from tokonomics.memory_budget import can_limit_memory
-from tokonomics.web.jobs import Jobs
+from tokonomics.web.jobs import Event, Jobs
 from tokonomics.web.safety import Gate
 from tokonomics.workers import (
     Broken,
@@ -186,25 +186,18 @@ def test_a_worker_that_died_while_idle_costs_no_task(pool: Pool) -> None:
     assert pid_of(pool) != before
 
 
-class Plainly:
-    def said(self, content: bytes) -> bytes:
-        return content
-
-    def said_of(self, problem: BaseException) -> Any:
-        return problem
-
-
-PLAINLY: Any = Plainly()
-"""In place of the service."""
+def plainly(done: Future[bytes]) -> Event:
+    """In place of the service's own words."""
+    return Event("answer", b"{}" if done.exception() else done.result())
 
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_job_that_nobody_watches_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
     monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
-    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, PLAINLY)
+    job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, plainly)
 
     async def look_once() -> None:
-        watching = job.watch()
+        watching = job.stream()
         assert await anext(watching)
         await watching.aclose()
 
@@ -215,9 +208,9 @@ def test_a_job_that_nobody_watches_is_stopped(pool: Pool, monkeypatch: pytest.Mo
 
 def test_large_answers_are_forgotten_sooner(pool: Pool) -> None:
     jobs = Jobs(pool, per_client=1, kept_bytes=1)
-    first = jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
+    first = jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, plainly)
     first.task.done.result(LONG_ENOUGH_S)
-    jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, PLAINLY)
+    jobs.start("client", {"what": "answer"}, LONG_ENOUGH_S, plainly)
     assert jobs.find(first.id) is None
 
 
