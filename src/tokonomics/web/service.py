@@ -101,7 +101,9 @@ class Service:
         """The same of a closed form, by a key under which a worker keeps what it solved."""
         request = self.request_of(verb, given, parts)
         if not verb.is_quick(given):
-            raise BadInput("this takes long: start a job", where=verb.name, fix="POST /api/v1/jobs")
+            raise BadInput(
+                "this takes long: start a job", where=verb.name, fix="POST /api/v1/jobs, or ask for its quick form."
+            )
         day, *stamps = prices_as_of()
         of_an_answer = {name: value for name, value in request.items() if name != "parts"}
         return request | {"key": as_json([day.isoformat(), *stamps, of_an_answer]).decode()}
@@ -178,11 +180,12 @@ class Service:
             return ours(str(problem))
         if not isinstance(problem, TaskRefused):
             return problem
-        what, *others = (
-            text and self._home.sub("~", self._where.sub("", text))
-            for text in (problem.what, problem.where, problem.fix)
-        )
-        return TaskRefused(what or "", where=others[0], fix=others[1])
+
+        def hidden(text: str) -> str:
+            return self._home.sub("~", self._where.sub("", text))
+
+        where, fix = (text and hidden(text) for text in (problem.where, problem.fix))
+        return TaskRefused(hidden(problem.what), where=where, fix=fix)
 
     def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Uploads by the names of their files, as the command line would take them."""
