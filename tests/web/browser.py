@@ -33,7 +33,7 @@ NEEDS_BROWSER = [
 LEDGER = Path(__file__).parents[1] / "measure" / "pages" / "week.db"
 NAME = "tokonomics.example"
 """Of this machine on its network, as far as the browser knows."""
-PATIENCE_MS = 90_000
+PATIENCE_MS = 600_000
 """A worker's first answer compiles and loads; on a busy machine that takes a while."""
 
 expect.set_options(timeout=PATIENCE_MS)

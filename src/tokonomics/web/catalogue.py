@@ -61,7 +61,7 @@ def prices_as_of() -> AsOf:
 
 @lru_cache(maxsize=1)
 def catalogue_json(as_of: AsOf) -> bytes:
-    """The same as JSON, put together anew when something behind it has changed."""
+    """The catalogue as JSON, put together anew when something behind it has changed."""
     return as_json(catalogue())
 
 
@@ -76,6 +76,8 @@ def catalogue() -> dict[str, Any]:
     """Everything the page's menus hold, but for the APIs."""
     offers = load_offers()
     sold = Counter(offer.gpu for offer in offers)
+    quoted = max(offer.date for offer in offers)
+    old = f": {OLDER}, run `tokonomics prices refresh`" if is_stale(quoted, today()) else ""
     return {
         "models": [
             {
@@ -107,11 +109,5 @@ def catalogue() -> dict[str, Any]:
         "presets": list(PRESETS),
         "version": __version__,
         "today": today().isoformat(),
-        "prices": _newest_price(max(offer.date for offer in offers)),
+        "prices": f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}",
     }
-
-
-def _newest_price(quoted: date) -> str:
-    """How old even the newest GPU price is, and what to do where that is too old."""
-    old = f": {OLDER}, run `tokonomics prices refresh`" if is_stale(quoted, today()) else ""
-    return f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}"
