@@ -22,7 +22,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_offers
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.catalog.spot import SCARCE, find_band
-from tokonomics.clock import today
 from tokonomics.levers.lora import lora
 from tokonomics.levers.ranking import arrival_patterns, arriving
 from tokonomics.levers.semantic_cache import BYTES_PER_TOKEN, VectorIndex
@@ -47,6 +46,7 @@ from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks
+from tokonomics.types import today
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, gigabytes, percent, seconds, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155

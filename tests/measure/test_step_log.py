@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import read_evidence
@@ -18,6 +17,7 @@ from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
+from tokonomics.types import today
 
 COLUMNS = ["begun", "scheduled", "decode", "prompts", "prefill_tokens", "context", "done"]
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)

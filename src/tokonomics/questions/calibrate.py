@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.calibrate import calibrate as fit
@@ -22,6 +21,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.measured_results import CalibrateResult, ProbeResult, ReplayResult, ValidateResult
 from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
 from tokonomics.questions.serving import say_if_compiling
+from tokonomics.types import today
 
 
 def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> CalibrateResult:

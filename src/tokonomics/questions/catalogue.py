@@ -8,7 +8,6 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import select_offers
 from tokonomics.catalog.places import LISTED
-from tokonomics.clock import today
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
@@ -16,7 +15,7 @@ from tokonomics.questions.offers import names_sellers
 from tokonomics.questions.requests.known import ApisRequest, GpusRequest, ModelsRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.tables import prices_in
-from tokonomics.types import copied
+from tokonomics.types import copied, today
 
 
 def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:

@@ -2,7 +2,6 @@
 
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.levers.ranking import rank_levers, utilization_bills
@@ -27,6 +26,7 @@ from tokonomics.sizing.layouts import FLOOR
 from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
+from tokonomics.types import today
 
 _TAKES_A_WHILE = 200_000
 """Requests from which thirty simulations of them take more than a quarter of a minute."""

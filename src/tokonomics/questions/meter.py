@@ -9,7 +9,6 @@ from pathlib import Path
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.catalog.places import WORLD, grid_named
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.bill import (
     MeteredGpu,
@@ -53,6 +52,7 @@ from tokonomics.questions.requests.run import (
     MeterReportRequest,
     MeterWatchRequest,
 )
+from tokonomics.types import today
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
 

@@ -6,13 +6,13 @@ from tokonomics.catalog.checkpoints import OwnRecovery, QuantisedPart, save_reco
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.importers.lm_eval import HarnessRun, kept_quality, read_scores
 from tokonomics.measure.stated_setup import stated_weights
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.measured_results import RecoveryResult
 from tokonomics.questions.requests.run import ImportResultsRequest
+from tokonomics.types import today
 
 
 def recovered(request: ImportResultsRequest, baseline: str, listener: Listener) -> RecoveryResult:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
@@ -17,6 +16,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import OLD_PRICE, aged, and_slos, speed_word
+from tokonomics.types import today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6

@@ -9,7 +9,6 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request
@@ -18,6 +17,7 @@ from tokonomics.questions.result import Listing
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, aged, aged_since
+from tokonomics.types import today
 from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
@@ -52,6 +51,7 @@ from tokonomics.sweep.points import (
 from tokonomics.sweep.store import MANIFEST, Store, opened, read_manifest, write_manifest
 from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.traffic.grammar import span_s
+from tokonomics.types import today
 from tokonomics.units import plural, seconds
 
 TODAY = "TOKONOMICS_TODAY"

@@ -13,9 +13,8 @@ from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import OLDER, cache_file, is_stale, load_offers
-from tokonomics.clock import today
 from tokonomics.traffic.formats import SAMPLES, TRACES
-from tokonomics.types import copied
+from tokonomics.types import copied, today
 from tokonomics.units import plural
 from tokonomics.workers import as_json
 
