@@ -239,8 +239,11 @@ def test_back_and_forward_walk_through_what_was_asked(window: Visit) -> None:
     second = headline(page)
     gpu.fill("A100-80GB")  # and it still has the focus
     page.go_back()
-    expect(page.get_by_label("GPU", exact=True)).to_have_value("H100-SXM")
+    expect(page.get_by_label("GPU", exact=True)).to_have_value("L4")
     page.wait_for_timeout(300)  # what a box says when it goes, it says at once
+    expect(page.locator(".command code")).to_contain_text("--gpu L4")
+    expect(page.get_by_label("GPU", exact=True)).to_have_value("L4")
+    page.go_back()
     expect(page.get_by_label("GPU", exact=True)).to_have_value("H100-SXM")
     expect(page.locator(".headline .value strong")).to_have_text(first.split()[0])
     page.go_forward()
