@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, Unread, read_measurements
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import TAUGHT, ErrorSummary, ScoredPrediction, summary, validate
 from tokonomics.physics.intervals import KNOWN, weakest_badge
 from tokonomics.report.validate_view import figures
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "accuracy.json"

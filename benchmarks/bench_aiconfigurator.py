@@ -27,9 +27,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, read_measurements
 from tokonomics.measure.validate import predict
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 BUILD = HERE.parent / "build" / "aiconfigurator"

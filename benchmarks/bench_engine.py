@@ -11,10 +11,10 @@ import json
 import platform
 from pathlib import Path
 
-from tokonomics.clock import today
 from tokonomics.measure.engine_log import read_engine_log
 from tokonomics.measure.replay import Figure, Replay, replay
 from tokonomics.report.validate_view import LABELS, replayed
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 TARGETS = {Figure.output_tok_s: 0.03, Figure.tpot_p50_s: 0.10, Figure.ttft_p50_s: 0.20, Figure.ttft_p99_s: 0.20}

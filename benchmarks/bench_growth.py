@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 PIECE = 10_000_000

@@ -16,9 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, read_measurements
 from tokonomics.measure.validate import predict
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "odd_rows.json"

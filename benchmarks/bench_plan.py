@@ -17,7 +17,6 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
-from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan import Question, study
@@ -27,6 +26,7 @@ from tokonomics.sizing.search import highest_rate
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
+from tokonomics.types import today
 
 MODELS = (("llama-3.1-8b", 1), ("llama-3.3-70b", 4), ("qwen3-30b-a3b", 1))
 GPUS = ("H100", "A100-80GB", "L40S", "H200", "MI300X", "RTX4090")

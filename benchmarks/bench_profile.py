@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.calibrate import GroupResult, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import read_evidence
@@ -27,6 +26,7 @@ from tokonomics.measure.measurements import Measurement, Metric, Mode, read_meas
 from tokonomics.measure.priced_run import GivenMachine, MeasuredMachine, measurements_of
 from tokonomics.measure.validate import predict
 from tokonomics.physics.calibration import Profile, read_profile, using
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 PROFILE = HERE / "results" / "h200-profile.json"

@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, list_prices
 from tokonomics.catalog.offers import SNAPSHOT, read_offers
-from tokonomics.clock import today
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.validate import ScoredPrediction, predict
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "regret.json"

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.clock import today
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.fleet import FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome
@@ -34,6 +33,7 @@ from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 OTHERS = {"Vidur": 118.0, "aisimulate": 1_100.0}

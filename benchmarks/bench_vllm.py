@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.load_models import find_model
-from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord
 from tokonomics.measure.calibrate import calibrate, errors, held_out_loads, load_of
@@ -30,6 +29,7 @@ from tokonomics.measure.measurements import Measurement, Metric, Statistic
 from tokonomics.measure.priced_run import MeasuredMachine
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import value_of
+from tokonomics.types import today
 
 HERE = Path(__file__).parent
 LEARNED = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")

@@ -47,6 +47,7 @@ from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks
+from tokonomics.types import today
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, gigabytes, percent, seconds, usd
 
 H200_MEASURED_TOKENS_PER_S = 5155

@@ -6,11 +6,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, read_offers
-from tokonomics.clock import today
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import Slo, parse_slos
+from tokonomics.types import today
 from tokonomics.units import seconds, usd
 
 OFFERS = Path(__file__).parent / "examples" / "document-offers.csv"

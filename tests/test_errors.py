@@ -61,13 +61,6 @@ def test_each_door_spells_the_fields_its_own_way(error: TokonomicsError, python:
     assert error.message(flag) == typed
 
 
-def test_an_error_is_told_in_its_three_parts() -> None:
-    error = BadInput(f"needs {option('pp')}", where="a.toml", field="tp, ep", fix=f"Give {option('tp', 8)}.")
-    assert error.told(flag) == ("needs --pp", "a.toml: --tp, --ep", "Give --tp 8.")
-    assert error.told(in_python) == ("needs pp", "a.toml: tp, ep", "Give tp=8.")
-    assert BadInput("is empty").told(flag) == ("is empty", None, None)
-
-
 @pytest.mark.parametrize(
     ("value", "python"),
     [

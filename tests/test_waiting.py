@@ -108,12 +108,7 @@ def test_what_waits_for_one_that_takes_another_is_anybodys(crowd: Crowd) -> None
     crowd.join("second")
     for _ in range(20):
         crowd.until_idle(2)
-        both = [
-            named("plan"),
-            named(
-                "plan",
-            ),
-        ]
+        both = [named("plan"), named("plan")]
         with crowd.line._changed:  # both come before anybody wakes
             for errand in both:
                 crowd.line.put(errand)
@@ -152,25 +147,3 @@ def test_those_that_are_over_give_way_where_the_line_is_full() -> None:
     first.cancel()
     line.put(last := named())
     assert line.close() == [second, last]
-
-
-def test_nobody_is_looked_at_where_any_number_may_wait() -> None:
-    """Ten thousand points of a sweep are put one after the other: each would look at all before it."""
-    line = WaitingLine()
-    looked_at: list[Errand] = []
-
-    class Watched(Errand):
-        def __getattribute__(self, name: str) -> object:
-            if name == "done":
-                looked_at.append(self)
-            return super().__getattribute__(name)
-
-    for _ in range(3):
-        errand = Watched(None, LONG_ENOUGH_S)
-        looked_at.clear()
-        line.put(errand)
-    assert looked_at == []
-
-
-def test_who_finds_nothing_goes_on_after_a_while() -> None:
-    assert WaitingLine().take(0.0) is None

@@ -57,8 +57,11 @@ def stated_bytes(text: str) -> float:
 
 def available_bytes() -> float:
     """What can be used without swapping, or being killed for it."""
-    limits = [_installed(), _free_on_linux(), _free_addresses(), *(free for _, free in _control_groups())]
-    return max(0.0, min(free for free in limits if free is not None))
+    limits = [_installed(), limited_room(), *(free for _, free in _control_groups())]
+    with suppress(OSError, ValueError, IndexError):  # as Linux tells it
+        told = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+        limits += [float(told[1]) * 1024] if told else []
+    return max(0.0, min(limits))
 
 
 def given_bytes() -> float:
@@ -79,9 +82,14 @@ def limit_memory(more_bytes: int) -> bool:
 
 
 def limited_room() -> float:
-    """Bytes that this process may still take of those that ``limit_memory`` gave it; infinite where none limits it."""
-    free = _free_addresses()
-    return math.inf if free is None else free
+    """Bytes that this process may still take, under ``limit_memory`` or ``ulimit -v``; infinite without a limit."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            return float(limit - _taken_addresses())
+    return math.inf
 
 
 def can_limit_memory() -> bool:
@@ -97,14 +105,6 @@ def _installed() -> float:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError):
         return float("inf")
-
-
-def _free_on_linux() -> float | None:
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return float(line.split()[1]) * 1024
-    return None
 
 
 def _control_groups() -> Iterator[tuple[float, float]]:
@@ -152,14 +152,3 @@ def _reclaimed(group: Path) -> float:
 
 def _taken_addresses() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _free_addresses() -> float | None:
-    """Under ``ulimit -v``, as workers of the page are."""
-    try:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        return None if limit == resource.RLIM_INFINITY else float(limit - _taken_addresses())
-    except (ImportError, OSError, ValueError):
-        return None

@@ -1,12 +1,14 @@
-"""What every noun of the product is made of, and where a number can come from."""
+"""What every noun of the product is made of, where a number can come from, and the day from which its age counts."""
 
+import os
+from datetime import date
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import core_schema
 
-from tokonomics.errors import flag, in_python, spelled
+from tokonomics.errors import BadInput, flag, in_python, shorten, spelled
 
 
 class Noun(BaseModel):
@@ -86,3 +88,19 @@ class Speed(StrEnum):
     """Kernels of a related GPU, scaled by the datasheets."""
     assumed = "assumed"
     """Neither."""
+
+
+def today() -> date:
+    """The day from which the age of a price is counted.
+
+    ``TOKONOMICS_TODAY=YYYY-MM-DD`` fixes it, so that generated documents come out the same tomorrow.
+    """
+    fixed = os.environ.get("TOKONOMICS_TODAY")
+    if not fixed:
+        return date.today()
+    try:
+        return date.fromisoformat(fixed)
+    except ValueError:
+        raise BadInput(
+            f"'{shorten(fixed)}' is not a date", where="TOKONOMICS_TODAY", fix="Write it as 2026-08-22."
+        ) from None

@@ -76,11 +76,7 @@ class NoWorker(Broken):
 
 
 class Spent(Exception):
-    """Raised by a function whose allocation failed: ``answer`` is its answer, and a fresh worker takes its place."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__()
-        self.answer = answer
+    """Raised by a function whose allocation failed, with its answer; a fresh worker takes its place."""
 
 
 @dataclass(eq=False)
@@ -127,10 +123,6 @@ class Task:
         return False
 
 
-_NAMES = 256
-"""How many names a waiting line remembers, with who did something of that name last."""
-
-
 class WaitingLine:
     """Tasks in the order they came, each for the next thread that is free.
 
@@ -138,8 +130,11 @@ class WaitingLine:
     anybody takes it.
     """
 
+    NAMES = 256
+    """How many names it remembers, with the thread that last did something of that name."""
+
     def __init__(self, most: int = 0) -> None:
-        """``most`` wait; 0: any number."""
+        """Let at most ``most`` tasks wait; 0: any number."""
         self._most, self.is_closed = most, False
         self._tasks: deque[Task] = deque()
         self._idle: set[threading.Thread] = set()
@@ -175,7 +170,7 @@ class WaitingLine:
             for name in task.like:
                 self._did[name] = me
                 self._did.move_to_end(name)
-            while len(self._did) > _NAMES:
+            while len(self._did) > self.NAMES:
                 self._did.popitem(last=False)
             return task
 
@@ -264,26 +259,21 @@ class Pool:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _mind(self) -> None:
-        """The life of a thread: one worker after the other."""
+        """Mind one worker after the other, until the pool is closed."""
         with self._turn or nullcontext():
-            worker, cold = self._started_safely(), list(self._warm_ups)
+            worker, cold = self._replaced(None), list(self._warm_ups)
         while task := self._next(worker, cold):
-            try:
-                if worker is None or not worker.alive():
-                    self._end(worker)
-                    worker, cold = None, list(self._warm_ups)
-                    worker = self._started()
-            except (TokonomicsError, Broken) as problem:
-                task._finish(problem)
-                continue
-            if not self._done(worker, task, COLD_S if cold else 0.0):
-                self._end(worker)
-                worker, cold = None if self._line.is_closed else self._started_safely(), list(self._warm_ups)
+            if isinstance(worker, Exception) or not worker.alive():
+                worker, cold = self._replaced(worker), list(self._warm_ups)
+            if isinstance(worker, Exception):
+                task._finish(worker)
+            elif not self._done(worker, task, COLD_S if cold else 0.0):
+                worker, cold = self._replaced(worker), list(self._warm_ups)
         self._end(worker)
 
-    def _next(self, worker: Worker | None, cold: list[Any]) -> Task | None:
-        """The next task; the time until one comes is used to warm up."""
-        while worker and cold and self._turn and not self._line.is_closed:
+    def _next(self, worker: Worker | Exception, cold: list[Any]) -> Task | None:
+        """Wait for the next task, and use the time until it comes to warm the worker up."""
+        while cold and self._turn and not isinstance(worker, Exception) and not self._line.is_closed:
             if task := self._line.take(_IDLE_S):
                 return task
             if self._turn.acquire(blocking=False):
@@ -295,34 +285,30 @@ class Pool:
                     self._turn.release()
         return self._line.take()
 
-    def _started_safely(self) -> Worker | None:
-        """None where none can be started now: it is tried again for the next task, which hears why."""
-        with suppress(TokonomicsError, Broken):
-            return self._started()
-        return None
-
-    def _started(self) -> Worker:
-        worker = None
+    def _replaced(self, worker: Worker | Exception | None) -> Worker | Exception:
+        """End a worker and start the next; the reason where none can be started now, which the next task hears."""
+        self._end(worker)
         if self._line.is_closed:
-            raise NoWorker("the server ends")
+            return NoWorker("the server ends")
+        fresh = None
         try:
-            worker = self._start()
-            self._workers.add(worker)
+            fresh = self._start()
+            self._workers.add(fresh)
             if self._line.is_closed:
-                worker.kill()
-            worker.hear(None)
+                fresh.kill()
+            fresh.hear(None)
         except Exception as problem:  # a dead one, no room for a process now, or one that must not work for us
-            self._end(worker)
+            self._end(fresh)
             if isinstance(problem, TokonomicsError) and not isinstance(problem, WorkerDied):
-                raise
-            raise NoWorker(f"no worker could be started: {getattr(problem, 'why', problem)}") from None
+                return problem
+            return NoWorker(f"no worker could be started: {getattr(problem, 'why', problem)}")
         if not self.is_ready:
             self.is_ready = True
             self.on_ready()
-        return worker
+        return fresh
 
-    def _end(self, worker: Worker | None) -> None:
-        if worker:
+    def _end(self, worker: Worker | Exception | None) -> None:
+        if worker is not None and not isinstance(worker, Exception):
             worker.end()
             self._workers.discard(worker)
 
@@ -437,7 +423,7 @@ def _answered(answer: Callable[..., Any], request: Any, tell: Callable[[str], No
     try:
         return _ANSWER + as_json(answer(request, tell))
     except Spent as spent:
-        return _ANSWER.upper() + as_json(spent.answer)
+        return _ANSWER.upper() + as_json(spent.args[0])
     except TokonomicsError as problem:
         return _REFUSAL + as_json({"what": problem.what, "where": problem.where, "fix": problem.fix})
     except MemoryError:

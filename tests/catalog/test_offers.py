@@ -23,11 +23,11 @@ from tokonomics.catalog.offer_choice import (
     select_offers,
 )
 from tokonomics.catalog.offers import SNAPSHOT, Offer, Terms, cache_file, load_offers, read_offers, write_offers
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.requests.run import MeterWatchRequest
+from tokonomics.types import today
 
 Run = Callable[..., CompletedProcess[str]]
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"

@@ -5,7 +5,6 @@ against the strict schemas of its API (``kubernetes_schema.json``), in which a f
 SkyPilot's tasks are compared with files that were validated once (docs/deploy.md); again where SkyPilot is installed.
 """
 
-import copy
 import json
 import math
 import os
@@ -35,7 +34,7 @@ from tokonomics.deploy.job import DeployFile, DeployJob, Target
 from tokonomics.deploy.manifest import comment, yaml_text
 from tokonomics.deploy.pods import machine_names
 from tokonomics.deploy.scripts import listen, shell_line
-from tokonomics.deploy.targets import deploy_files, filled, provenance
+from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
 from tokonomics.planner.plan import Question, plan
@@ -49,10 +48,6 @@ HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
 SCHEMA = json.loads((HERE / "kubernetes_schema.json").read_text(encoding="utf-8"))
 TODAY = date(2026, 11, 15)
-
-
-def has_room(deployment: Deployment, offer: Offer) -> bool:
-    return offer.memory_gb is None or offer.memory_gb >= host_gib(deployment, offer.gpus)
 
 
 def machine(gpu: str = "H100-SXM", gpus: int = 8, provider: str = "aws", instance: str = "p5.48xlarge") -> Offer:
@@ -167,22 +162,17 @@ def test_a_16_bit_checkpoint_becomes_fp8_on_loading_under_each_engines_own_name(
         assert "Qwen/Qwen3-32B" in words
 
 
-def test_a_checkpoint_that_others_made_is_served_as_it_is() -> None:
+def test_a_quantised_checkpoint_of_its_maker_or_of_others_is_served_as_it_is() -> None:
     """The one whose score the plan shows."""
+    commands = [job(served(model, tp=8)).command for model in ("deepseek-v3", "gpt-oss-120b")]
     for engine, weights in product(("vllm", "sglang"), (Precision.fp8, Precision.int4)):
-        command = job(served(engine=engine, tp=2, weights=weights)).command
+        commands.append(job(served(engine=engine, tp=2, weights=weights)).command)
         listed = checkpoint_for(find_model("llama-3.3-70b"), weights)
         assert listed is not None
-        assert listed.repository in command.arguments
+        assert listed.repository in commands[-1].arguments
+    for command in commands:
         assert "--quantization" not in command.arguments
         assert command.fill_in == ()
-
-
-@pytest.mark.parametrize("model", ["deepseek-v3", "gpt-oss-120b"])
-def test_a_quantised_checkpoint_is_served_as_it_is(model: str) -> None:
-    command = job(served(model, tp=8)).command
-    assert "--quantization" not in command.arguments
-    assert command.fill_in == ()
 
 
 def test_weights_that_no_engine_makes_on_loading_have_to_be_named_by_the_user() -> None:
@@ -256,22 +246,6 @@ def test_the_files_rent_the_machines_that_the_plan_paid_for() -> None:
         assert made.replicas_per_machine <= made.places_per_machine
 
 
-def test_copies_of_a_dense_model_share_a_port() -> None:
-    text = deploy_file(Target.skypilot, job(replicas=7, offer=machine())).text
-    assert "  --data-parallel-size 4 \\\n" in text
-    assert "\n  replicas: 2\n" in text
-
-
-def test_copies_of_a_model_with_experts_run_on_gpus_and_ports_of_their_own() -> None:
-    # vLLM would share the experts out over all the copies: another deployment than the one that was planned.
-    text = deploy_file(Target.skypilot, job(served("qwen3-30b-a3b", tp=2), replicas=7, offer=machine())).text
-    servers = run_in_shell(script_of(text))
-    assert [each[0] for each in servers] == ["GPUS=0,1", "GPUS=2,3", "GPUS=4,5", "GPUS=6,7"]
-    assert [each[-1] for each in servers] == ["8000", "8001", "8002", "8003"]
-    assert "\nnum_nodes: 2\n" in text
-    assert "service:" not in text
-
-
 @pytest.mark.parametrize("target", [Target.vllm, Target.skypilot])
 def test_every_replica_of_a_machine_is_started_there(target: Target) -> None:
     dense = deploy_file(target, job(replicas=2, machines=1, offer=machine(gpus=4))).text
@@ -285,56 +259,9 @@ def test_every_replica_of_a_machine_is_started_there(target: Target) -> None:
     ]
 
 
-def test_a_shell_file_says_on_which_machines_to_run_it() -> None:
-    text = deploy_file(Target.vllm, job(replicas=7, offer=machine(), router="least-loaded")).text
-    assert "# Run this on each of the 2 machines.\n" in text
-    assert "# It starts 4 replicas, each on 2 GPUs of its own, behind one port.\n" in text
-    assert "# Put a least-loaded router in front of all of them.\n" in text
-    alone = deploy_file(Target.vllm, job(replicas=1, offer=machine(gpus=2))).text
-    assert "machines." not in alone
-    assert "It starts" not in alone
-
-
-@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
-@pytest.mark.parametrize(
-    ("replicas", "machines", "spare", "words"),
-    [
-        (1, 1, 0, "1 replica on 1 machine: no redundancy."),
-        (4, 1, 0, "4 replicas on 1 machine: no redundancy."),
-        (2, 2, 0, "2 replicas on 2 machines: none is spare. With one down, 1 of 2 are lost"),
-        (
-            3,
-            2,
-            1,
-            "3 replicas on 2 machines, 2 on one at the most: 1 machine may fail, and the others still meet every",
-        ),
-        (3, 3, 2, "3 replicas on 3 machines: 2 machines may fail, and the others still meet every target."),
-    ],
-)
-def test_every_file_says_what_may_fail(target: Target, replicas: int, machines: int, spare: int, words: str) -> None:
-    made = job(replicas=replicas, machines=machines, spare=spare, offer=machine())
-    assert f"\n# {words}" in deploy_file(target, made).text
-
-
-@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
-def test_every_file_says_that_zones_are_assumed(target: Target) -> None:
-    for replicas, machines, words in (
-        (4, 2, "2 machines, 1 + 1 in 2 zones"),
-        (20, 5, "5 machines, 2 + 2 + 1 in 3 zones"),
-    ):
-        made = job(replicas=replicas, machines=machines, spare=machines // 2, over_zones=True, offer=machine())
-        text = deploy_file(target, made).text
-        assert f"\n# {replicas} replicas on {words}: a zone may fail, and the others" in text
-        zones = min(3, machines)
-        assert f", assuming that p5.48xlarge is sold in {zones} zones of us-east-1: check.\n" in text
-        assert ("SkyPilot takes any with room" in text) is (target is Target.skypilot)
-
-
 def test_machines_of_one_replica_are_in_one_zone() -> None:
     made = job(served("deepseek-v3", tp=8, pp=2), replicas=3, spare=2, over_zones=True, offer=machine())
-    assert (
-        "# 3 replicas on 6 machines, 2 + 2 + 2 in 3 zones: a zone may fail" in deploy_file(Target.skypilot, made).text
-    )
+    assert made.machines_in_zones == [2, 2, 2]
 
 
 def test_a_replica_over_two_machines_joins_them_and_only_the_first_answers() -> None:
@@ -348,15 +275,6 @@ def test_a_replica_over_two_machines_joins_them_and_only_the_first_answers() -> 
         assert {("--nnodes", "2"), ("--node-rank", str(rank)), ("--master-addr", "10.0.0.1")} <= set(pairwise(words))
     assert [each for each in second if each not in first] == ["1", "--headless"]
     assert {"--nnodes", "--node-rank", "--master-addr", "--headless"} <= set(ACCEPTED["vllm"]["flags"])
-
-
-def test_sglang_joins_machines_by_its_own_flags() -> None:
-    made = job(served("deepseek-v3", engine="sglang", tp=8, pp=2), replicas=1, offer=machine())
-    words = run_in_shell(
-        script_of(deploy_file(Target.skypilot, made).text), SKYPILOT_NODE_RANK="1", SKYPILOT_NODE_IPS="a"
-    )
-    assert ("--dist-init-addr", "a:5000") in pairwise(words[0])
-    assert {each for each in words[0] if each.startswith("--")} <= set(ACCEPTED["sglang"]["flags"])
 
 
 def wide(engine: str, **more: Any) -> DeployJob:
@@ -396,10 +314,8 @@ def test_sglang_joins_groups_of_the_attention_over_machines_by_ranks() -> None:
 
 
 def test_a_script_for_several_machines_asks_which_one_this_is() -> None:
-    text = deploy_file(Target.vllm, wide("vllm")).text
-    assert "# A replica spans 2 machines. Run on each of them with its number" in text
     with pytest.raises(subprocess.CalledProcessError):
-        run_in_shell(text)
+        run_in_shell(deploy_file(Target.vllm, wide("vllm")).text)
 
 
 def test_groups_that_span_machines_are_joined_by_ranks_instead() -> None:
@@ -446,15 +362,11 @@ def test_disks_lie_behind_host_memory_in_a_folder_that_the_user_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "tiers", "words"),
-    [
-        ("vllm", "ssd=2000@0", "behind host memory only"),
-        ("sglang", "ssd=2000@0", "needs a GB of host memory"),
-        ("sglang", "dram=8@0,ssd=9@0,remote=9@0", "one store"),
-    ],
+    ("engine", "tiers"),
+    [("vllm", "ssd=2000@0"), ("sglang", "ssd=2000@0"), ("sglang", "dram=8@0,ssd=9@0,remote=9@0")],
 )
-def test_memories_that_an_engine_cannot_have_are_refused(engine: str, tiers: str, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
+def test_memories_that_an_engine_cannot_have_are_refused(engine: str, tiers: str) -> None:
+    with pytest.raises(BadInput):
         flags_with(tiers, engine)
 
 
@@ -463,14 +375,6 @@ def test_pods_count_the_kv_that_they_keep_in_host_memory() -> None:
     plain, kept = (deploy_file(Target.kubernetes, job(offer=known, tiers=tiers)).text for tiers in (None, "dram=60@0"))
     assert "GiB of a machine's" not in plain
     assert re.search(r"Weights and processes and KV may take 1[23]\d\.\d GiB of a machine's 160, ", kept)
-
-
-def test_spot_machines_are_asked_for_as_such() -> None:
-    spot = job(offer=machine(), terms=Terms.spot)
-    assert "  use_spot: true\n" in deploy_file(Target.skypilot, spot).text
-    assert "eks.amazonaws.com/capacityType: SPOT\n" in deploy_file(Target.kubernetes, spot).text
-    assert "  use_spot: false\n" in deploy_file(Target.skypilot, job(offer=machine())).text
-    assert "capacityType" not in deploy_file(Target.kubernetes, job(offer=machine())).text
 
 
 def test_the_start_up_probe_outlasts_a_slow_download() -> None:
@@ -545,12 +449,10 @@ def test_requests_are_a_part_of_the_machine() -> None:
     assert "cpu" not in container["resources"]["requests"]
 
 
-def test_on_a_thin_machine_less_is_asked_for_than_needed_and_the_file_says_so() -> None:
-    thin, wide = (machine(gpus=2).model_copy(update={"memory_gb": memory_gb}) for memory_gb in (80.0, 160.0))
+def test_on_a_thin_machine_less_is_asked_for_than_needed() -> None:
+    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0})
     (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
     assert container["resources"]["requests"]["memory"] == "60Gi"
-    assert re.search(r"may take 7\d\.\d GiB of a machine's 80, ", deploy_file(Target.kubernetes, job(offer=thin)).text)
-    assert "GiB of a machine's" not in deploy_file(Target.kubernetes, job(offer=wide)).text
 
 
 def allocatable_gib(memory_gib: float) -> float:
@@ -576,13 +478,12 @@ def test_on_every_shipped_machine_pods_ask_for_no_more_than_the_cluster_can_give
         deployment = Deployment(
             model=find_model(model), gpu=gpu, engine=vllm, tp=tp, weights=Precision.bf16, kv=Precision.bf16
         )
-        if not has_room(deployment, offer):
-            continue
-        made = job(deployment, offer=offer)
-        (container,) = unwritten(made)["Deployment"]["spec"]["template"]["spec"]["containers"]
-        requests, pods = container["resources"]["requests"], offer.gpus // tp
         assert offer.vcpus is not None
         assert offer.memory_gb is not None
+        if offer.memory_gb < host_gib(deployment, offer.gpus):
+            continue
+        (container,) = unwritten(job(deployment, offer=offer))["Deployment"]["spec"]["template"]["spec"]["containers"]
+        requests, pods = container["resources"]["requests"], offer.gpus // tp
         milli = requests["cpu"].endswith("m")
         cpus = int(requests["cpu"].removesuffix("m")) / (1000 if milli else 1)
         memory_gib = int(requests["memory"].removesuffix("Gi"))
@@ -807,19 +708,6 @@ def test_an_update_and_a_drain_take_no_more_than_the_plan_can_do_without(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "machines", "spare", "words"),
-    [
-        (3, 2, 0, "the planned machines have GPUs for it"),
-        (4, 2, 0, "which needs a free machine"),
-        (4, 2, 1, "else uses the spare machines"),
-    ],
-)
-def test_the_file_says_where_an_updates_pod_finds_gpus(replicas: int, machines: int, spare: int, words: str) -> None:
-    made = job(replicas=replicas, machines=machines, spare=spare, offer=machine(gpus=4))
-    assert words in deploy_file(Target.kubernetes, made).text
-
-
-@pytest.mark.parametrize(
     ("e2e_s", "answer_s"),
     [(latency(12.3), 13), (latency(0.2), 1), (latency(None, mean=10.0), 47)],  # ln(100) × 10 s = 46.05 s
 )
@@ -849,26 +737,18 @@ def test_weights_are_on_a_volume_that_holds_two_revisions_and_that_pods_share() 
 # --- what every file says -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
-def test_each_file_says_which_plan_made_it(target: Target) -> None:
-    offer = machine()
-    text = deploy_file(target, job(offer=offer, provenance=provenance("tokonomics plan x --rate 2", TODAY, offer))).text
-    assert (
-        "# Made by `tokonomics plan x --rate 2` on 2026-11-15; aws p5.48xlarge, us-east-1: price of 2026-10-01.\n"
-        in text
-    )
-    assert "Weights below the checkpoint's bf16: check quality" in text
-
-
-def test_what_cannot_be_written_says_why() -> None:
-    with pytest.raises(BadInput, match="the plan is for vLLM"):
-        deploy_file(Target.sglang, job())
-    with pytest.raises(BadInput, match="no deploy file can be written for TensorRT-LLM"):
-        deploy_file(Target.kubernetes, job(served(engine="tensorrt-llm", tp=4)))
-    with pytest.raises(BadInput, match="not over 2 groups"):
-        deploy_file(Target.vllm, job(served("qwen3-30b-a3b", tp=4, ep=2)))
-    with pytest.raises(BadInput, match="spans 2 machines"):
-        deploy_file(Target.kubernetes, job(served("deepseek-v3", tp=8, pp=2), offer=machine()))
+@pytest.mark.parametrize(
+    ("target", "model", "layout"),
+    [
+        (Target.sglang, "llama-3.3-70b", {"tp": 2}),
+        (Target.kubernetes, "llama-3.3-70b", {"engine": "tensorrt-llm", "tp": 4}),
+        (Target.vllm, "qwen3-30b-a3b", {"tp": 4, "ep": 2}),
+        (Target.kubernetes, "deepseek-v3", {"tp": 8, "pp": 2}),
+    ],
+)
+def test_what_a_target_cannot_start_is_refused(target: Target, model: str, layout: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        deploy_file(target, job(served(model, **layout), offer=machine()))
 
 
 # --- YAML -----------------------------------------------------------------------------------------------------------
@@ -928,48 +808,9 @@ def test_what_is_written_is_what_a_yaml_reader_reads(value: Any) -> None:
     assert yaml.safe_load(yaml_text(value)) == value
 
 
-KUBERNETES = [each for each in EXAMPLES if each.startswith("kubernetes")]
-MAPS = {"labels", "annotations", "matchLabels", "selector", "nodeSelector", "requests", "limits"}
-"""Fields whose keys are the user's own; the ``selector`` of a Service is one, that of others is an object."""
-
-
 def refusals(made: dict[str, Any]) -> list[str]:
     schema = {**SCHEMA["kinds"][made["kind"]], "$defs": SCHEMA["$defs"]}
     return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(made)]
-
-
-def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of the objects within an object, but for those whose keys are free."""
-    if isinstance(value, dict):
-        if not path or path[-1] not in MAPS or set(value) <= {"matchLabels"}:
-            yield path
-        for key, part in value.items():
-            yield from parts(part, (*path, key))
-    elif isinstance(value, list):
-        for index, part in enumerate(value):
-            yield from parts(part, (*path, index))
-
-
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_kubernetes_accepts_its_objects(name: str) -> None:
-    made = list(yaml.safe_load_all((HERE / "files" / name).read_text(encoding="utf-8")))
-    assert [each["kind"] for each in made] == list(SCHEMA["kinds"])
-    for each in made:
-        assert refusals(each) == []
-
-
-def test_a_field_that_kubernetes_does_not_know_is_refused_at_every_level() -> None:
-    count = 0
-    for made in yaml.safe_load_all((HERE / "files" / "kubernetes.yaml").read_text(encoding="utf-8")):
-        for path in parts(made):
-            changed = copy.deepcopy(made)
-            part = changed
-            for key in path:
-                part = part[key]
-            part["maxSurgee"] = 1
-            assert refusals(changed), path
-            count += 1
-    assert count >= 60
 
 
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("skypilot")])
@@ -996,10 +837,3 @@ def test_a_machine_of_no_known_region_is_looked_for_in_all() -> None:
     known, unknown = (pod_of(job(offer=offer))["nodeSelector"] for offer in (machine(), nowhere))
     assert known["topology.kubernetes.io/region"] == "us-east-1"
     assert "topology.kubernetes.io/region" not in unknown
-
-
-@pytest.mark.parametrize("target", [Target.vllm, Target.skypilot, Target.kubernetes])
-def test_a_file_of_a_plan_that_was_not_simulated_says_so_first(target: Target) -> None:
-    made = job(offer=machine(), simulated=False)
-    assert "NOT SIMULATED" in deploy_file(target, made).text[:600]
-    assert "NOT SIMULATED" not in deploy_file(target, made.model_copy(update={"simulated": True})).text

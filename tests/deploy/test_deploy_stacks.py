@@ -112,7 +112,7 @@ def validator(name: str, kind: str) -> Any:
     return jsonschema.Draft202012Validator({**schema["kinds"][kind], "$defs": SCHEMA["$defs"] | schema["$defs"]})
 
 
-CASES = list(product(STACKS, PLANS, ENGINES))
+CASES = list(product([*STACKS, Target.kubernetes], PLANS, ENGINES))
 FIVE_CASES = list(product(STACKS, FIVE, ENGINES))
 
 
@@ -343,18 +343,12 @@ def test_a_dstack_fleet_rents_the_planned_machines() -> None:
     assert (spot["spot_policy"], fleet["spot_policy"]) == ("spot", "on-demand")
 
 
-@pytest.mark.parametrize(
-    ("provider", "named", "lost"),
-    [("runpod", ["runpod"], "the instance, region of the offer"), ("yotta", None, "the seller, instance, region")],
-)
-def test_a_dstack_fleet_names_nothing_that_dstack_calls_otherwise(
-    provider: str, named: list[str] | None, lost: str
-) -> None:
+@pytest.mark.parametrize(("provider", "named"), [("runpod", ["runpod"]), ("yotta", None)])
+def test_a_dstack_fleet_names_nothing_that_dstack_calls_otherwise(provider: str, named: list[str] | None) -> None:
     jobs = (job(served("llama-3.1-8b"), replicas=2, offer=machine("L40S", 1, provider, "1x_L40S_SECURE")),)
     (fleet,) = documents(Target.dstack, jobs)["dstack-fleet.yaml"]
     assert fleet.get("backends") == named
     assert not {"instance_types", "regions"} & fleet.keys()
-    assert f"CANNOT CARRY {lost}" in deploy_files(Target.dstack, *jobs)[0].text
 
 
 def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus() -> None:
@@ -492,20 +486,6 @@ def test_pods_of_an_operator_are_spread_by_a_label_of_our_own(target: Target) ->
     assert selectors == [labels] * len(selectors)
 
 
-@pytest.mark.parametrize("plan", ["single GPU", "disaggregated"])
-def test_the_heading_says_where_clients_ask(plan: str) -> None:
-    jobs = PLANS[plan]("vllm")
-    text = deploy_files(Target.keda, *jobs)[0].text
-    named = re.search(r"clients ask the service (\S+), port 8000", text)
-    services = [each["metadata"]["name"] for each in yaml.safe_load_all(text) if each["kind"] == "Service"]
-    assert named
-    assert named[1] == services[-1]
-    kserve = deploy_files(Target.kserve, *jobs)[0].text
-    named = re.search(r"clients ask the URL that kubectl get llminferenceservice (\S+) shows", kserve)
-    assert named
-    assert named[1] == yaml.safe_load(kserve)["metadata"]["name"]
-
-
 def test_kserve_is_told_what_a_replica_costs() -> None:
     (service,) = documents(Target.kserve, PLANS["autoscaled"]("vllm"))["kserve.yaml"]
     # Two machines of 30 $/h for seven replicas.
@@ -563,14 +543,9 @@ def test_compose_does_not_read_a_dollar_as_a_variable() -> None:
 
 
 @pytest.mark.parametrize("target", list(STACKS))
-def test_every_file_begins_with_what_made_it_what_it_carries_and_what_to_fill_in(target: Target) -> None:
+def test_every_file_says_what_has_to_be_filled_in(target: Target) -> None:
     for file in deploy_files(target, *PLANS["autoscaled"]("vllm")):
-        heading = "".join(line + "\n" for line in file.text.splitlines() if line.startswith("# "))
-        assert file.text.startswith("# a test\n")
-        assert "# Start: " in heading
-        assert "# Carries 7" in heading
-        assert "# Carries TP=2, batch limit 1024 sequences, 8192 tokens (engine arguments for requests).\n" in heading
-        body = file.text.removeprefix(heading)
+        body = "".join(line for line in file.text.splitlines() if not line.startswith("# "))
         for word in set(re.findall(r"FILL-IN[\w./-]*", body)):
             assert any(word.strip("/") in text for text in file.fill_in), word
 
@@ -590,7 +565,7 @@ def test_files_are_those_that_were_read_over(target: Target) -> None:
 
 
 def test_files_of_a_plan_that_was_not_simulated_say_so() -> None:
-    for target in STACKS:
-        (made,) = PLANS["TP"]("vllm")
-        for file in deploy_files(target, made.model_copy(update={"simulated": False})):
-            assert "NOT SIMULATED" in file.text[:300]
+    (made,) = PLANS["TP"]("vllm")
+    for target, simulated in product(set(Target) - {Target.sglang}, (True, False)):
+        for file in deploy_files(target, made.model_copy(update={"simulated": simulated})):
+            assert ("NOT SIMULATED" in file.text[:600]) is not simulated

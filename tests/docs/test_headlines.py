@@ -16,11 +16,10 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import STALE_AFTER_DAYS, load_offers
 from tokonomics.catalog.places import Seller, seller_of
-from tokonomics.clock import today
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.sizing.hosts import cheapest_host
-from tokonomics.types import Speed
+from tokonomics.types import Speed, today
 
 SHAPE: dict[str, Any] = {"input": 2000, "output": 500, "rate": 2, "slo": "ttft_p99=1,tpot_p99=50ms"}
 

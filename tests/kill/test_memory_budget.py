@@ -51,13 +51,12 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         stated_bytes(text)
 
 
-def test_the_refusal_names_what_is_needed_what_there_is_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stated_limit_is_what_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "2G")
     check_room(2e9, "this", fix="Ask for less.")
     with pytest.raises(NoRoom) as refused:
         check_room(3e9, "this", where="--requests", fix="Ask for less.")
-    for part in ("--requests", "this would take about 3 GB", "allows 2 GB", "Ask for less.", f"{VARIABLE}=64G"):
-        assert part in str(refused.value)
+    assert refused.value.where == "--requests"
 
 
 def test_without_a_stated_limit_a_share_of_what_is_free_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,42 +91,38 @@ def grouped(root: Path, own: str, files: dict[str, str], monkeypatch: pytest.Mon
     monkeypatch.setattr(memory_budget, "_OWN_GROUPS", root / "own")
 
 
-def test_of_nested_control_groups_the_tightest_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "pod/container/memory.max": "max", "pod/container/memory.current": "5",
-        "pod/memory.max": "4000", "pod/memory.current": "1500",
-        "memory.max": "9000", "memory.current": "1600",
-    }  # fmt: skip
-    grouped(tmp_path, "0::/pod/container\n", files, monkeypatch)
-    assert (available_bytes(), given_bytes()) == (2500, 4000)
+NESTED = {
+    "pod/container/memory.max": "max", "pod/container/memory.current": "5",
+    "pod/memory.max": "4000", "pod/memory.current": "1500",
+    "memory.max": "9000", "memory.current": "1600",
+}  # fmt: skip
+PAGES_OF_A_FILE = {
+    "memory.max": "4000", "memory.current": "3900",
+    "memory.stat": "anon 500\nfile 3000\nactive_file 200\ninactive_file 2800\nslab_reclaimable 300\n",
+}  # fmt: skip
+VERSION_1 = {
+    "memory/pod/memory.limit_in_bytes": "4000", "memory/pod/memory.usage_in_bytes": "3500",
+    "memory/pod/memory.stat": "cache 900\ninactive_file 1\ntotal_inactive_file 700\n",
+    "memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "3600",
+}  # fmt: skip
+"""With other hierarchies beside, and the kernel's number for no limit at the root."""
+OWN_GROUP_AS_ROOT = {"memory/memory.limit_in_bytes": "4000", "memory/memory.usage_in_bytes": "1000"}
 
 
-def test_control_groups_of_version_1_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With other hierarchies beside, and the kernel's number for no limit at the root."""
-    files = {
-        "memory/pod/memory.limit_in_bytes": "4000", "memory/pod/memory.usage_in_bytes": "3500",
-        "memory/pod/memory.stat": "cache 900\ninactive_file 1\ntotal_inactive_file 700\n",
-        "memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "3600",
-    }  # fmt: skip
-    grouped(tmp_path, "12:cpu,cpuacct:/pod\n9:memory:/pod\n1:name=systemd:/a:b\n", files, monkeypatch)
-    assert (available_bytes(), given_bytes()) == (4000 - (3500 - 700), 4000)
-
-
-def test_a_container_that_sees_its_own_group_as_the_root_has_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("own", "files", "free"),
+    [
+        ("0::/pod/container\n", NESTED, 4000 - 1500),
+        ("0::/\n", PAGES_OF_A_FILE, 4000 - (3900 - 2800 - 300)),
+        ("12:cpu,cpuacct:/pod\n9:memory:/pod\n1:name=systemd:/a:b\n", VERSION_1, 4000 - (3500 - 700)),
+        ("9:memory:/docker/0123\n", OWN_GROUP_AS_ROOT, 4000 - 1000),
+    ],
+)
+def test_of_all_control_groups_the_tightest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], free: float
 ) -> None:
-    files = {"memory/memory.limit_in_bytes": "4000", "memory/memory.usage_in_bytes": "1000"}
-    grouped(tmp_path, "9:memory:/docker/0123\n", files, monkeypatch)
-    assert available_bytes() == 3000
-
-
-def test_pages_of_a_file_that_was_read_do_not_fill_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "memory.max": "4000", "memory.current": "3900",
-        "memory.stat": "anon 500\nfile 3000\nactive_file 200\ninactive_file 2800\nslab_reclaimable 300\n",
-    }  # fmt: skip
-    grouped(tmp_path, "0::/\n", files, monkeypatch)
-    assert available_bytes() == 4000 - (3900 - 2800 - 300)
+    grouped(tmp_path, own, files, monkeypatch)
+    assert (available_bytes(), given_bytes()) == (free, 4000)
 
 
 @pytest.mark.parametrize("own", ["", "9:cpu:/\n", "nonsense\n", "0::/../../..\n", "9:memory:/gone\n"])
@@ -318,7 +313,7 @@ def test_control_c_ends_a_simulation_inside_its_compiled_loop(tmp_path: Path) ->
         "    print('the loop went on to its end')\n"
         "s.run = run\n"
         "sys.argv = ['tokonomics', 'simulate', 'llama-3.1-8b', '--gpu=H100', '--arrivals=poisson:10',"
-        " '--requests=10000000', '--input=100', '--output=500']\n"
+        " '--requests=2000000', '--input=100', '--output=500']\n"
         "main()\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

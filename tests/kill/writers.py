@@ -6,8 +6,11 @@ one. Files are tens to hundreds of kilobytes: time enough to be killed in the mi
 """
 
 import asyncio
+import csv
+import html
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -40,8 +43,17 @@ def one(turns: Any) -> int:
     return seen.pop()
 
 
-def where(path: Path, read: Callable[[Path], int]) -> int:
-    return read(path) if path.exists() else 0
+def in_file(name: str, turns: Callable[[Path], Iterable[Any]], rows: int = ROWS) -> Callable[[Path], int]:
+    """The turn of a file of so many rows, each of which says its turn; 0 where there is no file yet."""
+
+    def found(folder: Path) -> int:
+        if not (folder / name).exists():
+            return 0
+        seen = list(turns(folder / name))
+        assert len(seen) == rows
+        return one(seen)
+
+    return found
 
 
 # --- the meter's ledger ---------------------------------------------------------------------------------------------
@@ -96,12 +108,14 @@ def booked(folder: Path) -> int:
 
 # --- prices ---------------------------------------------------------------------------------------------------------
 
+OFFERS = 150
+
 
 @cache
 def some_offers() -> tuple[Any, ...]:
     from tokonomics.catalog.offers import SNAPSHOT, read_offers
 
-    return read_offers(SNAPSHOT)[:150]
+    return read_offers(SNAPSHOT)[:OFFERS]
 
 
 def write_prices(folder: Path, turn: int) -> None:
@@ -110,15 +124,10 @@ def write_prices(folder: Path, turn: int) -> None:
     write_offers(folder / "prices" / "offers.csv", [each.model_copy(update={"vcpus": turn}) for each in some_offers()])
 
 
-def prices(folder: Path) -> int:
+def prices(path: Path) -> list[Any]:
     from tokonomics.catalog.offers import read_offers
 
-    def read(path: Path) -> int:
-        offers = read_offers(path)
-        assert len(offers) == len(some_offers())
-        return one(each.vcpus for each in offers)
-
-    return where(folder / "prices" / "offers.csv", read)
+    return [offer.vcpus for offer in read_offers(path)]
 
 
 def refresh_prices(folder: Path, turn: int) -> None:
@@ -134,15 +143,10 @@ def refresh_prices(folder: Path, turn: int) -> None:
     assert done.path
 
 
-def refreshed(folder: Path) -> int:
+def refreshed(path: Path) -> list[Any]:
     from tokonomics.catalog.offers import read_offers
 
-    def read(path: Path) -> int:
-        fresh = [each for each in read_offers(path) if each.provider == "lambda"]
-        assert len(fresh) == 100
-        return one(each.vcpus for each in fresh)
-
-    return where(folder / "cache.csv", read)
+    return [offer.vcpus for offer in read_offers(path) if offer.provider == "lambda"]
 
 
 # --- traffic and simulations ----------------------------------------------------------------------------------------
@@ -157,21 +161,16 @@ def table_modules() -> None:
     simulation()
 
 
+def some_trace(input_tokens: int, output_tokens: int) -> Any:
+    from tokonomics.traffic.trace import make_trace
+
+    return make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, input_tokens), np.full(ROWS, output_tokens))
+
+
 def write_trace(folder: Path, turn: int) -> None:
-    from tokonomics.traffic.trace import make_trace, save_trace
+    from tokonomics.traffic.trace import save_trace
 
-    save_trace(make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 9)), folder / "trace.parquet")
-
-
-def trace(folder: Path) -> int:
-    import polars as pl
-
-    def read(path: Path) -> int:
-        made = pl.read_parquet(path)
-        assert len(made) == ROWS
-        return one(made["input_tokens"].unique())
-
-    return where(folder / "trace.parquet", read)
+    save_trace(some_trace(turn, 9), folder / "trace.parquet")
 
 
 @cache
@@ -181,29 +180,21 @@ def simulation() -> Any:
     from tokonomics.catalog.load_models import find_model
     from tokonomics.physics.deployment import deploy
     from tokonomics.serving.simulator import simulate
-    from tokonomics.traffic.trace import make_trace
 
     with_llama = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    return simulate(with_llama, make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, 9), np.full(ROWS, 2)))
+    return simulate(with_llama, some_trace(9, 2))
 
 
 def write_records(folder: Path, turn: int) -> None:
     from tokonomics.serving.outcome import save_records
-    from tokonomics.traffic.trace import make_trace
 
-    made = make_trace(np.arange(ROWS) * 1.0, np.full(ROWS, turn), np.full(ROWS, 2))
-    save_records(replace(simulation(), trace=made), folder / "requests.parquet")
+    save_records(replace(simulation(), trace=some_trace(turn, 2)), folder / "requests.parquet")
 
 
-def requests(folder: Path) -> int:
+def prompts(path: Path) -> Any:
     import polars as pl
 
-    def read(path: Path) -> int:
-        table = pl.read_parquet(path)
-        assert len(table) == ROWS
-        return one(table["input_tokens"].unique())
-
-    return where(folder / "requests.parquet", read)
+    return pl.read_parquet(path)["input_tokens"]
 
 
 # --- measurements ---------------------------------------------------------------------------------------------------
@@ -222,41 +213,27 @@ def write_run(folder: Path, turn: int) -> None:
     save_run(some_run().model_copy(update={"notes": (str(turn),) * ROWS}), folder / "run.json")
 
 
-def run(folder: Path) -> int:
+def run(path: Path) -> Any:
     from tokonomics.measure.importers.recognise import read_run
 
-    def read(path: Path) -> int:
-        made = read_run(path)
-        assert len(made.notes) == ROWS
-        return one(made.notes)
-
-    return where(folder / "run.json", read)
-
-
-def _profile(folder: Path, turn: int) -> Any:
-    from datetime import date
-
-    from tokonomics.physics.calibration import Profile
-
-    rows = [{"m": turn, "us": 2.5}] * ROWS
-    return Profile(name="mine", made=date(2026, 11, 15), command="", timings={"gemm": rows})
+    return read_run(path).notes
 
 
 def write_profile(folder: Path, turn: int) -> None:
+    from datetime import date
+
     from tokonomics.physics import calibration
 
-    calibration.write_profile(_profile(folder, turn), folder / "profile.json")
+    timings = {"gemm": [{"m": turn, "us": 2.5}] * ROWS}
+    made = calibration.Profile(name="mine", made=date(2026, 11, 15), command="", timings=timings)
+    calibration.write_profile(made, folder / "profile.json")
 
 
-def profile(folder: Path) -> int:
+def profile(path: Path) -> list[Any]:
     from tokonomics.physics.calibration import read_profile
 
-    def read(path: Path) -> int:
-        rows: Any = read_profile(path).timings["gemm"]
-        assert len(rows) == ROWS
-        return one(row["m"] for row in rows)
-
-    return where(folder / "profile.json", read)
+    rows: Any = read_profile(path).timings["gemm"]
+    return [row["m"] for row in rows]
 
 
 def write_timings(folder: Path, turn: int) -> None:
@@ -265,13 +242,8 @@ def write_timings(folder: Path, turn: int) -> None:
     timings.write({"kind": timings.KIND, "gemm": [{"m": turn}] * ROWS, "seconds": {}}, folder / "timings.json")
 
 
-def probed(folder: Path) -> int:
-    def read(path: Path) -> int:
-        rows = json.loads(path.read_text())["gemm"]
-        assert len(rows) == ROWS
-        return one(row["m"] for row in rows)
-
-    return where(folder / "timings.json", read)
+def probed(path: Path) -> list[Any]:
+    return [row["m"] for row in json.loads(path.read_text())["gemm"]]
 
 
 def write_bill(folder: Path, turn: int) -> None:
@@ -283,16 +255,9 @@ def write_bill(folder: Path, turn: int) -> None:
     bill_csv(made, folder / "bill.csv")
 
 
-def bill(folder: Path) -> int:
-    import csv
-
-    def read(path: Path) -> int:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert len(rows) == 1_000
-        return one(float(row["output"]) for row in rows)
-
-    return where(folder / "bill.csv", read)
+def bill(path: Path) -> list[float]:
+    with path.open(newline="") as file:
+        return [float(row["output"]) for row in csv.DictReader(file)]
 
 
 # --- charts, reports, files for other tools -------------------------------------------------------------------------
@@ -319,13 +284,9 @@ def write_chart(folder: Path, turn: int) -> None:
     save_chart(_chart(turn, 400), folder / "chart.json")
 
 
-def chart(folder: Path) -> int:
-    def read(path: Path) -> int:
-        (values,) = json.loads(path.read_text())["datasets"].values()
-        assert len(values) == 400
-        return one(each["turn"] for each in values)
-
-    return where(folder / "chart.json", read)
+def chart(path: Path) -> list[Any]:
+    (values,) = json.loads(path.read_text())["datasets"].values()
+    return [each["turn"] for each in values]
 
 
 def write_picture(folder: Path, turn: int) -> None:
@@ -334,16 +295,12 @@ def write_picture(folder: Path, turn: int) -> None:
     save_chart(_chart(turn, 300).properties(title=f"turn {turn}."), folder / "chart.svg")
 
 
-def picture(folder: Path) -> int:
-    import re
+def picture(path: Path) -> list[str]:
     from xml.etree import ElementTree
 
-    def read(path: Path) -> int:
-        text = path.read_text()
-        ElementTree.fromstring(text)  # an unclosed element is no picture
-        return one(re.findall(r">turn (\d+)\.<", text))
-
-    return where(folder / "chart.svg", read)
+    text = path.read_text()
+    ElementTree.fromstring(text)  # an unclosed element is no picture
+    return re.findall(r">turn (\d+)\.<", text)
 
 
 def write_report(folder: Path, turn: int) -> None:
@@ -355,18 +312,11 @@ def write_report(folder: Path, turn: int) -> None:
     save_report(folder / "report.html", Answer(result, f"Turn {turn}", lambda: []), "tokonomics plan")
 
 
-def report(folder: Path) -> int:
-    import html
-    import re
-
-    def read(path: Path) -> int:
-        text = path.read_text()
-        assert text.endswith("</html>\n")
-        numbers = json.loads(html.unescape(text[text.index("<pre>[") + 5 : text.rindex("]</pre>") + 1]))
-        assert len(numbers) == ROWS
-        return one([*(row["turn"] for row in numbers), *re.findall(r"<h1>Turn (\d+)</h1>", text)])
-
-    return where(folder / "report.html", read)
+def report(path: Path) -> list[Any]:
+    text = path.read_text()
+    assert text.endswith("</html>\n")
+    numbers = json.loads(html.unescape(text[text.index("<pre>[") + 5 : text.rindex("]</pre>") + 1]))
+    return [*(row["turn"] for row in numbers), *re.findall(r"<h1>Turn (\d+)</h1>", text)]
 
 
 def write_deployment(folder: Path, turn: int) -> None:
@@ -377,10 +327,6 @@ def write_deployment(folder: Path, turn: int) -> None:
     text = f"turn: {turn}\n" * ROWS
     files = [DeployFile(name=name, text=text, fill_in=()) for name in ("serve.sh", "serve.yaml")]
     save_files(files, folder / "deploy", SILENT)
-
-
-def deployment(folder: Path) -> int:
-    return of_files(folder / "deploy", ("serve.sh", "serve.yaml"))
 
 
 def write_dashboard(folder: Path, turn: int) -> None:
@@ -416,17 +362,12 @@ def write_library(folder: Path, turn: int) -> None:
     pages._keep(folder, folder / "vega.js", f"{turn}\n".encode() * ROWS + pages._END)
 
 
-def library(folder: Path) -> int:
+def library(path: Path) -> list[bytes]:
     from tokonomics.web import pages
 
-    def read(path: Path) -> int:
-        code = path.read_bytes()
-        assert code.endswith(pages._END)
-        lines = code.removesuffix(pages._END).split()
-        assert len(lines) == ROWS
-        return one(lines)
-
-    return where(folder / "vega.js", read)
+    code = path.read_bytes()
+    assert code.endswith(pages._END)
+    return code.removesuffix(pages._END).split()
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
@@ -471,19 +412,19 @@ def points_done(folder: Path) -> int:
 WRITERS = (
     Writer("ledger", 240, tick, booked),
     Writer("sweep", 60, finish_points, points_done, sweep_modules),
-    Writer("prices", 80, write_prices, prices),
-    Writer("refresh", 40, refresh_prices, refreshed),
-    Writer("trace", 80, write_trace, trace, table_modules),
-    Writer("requests", 60, write_records, requests, table_modules),
-    Writer("run", 80, write_run, run),
-    Writer("profile", 60, write_profile, profile),
-    Writer("timings", 50, write_timings, probed),
-    Writer("bill", 40, write_bill, bill),
-    Writer("chart", 40, write_chart, chart),
-    Writer("picture", 5, write_picture, picture, chart_modules),
-    Writer("report", 40, write_report, report),
-    Writer("deployment", 40, write_deployment, deployment),
+    Writer("prices", 80, write_prices, in_file("prices/offers.csv", prices, OFFERS)),
+    Writer("refresh", 40, refresh_prices, in_file("cache.csv", refreshed, 100)),
+    Writer("trace", 80, write_trace, in_file("trace.parquet", prompts), table_modules),
+    Writer("requests", 60, write_records, in_file("requests.parquet", prompts), table_modules),
+    Writer("run", 80, write_run, in_file("run.json", run)),
+    Writer("profile", 60, write_profile, in_file("profile.json", profile)),
+    Writer("timings", 50, write_timings, in_file("timings.json", probed)),
+    Writer("bill", 40, write_bill, in_file("bill.csv", bill, 1_000)),
+    Writer("chart", 40, write_chart, in_file("chart.json", chart, 400)),
+    Writer("picture", 5, write_picture, in_file("chart.svg", picture, 1), chart_modules),
+    Writer("report", 40, write_report, in_file("report.html", report, ROWS + 1)),
+    Writer("deployment", 40, write_deployment, lambda folder: of_files(folder / "deploy", ("serve.sh", "serve.yaml"))),
     Writer("dashboard", 30, write_dashboard, dashboard),
-    Writer("library", 15, write_library, library),
+    Writer("library", 15, write_library, in_file("vega.js", library)),
 )
 BY_NAME = {each.name: each for each in WRITERS}

@@ -19,6 +19,7 @@ from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.physics.calibration import Correction, read_profile
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import StepModel
+from tokonomics.types import today
 
 COLUMNS = ["begun", "scheduled", "decode", "prompts", "prefill_tokens", "context", "done"]
 BATCHES = (1, 4, 16, 64, 128, 256)

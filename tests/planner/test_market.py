@@ -15,7 +15,6 @@ import tokonomics as tk
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
 from tokonomics.catalog.offers import Offer, read_offers, write_offers
-from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.plan_answer import Catch
@@ -23,7 +22,7 @@ from tokonomics.questions.listener import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.verbs import find_verb
-from tokonomics.types import Speed
+from tokonomics.types import Speed, today
 
 FRESH = timedelta(days=10)
 ASKED = {"model": "llama-3.1-8b", "rate": 5, "input": "const:1000", "output": "const:300", "quick": True}

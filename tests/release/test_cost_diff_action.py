@@ -208,16 +208,6 @@ def test_new_and_removed_scenarios_count(repository: Repository, forge: Forge) -
     assert "Removed: $2,190.00 a month less." in body
 
 
-@pytest.mark.explore
-def test_a_file_that_becomes_a_scenario_or_is_none_any_more_counts(repository: Repository, forge: Forge) -> None:
-    repository.base = repository.commit(other_toml="rate = 1\n")
-    repository.commit(plans__chat_toml="rate = 1\n", other_toml=SCENARIO.format(offers="dear.csv"))
-    assert run(repository, forge, fail_above="729")[0] == 1  # $2,920 comes, $2,190 goes
-    body = forge.comments[0]["body"]
-    assert "New: $2,920.00 a month." in body
-    assert "Removed: $2,190.00 a month less." in body
-
-
 def test_a_scenario_that_is_no_toml_any_more_fails_and_the_older_comment_says_so(
     repository: Repository, forge: Forge
 ) -> None:

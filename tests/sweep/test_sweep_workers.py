@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,17 +24,12 @@ from tokonomics.workers import Replied, Spent, Task, WorkerDied
 class Scripted(Crew):
     """Workers without processes: ``deaths`` says how often each point kills whoever is asked it."""
 
-    tries = 2
-
     def __init__(self, deaths: dict[str, int], workers: int = 3, stillborn: int = 0) -> None:
-        super().__init__(lambda: ScriptedWorker(self))
-        self.deaths, self.stillborn, self._room = dict(deaths), stillborn, workers
+        super().__init__(lambda: ScriptedWorker(self), workers)
+        self.deaths, self.stillborn = dict(deaths), stillborn
         self.asked: Counter[str] = Counter()
         self.dismissed = 0
         self.counting = threading.Lock()
-
-    def room(self) -> int:
-        return self._room if self.is_ready else 1
 
 
 class ScriptedWorker:
@@ -59,7 +55,7 @@ class ScriptedWorker:
         if dies:
             raise WorkerDied("killed")
         self._hangs = crew.deaths.get(point) == -1  # it never answers
-        return None if self._hangs else Replied(json.dumps(PointOutcome(Status.OK, answer=point).plain()).encode())
+        return None if self._hangs else Replied(json.dumps(asdict(PointOutcome(Status.OK, answer=point))).encode())
 
     def kill(self) -> None: ...
 
@@ -93,7 +89,7 @@ class AtOnce(Scripted):
     """All that it is asked is answered before anybody looks."""
 
     def submit(self, task: Task) -> None:
-        task._finish(json.dumps(PointOutcome(Status.OK).plain()).encode())
+        task._finish(json.dumps(asdict(PointOutcome(Status.OK))).encode())
 
 
 def test_what_ends_is_handed_on_every_second_however_much_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +135,8 @@ def test_a_point_that_took_all_memory_costs_its_worker(monkeypatch: pytest.Monke
     monkeypatch.setattr("tokonomics.questions.verbs.Verb.answer", ask)
     with pytest.raises(Spent) as spent:
         answer("plan", {"model": "llama-3.1-8b"})
-    assert spent.value.answer["status"] == "failed"
-    assert "--memory" in spent.value.answer["error"]
+    assert spent.value.args[0]["status"] == "failed"
+    assert "--memory" in spent.value.args[0]["error"]
 
 
 def test_the_clock_starts_with_the_first_worker_that_is_ready() -> None:

@@ -244,7 +244,7 @@ def test_a_home_that_is_the_root_of_the_disk_mangles_no_error(monkeypatch: pytes
     monkeypatch.setenv("HOME", "/")
     service = Service(Settings(quick_workers=0, long_workers=0))
     try:
-        problem = service.said_of(TaskRefused("9/10 rows", where="a/b", fix="See /usr/share."))
+        problem = service.refusal_for(TaskRefused("9/10 rows", where="a/b", fix="See /usr/share."))
         assert isinstance(problem, TokonomicsError)
         assert (problem.what, problem.where, problem.fix) == ("9/10 rows", "a/b", "See /usr/share.")
     finally:

@@ -14,8 +14,8 @@ from tokonomics.catalog.apis import ApiPrice, shipped_api, shipped_apis, user_ap
 from tokonomics.catalog.entries import user_tables
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.clock import today
 from tokonomics.errors import UnknownName
+from tokonomics.types import today
 
 Words = tuple[str, ...]
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, from_validation, shorten
-from tokonomics.types import Noun
+from tokonomics.types import Noun, today
 from tokonomics.units import TOKENS_PER_MTOK
 
 if TYPE_CHECKING:

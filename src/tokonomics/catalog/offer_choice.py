@@ -23,8 +23,8 @@ from tokonomics.catalog.offers import (
     load_offers,
 )
 from tokonomics.catalog.places import Seller, place_filter
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.types import today
 from tokonomics.units import GIB
 
 PROCESS_GIB = 3.0

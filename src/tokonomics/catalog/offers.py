@@ -25,10 +25,9 @@ from pydantic import Field
 
 from tokonomics.catalog.entries import DATA, shipped_rows, user_tables
 from tokonomics.catalog.places import Place, Seller, country_of, seller_of
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.files import cache_folder, make_folder, write_text
-from tokonomics.types import Noun
+from tokonomics.types import Noun, today
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
 OLDER = f"older than {STALE_AFTER_DAYS} days"  # how a quote says that it is

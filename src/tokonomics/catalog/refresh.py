@@ -24,9 +24,8 @@ from urllib.error import HTTPError
 
 from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
 from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
-from tokonomics.types import Noun
+from tokonomics.types import Noun, today
 
 CATALOG_URLS = (
     "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs",

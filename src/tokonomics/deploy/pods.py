@@ -84,7 +84,7 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
         "machine_terms": terms,
         "where": f"{offer.provider} {offer.instance}, {offer.region}" if offer and not machine else None,
         "tolerations": tolerations,
-        "spread": _spread(job, labels, told_apart=bool(terms)),
+        "spread": _spread(job, labels, is_labelled=bool(terms)),
         "rollout": _rollout(job),
         # None at all would keep a machine from ever being drained.
         "drainable": max(1, job.may_fail),
@@ -124,7 +124,7 @@ def _machine_terms(labels: Mapping[str, str | list[str]]) -> list[dict[str, Any]
     return [{"matchExpressions": expressions}] if expressions else None
 
 
-def _spread(job: DeployJob, labels: Mapping[str, str], told_apart: bool) -> list[dict[str, Any]] | None:
+def _spread(job: DeployJob, labels: Mapping[str, str], is_labelled: bool) -> list[dict[str, Any]] | None:
     """Strictly over machines, or over zones where one may fail; over the others as far as it can be had.
 
     Not strictly over machines where no label tells them apart: those without a GPU would count as empty ones. Nor
@@ -141,7 +141,7 @@ def _spread(job: DeployJob, labels: Mapping[str, str], told_apart: bool) -> list
     hard = {"whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor"}
     soft = {"whenUnsatisfiable": "ScheduleAnyway"}
     constraints = []
-    if job.role is None and (told_apart or job.replicas_per_machine == 1) and not job.over_zones:
+    if job.role is None and (is_labelled or job.replicas_per_machine == 1) and not job.over_zones:
         # Where there are more places than replicas, the first machines would be filled before the last one is there.
         constraints.append(machine | hard | ({"minDomains": job.machines} if _has_free_places(job) else {}))
     # During an update old pods count above; the new ones are spread among themselves, as far as there is room.

@@ -70,7 +70,13 @@ _SCRIPTS = (Target.vllm, Target.sglang)
 
 def filled(target: Target, *jobs: DeployJob) -> Values:
     """The target's manifest with a plan in it: files as objects before they are text, and what the heading says."""
-    _refuse_other_kinds(target, jobs)
+    engine = jobs[-1].deployment.engine
+    if target is Target.skypilot and len(jobs) > 1:
+        why = "a disaggregated fleet is two kinds of servers and a router, which no one task starts"
+        raise _refusal(target, why, f"Use {_targets(engine.key, 'kubernetes')}.")
+    if target in _SCRIPTS and engine.key != target:
+        why = f"the plan is for {engine.name}, whose speed and memory differ"
+        raise _refusal(target, why, f"Plan with {option('engine', target)}.")
     for job in jobs:
         _ = job.command  # refuses engines and layouts that have no command
     parts = manifest("script" if target in _SCRIPTS else target.value)
@@ -154,17 +160,6 @@ def _about_weights(job: DeployJob) -> Iterator[str]:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def _refuse_other_kinds(target: Target, jobs: Jobs) -> None:
-    """Refuse what a script or a task is not for at all, whatever the engine's command is."""
-    engine = jobs[-1].deployment.engine
-    if target is Target.skypilot and len(jobs) > 1:
-        why = "a disaggregated fleet is two kinds of servers and a router, which no one task starts"
-        _refuse_with(target, why, f"Use {_targets(engine.key, 'kubernetes')}.")
-    if target in _SCRIPTS and engine.key != target:
-        why = f"the plan is for {engine.name}, whose speed and memory differ"
-        _refuse_with(target, why, f"Plan with {option('engine', target)}.")
-
-
 def _refuse(target: Target, jobs: Jobs, whys: Mapping[str, str]) -> None:
     """Refuse what the target's manifest says that it cannot start, naming the targets that start this fleet."""
     job, apart = jobs[0], len(jobs) > 1
@@ -174,18 +169,18 @@ def _refuse(target: Target, jobs: Jobs, whys: Mapping[str, str]) -> None:
     if "engines" in whys and not is_vllm:
         able = _targets("llm-d", "dynamo", "compose", *([] if apart else ["kubernetes", "keda"]))
         able = _spanning_targets(job) if spanning else able
-        _refuse_with(target, f"the plan is for {engine.name}: {whys['engines']}", f"Use {able}.")
+        raise _refusal(target, f"the plan is for {engine.name}: {whys['engines']}", f"Use {able}.")
     if "apart" in whys and apart:
         able = _targets(engine.key, "llm-d", "dynamo", "compose", *(["kserve"] if is_vllm else []),
                         *(["kubernetes", "keda"] if is_vllm or job.replicas == 1 else []))  # fmt: skip
-        _refuse_with(target, f"the plan is disaggregated: {whys['apart']}", f"Use {able}.")
+        raise _refusal(target, f"the plan is disaggregated: {whys['apart']}", f"Use {able}.")
     if "spanning" in whys and spanning:
         why = f"a replica spans {spanning.machines_per_replica} machines, {whys['spanning']}"
-        _refuse_with(target, why, f"Use {_spanning_targets(spanning)}, or plan with a larger machine.")
+        raise _refusal(target, why, f"Use {_spanning_targets(spanning)}, or plan with a larger machine.")
 
 
-def _refuse_with(target: str, why: str, fix: str) -> None:
-    raise BadInput(why, where=option("deploy", target), fix=fix)
+def _refusal(target: str, why: str, fix: str) -> BadInput:
+    return BadInput(why, where=option("deploy", target), fix=fix)
 
 
 def _spanning_targets(job: DeployJob) -> str:
@@ -260,7 +255,7 @@ def _kubernetes(jobs: Jobs) -> Values:
     if len(jobs) == 1:
         return {"clients": "", "counts": jobs[0].replicas}
     counts = ", ".join(f"{job.replicas} for {job.does}" for job in jobs)
-    return {"clients": f". Clients ask the service {jobs[1].public_name}", "counts": counts} | _router(jobs)
+    return {"clients": f". Clients ask the service {jobs[1].public_name}", "counts": counts, **_router(jobs)}
 
 
 def _router(jobs: Jobs) -> Values:
@@ -272,20 +267,18 @@ def _router(jobs: Jobs) -> Values:
     if engine.key != "vllm" and prefill.replicas > 1:
         why = f"{engine.name}'s router has to know every prefill pod by its address"
         fix = f"Use {option('deploy', engine.key)}, or plan with {option('engine', 'vllm')}."
-        _refuse_with("kubernetes", why, fix)
+        raise _refusal("kubernetes", why, fix)
     services = [(Server(job.role, 0, 0, 0), f"http://{job.service_name}:{PORT}") for job in jobs]
     program, *arguments = router_command(decode, services)
     return {"router": {"program": ["python3" if program == "python" else program], "arguments": arguments}}
 
 
-def _llm_d(jobs: Jobs) -> Values:
-    return {"connector": {"vllm": "nixlv2", "sglang": "sglang"}[jobs[-1].deployment.engine.key], **_picker(jobs)}
-
-
 def _picker(jobs: Jobs) -> Values:
-    """What llm-d's endpoint picker scores replicas by; at random where it has nothing like the planned router."""
+    """What llm-d's endpoint picker, which KServe has too, scores replicas by; at random where nothing is alike."""
     router = jobs[-1].router
     return {
+        "connector": {"vllm": "nixlv2", "sglang": "sglang"}[jobs[-1].deployment.engine.key],
+        "counts": ", ".join(f"replicas: {job.replicas} for {job.does}" for job in jobs),
         "by_prefix": router == Router.prefix_aware,
         "by_load": router in (Router.least_outstanding, Router.power_of_two, Router.prefix_aware),
         "of_two": router == Router.power_of_two,
@@ -296,11 +289,6 @@ def _picker(jobs: Jobs) -> Values:
 def _llm_d_side(job: DeployJob) -> Values:
     # Where a decode server listens when the sidecar has its port (guides/pd-disaggregation/modelserver).
     return {"pod": pod_values(job, port=8200 if job.answers else PORT)}
-
-
-def _kserve(jobs: Jobs) -> Values:
-    counts = ", ".join(f"replicas: {job.replicas} for {job.does}" for job in jobs)
-    return {"counts": counts, **_picker(jobs)}
 
 
 def _kserve_side(job: DeployJob) -> Values:
@@ -494,8 +482,8 @@ _FLEET_VALUES: Mapping[Target, Callable[[Jobs], Values]] = {
     Target.skypilot: _skypilot,
     Target.kubernetes: _kubernetes,
     Target.keda: _router,
-    Target.llm_d: _llm_d,
-    Target.kserve: _kserve,
+    Target.llm_d: _picker,
+    Target.kserve: _picker,
     Target.dynamo: _dynamo,
     Target.production_stack: _production_stack,
     Target.dstack: _dstack,

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokonomics import __version__
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.memory_budget import SHARE
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answer import Answer, describe
+from tokonomics.types import today
 from tokonomics.units import GIB
 from tokonomics.workers import Pool, WorkerProcess
 

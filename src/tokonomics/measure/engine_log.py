@@ -31,11 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import Stated
 from tokonomics.measure.measurements import Measurement, Metric, Mode, json_object, parse_json, read_text
 from tokonomics.measure.priced_run import MeasuredMachine
+from tokonomics.types import today
 from tokonomics.units import plural
 
 Array = NDArray[np.float64]

@@ -20,7 +20,6 @@ from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour
 from tokonomics.catalog.offers import Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
 from tokonomics.measure.benchmark_run import (
     BenchmarkRun,
@@ -38,7 +37,7 @@ from tokonomics.money.cost import split_by_gpu_time
 from tokonomics.physics.intervals import Interval
 from tokonomics.sizing.hosts import cheapest_host
 from tokonomics.traffic.slo import Slo
-from tokonomics.types import Noun
+from tokonomics.types import Noun, today
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 

@@ -11,12 +11,11 @@ from datetime import date
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.offers import is_stale
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, shorten
 from tokonomics.money.cost import CostLine
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch_s, kv_bytes_per_token
-from tokonomics.types import Badge, Noun
+from tokonomics.types import Badge, Noun, today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 PCIE_SHARE = 0.87

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.calibrate import Calibrated

@@ -8,7 +8,6 @@ from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import select_offers
 from tokonomics.catalog.places import LISTED
-from tokonomics.clock import today
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
 from tokonomics.questions.listener import SILENT, Listener
@@ -23,7 +22,7 @@ from tokonomics.questions.requests.known import (
 from tokonomics.questions.result import Listing
 from tokonomics.questions.results import RefreshResult
 from tokonomics.questions.tables import prices_in
-from tokonomics.types import copied
+from tokonomics.types import copied, today
 
 
 def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.catalog.offers import OLDER, Offer, write_offers
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money
 from tokonomics.money.cost import require_positive
@@ -24,6 +23,7 @@ from tokonomics.questions.requests.buy import CostRequest, OwnHardwareRequest
 from tokonomics.questions.results import CostResult, OneNoun
 from tokonomics.questions.tables import prices_in
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
+from tokonomics.types import today
 
 _DRAWN = 100_000
 """Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""

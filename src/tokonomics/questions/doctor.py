@@ -171,7 +171,7 @@ def _simulator() -> Iterator[Check]:
 
 def _gpu_prices() -> Iterator[Check]:
     from tokonomics.catalog.offers import STALE_AFTER_DAYS, cache_file, load_offers
-    from tokonomics.clock import today
+    from tokonomics.types import today
 
     offers = load_offers()
     source = f"refreshed, in {cache_file()}" if cache_file().is_file() else "as shipped"
@@ -189,7 +189,7 @@ def _gpu_prices() -> Iterator[Check]:
 def _api_prices() -> Iterator[Check]:
     from tokonomics.catalog.api_hosts import list_apis
     from tokonomics.catalog.offers import STALE_AFTER_DAYS, is_stale
-    from tokonomics.clock import today
+    from tokonomics.types import today
 
     version, apis = metadata.version("genai-prices"), list_apis()
     newest = max((api.date for api in apis if api.date), default=None)

@@ -8,7 +8,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.cheapest import require_target
@@ -38,6 +37,7 @@ from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traff
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import today
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, whole_number
 
 

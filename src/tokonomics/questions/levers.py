@@ -6,7 +6,6 @@ from pydantic import Field
 
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.levers.lever_list import KNOBS, Choices, all_levers
 from tokonomics.levers.ranking import Ranking, Utilization, rank_levers, utilization_bills

@@ -17,7 +17,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.infeasible import Blame, blame
@@ -59,6 +58,7 @@ from tokonomics.traffic.generate import agent_in
 from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.tenants import classed
+from tokonomics.types import today
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}

@@ -10,7 +10,6 @@ from typing import Any
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour, market_offers
 from tokonomics.catalog.places import WORLD, grid_named
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.bill import (
     MeteredEnergy,

@@ -4,14 +4,13 @@ from functools import lru_cache
 
 from tokonomics.catalog.offer_choice import list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.planner.parsing import discounts_from, dollars, gpu_filter, offers_for
 from tokonomics.questions.inputs import Market, SomeGpus, Staffed
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.tables import prices_in
-from tokonomics.types import Same
+from tokonomics.types import Same, today
 
 
 def names_sellers(request: Market) -> bool:

@@ -9,7 +9,6 @@ from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
-from tokonomics.clock import today
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
@@ -58,7 +57,7 @@ from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.workload import parse_thinking
-from tokonomics.types import copied
+from tokonomics.types import copied, today
 
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:

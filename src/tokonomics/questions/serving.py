@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import NoOffer
 from tokonomics.catalog.offers import Offer
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
@@ -32,6 +31,7 @@ from tokonomics.sizing.search import NeverHolds, cannot_serve
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import today
 
 AS_GIVEN = "as given"
 """Where a price comes from that nobody had to look up."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind

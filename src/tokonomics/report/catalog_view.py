@@ -9,7 +9,6 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request

@@ -5,7 +5,6 @@ from functools import partial
 
 from tokonomics.catalog.offer_choice import STALE_MUST_SAVE, usual_host_gib
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import LoadCost, Needed
 from tokonomics.money.own_hardware import MEAN_PUE, OwnHardware
@@ -15,6 +14,7 @@ from tokonomics.questions.results import CostResult, OneNoun
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import marked_old
+from tokonomics.types import today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, count, percent, plural, usd
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tokonomics import __version__
-from tokonomics.clock import today
 from tokonomics.errors import Spell, flag, option, shorten, spelled
 from tokonomics.files import check_path, write_text
 from tokonomics.report.blocks import Bar, Block, Facts, File, Line, Section, Span, Table
+from tokonomics.types import today
 
 if TYPE_CHECKING:
     from tokonomics.report.answer import Answer

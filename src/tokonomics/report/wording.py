@@ -20,7 +20,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.workload import Workload
-from tokonomics.types import Speed
+from tokonomics.types import Speed, today
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"

@@ -18,12 +18,12 @@ from typing import NamedTuple
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer, prices_that_count
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
-from tokonomics.clock import today
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes, shard
 from tokonomics.serving.fleet import network_of
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
+from tokonomics.types import today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
 _NEAR = 0.9  # of the network that speeds were worked out for

@@ -43,7 +43,7 @@ class ClusterActor:
         try:
             return json.dumps(self._answer(values)).encode(), False
         except Spent as spent:
-            return json.dumps(spent.answer).encode(), True
+            return json.dumps(spent.args[0]).encode(), True
 
 
 class ClusterWorker:
@@ -111,9 +111,8 @@ class ClusterCrew(Crew):
         except BaseException:
             self._to_stderr.__exit__(None, None, None)
             raise
-        super().__init__(lambda: ClusterWorker(self._ray, here, verb, memory_bytes))
-        self._jobs, self._cpus, self._looked = jobs, 0, float("-inf")
-        self.nodes = 0
+        super().__init__(lambda: ClusterWorker(self._ray, here, verb, memory_bytes), jobs)
+        self._cpus, self._looked, self.nodes = 0, float("-inf"), 0
 
     def room(self) -> int:
         if time.monotonic() - self._looked >= LOOK_S:
@@ -128,34 +127,23 @@ class ClusterCrew(Crew):
         self._to_stderr.__exit__(None, None, None)
 
 
-def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes."""
-    found = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
-    if found is None:
-        return
-    try:
-        with socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S):
-            return
-    except OSError as error:
-        raise _unreachable(f"nothing answers there: {error.strerror or error}", address) from None
-
-
-def _unreachable(what: str, address: str) -> BadInput:
-    fix = "`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379."
-    return BadInput(what, where=f"--ray {shorten(address)}", fix=fix)
-
-
 def _connected(address: str, environment: Mapping[str, str]) -> Any:
+    """Ray, connected to the cluster; a socket is tried before, as Ray itself tries for minutes."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as it will be; otherwise each start warns
     try:
         import ray
     except ImportError:
         raise BadInput("Ray is not installed", where="--ray", fix="In a checkout: pip install '.[ray]'") from None
-    _check_reachable(address)
-    own = {"env_vars": dict(environment)}
     try:
+        if found := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+            socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S).close()
+        own = {"env_vars": dict(environment)}
         ray.init(address=address, runtime_env=own, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise _unreachable(f"cannot be reached: {shorten(str(error).strip(), 300)}", address) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadInput(
+            f"cannot be reached: {shorten(str(error).strip(), 300)}",
+            where=f"--ray {shorten(address)}",
+            fix="`ray start --head` begins a cluster and says its address, such as 10.0.0.1:6379.",
+        ) from None
     return ray

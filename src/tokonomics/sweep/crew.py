@@ -11,10 +11,10 @@ import os
 import queue
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from tokonomics.errors import TokonomicsError, flag
 from tokonomics.memory_budget import SHARE, NoRoom, available_bytes
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.verbs import find_verb
-from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, outcome_from, untimed
+from tokonomics.sweep.outcome import OUT_OF_MEMORY, PointOutcome, Status, figures_of, untimed
 from tokonomics.sweep.points import SweepPoint
+from tokonomics.units import plural
 from tokonomics.workers import (
     Broken,
     NoWorker,
@@ -33,6 +34,7 @@ from tokonomics.workers import (
     Task,
     TaskRefused,
     TaskTimeout,
+    Worker,
     WorkerDied,
     WorkerProcess,
     as_json,
@@ -76,30 +78,27 @@ class NoWorkers(TokonomicsError):
     """Workers die before they are ready."""
 
 
-class Crew(Pool, ABC):
-    tries: int
+class Crew(Pool):
+    """A pool whose workers answer points."""
+
+    tries = 2
     """How often a point is asked before its workers' deaths are laid at its door."""
     lost = 0
     """Workers that died while they answered."""
 
-    @abstractmethod
-    def room(self) -> int:
-        """How many workers there may be now."""
-
-
-class LocalCrew(Crew):
-    """So many processes of this machine."""
-
-    tries = 2
-
-    def __init__(self, verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> None:
-        own = {**os.environ, **environment}
-        super().__init__(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own))
+    def __init__(self, start: Callable[[], Worker], jobs: int | None) -> None:
+        super().__init__(start)
         self._jobs = jobs
 
     def room(self) -> int:
-        """The first compiles what the others then load."""
-        return self._jobs if self.is_ready else 1
+        """How many workers there may be now: the first compiles what the others then load."""
+        return (self._jobs or 1) if self.is_ready else 1
+
+
+def local_crew(verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> Crew:
+    """Workers that are processes of this machine."""
+    own = {**os.environ, **environment}
+    return Crew(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own), jobs)
 
 
 def outcomes(
@@ -156,15 +155,17 @@ def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Itera
 def _outcome(task: Task, deaths: int) -> PointOutcome:
     problem, seconds = task.done.exception(), time.monotonic() - task.began_at
     if problem is None:
-        return outcome_from(json.loads(task.done.result()))
+        plain = json.loads(task.done.result())
+        return PointOutcome(**{**plain, "status": Status(plain["status"])})
     if isinstance(problem, WorkerDied):
-        times = "once" if deaths == 1 else "twice" if deaths == 2 else f"{deaths} times"
-        return PointOutcome(Status.FAILED, f"its worker died {times}: {problem.why}", seconds=seconds)
-    if isinstance(problem, TaskTimeout):
-        return PointOutcome(Status.FAILED, f"took longer than {task.limit_s:g} s", seconds=seconds)
-    if isinstance(problem, TaskRefused | Broken):
-        return PointOutcome(Status.FAILED, str(problem), seconds=seconds)
-    raise problem
+        why = f"its worker died {plural(deaths, 'time')}: {problem.why}"
+    elif isinstance(problem, TaskTimeout):
+        why = f"took longer than {task.limit_s:g} s"
+    elif isinstance(problem, TaskRefused | Broken):
+        why = str(problem)
+    else:
+        raise problem
+    return PointOutcome(Status.FAILED, why, seconds=seconds)
 
 
 # --- inside a worker ------------------------------------------------------------------------------------------------
@@ -172,28 +173,24 @@ def _outcome(task: Task, deaths: int) -> PointOutcome:
 
 def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
     """What became of the point; nothing that goes wrong gets out."""
-    began = time.perf_counter()
-
-    def ended(status: Status, error: str | None = None) -> PointOutcome:
-        return PointOutcome(status, error, seconds=time.perf_counter() - began)
-
-    asked = find_verb(verb)
+    began, asked, status, error = time.perf_counter(), find_verb(verb), Status.FAILED, None
+    figures, text = dict[str, Any](), None
     try:
         found = asked.answer(asked.request.of(values), SILENT)
         plain = untimed(found.plain())
-        text = as_json(plain).decode()
+        text, figures = as_json(plain).decode(), figures_of(verb, plain)
+        status = Status.OK if found.is_found else Status.NOTHING
+        error = None if found.is_found else "nothing does what was asked"
     except NoRoom as problem:  # unlike other refusals, not the same every time
-        return ended(Status.FAILED, f"{problem.message(flag)}\n--memory gives a worker more.")
+        error = f"{problem.message(flag)}\n--memory gives a worker more."
     except TokonomicsError as problem:
-        return ended(Status.REFUSED, problem.message(flag))
+        status, error = Status.REFUSED, problem.message(flag)
     except MemoryError:
-        return ended(Status.FAILED, OUT_OF_MEMORY)
+        error = OUT_OF_MEMORY
     except Exception as problem:
         at = traceback.extract_tb(problem.__traceback__)[-1]
-        return ended(Status.FAILED, f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})")
-    status = Status.OK if found.is_found else Status.NOTHING
-    error = None if status is Status.OK else "nothing does what was asked"
-    return PointOutcome(status, error, figures_of(verb, plain), text, time.perf_counter() - began)
+        error = f"{type(problem).__name__}: {problem} ({Path(at.filename).name}:{at.lineno})"
+    return PointOutcome(status, error, figures, text, time.perf_counter() - began)
 
 
 def warm_up(verb: str) -> None:
@@ -206,14 +203,14 @@ def warm_up(verb: str) -> None:
 
 
 def begin(verb: str) -> Callable[..., dict[str, Any]]:
-    """The function that answers a point, with all it needs imported and compiled."""
+    """Return the function that answers a point, once all that it needs is imported and compiled."""
     warm_up(verb)
     return partial(answer, verb)
 
 
 def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
     """What became of a point, for the way back; a worker whose memory ran out is spent."""
-    plain = answered(verb, values).plain()
+    plain = asdict(answered(verb, values))
     if plain["error"] == OUT_OF_MEMORY:
         raise Spent(plain)
     return plain

@@ -9,7 +9,7 @@ it. Lower is better, except for rates and attainments.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -40,13 +40,6 @@ class PointOutcome:
     answer: str | None = None
     """The verb's whole JSON."""
     seconds: float = 0.0
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def outcome_from(plain: dict[str, Any]) -> PointOutcome:
-    return PointOutcome(**{**plain, "status": Status(plain["status"])})
 
 
 _LATENCIES = {
@@ -135,6 +128,8 @@ _MOST_VALUES = 40
 
 @dataclass(frozen=True)
 class SweepRow:
+    """A point and what became of it."""
+
     point: SweepPoint
     outcome: PointOutcome
 
@@ -146,21 +141,21 @@ class SweepRow:
         return {
             "point": self.point.place,
             "id": self.point.id,
-            **{f"over_{key}": as_number(value) for key, value in self.point.over.items()},
+            **{f"over_{key}": as_numbers([value])[0] for key, value in self.point.over.items()},
             **self.outcome.figures,
         }
 
 
-def as_number(text: str) -> int | float | str:
-    """A number where it is one."""
+def as_numbers(texts: Sequence[str]) -> Sequence[int | float | str]:
+    """The numbers that these texts are, where all of them are."""
     for kind in (int, float):
         with suppress(ValueError):
-            return kind(text)
-    return text
+            return [kind(text) for text in texts]
+    return texts
 
 
 @dataclass(frozen=True)
-class OfValue:
+class SweptValue:
     """One value of one key: how many of its points meet the SLO, and the best of them."""
 
     value: str
@@ -177,7 +172,7 @@ class SweepSummary:
     """The figure that ranks; None where no answer has one."""
     rows: tuple[SweepRow, ...]
     ranked: tuple[SweepRow, ...]
-    values: Mapping[str, tuple[OfValue, ...]]
+    values: Mapping[str, tuple[SweptValue, ...]]
     """By key, in the order given."""
     counts: Mapping[str, int]
     """By status."""
@@ -194,11 +189,17 @@ def summary_of(verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str
         (row for row in rows if row.kept and chosen and _number(row.outcome.figures.get(chosen)) is not None),
         key=lambda row: (worth(row, chosen), row.point.place),
     )
-    values = {}
+    values: dict[str, tuple[SweptValue, ...]] = {}
     for key in keys:
-        seen = list(dict.fromkeys(row.point.over[key] for row in rows))
-        if len(seen) <= _MOST_VALUES:
-            values[key] = tuple(_of_value(key, value, rows, ranked) for value in seen)
+        rows_with: dict[str, list[SweepRow]] = {}
+        for row in rows:
+            rows_with.setdefault(row.point.over[key], []).append(row)
+        if len(rows_with) <= _MOST_VALUES:
+            best = {row.point.over[key]: row for row in reversed(ranked)}
+            values[key] = tuple(
+                SweptValue(value, len(mine), sum(row.kept for row in mine), best.get(value))
+                for value, mine in rows_with.items()
+            )
     counts = Counter(str(row.outcome.status) for row in rows)
     reasons = Counter(row.outcome.error or "" for row in rows if row.outcome.status is not Status.OK)
     return SweepSummary(
@@ -229,12 +230,6 @@ def _chosen(by: str | None, columns: Sequence[str], rows: Sequence[SweepRow]) ->
     return name
 
 
-def _of_value(key: str, value: str, rows: Sequence[SweepRow], ranked: Sequence[SweepRow]) -> OfValue:
-    mine = [row for row in rows if row.point.over[key] == value]
-    best = next((row for row in ranked if row.point.over[key] == value), None)
-    return OfValue(value, len(mine), sum(row.kept for row in mine), best)
-
-
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -250,7 +245,7 @@ def as_plain(summary: SweepSummary, top: int) -> dict[str, Any]:
         "by": summary.by,
         "best": [row.plain() for row in summary.ranked[:top]],
         "values": {
-            key: [{**vars(of), "best": None if of.best is None else of.best.plain()} for of in values]
+            key: [{**vars(swept), "best": swept.best and swept.best.plain()} for swept in values]
             for key, values in summary.values.items()
         },
     }

@@ -31,7 +31,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 import tokonomics
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, shorten
 from tokonomics.questions.request import TYPE_WORDS
 from tokonomics.questions.scenario import (
@@ -43,6 +42,7 @@ from tokonomics.questions.scenario import (
     swept_keys,
 )
 from tokonomics.questions.verbs import scenario_verbs
+from tokonomics.types import today
 
 _KEY = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*=(.*)", re.DOTALL)
 _RANGE = re.compile(r"\s*([0-9.eE+-]+?)\s*\.\.\s*([0-9.eE+-]+?)\s*(?::\s*([a-z]+))?\s*")

@@ -8,14 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
@@ -24,14 +23,14 @@ from tokonomics.sweep.cluster import ClusterCrew
 from tokonomics.sweep.crew import (
     ONE_THREAD,
     Crew,
-    LocalCrew,
     answered,
+    local_crew,
     memory_share,
     most_workers,
     outcomes,
     warm_up,
 )
-from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_plain, summary_of
+from tokonomics.sweep.outcome import Status, SweepRow, SweepSummary, as_numbers, as_plain, summary_of
 from tokonomics.sweep.points import (
     DAY,
     Ground,
@@ -52,6 +51,7 @@ from tokonomics.sweep.points import (
 from tokonomics.sweep.store import MANIFEST, Store, opened, read_manifest, write_manifest
 from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.traffic.grammar import span_s
+from tokonomics.types import today
 from tokonomics.units import plural, seconds
 
 TODAY = "TOKONOMICS_TODAY"
@@ -99,19 +99,19 @@ class Run:
         targets = any("slo" in point.values for point in self.sweep.points)
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, targets)
 
-    def said(self) -> list[str]:
-        """What is the same whenever it is asked: where the results are, and what they rest on."""
+    def about_results(self) -> list[str]:
+        """Say where the results are and what they rest on: the same whenever it is asked."""
         there = Path(os.path.relpath(self.results))
-        lines = [f"Results: {self.results if '..' in there.parts else there}"]
-        lines.append(f"Prices are judged on {self.sweep.ground[DAY]}.")
+        where = self.results if ".." in there.parts else there
+        lines = [f"Results: {where}", f"Prices are judged on {self.sweep.ground[DAY]}."]
         failed = sum(row.outcome.status is Status.FAILED for row in self.rows)
         if failed:
             again, longer = option("retry_failed"), option("limit")
             lines.append(f"{plural(failed, 'point')} failed: {again} does them again, {longer} gives more time.")
         return lines
 
-    def told(self) -> list[str]:
-        """About this run alone."""
+    def about_this_run(self) -> list[str]:
+        """Say what this run alone did."""
         lines, new = [], len(self.rows) - self.before
         if self.before:
             lines.append(f"{plural(self.before, 'point')} had been done before ({option('fresh')} does them again)")
@@ -160,8 +160,10 @@ def prepared(
     fresh: bool,
 ) -> Sweep:
     """The points of a sweep; whatever is wrong with the question is said here, before any work."""
-    chosen = verb_for(texts) if verb is None else verb
+    chosen, limit_s = verb or verb_for(texts), span_s(limit)
     check_verb(chosen)
+    if limit_s is None or limit_s <= 0:
+        raise BadInput(f"'{shorten(limit)}' is not a time", where="--limit", fix="Write such as 300s, 10m or 2h.")
     over = read_over(texts, swept_keys(chosen))
     base, unused, own_profile = base_values(scenario, chosen)
     folder = (into or scenario.with_suffix(".sweep")).absolute()
@@ -181,9 +183,7 @@ def prepared(
         notes.append(f"goes on as if it were {here[DAY]}, when this sweep began (--fresh begins anew)")
     if random is not None and len(points) < random:
         notes.append(f"there are no more than {plural(len(points), 'different point')} to draw")
-    return Sweep(
-        chosen, over, points, folder, _limit_s(limit), here, base, {**environment, TODAY: here[DAY]}, tuple(notes)
-    )
+    return Sweep(chosen, over, points, folder, limit_s, here, base, {**environment, TODAY: here[DAY]}, tuple(notes))
 
 
 def done_before(sweep: Sweep) -> int:
@@ -242,27 +242,20 @@ def run_of(
         died = crew.lost
     wall_s = time.monotonic() - began
     rows = tuple(SweepRow(point, store.done[point.id].outcome) for point in sweep.points)
-    results = store.results(sweep.points, columns_of(list(sweep.over), rows))
+    results = store.results(sweep.points, _columns(list(sweep.over), rows))
     return Run(sweep, rows, results, before, wall_s, worked_s, where, died)
 
 
-def columns_of(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, list[Any]]:
+def _columns(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, Sequence[Any]]:
     """What the results hold of each point besides its whole answer."""
-    made: dict[str, list[Any]] = {f"over_{key}": _typed([row.point.over[key] for row in rows]) for key in keys}
-    made["status"] = [str(row.outcome.status) for row in rows]
-    made["error"] = [row.outcome.error for row in rows]
-    for name in dict.fromkeys(name for row in rows for name in row.outcome.figures):
-        made[name] = [row.outcome.figures.get(name) for row in rows]
-    made["seconds"] = [row.outcome.seconds for row in rows]
-    return made
-
-
-def _typed(texts: list[str]) -> list[Any]:
-    """Numbers where all of them are."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return [kind(text) for text in texts]
-    return texts
+    figures = dict.fromkeys(name for row in rows for name in row.outcome.figures)
+    return {
+        **{f"over_{key}": as_numbers([row.point.over[key] for row in rows]) for key in keys},
+        "status": [str(row.outcome.status) for row in rows],
+        "error": [row.outcome.error for row in rows],
+        **{name: [row.outcome.figures.get(name) for row in rows] for name in figures},
+        "seconds": [row.outcome.seconds for row in rows],
+    }
 
 
 def _crew(sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ray: str | None) -> tuple[Crew, str, int]:
@@ -277,7 +270,7 @@ def _crew(sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ra
         return cluster, f"{plural(workers, 'worker')} of {plural(cluster.nodes, 'Ray node')}", workers
 
     workers = min(jobs or most_workers(), todo)
-    local = LocalCrew(sweep.verb, workers, memory or memory_share(workers), environment)
+    local = local_crew(sweep.verb, workers, memory or memory_share(workers), environment)
     return local, plural(workers, "worker"), workers
 
 
@@ -296,13 +289,6 @@ def _last_ground(folder: Path) -> Ground | None:
             fix="--fresh begins anew, or name a new folder with --into.",
         ) from None
     return last
-
-
-def _limit_s(text: str) -> float:
-    found = span_s(text)
-    if found is None or not found > 0:
-        raise BadInput(f"'{shorten(text)}' is not a time", where="--limit", fix="Write such as 300s, 10m or 2h.")
-    return found
 
 
 @contextmanager

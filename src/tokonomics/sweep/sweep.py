@@ -130,13 +130,13 @@ def sweep(
         except Interrupted as stopped:
             say(f"stopped: {stopped}")
             raise typer.Exit(_INTERRUPTED) from None
-    for line in run.told():
+    for line in run.about_this_run():
         say(line)
     found = run.summary(by)
     charts = {"What the swept keys change": lambda: sweep_chart(found)} if found.ranked else {}
     result = SweepResult(document=run.plain(found, top), kept=any(row.kept for row in found.rows))
     title = f"{made.verb} over {', '.join(made.over)}"
-    answer = Answer(result, title, lambda: sweep_sections(found, top, run.said()), charts)
+    answer = Answer(result, title, lambda: sweep_sections(found, top, run.about_results()), charts)
     code = give(answer, command_line(sys.argv[1:]), json=json, chart=chart, html=html)
     if code:
         raise typer.Exit(code)

@@ -52,7 +52,9 @@ def sweep_sections(summary: SweepSummary, top: int, said: Sequence[str]) -> Iter
                 blocks.hint(f"A higher rate fills machines better: compare $/Mtok at one rate, or rank with {by}.")
             )
     if summary.reasons:
-        reasons = [(f"{number:,}", _first_line(why)) for why, number in summary.reasons]
+        reasons = [
+            (f"{number:,}", shorten((why or "no reason given").splitlines()[0], 110)) for why, number in summary.reasons
+        ]
         more = len(reasons) - _MOST_REASONS
         others = blocks.note(f"and {plural(more, 'other reason')}: column `error` of the results") if more > 0 else None
         yield blocks.section(blocks.table([">points", "without an answer"], reasons, shown=_MOST_REASONS), others)
@@ -143,10 +145,6 @@ def _of_key(summary: SweepSummary, key: str) -> blocks.Table:
     return blocks.table(columns, rows, f"The best for each {key}")
 
 
-def _first_line(text: str) -> str:
-    return shorten(text.splitlines()[0] if text else "no reason given", 110)
-
-
 _MOST_COLOURS = 8
 """More lines than this cannot be told apart: a map of cells instead."""
 _INK = "#333"
@@ -174,7 +172,9 @@ def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
     if len(keys) == 1 or (numeric and len({cell["second"] for cell in cells}) <= _MOST_COLOURS):
         by_colour = {"color": alt.Color("second:N", title=keys[1], sort=_order(summary, keys[1]))} if keys[1:] else {}
         marked = base.mark_line(point=True) if numeric else base.mark_bar()
-        drawn = marked.encode(x=_x(summary, keys[0]), y=y, tooltip=tooltip, **by_colour)
+        by_name = alt.X("first:N", title=keys[0], sort=_order(summary, keys[0]))
+        across = alt.X("x:Q", title=keys[0], scale=alt.Scale(zero=False)) if numeric else by_name
+        drawn = marked.encode(x=across, y=y, tooltip=tooltip, **by_colour)
         return _finished(alt.layer(drawn), title, 360)
     across = alt.X("first:N", title=keys[0], sort=_order(summary, keys[0]))
     down = alt.Y("second:N", title=keys[1], sort=_order(summary, keys[1]))
@@ -201,14 +201,6 @@ def _marks(summary: SweepSummary, keys: list[str]) -> list[dict[str, Any]]:
         }
         for place, row in best.items()
     ]
-
-
-def _x(summary: SweepSummary, key: str) -> "alt.X":
-    import altair as alt
-
-    if _numbers(summary, key):
-        return alt.X("x:Q", title=key, scale=alt.Scale(zero=False))
-    return alt.X("first:N", title=key, sort=_order(summary, key))
 
 
 def _order(summary: SweepSummary, key: str) -> list[str]:

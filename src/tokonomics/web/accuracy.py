@@ -74,7 +74,7 @@ def _own_points(answer: Mapping[str, Any]) -> list[AccuracyPoint]:
         AccuracyPoint(
             fit=YOURS,
             speed=YOURS,
-            metric=_metric(figure),
+            metric=" ".join(part for part in (figure["metric"], figure.get("statistic")) if part and part != "mean"),
             gpu=machine.get("gpu", ""),
             engine=machine.get("engine", ""),
             what=f"{where}; {point['load']}",
@@ -84,8 +84,3 @@ def _own_points(answer: Mapping[str, Any]) -> list[AccuracyPoint]:
         for point in result["points"]
         for figure in point["scored"]
     ]
-
-
-def _metric(figure: Mapping[str, Any]) -> str:
-    statistic = figure.get("statistic", "mean")
-    return str(figure["metric"]) if statistic == "mean" else f"{figure['metric']} {statistic}"

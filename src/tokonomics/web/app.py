@@ -6,7 +6,7 @@
 import asyncio
 import json
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Path, Query, Request
@@ -40,20 +40,22 @@ from tokonomics.web.verbs import PageVerb, find_verb, verbs
 from tokonomics.workers import Busy
 
 API = "/api/v1"
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": RefusalOut, "description": "The body cannot be read."},
-    408: {"model": RefusalOut, "description": "The body took too long to arrive."},
-    413: {"model": RefusalOut, "description": "The body is too large."},
-    415: {"model": RefusalOut, "description": "The body is not JSON."},
-    422: {"model": RefusalOut, "description": "An input cannot be used; it says which, why, and what to do."},
-    429: {"model": RefusalOut, "description": "This client asks for too much at once."},
-    503: {"model": RefusalOut, "description": "The server has as much work as it takes on."},
+_MEANINGS = {
+    400: "The body cannot be read.",
+    404: "There is no such thing.",
+    408: "The body took too long to arrive.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    422: "An input cannot be used; it says which, why, and what to do.",
+    429: "This client asks for too much at once.",
+    503: "The server has as much work as it takes on.",
 }
+_OF_A_BODY = (400, 408, 413, 415, 422, 429, 503)
 _STATUSES = (
     (TooManyOfYours, 429, 2), (Busy, 503, 5), (TooSlow, 408, None), (TooMuch, 413, None), (meter.NoLedger, 404, None),
 )  # fmt: skip
 """Of each kind of refusal, the first that it is: its status, and after how many seconds to try again."""
-_NOT_THERE: dict[int | str, dict[str, Any]] = {404: {"model": RefusalOut, "description": "There is no such thing."}}
+_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
 Parts = Annotated[
@@ -155,13 +157,13 @@ def make_app(settings: Settings | None = None, service: Service | None = None) -
 
 
 def _add_meter(app: FastAPI, watched: meter.Watched) -> None:
-    @app.get(f"{API}/meter", responses=_NOT_THERE | _only(422), tags=["meter"], summary="What tokens cost now and did")
+    @app.get(f"{API}/meter", responses=_refusals(404, 422), tags=["meter"], summary="What tokens cost now and did")
     def read() -> dict[str, Any]:
         return watched.state()
 
     @app.get(
         f"{API}/meter/events",
-        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422), **_only(503)},
+        responses=_EVENTS | _refusals(404, 422, 503),
         response_class=StreamingResponse,
         tags=["meter"],
         summary="The same, whenever the ledger grows",
@@ -272,7 +274,7 @@ def _add_catalogue(app: FastAPI) -> None:
 def _add_accuracy(app: FastAPI, service: Service) -> None:
     said = Query(max_length=80)
 
-    @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements", responses=_REFUSALS)
+    @app.get(f"{API}/accuracy", summary="How far predictions lie from measurements", responses=_refusals(*_OF_A_BODY))
     async def how_sure(
         request: Request,
         metric: Annotated[str, said] = "",
@@ -302,7 +304,7 @@ def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
         f"{API}/answers/{verb.name}",
         summary=verb.summary,
         operation_id=f"answer_{verb.name.replace('-', '_')}",
-        responses={200: {"model": AnswerOut}, **_REFUSALS},
+        responses=_refusals(*_OF_A_BODY) | {200: {"model": AnswerOut}},
         tags=["answers"],
     )
     async def answers(given: inputs, request: Request, charts: Charts = True, part: Parts = ()) -> Response:
@@ -324,13 +326,15 @@ def _given(verb: PageVerb, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_jobs(app: FastAPI, service: Service) -> None:
-    @app.post(f"{API}/jobs", status_code=202, responses=_REFUSALS, tags=["jobs"], summary="Start long work")
+    @app.post(
+        f"{API}/jobs", status_code=202, responses=_refusals(*_OF_A_BODY), tags=["jobs"], summary="Start long work"
+    )
     async def start(asked: JobIn, request: Request, charts: Charts = True) -> JobOut:
         verb = find_verb(asked.verb)
         job = service.start(verb, _given(verb, asked.inputs), _wanted(charts), _client(request))
         return JobOut(id=job.id, state="running")
 
-    @app.get(f"{API}/jobs/{{id}}", responses=_NOT_THERE | _only(422), tags=["jobs"], summary="How a job stands")
+    @app.get(f"{API}/jobs/{{id}}", responses=_refusals(404, 422), tags=["jobs"], summary="How a job stands")
     def stands(id: Id) -> JobOut:
         last = _found(service, id).events[-1:]
         state: Any = last[0].name if last and last[0].is_last else "running"
@@ -338,7 +342,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
     @app.get(
         f"{API}/jobs/{{id}}/events",
-        responses={200: {"content": {"text/event-stream": {}}}, **_NOT_THERE, **_only(422)},
+        responses=_EVENTS | _refusals(404, 422),
         response_class=StreamingResponse,
         tags=["jobs"],
         summary="What a job says: progress, then answer, failed or cancelled",
@@ -346,17 +350,18 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
     async def events(id: Id, last_event_id: Annotated[str | None, Header(max_length=20)] = None) -> Response:
         job = _found(service, id)
         seen = int(last_event_id) + 1 if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
-        return StreamingResponse(_stream(job, seen), media_type="text/event-stream")
+        return StreamingResponse(job.stream(seen), media_type="text/event-stream")
 
     @app.delete(
-        f"{API}/jobs/{{id}}", status_code=204, responses=_NOT_THERE | _only(422), tags=["jobs"], summary="Cancel a job"
+        f"{API}/jobs/{{id}}", status_code=204, responses=_refusals(404, 422), tags=["jobs"], summary="Cancel a job"
     )
     def cancel(id: Id) -> None:
         _found(service, id).task.cancel()
 
 
-def _only(status: int) -> dict[int | str, dict[str, Any]]:
-    return {status: _REFUSALS[status]}
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What these statuses mean, for the document of the API."""
+    return {status: {"model": RefusalOut, "description": _MEANINGS[status]} for status in statuses}
 
 
 def _found(service: Service, id: str) -> Job:
@@ -366,22 +371,13 @@ def _found(service: Service, id: str) -> Job:
     return job
 
 
-async def _stream(job: Job, seen: int) -> AsyncIterator[bytes]:
-    async for told in job.watch(seen):
-        if told is None:
-            yield b": still here\n\n"
-        else:
-            place, event = told
-            yield f"id: {place}\nevent: {event.name}\ndata: ".encode() + event.data + b"\n\n"
-
-
 def _add_uploads(app: FastAPI, service: Service) -> None:
     body = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
     @app.post(
         f"{API}/uploads",
         status_code=201,
-        responses=_REFUSALS,
+        responses=_refusals(*_OF_A_BODY),
         openapi_extra=body,
         tags=["uploads"],
         summary="Keep a file for a while: a request log, a benchmark's results, a model's config.json",
@@ -394,7 +390,7 @@ def _add_uploads(app: FastAPI, service: Service) -> None:
 
     @app.get(
         f"{API}/uploads/{{id}}/table",
-        responses=_REFUSALS,
+        responses=_refusals(*_OF_A_BODY),
         tags=["uploads"],
         summary="The columns of a file, its first rows, and a guess at which is what",
     )
@@ -405,7 +401,7 @@ def _add_uploads(app: FastAPI, service: Service) -> None:
     @app.delete(
         f"{API}/uploads/{{id}}",
         status_code=204,
-        responses=_NOT_THERE | _only(422),
+        responses=_refusals(404, 422),
         tags=["uploads"],
         summary="Forget a file",
     )
@@ -417,7 +413,7 @@ def _add_uploads(app: FastAPI, service: Service) -> None:
 def _add_report(app: FastAPI, service: Service) -> None:
     @app.post(
         f"{API}/report",
-        responses={200: {"content": {"text/html": {}}}, **_NOT_THERE, **_REFUSALS},
+        responses=_refusals(404, *_OF_A_BODY) | {200: {"content": {"text/html": {}}}},
         response_class=Response,
         tags=["answers"],
         summary="An answer as one HTML file that opens offline",

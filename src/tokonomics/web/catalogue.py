@@ -13,9 +13,8 @@ from tokonomics.catalog.gpus import all_gpus
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import OLDER, cache_file, is_stale, load_offers
-from tokonomics.clock import today
 from tokonomics.traffic.formats import SAMPLES, TRACES
-from tokonomics.types import copied
+from tokonomics.types import copied, today
 from tokonomics.units import plural
 from tokonomics.workers import as_json
 
@@ -61,7 +60,7 @@ def prices_as_of() -> AsOf:
 
 @lru_cache(maxsize=1)
 def catalogue_json(as_of: AsOf) -> bytes:
-    """The same as JSON, put together anew when something behind it has changed."""
+    """The catalogue as JSON, put together anew when something behind it has changed."""
     return as_json(catalogue())
 
 
@@ -76,6 +75,8 @@ def catalogue() -> dict[str, Any]:
     """Everything the page's menus hold, but for the APIs."""
     offers = load_offers()
     sold = Counter(offer.gpu for offer in offers)
+    quoted = max(offer.date for offer in offers)
+    old = f": {OLDER}, run `tokonomics offers --refresh`" if is_stale(quoted, today()) else ""
     return {
         "models": [
             {
@@ -107,11 +108,5 @@ def catalogue() -> dict[str, Any]:
         "presets": list(PRESETS),
         "version": __version__,
         "today": today().isoformat(),
-        "prices": _newest_price(max(offer.date for offer in offers)),
+        "prices": f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}",
     }
-
-
-def _newest_price(quoted: date) -> str:
-    """How old even the newest GPU price is, and what to do where that is too old."""
-    old = f": {OLDER}, run `tokonomics offers --refresh`" if is_stale(quoted, today()) else ""
-    return f"the newest GPU price is of {quoted}, {plural((today() - quoted).days, 'day')} ago{old}"

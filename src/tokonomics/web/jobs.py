@@ -7,14 +7,12 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tokonomics.errors import TokonomicsError
-from tokonomics.guarded.worker import error_of
-from tokonomics.workers import Busy, Cancelled, Pool, Task, as_json
+from tokonomics.workers import Busy, Pool, Task, as_json
 
 KEEP_ALIVE_S = 15.0
 """A comment so often: proxies close lines on which nothing comes."""
@@ -55,7 +53,7 @@ class Job:
     """One at a time, and none of a job that has ended: each is a thread."""
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         return sum(len(event.data) for event in list(self.events))
 
     def tell(self, event: Event) -> None:
@@ -72,8 +70,8 @@ class Job:
             except RuntimeError:  # the listener's loop has ended
                 continue
 
-    async def watch(self, first: int = 0) -> AsyncGenerator[tuple[int, Event] | None, None]:
-        """Every event from a place on, then those to come until the last; None when nothing came for a while."""
+    async def stream(self, first: int = 0) -> AsyncGenerator[bytes, None]:
+        """Send every event from a place on, then those to come until the last, and a comment now and then."""
         heard = asyncio.Event()
         with self._lock:
             self._listeners[heard] = asyncio.get_running_loop()
@@ -82,14 +80,15 @@ class Job:
             while True:
                 heard.clear()
                 while place < len(self.events):
-                    yield place, self.events[place]
+                    event = self.events[place]
+                    yield f"id: {place}\nevent: {event.name}\ndata: ".encode() + event.data + b"\n\n"
                     place += 1
                 if self.ended is not None and place >= len(self.events):
                     return
                 try:
                     await asyncio.wait_for(heard.wait(), KEEP_ALIVE_S)
                 except TimeoutError:
-                    yield None
+                    yield b": still here\n\n"
         finally:
             with self._lock:
                 self._listeners.pop(heard, None)
@@ -124,16 +123,15 @@ class Jobs:
     def __init__(
         self, pool: Pool, per_client: int, kept: int = 40, kept_s: float = 1800.0, kept_bytes: int = 128_000_000
     ) -> None:
-        self._pool = pool
-        self._kept_bytes = kept_bytes
-        self._per_client = per_client
-        self._kept = kept
-        self._kept_s = kept_s
+        self._pool, self._per_client = pool, per_client
+        self._kept, self._kept_s, self._kept_bytes = kept, kept_s, kept_bytes
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, client: str, request: dict[str, object], limit_s: float, say: "Telling") -> Job:
-        """Queue a job; refuses a client that has too many."""
+    def start(
+        self, client: str, request: dict[str, object], limit_s: float, last_event: "Callable[[Future[bytes]], Event]"
+    ) -> Job:
+        """Queue a job; refuse a client that has too many."""
         began = time.monotonic()
         task = Task(request, limit_s)
         job = Job(secrets.token_urlsafe(12), client, task)
@@ -149,7 +147,7 @@ class Jobs:
             job.tell(Event("progress", as_json({"what": "waiting for a worker", "seconds": 0.0})))
             self._pool.submit(task)
             self._jobs[job.id] = job
-        task.done.add_done_callback(lambda done: job.tell(_last(done, say)))
+        task.done.add_done_callback(lambda done: job.tell(last_event(done)))
         job.stop_unless_watched()
         return job
 
@@ -163,24 +161,8 @@ class Jobs:
     def _forget_old(self) -> None:
         ended = sorted((job for job in self._jobs.values() if job.ended is not None), key=lambda job: job.ended or 0)
         too_many = len(self._jobs) - self._kept
-        too_large = sum(job.bytes for job in ended) - self._kept_bytes
+        too_large = sum(job.size_bytes for job in ended) - self._kept_bytes
         for place, job in enumerate(ended):
             if place < too_many or too_large > 0 or (job.ended or 0) < time.monotonic() - self._kept_s:
-                too_large -= job.bytes
+                too_large -= job.size_bytes
                 del self._jobs[job.id]
-
-
-class Telling(Protocol):
-    """How results and faults are put to people."""
-
-    def said(self, content: bytes) -> bytes: ...
-    def said_of(self, problem: BaseException) -> TokonomicsError: ...
-
-
-def _last(done: "Future[bytes]", say: Telling) -> Event:
-    problem = done.exception()
-    if problem is None:
-        return Event("answer", say.said(done.result()))
-    if isinstance(problem, Cancelled):
-        return Event("cancelled", b"{}")
-    return Event("failed", as_json({"error": error_of(say.said_of(problem))}))

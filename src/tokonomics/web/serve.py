@@ -48,7 +48,7 @@ def web(
     from tokonomics.web.service import Service, Settings
 
     given = os.environ.get("TOKONOMICS_TOKEN")
-    given = given.strip() if given is not None else None  # a file or a shell often adds a line's end
+    given = given and given.strip()  # a file or a shell often adds a line's end
     if given is not None and len(given) < LEAST_TOKEN:
         raise BadInput(f"has fewer than {LEAST_TOKEN} characters", where="TOKONOMICS_TOKEN")
     demanded = given or (secrets.token_urlsafe(32) if token or not is_loopback(host) else None)
@@ -77,8 +77,10 @@ def web(
             )
         if not can_limit_memory():
             typer.echo("This system does not let a process limit its memory: a question may take all of it.")
-        if not no_open:
-            _open_soon(f"http://127.0.0.1:{taken}/" if everywhere else address)
+        if not no_open:  # once the server answers
+            opened = threading.Timer(0.5, webbrowser.open, [f"http://127.0.0.1:{taken}/" if everywhere else address])
+            opened.daemon = True
+            opened.start()
         _serve(app, bound)
     finally:
         service.close()
@@ -115,10 +117,3 @@ def _end_tidily() -> None:
     for polite in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(polite) is not signal.SIG_IGN:  # as under nohup
             signal.signal(polite, end)
-
-
-def _open_soon(address: str) -> None:
-    """The browser, once the server answers."""
-    timer = threading.Timer(0.5, webbrowser.open, [address])
-    timer.daemon = True
-    timer.start()

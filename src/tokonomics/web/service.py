@@ -7,6 +7,7 @@ import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,22 @@ from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.guarded.inputs import UPLOAD, checked_inputs
-from tokonomics.guarded.worker import LONG_S, LONG_WORKERS, WAITING, guarded_pool, home_in_texts, memory_of_worker, ours
+from tokonomics.guarded.worker import (
+    LONG_S,
+    LONG_WORKERS,
+    WAITING,
+    error_of,
+    guarded_pool,
+    home_in_texts,
+    memory_of_worker,
+    ours,
+)
 from tokonomics.memory_budget import available_bytes
 from tokonomics.web.catalogue import prices_as_of
-from tokonomics.web.jobs import Job, Jobs, TooManyOfYours
+from tokonomics.web.jobs import Event, Job, Jobs, TooManyOfYours
 from tokonomics.web.uploads import Upload, UploadLimits, Uploads
 from tokonomics.web.verbs import PageVerb
-from tokonomics.workers import Broken, Task, TaskRefused, as_json
+from tokonomics.workers import Broken, Cancelled, Task, TaskRefused, as_json
 
 _CORES = os.cpu_count() or 1
 OF_A_REPORT = ("result", "sections", "charts")
@@ -91,7 +101,9 @@ class Service:
         """The same of a closed form, by a key under which a worker keeps what it solved."""
         request = self.request_of(verb, given, parts)
         if not verb.is_quick(given):
-            raise BadInput("this takes long: start a job", where=verb.name, fix=f"POST /api/v1/jobs{_quicker(verb)}")
+            raise BadInput(
+                "this takes long: start a job", where=verb.name, fix="POST /api/v1/jobs, or ask for its quick form."
+            )
         day, *stamps = prices_as_of()
         of_an_answer = {name: value for name, value in request.items() if name != "parts"}
         return request | {"key": as_json([day.isoformat(), *stamps, of_an_answer]).decode()}
@@ -118,12 +130,14 @@ class Service:
         if self._asking[client] >= self.settings.at_once:
             raise TooManyOfYours(f"you have {self.settings.at_once} requests waiting", fix="Wait for some of them.")
         self._asking[client] += 1
-        task = Task(request, self.settings.quick_s, like=_likes(request, client))
+        # Whom to ask before others: who solved it, then who answered that client the like of it.
+        likes: tuple[Hashable, ...] = (request["key"], (client, request["verb"])) if "key" in request else ()
+        task = Task(request, self.settings.quick_s, like=likes)
         try:
             self.quick.submit(task)
-            return self.said(await _unless_gone(task, gone))
+            return self.without_paths(await _unless_gone(task, gone))
         except (TokonomicsError, Broken) as problem:
-            raise self.said_of(problem) from None
+            raise self.refusal_for(problem) from None
         finally:
             self._asking[client] -= 1
             if not self._asking[client]:
@@ -131,7 +145,15 @@ class Service:
 
     def start(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str], client: str) -> Job:
         request = self.request_of(verb, given, parts)
-        return self.jobs.start(client, request, self.settings.long_s, self)
+        return self.jobs.start(client, request, self.settings.long_s, self._last_event)
+
+    def _last_event(self, done: "Future[bytes]") -> Event:
+        problem = done.exception()
+        if problem is None:
+            return Event("answer", self.without_paths(done.result()))
+        if isinstance(problem, Cancelled):
+            return Event("cancelled", b"{}")
+        return Event("failed", as_json({"error": error_of(self.refusal_for(problem))}))
 
     async def look(self, upload: Upload, client: str, gone: "Gone") -> dict[str, Any]:
         try:
@@ -148,21 +170,22 @@ class Service:
         """The first rows of a kept file, and its columns."""
         return await self.quickly({"work": "table", "path": str(self.uploads.find(id))}, client, gone)
 
-    def said(self, content: bytes) -> bytes:
-        """Without where uploads lie: a file is called what its owner calls it."""
+    def without_paths(self, content: bytes) -> bytes:
+        """Leave out where uploads lie: a file is called what its owner calls it."""
         return self._where.sub("", content.decode()).encode()
 
-    def said_of(self, problem: BaseException) -> TokonomicsError:
-        """Likewise of a problem; one of ours goes to the log."""
+    def refusal_for(self, problem: BaseException) -> TokonomicsError:
+        """Put a problem to people, likewise without paths; a fault of ours goes to the log."""
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
-        texts = {
-            name: self._home.sub("~", self._where.sub("", text)) if (text := getattr(problem, name)) else text
-            for name in ("what", "where", "fix")
-        }
-        if isinstance(problem, TaskRefused):
-            return TaskRefused(texts["what"], where=texts["where"], fix=texts["fix"])
-        return problem
+        if not isinstance(problem, TaskRefused):
+            return problem
+
+        def hidden(text: str) -> str:
+            return self._home.sub("~", self._where.sub("", text))
+
+        where, fix = (text and hidden(text) for text in (problem.where, problem.fix))
+        return TaskRefused(hidden(problem.what), where=where, fix=fix)
 
     def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Uploads by the names of their files, as the command line would take them."""
@@ -195,18 +218,6 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
         left.cancel()
         with suppress(asyncio.CancelledError):
             await left
-
-
-def _likes(request: Mapping[str, Any], client: str) -> tuple[Hashable, ...]:
-    """Whom to ask before others: who solved it, then who answered that client the like of it."""
-    return (request["key"], (client, request["verb"])) if "key" in request else ()
-
-
-def _quicker(verb: PageVerb) -> str:
-    if isinstance(verb.quick_when, bool):
-        return "."
-    ((name, value),) = verb.quick_when.items()
-    return f"; with {name}={str(value).lower()} it is quick."
 
 
 class Remembered:

@@ -184,7 +184,16 @@ class Uploads:
         size = lines = 0
         arriving = aiter(parts)
         with path.open("wb") as file:
-            while (part := await self._part(arriving, until)) is not None:
+            while True:
+                try:  # neither silence nor a trickle keeps a place for long
+                    if (left_s := until - time.monotonic()) <= 0:
+                        raise TimeoutError
+                    async with asyncio.timeout(min(self.limits.silence_s, left_s)):
+                        part = await anext(arriving, None)
+                except TimeoutError:
+                    raise TooSlow("took too long to arrive") from None
+                if part is None:
+                    break
                 size += len(part)
                 lines += part.count(b"\n")
                 if size > room:
@@ -197,16 +206,6 @@ class Uploads:
         if not size:
             raise BadInput("is empty", where=path.name)
         return size
-
-    async def _part(self, arriving: AsyncIterator[bytes], until: float) -> bytes | None:
-        """The next part of a file, None at its end; neither silence nor a trickle keeps a place for long."""
-        if time.monotonic() >= until:
-            raise TooSlow("took too long to arrive")
-        try:
-            async with asyncio.timeout(min(self.limits.silence_s, until - time.monotonic())):
-                return await anext(arriving, None)
-        except TimeoutError:
-            raise TooSlow("took too long to arrive") from None
 
     def _too_large(self, room: int) -> TooMuch:
         return TooMuch(
