@@ -38,21 +38,17 @@ class ClassOutcome(Noun):
     priority: int
     requests: NonNegativeInt
     completed: NonNegativeInt
-    shed: NonNegativeInt
-    """Turned away: too many waited, or it had waited too long."""
+    shed: NonNegativeInt  # turned away: too many waited, or it had waited too long
     shed_share: NonNegativeFloat
-    input_tokens: NonNegativeInt
-    """Of completed requests."""
+    input_tokens: NonNegativeInt  # of completed requests
     output_tokens: NonNegativeInt
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
     queue_s: Spread
     slo: tuple[SloOutcome, ...]
-    within: float | None
-    """Share of its requests answered within every target; None without targets."""
-    breaks: str | None
-    """What it is owed and does not get, in words; None when it gets all of it."""
+    within: float | None  # share of its requests answered within every target; None without targets
+    breaks: str | None  # what it is owed and does not get, in words; None when it gets all of it
 
 
 def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
@@ -131,8 +127,7 @@ class TenantLatency(Noun):
 
     ttft_p99_s: float | None
     tpot_p99_s: float | None
-    within: float | None
-    """Share of its requests answered within every SLO; None without SLOs."""
+    within: float | None  # share of its requests answered within every SLO; None without SLOs
 
 
 def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
@@ -194,12 +189,9 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
 class FirstAnswer(Noun):
     """The output of a reasoning model, split into thinking and answer."""
 
-    share: NonNegativeFloat
-    """Of all output tokens that are thinking."""
-    thinking_tokens: NonNegativeFloat
-    """Of a request, in the mean."""
-    assumed: bool
-    """The share is that of published traces, not one that was given."""
+    share: NonNegativeFloat  # of all output tokens that are thinking
+    thinking_tokens: NonNegativeFloat  # of a request, in the mean
+    assumed: bool  # the share is that of published traces, not one that was given
     first_answer_s: Spread
     """From a request's arrival to the first token behind its thinking; only the mean where it was not simulated."""
     usd_per_mtok_answer: NonNegativeFloat | None

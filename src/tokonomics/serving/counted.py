@@ -39,14 +39,11 @@ class CountedTime:
 
     from_s: float
     to_s: float
-    rated_s: float
-    """In which so many requests are offered as the whole run has."""
-    steady: bool
-    """It is the stretch in which the load was offered; False: the whole run."""
+    rated_s: float  # in which so many requests are offered as the whole run has
+    steady: bool  # it is the stretch in which the load was offered; False: the whole run
     times_longer: float | None
     """How many times longer the run should be to have such a stretch; None: it is long enough, or falls behind."""
-    paid_s: float
-    """Seconds of replicas that are paid for in the rated time."""
+    paid_s: float  # seconds of replicas that are paid for in the rated time
     mean_replicas: float
 
     def share(self, simulation: Simulation, column: int) -> float:

@@ -19,8 +19,7 @@ from tokonomics.units import BYTES_PER_GB
 
 PORTS = {"ib800": 100e9, "ib400": 50e9, "ib200": 25e9, "roce400": 50e9, "ethernet100": 12.5e9}
 """Bytes a second of one port, in one direction."""
-LINK_BYTES_PER_S = PORTS["ib400"]
-"""Of one GPU to another machine, unless told."""
+LINK_BYTES_PER_S = PORTS["ib400"]  # of one GPU to another machine, unless told
 _MOST_REPLICAS = 10_000
 """Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
 
@@ -95,12 +94,9 @@ class FleetSettings(Noun):
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    prefill: Deployment | None = None
-    """What they are; None: the same as those that answer."""
-    prefill_max_sequences: PositiveInt | None = None
-    """At a time on one of them; None: the engine's own limit."""
-    prefill_max_batched_tokens: PositiveInt | None = None
-    """Tokens of a step there; None: as many as on the others."""
+    prefill: Deployment | None = None  # what they are; None: the same as those that answer
+    prefill_max_sequences: PositiveInt | None = None  # at a time on one of them; None: the engine's own limit
+    prefill_max_batched_tokens: PositiveInt | None = None  # tokens of a step there; None: as many as on the others
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill replica, and of each of a decode one
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""
@@ -120,8 +116,7 @@ SOURCES = {
     "ethernet100": "IEEE 802.3ba: 100 Gbit/s",
 }
 """Where each rate is from."""
-OWN = ("nvlink", "pcie")
-"""Links inside a machine, as fast as the GPU's."""
+OWN = ("nvlink", "pcie")  # links inside a machine, as fast as the GPU's
 LINK_NAMES = (*OWN, *PORTS)
 _SLOWEST_GB, _FASTEST_GB = 1e-3, 1e6
 

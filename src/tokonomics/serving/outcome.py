@@ -39,8 +39,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     import polars as pl
 
-_WHOLE_JOB = "whole job"
-"""Among the latencies of a request: the time of the job that it belongs to."""
+_WHOLE_JOB = "whole job"  # among the latencies of a request: the time of the job that it belongs to
 STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
@@ -58,10 +57,8 @@ class Shares(Noun):
 
     prefill: NonNegativeFloat
     decode: NonNegativeFloat
-    recomputed: NonNegativeFloat
-    """Work done again after a preemption or a failure."""
-    abandoned: NonNegativeFloat
-    """Work for clients that hung up."""
+    recomputed: NonNegativeFloat  # work done again after a preemption or a failure
+    abandoned: NonNegativeFloat  # work for clients that hung up
     idle: NonNegativeFloat
 
 
@@ -70,18 +67,14 @@ class Moment(Noun):
 
     at_s: NonNegativeFloat
     arrivals_per_s: NonNegativeFloat
-    running: NonNegativeFloat
-    """Sequences in the batches, in the mean."""
-    waiting: NonNegativeFloat
-    """Requests that have arrived and not begun, in the mean."""
-    kv_share: NonNegativeFloat
-    """Of the KV blocks of the replicas that are there."""
+    running: NonNegativeFloat  # sequences in the batches, in the mean
+    waiting: NonNegativeFloat  # requests that have arrived and not begun, in the mean
+    kv_share: NonNegativeFloat  # of the KV blocks of the replicas that are there
     busy_share: NonNegativeFloat
     input_tokens_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
     ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    """Of the requests that arrived in this bin."""
+    ttft_p99_s: float | None  # of the requests that arrived in this bin
 
 
 class Outcome(Noun):
@@ -90,19 +83,15 @@ class Outcome(Noun):
     requests: NonNegativeInt
     completed: NonNegativeInt
     failed: NonNegativeInt
-    refused: NonNegativeInt
-    """Longer than the model's context or than the memory of a replica."""
+    refused: NonNegativeInt  # longer than the model's context or than the memory of a replica
     timed_out: NonNegativeInt
     unserved: NonNegativeInt
     """Still without a replica at the end; or never sent, which ``sessions`` counts (``unsent``)."""
-    shed: NonNegativeInt = 0
-    """Turned away by the limits of their class."""
-    input_tokens: NonNegativeInt
-    """Of completed requests, cached ones included."""
+    shed: NonNegativeInt = 0  # turned away by the limits of their class
+    input_tokens: NonNegativeInt  # of completed requests, cached ones included
     output_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt
-    duration_s: NonNegativeFloat
-    """From the first arrival to the last finish."""
+    duration_s: NonNegativeFloat  # from the first arrival to the last finish
     steady: bool
     """Rates, busy shares and dollars are of the stretch in which the load was offered, without ramp-up and drain;
     False: of the whole run, which is too short or falls behind."""
@@ -113,34 +102,28 @@ class Outcome(Noun):
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
-    queue_s: Spread
-    """From arrival to the first step that works on the request."""
+    queue_s: Spread  # from arrival to the first step that works on the request
     requests_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
     total_tokens_per_s: NonNegativeFloat
-    busy_share: NonNegativeFloat
-    """Busy share of the paid time."""
+    busy_share: NonNegativeFloat  # busy share of the paid time
     useful_share: NonNegativeFloat
     load_share: float | None
     """Requests finished ÷ those of their mean length that full batches would finish in the paid time, cached tokens
     left out: a replica is busy with a batch of one, but not full. None where a mean request does not fit."""
     shares: Shares
-    batch: NonNegativeFloat
-    """Sequences in a step, in the mean over busy time."""
+    batch: NonNegativeFloat  # sequences in a step, in the mean over busy time
     kv_peak_share: NonNegativeFloat
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     replica_hours: NonNegativeFloat
-    mean_replicas: NonNegativeFloat
-    """Paid for, in the mean over time."""
+    mean_replicas: NonNegativeFloat  # paid for, in the mean over time
     peak_replicas: NonNegativeInt
     slo: tuple[SloOutcome, ...]
-    slo_met: bool | None = Field(alias="slo_kept")
-    """All SLOs; None without any."""
+    slo_met: bool | None = Field(alias="slo_kept")  # all SLOs; None without any
     slo_attainment: float | None
     """Share of all requests that were answered within every SLO, their job's too; None without SLOs."""
-    goodput_per_s: float | None
-    """Such requests a second."""
+    goodput_per_s: float | None  # such requests a second
     sessions: SessionOutcome | None = None
     """By conversation or job, where the traffic says which requests wait for whose answer."""
 
@@ -217,12 +200,10 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
 class SideOutcome(Noun):
     """One kind of replica: all of them, or those of one side of a disaggregated fleet."""
 
-    does: str
-    """``prefill``, ``decode``, or ``both``."""
+    does: str  # ``prefill``, ``decode``, or ``both``
     deployment: str
     replicas: NonNegativeInt
-    busy_share: NonNegativeFloat
-    """Busy share of the paid time."""
+    busy_share: NonNegativeFloat  # busy share of the paid time
     kv_peak_share: NonNegativeFloat
     replica_hours: NonNegativeFloat
 

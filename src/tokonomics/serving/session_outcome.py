@@ -23,39 +23,27 @@ class TurnOutcome(Noun):
 
     turn: PositiveInt
     answered: NonNegativeInt
-    input_tokens: NonNegativeInt
-    """Of the answered ones."""
-    cached_share: NonNegativeFloat
-    """Of those tokens: found in the prefix cache or fetched from a slower memory."""
+    input_tokens: NonNegativeInt  # of the answered ones
+    cached_share: NonNegativeFloat  # of those tokens: found in the prefix cache or fetched from a slower memory
 
 
 class SessionOutcome(Noun):
     """Conversations or jobs in figures."""
 
-    closed: bool
-    """Requests were sent when those they wait for were answered; False: at the times of the trace."""
+    closed: bool  # requests were sent when those they wait for were answered; False: at the times of the trace
     jobs: NonNegativeInt
-    finished: NonNegativeInt
-    """All of whose requests were answered."""
+    finished: NonNegativeInt  # all of whose requests were answered
     failed: NonNegativeInt
-    jobs_per_s: NonNegativeFloat
-    """Finished, over the time in which so many are offered."""
-    job_s: Spread
-    """Of finished jobs that begin while the load is offered: from the first request to the last answer."""
+    jobs_per_s: NonNegativeFloat  # finished, over the time in which so many are offered
+    job_s: Spread  # of finished jobs that begin while the load is offered: from the first request to the last answer
     server_share: float | None
     """Of the time of those jobs, in which at least one request is with the server; None where none is finished."""
-    requests_per_job: NonNegativeFloat
-    """In the mean, sent or not."""
-    turns_per_job: NonNegativeFloat
-    """In the mean: the longest chain of requests of which each waits for the one before."""
-    retries: NonNegativeInt
-    """Attempts beyond the first, of all requests together."""
-    unsent: NonNegativeInt
-    """Requests that nobody sent, because one that they wait for was not answered."""
-    starts_s: NonNegativeFloat
-    """From the first session's start to the last one's."""
-    by_turn: tuple[TurnOutcome, ...]
-    """The first turn first; turns of which no request was answered are left out."""
+    requests_per_job: NonNegativeFloat  # in the mean, sent or not
+    turns_per_job: NonNegativeFloat  # in the mean: the longest chain of requests of which each waits for the one before
+    retries: NonNegativeInt  # attempts beyond the first, of all requests together
+    unsent: NonNegativeInt  # requests that nobody sent, because one that they wait for was not answered
+    starts_s: NonNegativeFloat  # from the first session's start to the last one's
+    by_turn: tuple[TurnOutcome, ...]  # the first turn first; turns of which no request was answered are left out
 
     @property
     def turns_alike(self) -> tuple[TurnsAlike, ...]:

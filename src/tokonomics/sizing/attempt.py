@@ -30,42 +30,33 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats, Trace
 
-_WHOLE = (Latency.e2e, Latency.job)
-"""Latencies that both waiting and slow tokens lengthen."""
+_WHOLE = (Latency.e2e, Latency.job)  # latencies that both waiting and slow tokens lengthen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
     """A setup on a number of replicas, simulated: whether it meets its SLOs, and how requests fare."""
 
-    replicas: int
-    """At the most, those for prompts included; without spare ones."""
+    replicas: int  # at the most, those for prompts included; without spare ones
     prefill_replicas: int = 0
-    max_sequences: int | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: int | None = None  # at a time, where it is not the engine's own limit
     router: Router
-    breaks: str | None = None
-    """What gives way; None when it holds."""
-    is_lone: bool = False
-    """Requests never met: it tells of every number of replicas."""
+    breaks: str | None = None  # what gives way; None when it holds
+    is_lone: bool = False  # requests never met: it tells of every number of replicas
     outcome: Outcome
     tokens_late: float = 0.0
     """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
-    wait_late: float = 0.0
-    """The same of first tokens."""
-    whole_late: float = 0.0
-    """The same of whole answers and jobs."""
+    wait_late: float = 0.0  # the same of first tokens
+    whole_late: float = 0.0  # the same of whole answers and jobs
     late: Floats = field(default_factory=lambda: np.full(2, np.inf))
     """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
     several settings the lowest. Infinite where none is missed."""
-    most_running: int = 0
-    """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
+    most_running: int = 0  # sequences at a time on a replica; counted only where whole answers or jobs are late
     simulation: Simulation | None = None
     """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
     """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
-    span_s: float = 0.0
-    """Of that part."""
+    span_s: float = 0.0  # of that part
 
     @property
     def holds(self) -> bool:

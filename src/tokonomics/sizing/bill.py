@@ -40,50 +40,37 @@ from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
-CENT = 0.005
-"""Of a month: of two bills that differ by less, neither is cheaper."""
+CENT = 0.005  # of a month: of two bills that differ by less, neither is cheaper
 
 
 class DraftUse(Noun):
     """How a layout drafts."""
 
     method: DraftMethod
-    name: str
-    """Such as ``mtp:3``."""
-    tokens: int
-    """Drafted in a round."""
-    acceptance: float
-    """Of a drafted token."""
+    name: str  # such as ``mtp:3``
+    tokens: int  # drafted in a round
+    acceptance: float  # of a drafted token
     tokens_per_round: float
-    checkpoint: str | None
-    """Where the draft is found, where it is not in the model's own."""
-    source: str | None
-    """Who published the acceptance; None: it was given."""
+    checkpoint: str | None  # where the draft is found, where it is not in the model's own
+    source: str | None  # who published the acceptance; None: it was given
 
 
 class JobCost(Noun):
     """What a session of the traffic costs and takes."""
 
-    requests: float
-    """In the mean."""
-    per_s: float
-    """Sessions that start in a second."""
-    usd: float
-    """Its share of the whole bill."""
-    job_s: Spread | None
-    """From the first request to the last answer; None where nothing was simulated."""
-    server_share: float | None
-    """Of that time, with the server; the rest are pauses."""
-    cached_share: float | None
-    """Of the prompt tokens."""
+    requests: float  # in the mean
+    per_s: float  # sessions that start in a second
+    usd: float  # its share of the whole bill
+    job_s: Spread | None  # from the first request to the last answer; None where nothing was simulated
+    server_share: float | None  # of that time, with the server; the rest are pauses
+    cached_share: float | None  # of the prompt tokens
 
 
 class Bill(Noun):
     """What a setup costs a month, and how its requests fare."""
 
     model: str
-    deployment: str
-    """The model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``."""
+    deployment: str  # the model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``
     gpu: str
     gpus_per_replica: int
     tp: int
@@ -93,58 +80,38 @@ class Bill(Noun):
     weights: Precision
     kv: Precision
     engine: str
-    draft: DraftUse | None
-    """None: nothing drafts."""
-    below_checkpoint: bool
-    """Weights or KV cache are held at fewer bits than was published: check quality."""
+    draft: DraftUse | None  # None: nothing drafts
+    below_checkpoint: bool  # weights or KV cache are held at fewer bits than was published: check quality
     speed: Speed
     """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
-    speed_from: tuple[str, ...]
-    """Those other GPUs."""
-    profiled: Coverage | None
-    """Whether the profile in use was measured on this layout; None without a profile."""
-    replicas: PositiveInt
-    """At the most, spare ones included; of a disaggregated setup, those that answer."""
-    prefill_replicas: NonNegativeInt
-    """Those that compute prompts only, beside them."""
-    mean_replicas: PositiveFloat
-    """Of both kinds, over time, spare ones included."""
-    max_sequences: PositiveInt
-    """At a time on a replica: the engine's own limit, or a lower one that meets the SLOs."""
-    router: Router
-    """How requests find their replica."""
+    speed_from: tuple[str, ...]  # those other GPUs
+    profiled: Coverage | None  # whether the profile in use was measured on this layout; None without a profile
+    replicas: PositiveInt  # at the most, spare ones included; of a disaggregated setup, those that answer
+    prefill_replicas: NonNegativeInt  # those that compute prompts only, beside them
+    mean_replicas: PositiveFloat  # of both kinds, over time, spare ones included
+    max_sequences: PositiveInt  # at a time on a replica: the engine's own limit, or a lower one that meets the SLOs
+    router: Router  # how requests find their replica
     tiers: str | None = None
     """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
-    memories: tuple[TierPrice, ...] = ()
-    """The same with their sizes and prices."""
+    memories: tuple[TierPrice, ...] = ()  # the same with their sizes and prices
     memory_assumed: bool = False
     """Their size is what the machine's memory is taken to have left, not what was asked for."""
-    price_date: date
-    """The oldest of the prices in it."""
+    price_date: date  # the oldest of the prices in it
     price_stale: bool
-    gpus_paid: float
-    """In the mean over time."""
-    simulated: bool = True
-    """Otherwise the closed form's means."""
-    batch: NonNegativeFloat
-    """Sequences running on a replica, in the mean."""
-    ttft_s: Spread
-    """Of simulated requests; only the mean where it is the closed form's."""
+    gpus_paid: float  # in the mean over time
+    simulated: bool = True  # otherwise the closed form's means
+    batch: NonNegativeFloat  # sequences running on a replica, in the mean
+    ttft_s: Spread  # of simulated requests; only the mean where it is the closed form's
     tpot_s: Spread
     e2e_s: Spread
-    slo: tuple[SloOutcome, ...] = ()
-    """Of simulated requests."""
+    slo: tuple[SloOutcome, ...] = ()  # of simulated requests
     load_share: float | None
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token. None: not known."""
-    cached_share: NonNegativeFloat
-    """Of the prompt tokens: found in the prefix cache."""
+    cached_share: NonNegativeFloat  # of the prompt tokens: found in the prefix cache
     usd_per_month: PositiveFloat
-    usd_per_mtok: TokenPrices
-    """Reservation basis: the whole bill."""
-    usd_per_mtok_usage: float
-    """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
-    job: JobCost | None
-    """Of traffic in sessions."""
+    usd_per_mtok: TokenPrices  # reservation basis: the whole bill
+    usd_per_mtok_usage: float  # blended, usage basis: only the share of the paid capacity that the traffic takes
+    job: JobCost | None  # of traffic in sessions
     bill: CostTree
 
     @property
@@ -196,10 +163,8 @@ class TokenSplit:
     """
 
     workload: Workload
-    prefill_share: float
-    """Of the busy time of GPUs."""
-    cached_share: float
-    """Of the prompt tokens."""
+    prefill_share: float  # of the busy time of GPUs
+    cached_share: float  # of the prompt tokens
     attending: float | None
     """What one cached token adds to computing the rest of its prompt; None where no prefix is kept."""
 
@@ -323,8 +288,7 @@ class Bills:
     attempts: Attempts = field(default_factory=Attempts)
     found: dict[object, Any] = field(default_factory=dict)
     """What was searched on the way, for whoever asks the same again."""
-    part: str = ""
-    """Of the work, the one being done: ``4 of 14 levers: FP8 KV cache``."""
+    part: str = ""  # of the work, the one being done: ``4 of 14 levers: FP8 KV cache``
 
     def begin(self, part: str) -> None:
         """Tell which part of the work begins; all that is told until the next belongs to it."""

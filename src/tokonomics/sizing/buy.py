@@ -99,8 +99,7 @@ def lost_state(deployment: Deployment, trace: Trace | None, replicas: int, share
     )
 
 
-PLACES = 3
-"""Regions for which the program is solved, the cheapest by one kind of machine alone."""
+PLACES = 3  # regions for which the program is solved, the cheapest by one kind of machine alone
 _NEVER_S = 60.0
 """Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
 (``money.fleet_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
@@ -112,13 +111,10 @@ class Bought:
 
     what: str
     usd_per_month: float
-    gpus_paid: float
-    """In the mean over time."""
-    price_date: date
-    """The oldest of the prices in it."""
+    gpus_paid: float  # in the mean over time
+    price_date: date  # the oldest of the prices in it
     offers: tuple[Offer, ...]
-    gap: float = 0.0
-    """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
+    gap: float = 0.0  # of the bill: no other purchase in the regions looked at is cheaper by a larger share
 
 
 def buy(setup: Setup, sized: Sized) -> Bought | NotServed:

@@ -28,8 +28,7 @@ from tokonomics.traffic.slo import Latency, Slo
 ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
 """Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
 "Disaggregated Serving")."""
-_FURTHEST = 2
-"""Times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks."""
+_FURTHEST = 2  # times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks
 _MORE = 4
 
 
@@ -47,18 +46,13 @@ def served_on(setup: Setup, hosts: Hosts, replicas: int) -> Setup:
 class Pair:
     """Two layouts that serve together, with what one replica of each does at best."""
 
-    setup: Setup
-    """What both serve, in the layout that answers."""
+    setup: Setup  # what both serve, in the layout that answers
     prefill: Deployment
     decode: Hosts
-    curve: ReplicaCurve
-    """Of the decode side."""
-    prompts: float
-    """A second, of one replica that computes nothing else."""
-    answers: Capacity
-    """Of one replica that computes no prompts."""
-    least: tuple[int, int]
-    """Replicas of each side that the load takes at the very least."""
+    curve: ReplicaCurve  # of the decode side
+    prompts: float  # a second, of one replica that computes nothing else
+    answers: Capacity  # of one replica that computes no prompts
+    least: tuple[int, int]  # replicas of each side that the load takes at the very least
 
     def hosts(self, prompts: int) -> Hosts:
         """With so many replicas for prompts."""

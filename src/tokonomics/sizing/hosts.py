@@ -27,10 +27,8 @@ from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machin
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
 _NEAR = 0.9  # of the network that speeds were worked out for
-HOST_MEMORY = "host"
-"""Asks for KV in what the bought machine's memory has left."""
-UNUSED = "unused GPUs"
-"""GPUs of a paid machine on which no replica runs."""
+HOST_MEMORY = "host"  # asks for KV in what the bought machine's memory has left
+UNUSED = "unused GPUs"  # GPUs of a paid machine on which no replica runs
 
 
 @dataclass(frozen=True)
@@ -171,8 +169,7 @@ class Shape(NamedTuple):
 
     gpus: int
     memory_gb: float | None
-    bytes_per_s: float
-    """Of one GPU to other machines; 0 where no network is known."""
+    bytes_per_s: float  # of one GPU to other machines; 0 where no network is known
     has_zones: bool
 
 

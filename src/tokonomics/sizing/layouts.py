@@ -86,8 +86,7 @@ def is_faithful(deployment: Deployment) -> bool:
     return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
 
 
-_smallest = lru_cache(maxsize=4096)(smallest)
-"""The same for every layout of a model on a GPU: searched once."""
+_smallest = lru_cache(maxsize=4096)(smallest)  # the same for every layout of a model on a GPU: searched once
 
 
 def why_not(deployment: Deployment, context: int) -> NotServed | None:

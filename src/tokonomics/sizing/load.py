@@ -33,26 +33,19 @@ from tokonomics.traffic.tenants import by_class, most_shed
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload, workload_of
 
-_MOST_REQUESTS = 500_000
-"""About a second of simulation."""
-_MOST_OF_A_CURVE = 2_000_000
-"""Requests of a day or a week: a few seconds of simulation."""
+_MOST_REQUESTS = 500_000  # about a second of simulation
+_MOST_OF_A_CURVE = 2_000_000  # requests of a day or a week: a few seconds of simulation
 _PERIODS_WITH_SILENCE = 20
-_ENOUGH_REPLICAS = 16
-"""Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
+_ENOUGH_REPLICAS = 16  # of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does
 _MOST_WRITTEN = 1e9
 """Tokens of all answers in one simulation, unless ``ENOUGH_REQUESTS`` write more: a few seconds of it. Of answers of
 100,000 tokens, sixteen replicas of Llama 3.1 8B get 13 times the length of one."""
-_ANSWERS_LONG = 20
-"""A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
-_SESSIONS_LONG = 10
-"""The same for sessions, which ramp up over the length of one."""
-_ROUNDS, _CLOSE_ENOUGH = 8, 0.005
-"""Of finding how many conversations make a rate of requests: two or three rounds do."""
+_ANSWERS_LONG = 20  # a fleet starts empty: in so many times the length of an answer, its filling no longer counts
+_SESSIONS_LONG = 10  # the same for sessions, which ramp up over the length of one
+_ROUNDS, _CLOSE_ENOUGH = 8, 0.005  # of finding how many conversations make a rate of requests: two or three rounds do
 
 
-_LEAST_RATE = 1e-9
-"""Requests a second that a ``Workload`` takes."""
+_LEAST_RATE = 1e-9  # requests a second that a ``Workload`` takes
 _OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
 """Of a load, what its rate has no part in; each takes a look at every request."""
 
@@ -63,19 +56,13 @@ class Load:
 
     workload: Workload
     trace: Trace
-    share: float = 1.0
-    """Of the rate that the trace carries: below 1 where whole days would be too many requests."""
+    share: float = 1.0  # of the rate that the trace carries: below 1 where whole days would be too many requests
     is_log: bool = False
-    lasts_s: float = 0.0
-    """How long made-up requests should last."""
-    is_stationary: bool = False
-    """Made up, with the same rate at all times."""
-    bad_rows: int = 0
-    """Of the log, left out."""
-    too_long: int = 0
-    """Requests of a log or of conversations that were left out because the model's context is shorter."""
-    talks: bool = False
-    """Made up, of conversations: the prompt of a turn holds those before it."""
+    lasts_s: float = 0.0  # how long made-up requests should last
+    is_stationary: bool = False  # made up, with the same rate at all times
+    bad_rows: int = 0  # of the log, left out
+    too_long: int = 0  # requests of a log or of conversations that were left out because the model's context is shorter
+    talks: bool = False  # made up, of conversations: the prompt of a turn holds those before it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Load) and self._content == other._content
@@ -316,13 +303,10 @@ class Extent:
     """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
 
     process: Arrivals
-    rate: float
-    """Requests a second, in the mean over all of it."""
+    rate: float  # requests a second, in the mean over all of it
     expected: float
-    span_s: float | None
-    """Of a curve; None where the rate is the same at all times."""
-    lasts_s: float
-    """How long requests should arrive at the least."""
+    span_s: float | None  # of a curve; None where the rate is the same at all times
+    lasts_s: float  # how long requests should arrive at the least
 
     @property
     def slices(self) -> int:

@@ -33,10 +33,8 @@ class NotServed:
     """Why a setup cannot meet its SLOs or be bought, or why a lever has nothing to move."""
 
     kind: Reason
-    reason: str
-    """The case in words."""
-    fix: str | None = None
-    """What to change, where more is known than the kind tells."""
+    reason: str  # the case in words
+    fix: str | None = None  # what to change, where more is known than the kind tells
 
     @property
     def what_to_do(self) -> str | None:

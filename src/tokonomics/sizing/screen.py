@@ -28,10 +28,8 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import percent, seconds
 
-LEEWAY = 1.05
-"""Simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)."""
-_FLOOR_REQUESTS = 64
-"""Evenly through the order of lengths, to tell what a lone request takes in the mean."""
+LEEWAY = 1.05  # simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)
+_FLOOR_REQUESTS = 64  # evenly through the order of lengths, to tell what a lone request takes in the mean
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,8 @@ class Screened:
     deployment: Deployment
     hosts: Hosts
     curve: ReplicaCurve
-    capacity: Capacity
-    """Of one replica, for mean requests."""
-    fewest: int
-    """Replicas that the load takes at the very least."""
+    capacity: Capacity  # of one replica, for mean requests
+    fewest: int  # replicas that the load takes at the very least
 
     @property
     def name(self) -> str:

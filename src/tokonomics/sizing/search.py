@@ -226,12 +226,9 @@ def changes_over_time(load: Load) -> float:
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
-CLOSE_ENOUGH = 1.01
-"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
-_MOST_REQUESTS = 500_000
-"""Of one simulation: a few seconds of it."""
-_FURTHEST = 2.0**20
-"""Times or parts of the guess: a search that goes further has not understood the traffic."""
+CLOSE_ENOUGH = 1.01  # of two rates: chance alone moves a capacity found with 20,000 requests by about as much
+_MOST_REQUESTS = 500_000  # of one simulation: a few seconds of it
+_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
 
 
 class Trial(Noun):
@@ -239,11 +236,9 @@ class Trial(Noun):
 
     rate: NonNegativeFloat
     replicas: PositiveInt
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     router: Router | None = None
-    breaks: str | None
-    """What gives way; None when it holds."""
+    breaks: str | None  # what gives way; None when it holds
     outcome: Outcome
 
     @property
@@ -263,14 +258,10 @@ class HighestRate(Noun):
     """The most requests a second that meet the SLOs."""
 
     rate: PositiveFloat
-    at_most: PositiveFloat
-    """The lowest rate tried that did not hold."""
-    breaks: str = Field(alias="broken")
-    """What gives way there."""
-    sessions_per_s: float | None = None
-    """That begin at that rate, where requests wait for each other."""
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    at_most: PositiveFloat  # the lowest rate tried that did not hold
+    breaks: str = Field(alias="broken")  # what gives way there
+    sessions_per_s: float | None = None  # that begin at that rate, where requests wait for each other
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     outcome: Outcome
     trials: tuple[Trial, ...]
 
@@ -279,8 +270,7 @@ class ReplicasNeeded(Noun):
     """The fewest replicas that meet the SLOs."""
 
     replicas: PositiveInt
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     router: Router | None = None
     outcome: Outcome
     trials: tuple[Trial, ...]

@@ -25,8 +25,7 @@ class Spare(Noun):
     """What may fail with every target still met."""
 
     machines: int = Field(default=0, ge=0, le=1000)
-    zone: bool = False
-    """One of the region's zones, with every machine in it."""
+    zone: bool = False  # one of the region's zones, with every machine in it
 
     def __bool__(self) -> bool:
         return self.zone or self.machines > 0
