@@ -195,7 +195,7 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
 
 
 def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, tuple[float, float]]:
-    """Return, by latency, how badly its worst SLO is missed: late requests over those allowed, and delivered over target.
+    """Return, by latency, how badly its worst SLO is missed: late over allowed requests, and delivered over target.
 
     An SLO on a mean has only the second. The first is above 1 for every SLO in ``missed``.
     """

@@ -67,7 +67,7 @@ class JobCost(Noun):
 
 
 class Bill(Noun):
-    """What a setup costs a month, and how its requests fare."""
+    """What a setup costs a month, and the latencies of its requests."""
 
     model: str
     deployment: str  # the model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``
@@ -116,17 +116,17 @@ class Bill(Noun):
 
     @property
     def bought(self) -> str:
-        """The machines, in words."""
+        """Describe the machines."""
         return self.bill.name
 
     @property
     def all_replicas(self) -> int:
-        """Those that answer and those that compute prompts only."""
+        """Count decode and prefill replicas together."""
         return self.replicas + self.prefill_replicas
 
 
 def layout_fields(deployment: Deployment) -> dict[str, Any]:
-    """What a bill says of a layout."""
+    """Return the fields of a bill that describe a layout."""
     drafts = deployment.speculation
     names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
     return {
@@ -145,7 +145,7 @@ def layout_fields(deployment: Deployment) -> dict[str, Any]:
 
 
 def served_fields(made: Outcome) -> dict[str, Any]:
-    """What a bill says of how simulated requests fare."""
+    """Return the fields of a bill that describe simulated latencies."""
     return {"simulated": True, **copied(made, "batch", "ttft_s", "tpot_s", "e2e_s", "slo")}
 
 
@@ -178,9 +178,9 @@ class TokenSplit:
 
 
 def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Outcome | None) -> TokenSplit:
-    """How the tokens of a load share a bill where ``prompts`` computes the prompts; ``made`` says what was cached.
+    """Return how the tokens of a load share a bill if ``prompts`` computes the prompts.
 
-    Without a simulation, what a cache without end would find.
+    The cached share is that of the simulation ``made``; without one, what an unlimited cache would find.
     """
     tokens, found_share = load.workload.input_tokens, 0.0
     if made:
@@ -193,10 +193,10 @@ def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Out
 
 
 def attending(deployment: Deployment, computed_tokens: float, found_tokens: float) -> float:
-    """What one found token adds to the time of computing the rest of its prompt, as a share of that time.
+    """Return what one cached token adds to computing the rest of its prompt, as a share of that time.
 
-    Where nothing is found: what one would add if half of the prompt were, as a share of the time of the whole prompt.
-    A found token never costs more than a computed one.
+    If nothing is cached: what a cached token would add if half of the prompt were, as a share of the whole prompt's
+    time. A cached token never costs more than a computed one.
     """
     computed, past, whole = max(1.0, computed_tokens), found_tokens, max(1.0, computed_tokens)
     if found_tokens < 1:
@@ -250,7 +250,7 @@ def dollars(
 
 
 def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost | None:
-    """A session's share of the bill, and how long it takes; None where the traffic has no sessions."""
+    """Return a session's share of the bill and its duration; None if the traffic has no sessions."""
     turns = load.trace.turns
     if turns is None or not turns.sessions:
         return None
@@ -268,8 +268,8 @@ def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost 
 
 
 def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None, float | None]:
-    """Requests a second of mean length that a replica holds by the closed form, and of a disaggregated setup, in the
-    mean of both sides, prompts' share of the GPUs' time."""
+    """Return the closed form's request rate of one replica and, for a disaggregated setup, prefill's share of the GPU
+    time of both sides."""
     pair = pair_of(setup, hosts) if setup.disaggregated else None
     if not isinstance(pair, Pair):
         return held_by_one(setup), None
@@ -282,7 +282,7 @@ def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None
 
 @dataclass
 class Bills:
-    """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
+    """Make bills; setups that differ only in how they are bought share their simulations."""
 
     progress: Say = silent
     attempts: Attempts = field(default_factory=Attempts)
@@ -291,23 +291,23 @@ class Bills:
     part: str = ""  # of the work, the one being done: ``4 of 14 levers: FP8 KV cache``
 
     def begin(self, part: str) -> None:
-        """Tell which part of the work begins; all that is told until the next belongs to it."""
+        """Report which part of the work begins."""
         self.part = part
         self.progress(part)
 
     def say(self, what: str) -> None:
-        """Tell what is being done, after the part of the work that it belongs to."""
+        """Report what is being done, after the part of the work that it belongs to."""
         self.progress(f"{self.part} ({what})" if self.part else what)
 
     def once(self, key: object, search: Callable[[], Found]) -> Found:
-        """What a search found for this key; it is made once."""
+        """Return what a search finds for this key; it runs once."""
         if key not in self.found:
             self.found[key] = search()
         found: Found = self.found[key]
         return found
 
     def of(self, setup: Setup) -> Bill | NotServed:
-        """The bill of a setup, or why it has none."""
+        """Return the bill of a setup, or why it has none."""
         if setup.tiers == HOST_MEMORY:
             return self._in_host_memory(setup)
         served = self._served(setup)
@@ -327,10 +327,10 @@ class Bills:
         return bought if isinstance(bought, NotServed) else (sized, bought)
 
     def _in_host_memory(self, setup: Setup) -> Bill | NotServed:
-        """With the memory that the machines it is bought on have left.
+        """Return the bill with KV kept in the host memory that its machines have left.
 
-        Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
-        setup without the tier, and takes less where those it ends on have less.
+        Which machines it runs on is known only after sizing: start from those of the setup without the tier, and take
+        less memory if the final machines have less.
         """
         with_memory = replace(setup, tiers=None)
         served, gb = self._served(with_memory), math.inf

@@ -335,7 +335,7 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
 def highest_between(
     holds: Callable[[float], bool], low: float, high: float, close_enough: float = CLOSE_ENOUGH
 ) -> tuple[float, float]:
-    """Return the highest rate that holds, to 1 %, and the next that does not, given that ``low`` holds, ``high`` not."""
+    """Return the highest rate that holds, to 1 %, and the next that does not; ``low`` holds and ``high`` does not."""
     while high / low > close_enough:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)

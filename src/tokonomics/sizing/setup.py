@@ -67,7 +67,7 @@ class Setup:
     offline: bool = False  # a batch that can be done again: nobody waits for its answers
 
     def memories(self) -> tuple[TierPrice, ...]:
-        """The tiers on this deployment's GPUs, at the prices of the day."""
+        """Return the KV tiers of this deployment at the prices of the day."""
         if isinstance(self.tiers, str):
             return parse_tiers(self.tiers, self.deployment, on=self.today)
         return self.tiers or ()
@@ -75,9 +75,9 @@ class Setup:
     def hosts(
         self, terms: Sequence[Terms] = (Terms.on_demand,), prompts: int = 1
     ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-        """Machines sold on these terms on which it can stand, whose price is not too old; and why not on others.
+        """Return the machines it can run on, sold on these terms at a recent price; and why not the others.
 
-        Where it is disaggregated, with so many replicas for prompts.
+        A disaggregated setup has ``prompts`` prefill replicas.
         """
         gpu = self.deployment.gpu.key
         stocks, _ = usable([offer for offer in self.offers if offer.gpu == gpu], terms, self.today)
@@ -91,7 +91,7 @@ class Setup:
 
     @property
     def as_fixed_fleet(self) -> object:
-        """What the simulator sees of it with a fixed number of replicas: equal keys are served alike."""
+        """Return what the simulator sees of a fixed fleet: setups with equal keys are served alike."""
         split = self.prefill, self.prefill_replicas, self.link_bytes_per_s if self.prefill_replicas else None
         limits = self.max_sequences, self.prefix_cache, self.router, self.tiers
         return self.deployment, self.load, self.slos, split, limits, self.each_tenant, self.handling
