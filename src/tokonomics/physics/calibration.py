@@ -160,12 +160,10 @@ class HeldOut(Noun):
 class Coverage(StrEnum):
     """What a profile knows of a layout."""
 
-    measured = "measured"
-    """Calibrated on this very layout."""
+    measured = "measured"  # calibrated on this very layout
     carried_over = "carried over"
     """Corrected by the nearest layout that was measured, or predicted from kernels that were probed."""
-    not_covered = "not covered"
-    """Another GPU, engine or model: predicted as without the profile."""
+    not_covered = "not covered"  # another GPU, engine or model: predicted as without the profile
 
 
 class Correction(Noun):

@@ -128,15 +128,12 @@ def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
 class PowerCurve(Noun):
     """What one GPU draws, by what it does."""
 
-    idle_w: PositiveFloat
-    """With a model loaded."""
-    decode_w: dict[PositiveInt, PositiveFloat]
-    """By the sequences in a step."""
+    idle_w: PositiveFloat  # with a model loaded
+    decode_w: dict[PositiveInt, PositiveFloat]  # by the sequences in a step
     prefill_w: PositiveFloat
     source: str
     date: dt.date
-    known: Speed = Speed.timed
-    """Measured on this GPU, on another of its architecture, or neither."""
+    known: Speed = Speed.timed  # measured on this GPU, on another of its architecture, or neither
 
     def decoding(self, batch: float) -> float:
         """Watts while a step has so many sequences."""

@@ -1,4 +1,4 @@
-"""Whether a simulated fleet holds: every SLO is met, and it keeps up with what arrives (``serving.counted``)."""
+"""Decide whether a simulated fleet holds: every SLO is met and it keeps up with arrivals (``serving.counted``)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,16 +23,16 @@ BEHIND = "it falls behind: more requests arrive than it finishes"
 
 
 def apart_in_time(trace: Trace, most: int) -> Trace:
-    """The requests, or an even part of more than ``most``, so far apart that none is served beside another.
+    """Space at most ``most`` requests so far apart that none is served beside another.
 
-    What breaks for these breaks on any number of replicas.
+    An SLO that these miss is missed on any number of replicas.
     """
     few = trace.take(np.linspace(0, len(trace) - 1, min(len(trace), most)).astype(np.intp))
     return replace(few, arrival_s=np.arange(len(few), dtype=np.float64) * _APART_S, turns=None)
 
 
 def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
-    """What gives way in a simulation, an SLO first, in words; None when it holds."""
+    """Say what breaks in a simulation, a missed SLO first; None if it holds."""
     if result.completed == 0:
         return "no request can be answered: all are longer than the context or the memory, or were given up"
     unanswered = (result.timed_out + result.unserved) / result.requests
@@ -55,11 +55,11 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
 
 
 def sure_to_miss(slos: Sequence[Slo], trace: Trace, fetches: bool = False) -> Callable[[Rows], bool]:
-    """Whether, of the requests of a trace that count, more were late by now than an SLO on a percentile allows.
+    """Return a test whether, by now, more requests are late than a percentile SLO allows of the whole trace.
 
-    A simulation that is ``is_settled`` by it misses that SLO, however the others fare: no more requests count than the
-    trace has. Jobs are judged likewise: by their answers so far, as none gets shorter. With ``fetches`` requests join
-    in another order and later than they are sent: which of them count is not told, nor whose job they are of.
+    A simulation that it stops misses that SLO whatever the other requests do. Jobs are judged by their answers so far,
+    since no job gets shorter. With ``fetches`` requests join later and in another order, so neither the requests that
+    count nor their jobs are known.
     """
     stretch, turns = stretch_of(trace), None if fetches else trace.turns
     ranked = [slo for slo in slos if slo.statistic != "mean" and not (fetches and stretch.ramp_s)]
@@ -69,7 +69,7 @@ def sure_to_miss(slos: Sequence[Slo], trace: Trace, fetches: bool = False) -> Ca
         None if turns is None else np.where(stretch.counts(session_starts_s(turns, trace.arrival_s)), turns.session, -1)
     )
 
-    # Those before ``told`` had all ended a look ago: clients have heard of them since, and they are judged a last time.
+    # All requests before ``told`` had ended at the last look; their clients know by now, so they are judged once more.
     judged, told, before = 0, 0, [0] * len(allowed)
 
     def misses(rows: Rows) -> bool:
@@ -98,7 +98,7 @@ def sure_to_miss(slos: Sequence[Slo], trace: Trace, fetches: bool = False) -> Ca
 
 
 def _jobs_miss(slos: Sequence[Slo], rows: Rows, sessions: Counts) -> bool:
-    """Whether more jobs took too long by now than an SLO allows of those that count; -1: the session does not."""
+    """Return whether, by now, more jobs are late than an SLO allows; session -1 does not count."""
     done = np.flatnonzero((rows["status"] == DONE) & (sessions[: len(rows)] >= 0))
     first_s, last_s = (np.full(int(sessions.max()) + 1, edge) for edge in (np.inf, -np.inf))
     np.minimum.at(first_s, sessions[done], rows["arrival_s"][done])
@@ -111,5 +111,5 @@ _TOLD = (Latency.ttft, Latency.tpot, Latency.e2e)  # by the requests themselves
 
 
 def late_allowed(slo: Slo, requests: float) -> float:
-    """Requests that may be late of so many, and one for the way in which a percentile is rounded."""
+    """Return how many requests may be late, plus one for the rounding of a percentile."""
     return (1 - float(slo.statistic[1:]) / 100) * requests + 1

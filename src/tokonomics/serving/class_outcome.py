@@ -1,11 +1,10 @@
-"""What a simulation came to for each class of service: latencies, what was turned away, whether its targets were met.
+"""Sum up a simulation for each class of service: latencies, requests turned away, and whether targets were met.
 
-A class is judged by its own requests alone, of those sent while the load was offered. Those that were given up, or
-turned away, count as answers that never came; where a class says what share may be turned away, more than that is a
-miss and what is turned away within it counts for nothing.
+A class is judged by its own requests sent while the full load was offered. Requests given up or turned away count as
+never answered. If a class allows a share to be turned away, that share is forgiven and more is a miss.
 
-Tenants likewise: what each one's users see, and whether an SLO is met for every one of them.
-Of a reasoning model: when the answer after its thinking begins, and what its tokens cost, thinking included.
+Tenants are judged likewise: what each tenant's users see, and whether every tenant's SLOs are met. For a reasoning
+model, ``FirstAnswer`` says when the answer after its thinking begins and what its tokens cost, thinking included.
 """
 
 import math
@@ -28,7 +27,7 @@ from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
 UNANSWERED_SHARE = 0.01
-"""Of a class without targets: requests that may be given up or turned away. As rare as above a p99."""
+"""Share of a class without targets that may be given up or turned away: as rare as above a p99."""
 
 
 class ClassOutcome(Noun):
@@ -38,25 +37,21 @@ class ClassOutcome(Noun):
     priority: int
     requests: NonNegativeInt
     completed: NonNegativeInt
-    shed: NonNegativeInt
-    """Turned away: too many waited, or it had waited too long."""
+    shed: NonNegativeInt  # turned away: too many waited, or it had waited too long
     shed_share: NonNegativeFloat
-    input_tokens: NonNegativeInt
-    """Of completed requests."""
+    input_tokens: NonNegativeInt  # of completed requests
     output_tokens: NonNegativeInt
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
     queue_s: Spread
     slo: tuple[SloOutcome, ...]
-    within: float | None
-    """Share of its requests answered within every target; None without targets."""
-    breaks: str | None
-    """What it is owed and does not get, in words; None when it gets all of it."""
+    within: float | None  # share of its requests answered within every target; None without targets
+    breaks: str | None  # what it is owed and does not get, in words; None when it gets all of it
 
 
 def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
-    """Every class of the trace, in the order given; none where all requests are alike."""
+    """Return the outcome of every class of the trace, in order; empty if the trace has no classes."""
     trace, served = simulation.trace, simulation.served
     if trace.service is None:
         return ()
@@ -91,12 +86,12 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
 
 
 def class_breaks(simulation: Simulation) -> str | None:
-    """What the first class that does not get what it is owed misses, in words."""
+    """Say what the first class misses that does not get what it is owed."""
     return next((one.breaks for one in class_outcomes(simulation) if one.breaks), None)
 
 
 def within_own_slos(simulation: Simulation, slos: Sequence[Slo] = ()) -> NDArray[np.bool_]:
-    """Requests that were answered within every target of their class; of ``slos`` where there are no classes."""
+    """Return which requests were answered within every target of their class, or within ``slos`` without classes."""
     trace, status, latencies = simulation.trace, simulation.served.status, request_latencies(simulation)
     if trace.service is None:
         return within_slos(status, latencies, slos)
@@ -131,15 +126,14 @@ class TenantLatency(Noun):
 
     ttft_p99_s: float | None
     tpot_p99_s: float | None
-    within: float | None
-    """Share of its requests answered within every SLO; None without SLOs."""
+    within: float | None  # share of its requests answered within every SLO; None without SLOs
 
 
 def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
-    """The SLO missed for a tenant, in words.
+    """Say which SLO is missed for which tenant.
 
-    Who sends too few requests to have that percentile (fewer than 100 for a p99) is judged with the others like it:
-    the p99 of seven requests is the slowest of them.
+    Tenants with too few requests for the percentile (fewer than 100 for a p99) are judged together: the p99 of seven
+    requests is just the slowest of them.
     """
     latencies, served = request_latencies(simulation), simulation.served
     places = by_tenant(simulation.trace)
@@ -160,9 +154,9 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
 
 
 def _owed(trace: Trace, slos: Sequence[Slo], tenants: Iterable[int]) -> Iterator[tuple[Slo, list[int]]]:
-    """Each SLO with the tenants who are owed it: all, or those of the class that has it.
+    """Yield each SLO with the tenants who are owed it: all of them, or those of the class that has it.
 
-    A class that shares a tenant with others, by share=, is judged as a class alone.
+    A tenant that several classes share (``share=``) is judged only through its classes.
     """
     if trace.service is None or trace.tenant is None:
         yield from ((slo, list(tenants)) for slo in slos)
@@ -173,7 +167,7 @@ def _owed(trace: Trace, slos: Sequence[Slo], tenants: Iterable[int]) -> Iterator
 
 
 def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Sequence[int]], TenantLatency]:
-    """What some tenants' users see, asked for one group of them after the other."""
+    """Return a function that says what the users of some tenants see."""
     latencies, done = request_latencies(simulation), simulation.served.status == DONE
     places = by_tenant(simulation.trace)
     within = within_own_slos(simulation, slos)
@@ -194,20 +188,17 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
 class FirstAnswer(Noun):
     """The output of a reasoning model, split into thinking and answer."""
 
-    share: NonNegativeFloat
-    """Of all output tokens that are thinking."""
-    thinking_tokens: NonNegativeFloat
-    """Of a request, in the mean."""
-    assumed: bool
-    """The share is that of published traces, not one that was given."""
+    share: NonNegativeFloat  # of all output tokens that are thinking
+    thinking_tokens: NonNegativeFloat  # of a request, in the mean
+    assumed: bool  # the share is that of published traces, not one that was given
     first_answer_s: Spread
-    """From a request's arrival to the first token behind its thinking; only the mean where it was not simulated."""
+    """From a request's arrival to the first token after its thinking; only the mean if it was not simulated."""
     usd_per_mtok_answer: NonNegativeFloat | None
-    """What a million answer tokens cost where thinking is charged to them; None without a price or an answer."""
+    """Price of a million answer tokens with thinking charged to them; None without a price or an answer."""
 
 
 def simulated(simulation: Simulation, thinking: Thinking, usd_per_mtok_output: float | None) -> FirstAnswer:
-    """Of the requests that were served: the first token, and a step for each of thinking."""
+    """Return when answers begin in a simulation: TTFT plus a step for each thinking token."""
     latencies, done = request_latencies(simulation), (simulation.served.status == DONE) & simulation.counts
     before = thinking.thinking_tokens(simulation.trace.output_tokens)
     later = np.where(before > 0, before * np.nan_to_num(latencies[Latency.tpot]), 0.0)
@@ -219,7 +210,7 @@ def simulated(simulation: Simulation, thinking: Thinking, usd_per_mtok_output: f
 def in_the_mean(
     trace: Trace, thinking: Thinking, ttft_s: float | None, tpot_s: float | None, usd_per_mtok_output: float | None
 ) -> FirstAnswer:
-    """By the means of a first token and of those after it."""
+    """Return when answers begin by the mean TTFT and TPOT."""
     before = float(thinking.thinking_tokens(trace.output_tokens).mean())
     mean = None if ttft_s is None or tpot_s is None else ttft_s + before * tpot_s
     found = Spread(p50=None, p90=None, p95=None, p99=None, mean=mean)

@@ -1,14 +1,13 @@
-"""What of a simulation counts: the time over which its rates and its dollars are, and whether the fleet kept up.
+"""Decide which part of a simulation counts for rates and dollars, and whether the fleet kept up.
 
-Who is sent in the first part of a run finds empty replicas, and after its last part nothing more comes; so rates,
-dollars and busy shares are those of the stretch in which the load was offered (``traffic.workload``). All that was
-answered is rated by the time in which so many requests are offered: what a ramp-up lacks of sessions, their drain
-brings. A run that is too short to have such a stretch, or whose fleet falls behind, counts from its start to its end:
-its backlog is work that was owed.
+The first requests of a run find empty replicas and the last have nothing behind them, so rates, dollars and busy shares
+cover the stretch in which the full load was offered (``traffic.workload``). All answered requests are rated over the
+time it takes to offer that many: the drain of sessions makes up for their ramp-up. A run too short for such a stretch,
+or whose fleet falls behind, counts from start to end, because its backlog is work that was owed.
 
-A fleet keeps up when it finishes as many requests as arrive after the ramp-up, or the first fifth of the time (97 % of
-them), and when no backlog grows: at the end no more than 1 % of all requests wait for a place, or 2 % where some wait
-half of the time anyway.
+A fleet keeps up if it finishes 97 % of the requests that arrive after the ramp-up (or after the first fifth of the
+time), and if no backlog grows: at the end at most 1 % of all requests wait for a place, or 2 % if some wait half of
+the time anyway.
 """
 
 from dataclasses import dataclass
@@ -24,33 +23,30 @@ from tokonomics.traffic.workload import NEARLY_ALL, LoadStretch, stretch_of, tim
 
 _WARM_UP = 0.2
 _WAITING_SHARE = 0.01
-"""Of the requests: that may wait at the end beyond what waits half of the time. As rare as above a p99. What waits half
-of the time counts up to the same share: a fleet where more do is full, growing or not."""
+"""Share of the requests that may wait at the end, beyond the number that waits half of the time (counted up to the
+same share: beyond it a fleet is full, growing or not). As rare as above a p99."""
 _FEW = 10  # requests that may wait in any case: in a short log 1 % is less than what comes in one burst
 _AT_THE_END = 0.1
-"""Of the time, in which a backlog must last: one burst at the last moment is none. And of the requests: where so many
-have not begun when the last arrives, no log is long enough to call it a wait."""
+"""Share of the time that a backlog must last, so that one burst at the end is none; and share of the requests that, if
+they have not begun when the last arrives, are a backlog however short the log."""
 _MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
 
 
 @dataclass(frozen=True)
 class CountedTime:
-    """The time that counts of a simulation."""
+    """The part of a simulation that counts."""
 
     from_s: float
     to_s: float
-    rated_s: float
-    """In which so many requests are offered as the whole run has."""
-    steady: bool
-    """It is the stretch in which the load was offered; False: the whole run."""
+    rated_s: float  # in which so many requests are offered as the whole run has
+    steady: bool  # it is the stretch in which the load was offered; False: the whole run
     times_longer: float | None
-    """How many times longer the run should be to have such a stretch; None: it is long enough, or falls behind."""
-    paid_s: float
-    """Seconds of replicas that are paid for in the rated time."""
+    """How many times longer the run should be; None if it is long enough or falls behind."""
+    paid_s: float  # seconds of replicas that are paid for in the rated time
     mean_replicas: float
 
     def share(self, simulation: Simulation, column: int) -> float:
-        """Of a column of the timeline, the share that lies in the time that counts."""
+        """Return the share of a timeline column that lies in the time that counts."""
         sums = np.concatenate([[0.0], np.cumsum(simulation.timeline[:, column])])
         edges = np.minimum(np.arange(len(sums)) * simulation.bin_s, simulation.end_s)
         part = float(np.diff(np.interp((self.from_s, self.to_s), edges, sums))[0])
@@ -58,7 +54,7 @@ class CountedTime:
 
 
 def counted(simulation: Simulation) -> CountedTime:
-    """The stretch of a simulation, or all of it."""
+    """Return the stretch of a simulation that counts, or all of it."""
     trace, stretch, end_s = simulation.trace, simulation.stretch, simulation.end_s
     paid_s, done = float(simulation.paid_s.sum()), simulation.served.status == DONE
     # As the load must have been offered for long enough, so must answers have come.
@@ -84,16 +80,16 @@ def counted(simulation: Simulation) -> CountedTime:
 
 
 def _settles_s(autoscale: Autoscale | None) -> float:
-    """How long the replicas that the first requests call for are too few, and then too many: they start cold, work off
-    for about as long what waited meanwhile, and the last of them leave when fewer have done for a while."""
+    """Return how long an autoscaled fleet takes to settle: replicas start cold, work off the backlog for about as long,
+    and the last surplus ones leave after the hold time."""
     return 2 * autoscale.cold_start_s + autoscale.hold_s if autoscale else 0.0
 
 
 def paid_share(simulation: Simulation, at_s: Floats) -> Floats:
-    """The share of the paid time of the whole run that lies before each moment.
+    """Return the share of the run's paid time that lies before each moment.
 
-    An autoscaled fleet is counted each time its autoscaler looks: a replica that has gone since is paid until then
-    here, and all shares are scaled to the paid time, which has each one's own seconds.
+    An autoscaled fleet is counted whenever its autoscaler looks, so a replica that left in between is paid until then
+    here; shares are scaled to the exact paid time.
     """
     fleet, end_s = simulation.fleet, simulation.end_s
     at_s = np.append(at_s, end_s)
@@ -111,12 +107,12 @@ def paid_share(simulation: Simulation, at_s: Floats) -> Floats:
 
 
 def falls_behind(simulation: Simulation) -> bool:
-    """More requests arrive than it finishes."""
+    """Return whether more requests arrive than the fleet finishes."""
     return _finishes_too_few(simulation) or _backlog_grows(simulation)
 
 
 def _finishes_too_few(simulation: Simulation) -> bool:
-    """Of what arrives after the ramp-up; a short log does not tell."""
+    """Return whether too few of the requests after the ramp-up finish; a short log cannot say."""
     served, arrival_s = simulation.served, simulation.trace.arrival_s
     if len(arrival_s) < ENOUGH_REQUESTS:
         return False
@@ -127,10 +123,10 @@ def _finishes_too_few(simulation: Simulation) -> bool:
 
 
 def _backlog_grows(simulation: Simulation) -> bool:
-    """More requests wait at the end, and all through the last tenth of the time, than do half of the time.
+    """Return whether more requests wait through the last tenth of the time than do half of the time.
 
-    What waits at the last arrival alone is no measure: on busy replicas some always do, and one more or less of them
-    would decide about a replica. In a closed loop sessions pile up, each with a request that waits: they are counted.
+    The requests waiting at the last arrival are no measure by themselves: on busy replicas some always wait. In a
+    closed loop sessions pile up instead, each with one waiting request, so sessions are counted.
     """
     trace, served = simulation.trace, simulation.served
     first, (warm, last) = float(trace.arrival_s[0]), _warm(simulation)
@@ -154,7 +150,7 @@ def _backlog_grows(simulation: Simulation) -> bool:
 
 
 def _warm(simulation: Simulation) -> tuple[float, float]:
-    """From when a fleet must keep up until when: after the ramp-up, or a fifth of the time where there is none."""
+    """Return the period in which a fleet must keep up: after the ramp-up, or after a fifth of the time."""
     stretch: LoadStretch = simulation.stretch or stretch_of(simulation.trace)
     warm_s = max(stretch.begin_s, stretch.first_s + _WARM_UP * stretch.span_s)
     return warm_s, stretch.end_s

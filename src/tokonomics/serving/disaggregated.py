@@ -27,8 +27,7 @@ from tokonomics.serving.state import DONE, TIMED_OUT, Requests, Rules, Served, W
 from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.trace import Floats, take_lists
 
-_COMPUTES_AGAIN = frozenset(("vllm",))
-"""Engines whose decode side computes the first token itself."""
+_COMPUTES_AGAIN = frozenset(("vllm",))  # engines whose decode side computes the first token itself
 
 
 class ServingSide(NamedTuple):

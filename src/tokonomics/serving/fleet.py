@@ -1,8 +1,7 @@
-"""The replicas a simulation runs on: how many, how requests find them, what happens to them, and how fast KV travels
-from one that computed a prompt to one that answers.
+"""Describe the replicas of a simulation: how many, their router, autoscaling and outages, and the KV link between them.
 
 A link's rate is that of one GPU in one direction. ``nvlink`` and ``pcie`` are the GPU's own, from the catalogue; the
-others are a network port for each GPU, as machines of eight are built.
+others are one network port per GPU, as in machines of eight.
 """
 
 import math
@@ -19,19 +18,18 @@ from tokonomics.units import BYTES_PER_GB
 
 PORTS = {"ib800": 100e9, "ib400": 50e9, "ib200": 25e9, "roce400": 50e9, "ethernet100": 12.5e9}
 """Bytes a second of one port, in one direction."""
-LINK_BYTES_PER_S = PORTS["ib400"]
-"""Of one GPU to another machine, unless told."""
+LINK_BYTES_PER_S = PORTS["ib400"]  # of one GPU to another machine, unless told
 _MOST_REPLICAS = 10_000
-"""Routers look at every one of them for every request, and a request keeps the number of its own in 16 bits."""
+"""Routers look at every replica for every request, and a request stores its replica's number in 16 bits."""
 
 _MOST_RETRIES = 20
 FIRST_BACKOFF_S = 0.5
-"""What the clients of OpenAI and Anthropic wait before they try again, then twice as long (``INITIAL_RETRY_DELAY`` in
-openai-python's and anthropic-sdk-python's ``_constants.py``, 2026-11)."""
+"""The clients of OpenAI and Anthropic wait this long before the first retry, then twice as long each time
+(``INITIAL_RETRY_DELAY`` in openai-python's and anthropic-sdk-python's ``_constants.py``, 2026-11)."""
 
 
 class Router(StrEnum):
-    """How a request finds its replica."""
+    """The rule by which a request is sent to a replica."""
 
     round_robin = "round-robin"
     least_outstanding = "least-outstanding"
@@ -41,12 +39,12 @@ class Router(StrEnum):
 
     @property
     def code(self) -> int:
-        """Its number in the compiled loop (``routing``)."""
+        """Return the router's number in the compiled loop (``routing``)."""
         return list(Router).index(self)
 
 
 class Autoscale(Noun):
-    """Replicas that come and go: one for so many outstanding requests, and as many as a schedule says at the least."""
+    """An autoscaling rule: one replica per ``target`` outstanding requests, and at least what a schedule says."""
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
@@ -57,7 +55,7 @@ class Autoscale(Noun):
     """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
     hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
     schedule: tuple[tuple[NonNegativeFloat, NonNegativeInt], ...] = ()
-    """From each moment on, at least so many, in order of time; those of time 0 are there at the start."""
+    """From each moment on, at least this many replicas, in order of time; those of time 0 are there at the start."""
 
     @model_validator(mode="after")
     def _serves_in_the_end(self) -> "Autoscale":
@@ -66,14 +64,14 @@ class Autoscale(Noun):
         return self
 
     def least(self, at_s: float) -> int:
-        """Replicas that are wanted at a moment whatever is outstanding."""
+        """Return the replicas wanted at a moment, whatever is outstanding."""
         place = bisect_right(self.schedule, at_s, key=lambda entry: entry[0])
         planned = self.schedule[place - 1][1] if place else 0
         return min(max(planned, self.min_replicas), self.max_replicas)
 
 
 class Outage(Noun):
-    """A replica that fails, or that a spot market takes back."""
+    """A replica that fails or that a spot market takes back."""
 
     replica: NonNegativeInt
     at_s: NonNegativeFloat
@@ -95,19 +93,16 @@ class FleetSettings(Noun):
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
     """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    prefill: Deployment | None = None
-    """What they are; None: the same as those that answer."""
-    prefill_max_sequences: PositiveInt | None = None
-    """At a time on one of them; None: the engine's own limit."""
-    prefill_max_batched_tokens: PositiveInt | None = None
-    """Tokens of a step there; None: as many as on the others."""
+    prefill: Deployment | None = None  # what they are; None: the same as those that answer
+    prefill_max_sequences: PositiveInt | None = None  # at a time on one of them; None: the engine's own limit
+    prefill_max_batched_tokens: PositiveInt | None = None  # tokens of a step there; None: as many as on the others
     link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill replica, and of each of a decode one
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""
     closed: bool = True
-    """Where the trace says who waits for whose answer, requests are sent then; False: at the trace's times."""
+    """True: a request that waits for an answer is sent after it. False: requests are sent at the trace's times."""
     retries: NonNegativeInt = Field(default=0, le=_MOST_RETRIES)
-    """How often a client sends a request again that timed out."""
+    """How often a client retries a request that timed out."""
     backoff_s: NonNegativeFloat = Field(default=FIRST_BACKOFF_S, le=86_400)
     """From the first time-out to the next attempt; then twice as long each time."""
 
@@ -120,14 +115,13 @@ SOURCES = {
     "ethernet100": "IEEE 802.3ba: 100 Gbit/s",
 }
 """Where each rate is from."""
-OWN = ("nvlink", "pcie")
-"""Links inside a machine, as fast as the GPU's."""
+OWN = ("nvlink", "pcie")  # links inside a machine, as fast as the GPU's
 LINK_NAMES = (*OWN, *PORTS)
 _SLOWEST_GB, _FASTEST_GB = 1e-3, 1e6
 
 
 def link_speed(text: str, *gpus: Gpu) -> float:
-    """Bytes a second of a link between such GPUs: its name, or GB/s as a number."""
+    """Return the bytes a second of a link between such GPUs, given by name or in GB/s."""
     name = text.strip().lower()
     if name in PORTS:
         return PORTS[name]
@@ -149,12 +143,12 @@ def link_speed(text: str, *gpus: Gpu) -> float:
 
 
 def network_of(gpu: Gpu) -> str:
-    """The link of each GPU to other machines, where they have a network: a port's name, or else its GB/s."""
+    """Name the network link of a GPU: a port's name, or its GB/s."""
     return _port(gpu.network_bytes_per_s) or f"{gpu.network_bytes_per_s / BYTES_PER_GB:g}"
 
 
 def network_text(gpu: Gpu) -> str:
-    """The network that machines of such GPUs are taken to have, and where that is from."""
+    """Describe the network that machines with such GPUs are assumed to have, with its source."""
     name = _port(gpu.network_bytes_per_s)
     source = SOURCES[name] if name else "as the GPU's entry in the catalogue says"
     return f"{gpu.network_bytes_per_s * 8 / 1e9:g} Gbit/s a GPU, assumed: {source}"

@@ -62,8 +62,7 @@ from tokonomics.serving.state import (
 from tokonomics.serving.step_table import StepTable
 
 _SLICES = 200  # parts into which the arrivals are cut to report progress
-_UNINTERRUPTED = 50_000
-"""Requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C."""
+_UNINTERRUPTED = 50_000  # requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C
 _LOOKS = 16
 """Times that the requests are looked at to tell whether they settle it: a look takes a thousandth of the whole."""
 BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time

@@ -1,9 +1,9 @@
-"""What a simulation came to: latencies, throughput, utilisation, whether SLOs were met, and a table of its requests.
+"""Sum up a simulation: latencies, throughput, utilisation, whether SLOs were met, and a table of its requests.
 
-Latencies are those of requests that were answered and sent while the load was offered; rates, busy shares and paid time
-are of that stretch (``counted``), numbers of requests and tokens of the whole run. Busy is the share of paid time in
-which a replica computed; useful leaves out what was computed again after a preemption or a failure, and what clients
-that hung up never read.
+Latencies count answered requests that were sent while the full load was offered; rates, busy shares and paid time
+cover that stretch (``counted``); numbers of requests and tokens cover the whole run. "Busy" is the share of paid time
+in which a replica computed; "useful" leaves out work repeated after a preemption or a failure, and answers that
+clients hung up on.
 """
 
 import math
@@ -39,8 +39,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     import polars as pl
 
-_WHOLE_JOB = "whole job"
-"""Among the latencies of a request: the time of the job that it belongs to."""
+_WHOLE_JOB = "whole job"  # among the latencies of a request: the time of the job that it belongs to
 STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
@@ -58,10 +57,8 @@ class Shares(Noun):
 
     prefill: NonNegativeFloat
     decode: NonNegativeFloat
-    recomputed: NonNegativeFloat
-    """Work done again after a preemption or a failure."""
-    abandoned: NonNegativeFloat
-    """Work for clients that hung up."""
+    recomputed: NonNegativeFloat  # work done again after a preemption or a failure
+    abandoned: NonNegativeFloat  # work for clients that hung up
     idle: NonNegativeFloat
 
 
@@ -70,18 +67,14 @@ class Moment(Noun):
 
     at_s: NonNegativeFloat
     arrivals_per_s: NonNegativeFloat
-    running: NonNegativeFloat
-    """Sequences in the batches, in the mean."""
-    waiting: NonNegativeFloat
-    """Requests that have arrived and not begun, in the mean."""
-    kv_share: NonNegativeFloat
-    """Of the KV blocks of the replicas that are there."""
+    running: NonNegativeFloat  # sequences in the batches, in the mean
+    waiting: NonNegativeFloat  # requests that have arrived and not begun, in the mean
+    kv_share: NonNegativeFloat  # of the KV blocks of the replicas that are there
     busy_share: NonNegativeFloat
     input_tokens_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
     ttft_p50_s: float | None
-    ttft_p99_s: float | None
-    """Of the requests that arrived in this bin."""
+    ttft_p99_s: float | None  # of the requests that arrived in this bin
 
 
 class Outcome(Noun):
@@ -90,63 +83,53 @@ class Outcome(Noun):
     requests: NonNegativeInt
     completed: NonNegativeInt
     failed: NonNegativeInt
-    refused: NonNegativeInt
-    """Longer than the model's context or than the memory of a replica."""
+    refused: NonNegativeInt  # longer than the model's context or than the memory of a replica
     timed_out: NonNegativeInt
     unserved: NonNegativeInt
-    """Still without a replica at the end; or never sent, which ``sessions`` counts (``unsent``)."""
-    shed: NonNegativeInt = 0
-    """Turned away by the limits of their class."""
-    input_tokens: NonNegativeInt
-    """Of completed requests, cached ones included."""
+    """Requests without a replica at the end, or never sent (``sessions.unsent``)."""
+    shed: NonNegativeInt = 0  # turned away by the limits of their class
+    input_tokens: NonNegativeInt  # of completed requests, cached ones included
     output_tokens: NonNegativeInt
     cached_tokens: NonNegativeInt
-    duration_s: NonNegativeFloat
-    """From the first arrival to the last finish."""
+    duration_s: NonNegativeFloat  # from the first arrival to the last finish
     steady: bool
-    """Rates, busy shares and dollars are of the stretch in which the load was offered, without ramp-up and drain;
-    False: of the whole run, which is too short or falls behind."""
+    """True: rates, busy shares and dollars cover the stretch of full load, without ramp-up and drain. False: they cover
+    the whole run, which is too short or falls behind."""
     times_longer: float | None = None
-    """How many times longer the run should be to have such a stretch; None where it has, or falls behind."""
+    """How many times longer the run should be to have such a stretch; None if it has one or falls behind."""
     rated_s: NonNegativeFloat
-    """The time that rates and paid hours are over: in which so many requests are offered, or ``duration_s``."""
+    """The time that rates and paid hours refer to: the time it takes to offer this many requests, or ``duration_s``."""
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
-    queue_s: Spread
-    """From arrival to the first step that works on the request."""
+    queue_s: Spread  # from arrival to the first step that works on the request
     requests_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
     total_tokens_per_s: NonNegativeFloat
-    busy_share: NonNegativeFloat
-    """Busy share of the paid time."""
+    busy_share: NonNegativeFloat  # busy share of the paid time
     useful_share: NonNegativeFloat
     load_share: float | None
-    """Requests finished ÷ those of their mean length that full batches would finish in the paid time, cached tokens
-    left out: a replica is busy with a batch of one, but not full. None where a mean request does not fit."""
+    """Finished requests over those that full batches would finish in the paid time, cached tokens left out: a replica
+    with a batch of one is busy but not full. None if a mean request does not fit."""
     shares: Shares
-    batch: NonNegativeFloat
-    """Sequences in a step, in the mean over busy time."""
+    batch: NonNegativeFloat  # sequences in a step, in the mean over busy time
     kv_peak_share: NonNegativeFloat
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     replica_hours: NonNegativeFloat
-    mean_replicas: NonNegativeFloat
-    """Paid for, in the mean over time."""
+    mean_replicas: NonNegativeFloat  # paid for, in the mean over time
     peak_replicas: NonNegativeInt
     slo: tuple[SloOutcome, ...]
-    slo_met: bool | None = Field(alias="slo_kept")
-    """All SLOs; None without any."""
+    slo_met: bool | None = Field(alias="slo_kept")  # all SLOs; None without any
     slo_attainment: float | None
-    """Share of all requests that were answered within every SLO, their job's too; None without SLOs."""
-    goodput_per_s: float | None
-    """Such requests a second."""
+    """Share of all requests answered within every SLO, job targets included; None without SLOs."""
+    goodput_per_s: float | None  # such requests a second
     sessions: SessionOutcome | None = None
-    """By conversation or job, where the traffic says which requests wait for whose answer."""
+    """Results by conversation or job, if the traffic says which requests wait for which answers."""
 
 
 def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:
-    """Sum a simulation up; without its load, which takes a closed form of its own, where nobody asks for that."""
+    """Sum up a simulation; ``with_load`` also computes ``load_share``, which needs the closed form."""
     trace, served, of = simulation.trace, simulation.served, counted(simulation)
     done, counts = served.status == DONE, simulation.counts
     latencies = request_latencies(simulation)
@@ -217,18 +200,16 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
 class SideOutcome(Noun):
     """One kind of replica: all of them, or those of one side of a disaggregated fleet."""
 
-    does: str
-    """``prefill``, ``decode``, or ``both``."""
+    does: str  # ``prefill``, ``decode``, or ``both``
     deployment: str
     replicas: NonNegativeInt
-    busy_share: NonNegativeFloat
-    """Busy share of the paid time."""
+    busy_share: NonNegativeFloat  # busy share of the paid time
     kv_peak_share: NonNegativeFloat
     replica_hours: NonNegativeFloat
 
 
 def sides(simulation: Simulation, of: CountedTime | None = None) -> tuple[SideOutcome, ...]:
-    """What each kind of replica did, those that compute prompts first; of the same busy time they take their parts."""
+    """Return what each kind of replica did, prefill replicas first."""
     of = of or counted(simulation)
     busy = of.share(simulation, BUSY)
     paid = _ratio(of.mean_replicas * (of.to_s - of.from_s), float(simulation.paid_s.sum()))
@@ -253,7 +234,7 @@ def sides(simulation: Simulation, of: CountedTime | None = None) -> tuple[SideOu
 
 
 def _blocks_of_a_replica(simulation: Simulation) -> float:
-    """KV blocks, in the mean over the replicas."""
+    """Return the mean number of KV blocks of a replica."""
     first, rules = simulation.fleet.prefill_replicas, simulation.rules
     if not simulation.prefill_rules:
         return float(rules.kv_blocks)
@@ -262,7 +243,7 @@ def _blocks_of_a_replica(simulation: Simulation) -> float:
 
 
 def request_latencies(simulation: Simulation) -> dict[str, Floats]:
-    """Seconds by request; nan where there is none: no first token, or no second."""
+    """Return each latency by request, in seconds; nan without a first or a second token."""
     trace, served = simulation.trace, simulation.served
     later = np.maximum(trace.output_tokens - 1, 1)
     whole = (trace.output_tokens > 1) & (served.status == DONE)
@@ -281,9 +262,9 @@ def request_latencies(simulation: Simulation) -> dict[str, Floats]:
 def within_slos(
     status: NDArray[np.int8], latencies: Mapping[str, NDArray[np.float64]], slos: Sequence[Slo]
 ) -> NDArray[np.bool_]:
-    """Requests that were answered within every SLO; one of a single token has no time per token, and misses none.
+    """Return which requests were answered within every SLO; an answer of one token cannot miss a TPOT target.
 
-    A request is within an SLO on jobs where its whole job is.
+    A request is within a job target if its whole job is.
     """
     within: NDArray[np.bool_] = status == DONE
     for slo in slos:
@@ -293,7 +274,7 @@ def within_slos(
 
 
 def records(simulation: Simulation) -> "pl.DataFrame":
-    """One row a request: when it came, how long it waited, what it got."""
+    """Return one row per request: its arrival, waits, latencies and outcome."""
     import polars as pl
 
     trace, served = simulation.trace, simulation.served
@@ -320,13 +301,13 @@ def records(simulation: Simulation) -> "pl.DataFrame":
 
 
 def save_records(simulation: Simulation, path: Path) -> None:
-    """Write the table as parquet: whole, or not at all."""
+    """Write the table of requests as parquet, whole or not at all."""
     with whole(path, option("save", shorten(str(path), 200))) as unfinished:
         records(simulation).write_parquet(unfinished)
 
 
 def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
-    """The simulation over time, in at most so many bins."""
+    """Return the simulation over time, in at most this many bins."""
     merged = math.ceil(len(simulation.timeline) / most)
     padded = np.zeros((math.ceil(len(simulation.timeline) / merged) * merged, simulation.timeline.shape[1]))
     padded[: len(simulation.timeline)] = simulation.timeline
@@ -364,7 +345,7 @@ def moments(simulation: Simulation, most: int = 120) -> tuple[Moment, ...]:
 
 
 def _mean_of_steps(steps: Floats, edges: Floats) -> Floats:
-    """Mean in each bin of what takes the values ``steps[:, 1]`` from the times ``steps[:, 0]`` on."""
+    """Return the mean in each bin of a step function: ``steps[:, 1]`` from the times ``steps[:, 0]`` on."""
     times, values = steps[:, 0], steps[:, 1]
     area = np.concatenate([[0.0], np.cumsum(np.diff(times) * values[:-1])])
     place = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
@@ -373,10 +354,10 @@ def _mean_of_steps(steps: Floats, edges: Floats) -> Floats:
 
 
 def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
-    """How long all of them together are there in each bin: time spent before an edge, differenced."""
+    """Return the total time that all of them are present in each bin."""
 
     def time_before(times: Floats) -> Floats:
-        """Sum over the events before each edge of how long before it they were."""
+        """Sum, for each edge, how long before it every earlier event was."""
         ordered = np.sort(times)
         counts = np.searchsorted(ordered, edges)
         passed = [float(ordered[:count].sum()) for count in counts]
@@ -386,9 +367,9 @@ def _seconds_present(enter_s: Floats, leave_s: Floats, edges: Floats) -> Floats:
 
 
 def judged(slo: Slo, answered: Floats, unanswered: int, known_spread: Spread | None = None) -> SloOutcome:
-    """What was delivered; a request that was accepted and never answered took for ever.
+    """Judge an SLO; a request that was accepted and never answered counts as infinitely late.
 
-    Answers of one token have no time per token and miss no SLO; no answers at all miss every one.
+    Answers of one token have no TPOT and miss no SLO; if there are no answers at all, every SLO is missed.
     """
     delivered: float | None = getattr(known_spread or spread(answered), slo.statistic)
     if unanswered:
@@ -404,9 +385,9 @@ def judged(slo: Slo, answered: Floats, unanswered: int, known_spread: Spread | N
 
 
 def _shares(simulation: Simulation, of: CountedTime) -> Shares:
-    """The paid time, split; what was computed in vain takes its share of the work of its kind, by tokens.
+    """Split the paid time; wasted work takes its share, by tokens, of the work of its kind.
 
-    Of a part of the run, prompts take the time that their tokens do of all, and answers the rest.
+    For a part of the run, prompts take the time that their tokens take of all, and answers the rest.
     """
     rows, paid = simulation.replicas, of.mean_replicas * (of.to_s - of.from_s)
     if paid <= 0:
@@ -430,10 +411,10 @@ def _shares(simulation: Simulation, of: CountedTime) -> Shares:
 
 
 def full_batches(simulation: Simulation) -> ReplicaCurve | None:
-    """The closed form for the mean of the requests that were answered, as ``plan`` has it for the same traffic.
+    """Return the closed form for the mean answered request, as ``plan`` has it for the same traffic.
 
-    None where none was, or such a request does not fit. A latency target limits no batch here: ``plan`` counts its load
-    against the batch that the SLO on the time per token allows.
+    None if nothing was answered or such a request does not fit. No latency target limits the batch here; ``plan``
+    counts its load against the batch that the TPOT target allows.
     """
     trace, done = simulation.trace, simulation.served.status == DONE
     if not done.any():

@@ -23,57 +23,40 @@ from tokonomics.traffic.trace import Floats
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
-MOST_MOMENTS = 400
-"""Two pixels each on the widest figure of the page: our choice."""
-MOST_MARKS = 24
-"""Times of misses that are told apart: our choice, so that each can be pointed at."""
-_NAMED = 2
-"""Requests named of each of them: our choice."""
+MOST_MOMENTS = 400  # two pixels each on the widest figure of the page: our choice
+MOST_MARKS = 24  # times of misses that are told apart: our choice, so that each can be pointed at
+_NAMED = 2  # requests named of each of them: our choice
 
 
 class MissCause(StrEnum):
     """What a request that missed its SLO waited for most."""
 
-    queue = "queue"
-    """A place in the batch."""
-    prefill = "prefill"
-    """Its prompt; in a disaggregated fleet, the way of its KV too."""
-    preemption = "preemption"
-    """It lost its place in the memory, and was computed again."""
-    decode = "decode"
-    """Its answer, token by token."""
-    outage = "outage"
-    """Its replica failed."""
-    session = "session"
-    """Its job as a whole took too long."""
-    limits = "limits"
-    """It was turned away by the limits of its class."""
-    refused = "refused"
-    """It is longer than the model's context or than the memory."""
-    unserved = "unserved"
-    """It never had a replica, or was never sent."""
+    queue = "queue"  # a place in the batch
+    prefill = "prefill"  # its prompt; in a disaggregated fleet, the way of its KV too
+    preemption = "preemption"  # it lost its place in the memory, and was computed again
+    decode = "decode"  # its answer, token by token
+    outage = "outage"  # its replica failed
+    session = "session"  # its job as a whole took too long
+    limits = "limits"  # it was turned away by the limits of its class
+    refused = "refused"  # it is longer than the model's context or than the memory
+    unserved = "unserved"  # it never had a replica, or was never sent
 
 
 class MissedRequest(Noun):
     """A request that was not answered within every SLO, and where its time went."""
 
-    request: PositiveInt
-    """Counted by when it was sent: the same row of what ``save`` writes."""
-    at_s: NonNegativeFloat
-    """When its time to the first or the last token was over, or its end."""
+    request: PositiveInt  # counted by when it was sent: the same row of what ``save`` writes
+    at_s: NonNegativeFloat  # when its time to the first or the last token was over, or its end
     status: str
-    latency: Latency | None
-    """The one that was furthest beyond its target; None where it was not answered."""
+    latency: Latency | None  # the one that was furthest beyond its target; None where it was not answered
     delivered_s: NonNegativeFloat | None
     objective_s: NonNegativeFloat | None
     cause: MissCause
     queue_s: NonNegativeFloat
     prefill_s: NonNegativeFloat
     decode_s: NonNegativeFloat
-    ahead: NonNegativeInt
-    """Requests that waited for the same replica when it was sent."""
-    beside: NonNegativeInt
-    """Requests that ran on the same replica when its first token came."""
+    ahead: NonNegativeInt  # requests that waited for the same replica when it was sent
+    beside: NonNegativeInt  # requests that ran on the same replica when its first token came
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     input_tokens: NonNegativeInt
@@ -81,16 +64,14 @@ class MissedRequest(Noun):
     output_tokens: NonNegativeInt
     replica: int
     tenant: str | None
-    service: str | None
-    """Its class of service."""
+    service: str | None  # its class of service
     session: int | None
 
 
 class MissMark(Noun):
     """A part of the run in which requests missed the SLO."""
 
-    moment: NonNegativeInt
-    """The first of the moments of the playback at which the worst of them had missed it."""
+    moment: NonNegativeInt  # the first of the moments of the playback at which the worst of them had missed it
     from_s: NonNegativeFloat
     to_s: NonNegativeFloat
     missed: PositiveInt
@@ -107,24 +88,19 @@ class CauseCount(Noun):
 class Playback(Noun):
     """A run over time: columns with one value for each moment, all replicas together."""
 
-    at_s: tuple[NonNegativeFloat, ...]
-    """Equally far apart, but for the last, which is the end."""
+    at_s: tuple[NonNegativeFloat, ...]  # equally far apart, but for the last, which is the end
     arrived: tuple[NonNegativeInt, ...]
     waiting: tuple[NonNegativeInt, ...]
     running: tuple[NonNegativeInt, ...]
     finished: tuple[NonNegativeInt, ...]
-    failed: tuple[NonNegativeInt, ...]
-    """Refused, given up, turned away or never served so far."""
-    missed: tuple[NonNegativeInt, ...]
-    """Not answered within every SLO, so far; without any SLO, those that failed."""
+    failed: tuple[NonNegativeInt, ...]  # refused, given up, turned away or never served so far
+    missed: tuple[NonNegativeInt, ...]  # not answered within every SLO, so far; without any SLO, those that failed
     kv_share: tuple[NonNegativeFloat, ...]
     """Of the KV blocks, in the mean since the moment before, as the simulator counts them."""
-    tokens: tuple[NonNegativeInt, ...]
-    """Prompts and answers of the finished requests so far."""
+    tokens: tuple[NonNegativeInt, ...]  # prompts and answers of the finished requests so far
     usd: tuple[NonNegativeFloat, ...] | None
     """Paid so far, from the start to the end of the run; None where no price is known."""
-    replicas: tuple[NonNegativeInt, ...] | None
-    """That serve, where they come and go."""
+    replicas: tuple[NonNegativeInt, ...] | None  # that serve, where they come and go
     marks: tuple[MissMark, ...]
     causes: tuple[CauseCount, ...]
 

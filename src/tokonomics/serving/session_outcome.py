@@ -1,8 +1,8 @@
-"""What a simulation came to by conversation or job: how many were finished, how long one took, and what was cached.
+"""Sum up a simulation by conversation or job: how many finished, how long one took, and what was cached.
 
-A job is all requests of one session. It takes from when its first request is sent to when its last answer is heard;
-the server has it while at least one of its requests has been sent and not been answered, waits for a place and retries
-included, and the rest are the pauses of tools and people.
+A job is all requests of one session. It lasts from sending its first request to hearing its last answer. The server
+works on it while at least one request is sent and unanswered, queueing and retries included; the rest is the pauses of
+tools and people.
 """
 
 import numpy as np
@@ -19,47 +19,35 @@ from tokonomics.types import Noun
 
 
 class TurnOutcome(Noun):
-    """All requests that are the n-th of their session: one more than the longest chain of those they wait for."""
+    """All requests that are the n-th turn of their session: one more than the longest chain they wait for."""
 
     turn: PositiveInt
     answered: NonNegativeInt
-    input_tokens: NonNegativeInt
-    """Of the answered ones."""
-    cached_share: NonNegativeFloat
-    """Of those tokens: found in the prefix cache or fetched from a slower memory."""
+    input_tokens: NonNegativeInt  # of the answered ones
+    cached_share: NonNegativeFloat  # of those tokens: found in the prefix cache or fetched from a slower memory
 
 
 class SessionOutcome(Noun):
     """Conversations or jobs in figures."""
 
-    closed: bool
-    """Requests were sent when those they wait for were answered; False: at the times of the trace."""
+    closed: bool  # requests were sent when those they wait for were answered; False: at the times of the trace
     jobs: NonNegativeInt
-    finished: NonNegativeInt
-    """All of whose requests were answered."""
+    finished: NonNegativeInt  # all of whose requests were answered
     failed: NonNegativeInt
-    jobs_per_s: NonNegativeFloat
-    """Finished, over the time in which so many are offered."""
-    job_s: Spread
-    """Of finished jobs that begin while the load is offered: from the first request to the last answer."""
+    jobs_per_s: NonNegativeFloat  # finished, over the time in which so many are offered
+    job_s: Spread  # of finished jobs that begin while the load is offered: from the first request to the last answer
     server_share: float | None
-    """Of the time of those jobs, in which at least one request is with the server; None where none is finished."""
-    requests_per_job: NonNegativeFloat
-    """In the mean, sent or not."""
-    turns_per_job: NonNegativeFloat
-    """In the mean: the longest chain of requests of which each waits for the one before."""
-    retries: NonNegativeInt
-    """Attempts beyond the first, of all requests together."""
-    unsent: NonNegativeInt
-    """Requests that nobody sent, because one that they wait for was not answered."""
-    starts_s: NonNegativeFloat
-    """From the first session's start to the last one's."""
-    by_turn: tuple[TurnOutcome, ...]
-    """The first turn first; turns of which no request was answered are left out."""
+    """Share of those jobs' time in which the server works on a request; None if no job finished."""
+    requests_per_job: NonNegativeFloat  # in the mean, sent or not
+    turns_per_job: NonNegativeFloat  # in the mean: the longest chain of requests of which each waits for the one before
+    retries: NonNegativeInt  # attempts beyond the first, of all requests together
+    unsent: NonNegativeInt  # requests that nobody sent, because one that they wait for was not answered
+    starts_s: NonNegativeFloat  # from the first session's start to the last one's
+    by_turn: tuple[TurnOutcome, ...]  # the first turn first; turns of which no request was answered are left out
 
     @property
     def turns_alike(self) -> tuple[TurnsAlike, ...]:
-        """``by_turn``, the later turns together as a table shows them."""
+        """Return ``by_turn`` with later turns grouped, as a table shows them."""
         rows = []
         for first, last, chosen in turn_groups(np.asarray([row.turn for row in self.by_turn], np.int32)):
             alike = [self.by_turn[place] for place in chosen]
@@ -71,7 +59,7 @@ class SessionOutcome(Noun):
 
 
 def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome | None:
-    """Sum the sessions up; None where the trace has none."""
+    """Sum up the sessions; None if the trace has none."""
     turns, served = simulation.trace.turns, simulation.served
     if turns is None:
         return None
@@ -101,20 +89,20 @@ def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome |
 
 
 def _finished(simulation: Simulation, turns: Turns) -> NDArray[np.bool_]:
-    """By session: all of its requests were answered."""
+    """Return, by session, whether all of its requests were answered."""
     answered = np.bincount(turns.session[simulation.served.status == DONE], minlength=turns.sessions)
     return np.asarray((answered == np.bincount(turns.session, minlength=turns.sessions)) & (answered > 0))
 
 
 def _counts(simulation: Simulation, turns: Turns) -> NDArray[np.bool_]:
-    """By session: it begins while the load is offered."""
+    """Return, by session, whether it begins while the full load is offered."""
     counts = np.zeros(turns.sessions, np.bool_)
     counts[turns.session] = simulation.job_counts
     return counts
 
 
 def failed_jobs(simulation: Simulation) -> int:
-    """Of the sessions that begin while the load is offered, those without all of their answers."""
+    """Count the unfinished sessions among those that begin while the full load is offered."""
     turns = simulation.trace.turns
     if turns is None:
         return 0
@@ -122,7 +110,7 @@ def failed_jobs(simulation: Simulation) -> int:
 
 
 def unsent(simulation: Simulation) -> int:
-    """Requests without an answer of which at least one that they wait for has none either."""
+    """Return unanswered requests that wait for another unanswered request."""
     turns, status = simulation.trace.turns, simulation.served.status
     if turns is None or not simulation.closed:
         return 0
@@ -133,7 +121,7 @@ def unsent(simulation: Simulation) -> int:
 
 
 def job_latencies(simulation: Simulation) -> Floats:
-    """Seconds of each finished job, at the request that was answered last of it; nan at all others."""
+    """Return each finished job's seconds at its last answered request; nan at all other requests."""
     turns, served = simulation.trace.turns, simulation.served
     found = np.full(len(simulation.trace), np.nan)
     if turns is None:
@@ -148,7 +136,7 @@ def job_latencies(simulation: Simulation) -> Floats:
 
 
 def whole_job_latencies(simulation: Simulation, job_s: Floats) -> Floats:
-    """By request, the seconds of the job that it belongs to: infinite where that was not finished, nan without jobs."""
+    """Return, by request, the seconds of its job: infinite if the job did not finish, nan without jobs."""
     turns = simulation.trace.turns
     if turns is None:
         return job_s
@@ -158,7 +146,7 @@ def whole_job_latencies(simulation: Simulation, job_s: Floats) -> Floats:
 
 
 def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """By finished job: from its first request to its last answer, and how much of that the server had it."""
+    """Return, by finished job, its duration and how much of that the server worked on it."""
     mine = np.flatnonzero(finished[turns.session])
     mine = mine[np.lexsort((sent_s[mine], turns.session[mine]))]
     session, sent, heard = turns.session[mine], sent_s[mine], heard_s[mine]

@@ -31,8 +31,7 @@ from tokonomics.serving.state import REFUSED, Floats, Served, new_world
 from tokonomics.traffic.trace import Trace
 
 _ONE = FleetSettings(replicas=1)
-_LATER_S = 1e300
-"""On an engine's clock: a request that has not been let in yet."""
+_LATER_S = 1e300  # on an engine's clock: a request that has not been let in yet
 _TO_THE_END_S = 1e299
 
 
@@ -48,16 +47,11 @@ class SharedEngine(NamedTuple):
 class TurnRules:
     """How engines take turns, in seconds."""
 
-    wake_s: tuple[float, ...]
-    """Until each serves, from the moment it may."""
-    sleep_s: tuple[float, ...]
-    """Until each has left the GPU."""
-    patience_s: float = math.inf
-    """What another's request waits before the engine that is awake takes nothing new."""
-    hold_s: float = math.inf
-    """Without any work until the last one is switched off, and nothing is paid."""
-    starts_awake: bool = True
-    """The first engine is awake at the beginning; else nothing runs, and nothing is paid."""
+    wake_s: tuple[float, ...]  # until each serves, from the moment it may
+    sleep_s: tuple[float, ...]  # until each has left the GPU
+    patience_s: float = math.inf  # what another's request waits before the engine that is awake takes nothing new
+    hold_s: float = math.inf  # without any work until the last one is switched off, and nothing is paid
+    starts_awake: bool = True  # the first engine is awake at the beginning; else nothing runs, and nothing is paid
 
 
 class SharedRun(NamedTuple):

@@ -59,10 +59,8 @@ class Requests(NamedTuple):
     """Each is turned away where so many, as urgent or more, wait for the replica that it is sent to. None: none is."""
     users: int = 0
     """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
-    turns: Turns | None = None
-    """A closed loop: who waits for whose answer."""
-    sessions: Counts | None = None
-    """The conversation or job of each request, for a router that looks at it."""
+    turns: Turns | None = None  # a closed loop: who waits for whose answer
+    sessions: Counts | None = None  # the conversation or job of each request, for a router that looks at it
     attempts: int = 1
     """How often a client sends a request that times out or is turned away: the rows that it has in the columns above
     (``sends``)."""
@@ -113,8 +111,7 @@ class Served(NamedTuple):
     """What became of each request: the fate and the times of its last attempt, but for when it was first sent."""
 
     status: Bytes
-    arrival_s: Floats
-    """When it was sent, first; in a closed loop, one that was never sent has when that became clear."""
+    arrival_s: Floats  # when it was sent, first; in a closed loop, one that was never sent has when that became clear
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -123,8 +120,7 @@ class Served(NamedTuple):
     restarts: Shorts
     replica: Shorts
     deadline_s: Floats  # when the client of the last attempt hangs up
-    attempts: Shorts
-    """How often it was sent: once, and again after each time-out that is retried; 0: never."""
+    attempts: Shorts  # how often it was sent: once, and again after each time-out that is retried; 0: never
 
 
 def _fields(kind: str, names: str) -> list[tuple[str, str]]:
@@ -237,8 +233,7 @@ SETTINGS = np.dtype(
 )
 BUSY, SEQUENCES, KV, ANSWERS, PROMPTS = range(5)
 """Columns of the timeline: busy seconds, sequences × seconds, blocks × seconds, tokens written and read."""
-_ROWS_IN_CACHE = 4096
-"""Rows of requests, half a megabyte: a processor's second cache has one or two."""
+_ROWS_IN_CACHE = 4096  # rows of requests, half a megabyte: a processor's second cache has one or two
 BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 

@@ -392,12 +392,9 @@ class _Decoding(NamedTuple):
     """Decode steps in the mean, against the batch."""
 
     beside: Array
-    step_s: Array
-    """With one's own."""
-    ridden_s: Array
-    """Without it, where a prompt rides instead: of fewer than one, the share of steps that have one."""
-    on_gpu_s: Array
-    """The same of the GPU alone."""
+    step_s: Array  # with one's own
+    ridden_s: Array  # without it, where a prompt rides instead: of fewer than one, the share of steps that have one
+    on_gpu_s: Array  # the same of the GPU alone
 
 
 def _beside(deployment: Deployment, others: Array, output_tokens: int) -> Array:

@@ -1,10 +1,10 @@
-"""One simulation of a setup on some replicas, behind a router, with a limit on sequences: it holds, or what breaks.
+"""Simulate a setup on a number of replicas and say whether it holds its SLOs, or what breaks.
 
-``Attempts`` remembers them, so that whoever asks the same again gets the same answer. Behind each router the engine's
-own batch limit is tried first. Where the time per token is what breaks, fewer sequences at a time are let in: the most
-that keep tokens in time by the closed form, then whichever number between late tokens and late first tokens meets both
-targets. Where whole answers or jobs are late, the limit that makes fewest of them late is looked for. A simulation ends
-when more requests were late than an SLO allows of all of them.
+``Attempts`` remembers each simulation, so the same question gets the same answer. Behind each router the engine's own
+batch limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
+form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole answers or
+jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests are late
+than an SLO allows in total.
 """
 
 import math
@@ -30,42 +30,33 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats, Trace
 
-_WHOLE = (Latency.e2e, Latency.job)
-"""Latencies that both waiting and slow tokens lengthen."""
+_WHOLE = (Latency.e2e, Latency.job)  # latencies that both waiting and slow tokens lengthen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
-    """A setup on a number of replicas, simulated: whether it meets its SLOs, and how requests fare."""
+    """A setup simulated on a number of replicas: whether it meets its SLOs, and the latencies of its requests."""
 
-    replicas: int
-    """At the most, those for prompts included; without spare ones."""
+    replicas: int  # at the most, those for prompts included; without spare ones
     prefill_replicas: int = 0
-    max_sequences: int | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: int | None = None  # at a time, where it is not the engine's own limit
     router: Router
-    breaks: str | None = None
-    """What gives way; None when it holds."""
-    is_lone: bool = False
-    """Requests never met: it tells of every number of replicas."""
+    breaks: str | None = None  # what gives way; None when it holds
+    is_lone: bool = False  # requests never met: it tells of every number of replicas
     outcome: Outcome
     tokens_late: float = 0.0
     """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
-    wait_late: float = 0.0
-    """The same of first tokens."""
-    whole_late: float = 0.0
-    """The same of whole answers and jobs."""
+    wait_late: float = 0.0  # the same of first tokens
+    whole_late: float = 0.0  # the same of whole answers and jobs
     late: Floats = field(default_factory=lambda: np.full(2, np.inf))
     """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
     several settings the lowest. Infinite where none is missed."""
-    most_running: int = 0
-    """Sequences at a time on a replica; counted only where whole answers or jobs are late."""
+    most_running: int = 0  # sequences at a time on a replica; counted only where whole answers or jobs are late
     simulation: Simulation | None = None
     """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
     by_time: Floats | None = None
     """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
-    span_s: float = 0.0
-    """Of that part."""
+    span_s: float = 0.0  # of that part
 
     @property
     def holds(self) -> bool:
@@ -76,7 +67,7 @@ class Sized:
         return self.mean_over_time(lambda replicas: replicas)
 
     def mean_over_time(self, counted: Callable[[int], float]) -> float:
-        """The mean of what goes with each number of replicas, such as the machines they take."""
+        """Average a quantity that depends on the number of replicas, such as machines, over time."""
         if self.by_time is None:
             return float(counted(self.replicas))
         lasts = np.diff(np.append(self.by_time[:, 0], self.span_s))
@@ -86,13 +77,13 @@ class Sized:
 
 
 def prefill_share(served: Outcome) -> float:
-    """Prompts' share of the working time; 0 where none worked."""
+    """Return the share of the working time spent on prompts; 0 if no replica worked."""
     working = served.shares.prefill + served.shares.decode
     return served.shares.prefill / working if working else 0.0
 
 
 def cached_share(served: Outcome) -> float:
-    """Of the prompt tokens, those found in a cache."""
+    """Return the share of the prompt tokens that was found in a cache."""
     return served.cached_tokens / served.input_tokens if served.input_tokens else 0.0
 
 
@@ -108,9 +99,9 @@ def serve(
     trace: Trace | None = None,
     watch: Watcher = NOBODY,
 ) -> tuple[Simulation, tuple[TierHits, ...]]:
-    """Simulate a setup on exactly so many replicas beside those for prompts; and tell what slower memories gave.
+    """Simulate a setup on this many decode replicas; also return what the slower KV memories served.
 
-    Those need a first run that shows which replica gets what.
+    KV tiers need a first run that shows which replica gets which request.
     """
     how = setup.handling
     fleet = FleetSettings(
@@ -144,17 +135,16 @@ def serve(
 def attempt(
     setup: Setup, replicas: int, max_sequences: int | None = None, times: float | None = None, *, whole: bool = True
 ) -> Sized:
-    """Simulate so many replicas, those for prompts included, under so many times the load.
+    """Simulate this many replicas, prefill replicas included, under ``times`` the load (``rules.pace`` by default).
 
-    As many times as must be finished, unless told (``rules.pace``). Where it need not be ``whole``, only as far as it
-    takes to tell whether they hold; to the end where they do.
+    Unless the ``whole`` run is wanted, it stops as soon as the setup is sure to miss an SLO.
     """
     times = rules.pace(setup) if times is None else times
     if not whole and (late := _hopeless(setup, replicas, max_sequences, times)):
         return late
     load, prompts = setup.load, setup.prefill_replicas
     if prompts:
-        # Of a slice of the traffic, whole replicas of each kind: those that its share of them holds.
+        # A slice of the traffic is served by its share of the replicas of each kind, in whole replicas.
         prompts, served_by = (max(1, int(count * load.share + 1e-9)) for count in (prompts, replicas - prompts))
         trace = load.trace
     elif (max_sequences or setup.max_sequences) == 1 and load.is_stationary:
@@ -171,14 +161,14 @@ def attempt(
 
 
 def simulated(setup: Setup, sized: Sized) -> Simulation:
-    """What happens on a fleet as it was sized, at the load itself, to the end."""
+    """Simulate a sized fleet under exactly its load, to the end."""
     made = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences, 1.0).simulation
     assert made is not None
     return made
 
 
 def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made: Simulation, requests: int) -> Sized:
-    """What a simulation says of a setup; ``requests`` are those of the whole that it may have ended before."""
+    """Judge a setup by a simulation, which may have ended before all ``requests`` were sent."""
     summed = outcome(made, setup.slos, with_load=False)
     breaks = what_breaks(made, summed)
     if breaks is None and setup.each_tenant:
@@ -205,10 +195,9 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
 
 
 def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, tuple[float, float]]:
-    """By latency, of the worst missed SLO, the requests that are late over those that may be, and the seconds of its
-    statistic over the objective's; of a mean, these alone.
+    """Return, by latency, how badly its worst SLO is missed: late over allowed requests, and delivered over target.
 
-    The first is above 1 for all that are ``missed``, also by a fraction of a request.
+    An SLO on a mean has only the second. The first is above 1 for every SLO in ``missed``.
     """
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
@@ -235,10 +224,10 @@ def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) ->
 
 
 def _most_running(made: Simulation) -> int:
-    """Sequences that were under way at once on a replica, at the most."""
+    """Return the most sequences that ran at once on any replica."""
     served, most = made.served, 1
     began = ~np.isnan(served.start_s)
-    # What still runs where a simulation ends early runs until then.
+    # A request still running when a simulation ends early runs until that end.
     finish_s = np.where(np.isnan(served.finish_s), made.end_s, served.finish_s)
     for replica in np.unique(served.replica[began]):
         at = began & (served.replica == replica)
@@ -249,10 +238,10 @@ def _most_running(made: Simulation) -> int:
 
 
 def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized | None:
-    """The beginning of a disaggregated fleet's traffic, where in it more requests are late than the SLO allows of all.
+    """Try the beginning of a disaggregated fleet's traffic; return it if it alone has more late requests than allowed.
 
-    A simulation of two sides does not end when it is settled. The beginning has nobody before or behind it, so it is
-    late no more often than the whole; with a prefix cache it begins cold, which proves nothing.
+    A simulation of two sides cannot stop early. The beginning has no traffic before or after it, so it is never later
+    than the whole; with a prefix cache it starts cold, which proves nothing.
     """
     load = setup.load
     if not (setup.prefill_replicas and setup.slos and load.is_stationary) or load.trace.prefix is not None:
@@ -276,34 +265,31 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: flo
 
 @dataclass
 class Attempts:
-    """The simulations of one question: each number of replicas of a setup is tried once."""
+    """Remember the simulations of one question: each number of replicas of a setup is simulated once."""
 
     made: dict[tuple[object, int], Sized] = field(default_factory=dict)
     """By setup and number of replicas; 0: lone requests."""
     count: int = 0
 
     def on(self, setup: Setup, replicas: int) -> Sized:
-        """So many replicas behind the first router and with the first limit that hold; else what breaks first."""
+        """Return the first router and batch limit with which this many replicas hold; else what breaks first."""
         key = setup.as_fixed_fleet, replicas
         if key not in self.made:
             self.made[key] = first_that_holds(self._settings(setup, replicas))
         return self.made[key]
 
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
-        """So many replicas with this limit behind the setup's router, and nothing else tried."""
+        """Simulate this many replicas with one batch limit behind the setup's own router."""
         self.count += 1
         made = attempt(setup, replicas, max_sequences, whole=False)
         if made.holds and rules.pace(setup) != 1:
-            # With work in hand it holds; how requests fare, and what it is billed as, is of the load itself.
+            # It holds with work in hand; latencies and the bill are those of the load itself.
             self.count += 1
             made = attempt(setup, replicas, max_sequences, 1.0, whole=False)
         return replace(made, simulation=None)
 
     def lone(self, setup: Setup) -> Sized:
-        """Requests that never meet, and find in a cache whatever any of those before them left: no fleet does better.
-
-        An endless cache holds what the memory and the slower ones behind it can only hold a part of.
-        """
+        """Serve requests one at a time with an unlimited prefix cache: no fleet does better."""
         key = setup.as_fixed_fleet, 0
         if key not in self.made:
             self.count += 1
@@ -317,14 +303,14 @@ class Attempts:
         return self.made[key]
 
     def tried(self, setup: Setup) -> dict[int, Sized]:
-        """Every number of replicas of a setup that was tried."""
+        """Return every number of replicas tried for a setup, with its result."""
         own = setup.as_fixed_fleet
         return {
             key[1]: sized for key, sized in self.made.items() if isinstance(key, tuple) and key[0] == own and key[1]
         }
 
     def _settings(self, setup: Setup, replicas: int) -> Iterator[Sized]:
-        """Behind each router the engine's limit and the closed form's; then behind each the search for another."""
+        """Try the engine's and the closed form's batch limit behind each router, then search other limits."""
         searches = []
         for router in rules.routers(setup, replicas):
             search = self._limits(replace(setup, router=router), replicas)
@@ -338,7 +324,7 @@ class Attempts:
         yield from chain.from_iterable(searches)
 
     def _limits(self, setup: Setup, replicas: int) -> Iterator[Sized]:
-        """The engine's limit on sequences at a time, and where tokens, answers or jobs are late, lower ones."""
+        """Try the engine's own batch limit, then lower ones if tokens, answers or jobs are late."""
         first = self.once(setup, replicas, None)
         yield first
         if setup.max_sequences is not None or not (first.tokens_late or first.whole_late):
@@ -352,7 +338,7 @@ class Attempts:
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
-    """The first that holds; where none does the first of all, as late as the least late of them."""
+    """Return the first attempt that holds; else the first one, marked as late as the least late."""
     failed: list[Sized] = []
     for trial in trials:
         if trial.holds:
@@ -362,10 +348,10 @@ def first_that_holds(trials: Iterable[Sized]) -> Sized:
 
 
 def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:
-    """Limits between those at which first tokens are late and those at which tokens are: fewer at a time make tokens
-    quicker and first tokens wait, so the search halves the gap, in octaves.
+    """Bisect, in octaves, between batch limits at which first tokens are late and limits at which tokens are late.
 
-    Where both are clearly late, no limit helps; nor does one above a limit that was never reached.
+    Fewer sequences make tokens faster and first tokens wait. If both are clearly late, no limit helps; nor does a
+    limit above one that was never reached.
     """
     if guess is None:
         return
@@ -381,9 +367,9 @@ def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, mo
 
 
 def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iterator[Sized]:
-    """Limits ever closer to the one with the fewest late answers: too few at a time wait, too many slow each other.
+    """Search the batch limit with the fewest late answers: too low a limit makes them wait, too high slows them down.
 
-    The wider gap beside the best limit so far is halved, in octaves, until its neighbours are known or serve alike.
+    It halves, in octaves, the wider gap beside the best limit until the neighbours are known or serve alike.
     """
     top = min(most, max(1, first.most_running))
     late = {top: _late(first)}
@@ -403,6 +389,6 @@ def _least_late(within: Callable[[int], Sized], first: Sized, most: int) -> Iter
 
 
 def _late(trial: Sized) -> float:
-    """Of the worst SLO, the requests that are late over those that may be; infinite where it falls behind."""
+    """Return late requests over those allowed, for the worst SLO; infinite if the fleet falls behind."""
     worst = max(trial.tokens_late, trial.wait_late, trial.whole_late)
     return worst or (0.0 if trial.holds else math.inf)

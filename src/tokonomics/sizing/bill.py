@@ -40,50 +40,37 @@ from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
-CENT = 0.005
-"""Of a month: of two bills that differ by less, neither is cheaper."""
+CENT = 0.005  # of a month: of two bills that differ by less, neither is cheaper
 
 
 class DraftUse(Noun):
     """How a layout drafts."""
 
     method: DraftMethod
-    name: str
-    """Such as ``mtp:3``."""
-    tokens: int
-    """Drafted in a round."""
-    acceptance: float
-    """Of a drafted token."""
+    name: str  # such as ``mtp:3``
+    tokens: int  # drafted in a round
+    acceptance: float  # of a drafted token
     tokens_per_round: float
-    checkpoint: str | None
-    """Where the draft is found, where it is not in the model's own."""
-    source: str | None
-    """Who published the acceptance; None: it was given."""
+    checkpoint: str | None  # where the draft is found, where it is not in the model's own
+    source: str | None  # who published the acceptance; None: it was given
 
 
 class JobCost(Noun):
     """What a session of the traffic costs and takes."""
 
-    requests: float
-    """In the mean."""
-    per_s: float
-    """Sessions that start in a second."""
-    usd: float
-    """Its share of the whole bill."""
-    job_s: Spread | None
-    """From the first request to the last answer; None where nothing was simulated."""
-    server_share: float | None
-    """Of that time, with the server; the rest are pauses."""
-    cached_share: float | None
-    """Of the prompt tokens."""
+    requests: float  # in the mean
+    per_s: float  # sessions that start in a second
+    usd: float  # its share of the whole bill
+    job_s: Spread | None  # from the first request to the last answer; None where nothing was simulated
+    server_share: float | None  # of that time, with the server; the rest are pauses
+    cached_share: float | None  # of the prompt tokens
 
 
 class Bill(Noun):
-    """What a setup costs a month, and how its requests fare."""
+    """What a setup costs a month, and the latencies of its requests."""
 
     model: str
-    deployment: str
-    """The model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``."""
+    deployment: str  # the model and its layout, such as ``llama-3.1-8b bf16 on 2×H100``
     gpu: str
     gpus_per_replica: int
     tp: int
@@ -93,73 +80,53 @@ class Bill(Noun):
     weights: Precision
     kv: Precision
     engine: str
-    draft: DraftUse | None
-    """None: nothing drafts."""
-    below_checkpoint: bool
-    """Weights or KV cache are held at fewer bits than was published: check quality."""
+    draft: DraftUse | None  # None: nothing drafts
+    below_checkpoint: bool  # weights or KV cache are held at fewer bits than was published: check quality
     speed: Speed
     """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
-    speed_from: tuple[str, ...]
-    """Those other GPUs."""
-    profiled: Coverage | None
-    """Whether the profile in use was measured on this layout; None without a profile."""
-    replicas: PositiveInt
-    """At the most, spare ones included; of a disaggregated setup, those that answer."""
-    prefill_replicas: NonNegativeInt
-    """Those that compute prompts only, beside them."""
-    mean_replicas: PositiveFloat
-    """Of both kinds, over time, spare ones included."""
-    max_sequences: PositiveInt
-    """At a time on a replica: the engine's own limit, or a lower one that meets the SLOs."""
-    router: Router
-    """How requests find their replica."""
+    speed_from: tuple[str, ...]  # those other GPUs
+    profiled: Coverage | None  # whether the profile in use was measured on this layout; None without a profile
+    replicas: PositiveInt  # at the most, spare ones included; of a disaggregated setup, those that answer
+    prefill_replicas: NonNegativeInt  # those that compute prompts only, beside them
+    mean_replicas: PositiveFloat  # of both kinds, over time, spare ones included
+    max_sequences: PositiveInt  # at a time on a replica: the engine's own limit, or a lower one that meets the SLOs
+    router: Router  # how requests find their replica
     tiers: str | None = None
     """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
-    memories: tuple[TierPrice, ...] = ()
-    """The same with their sizes and prices."""
+    memories: tuple[TierPrice, ...] = ()  # the same with their sizes and prices
     memory_assumed: bool = False
     """Their size is what the machine's memory is taken to have left, not what was asked for."""
-    price_date: date
-    """The oldest of the prices in it."""
+    price_date: date  # the oldest of the prices in it
     price_stale: bool
-    gpus_paid: float
-    """In the mean over time."""
-    simulated: bool = True
-    """Otherwise the closed form's means."""
-    batch: NonNegativeFloat
-    """Sequences running on a replica, in the mean."""
-    ttft_s: Spread
-    """Of simulated requests; only the mean where it is the closed form's."""
+    gpus_paid: float  # in the mean over time
+    simulated: bool = True  # otherwise the closed form's means
+    batch: NonNegativeFloat  # sequences running on a replica, in the mean
+    ttft_s: Spread  # of simulated requests; only the mean where it is the closed form's
     tpot_s: Spread
     e2e_s: Spread
-    slo: tuple[SloOutcome, ...] = ()
-    """Of simulated requests."""
+    slo: tuple[SloOutcome, ...] = ()  # of simulated requests
     load_share: float | None
     """Of what the replicas hold, for requests of mean length, under the SLO on time per token. None: not known."""
-    cached_share: NonNegativeFloat
-    """Of the prompt tokens: found in the prefix cache."""
+    cached_share: NonNegativeFloat  # of the prompt tokens: found in the prefix cache
     usd_per_month: PositiveFloat
-    usd_per_mtok: TokenPrices
-    """Reservation basis: the whole bill."""
-    usd_per_mtok_usage: float
-    """Blended, usage basis: only the share of the paid capacity that the traffic takes."""
-    job: JobCost | None
-    """Of traffic in sessions."""
+    usd_per_mtok: TokenPrices  # reservation basis: the whole bill
+    usd_per_mtok_usage: float  # blended, usage basis: only the share of the paid capacity that the traffic takes
+    job: JobCost | None  # of traffic in sessions
     bill: CostTree
 
     @property
     def bought(self) -> str:
-        """The machines, in words."""
+        """Describe the machines."""
         return self.bill.name
 
     @property
     def all_replicas(self) -> int:
-        """Those that answer and those that compute prompts only."""
+        """Count decode and prefill replicas together."""
         return self.replicas + self.prefill_replicas
 
 
 def layout_fields(deployment: Deployment) -> dict[str, Any]:
-    """What a bill says of a layout."""
+    """Return the fields of a bill that describe a layout."""
     drafts = deployment.speculation
     names = ("method", "name", "tokens", "acceptance", "tokens_per_round", "checkpoint", "source")
     return {
@@ -178,7 +145,7 @@ def layout_fields(deployment: Deployment) -> dict[str, Any]:
 
 
 def served_fields(made: Outcome) -> dict[str, Any]:
-    """What a bill says of how simulated requests fare."""
+    """Return the fields of a bill that describe simulated latencies."""
     return {"simulated": True, **copied(made, "batch", "ttft_s", "tpot_s", "e2e_s", "slo")}
 
 
@@ -196,10 +163,8 @@ class TokenSplit:
     """
 
     workload: Workload
-    prefill_share: float
-    """Of the busy time of GPUs."""
-    cached_share: float
-    """Of the prompt tokens."""
+    prefill_share: float  # of the busy time of GPUs
+    cached_share: float  # of the prompt tokens
     attending: float | None
     """What one cached token adds to computing the rest of its prompt; None where no prefix is kept."""
 
@@ -213,9 +178,9 @@ class TokenSplit:
 
 
 def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Outcome | None) -> TokenSplit:
-    """How the tokens of a load share a bill where ``prompts`` computes the prompts; ``made`` says what was cached.
+    """Return how the tokens of a load share a bill if ``prompts`` computes the prompts.
 
-    Without a simulation, what a cache without end would find.
+    The cached share is that of the simulation ``made``; without one, what an unlimited cache would find.
     """
     tokens, found_share = load.workload.input_tokens, 0.0
     if made:
@@ -228,10 +193,10 @@ def token_split(prompts: Deployment, load: Load, prefill_share: float, made: Out
 
 
 def attending(deployment: Deployment, computed_tokens: float, found_tokens: float) -> float:
-    """What one found token adds to the time of computing the rest of its prompt, as a share of that time.
+    """Return what one cached token adds to computing the rest of its prompt, as a share of that time.
 
-    Where nothing is found: what one would add if half of the prompt were, as a share of the time of the whole prompt.
-    A found token never costs more than a computed one.
+    If nothing is cached: what a cached token would add if half of the prompt were, as a share of the whole prompt's
+    time. A cached token never costs more than a computed one.
     """
     computed, past, whole = max(1.0, computed_tokens), found_tokens, max(1.0, computed_tokens)
     if found_tokens < 1:
@@ -285,7 +250,7 @@ def dollars(
 
 
 def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost | None:
-    """A session's share of the bill, and how long it takes; None where the traffic has no sessions."""
+    """Return a session's share of the bill and its duration; None if the traffic has no sessions."""
     turns = load.trace.turns
     if turns is None or not turns.sessions:
         return None
@@ -303,8 +268,8 @@ def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost 
 
 
 def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None, float | None]:
-    """Requests a second of mean length that a replica holds by the closed form, and of a disaggregated setup, in the
-    mean of both sides, prompts' share of the GPUs' time."""
+    """Return the closed form's request rate of one replica and, for a disaggregated setup, prefill's share of the GPU
+    time of both sides."""
     pair = pair_of(setup, hosts) if setup.disaggregated else None
     if not isinstance(pair, Pair):
         return held_by_one(setup), None
@@ -317,33 +282,32 @@ def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None
 
 @dataclass
 class Bills:
-    """Makes bills; the simulations of setups that differ only in how they are bought are made once."""
+    """Make bills; setups that differ only in how they are bought share their simulations."""
 
     progress: Say = silent
     attempts: Attempts = field(default_factory=Attempts)
     found: dict[object, Any] = field(default_factory=dict)
     """What was searched on the way, for whoever asks the same again."""
-    part: str = ""
-    """Of the work, the one being done: ``4 of 14 levers: FP8 KV cache``."""
+    part: str = ""  # of the work, the one being done: ``4 of 14 levers: FP8 KV cache``
 
     def begin(self, part: str) -> None:
-        """Tell which part of the work begins; all that is told until the next belongs to it."""
+        """Report which part of the work begins."""
         self.part = part
         self.progress(part)
 
     def say(self, what: str) -> None:
-        """Tell what is being done, after the part of the work that it belongs to."""
+        """Report what is being done, after the part of the work that it belongs to."""
         self.progress(f"{self.part} ({what})" if self.part else what)
 
     def once(self, key: object, search: Callable[[], Found]) -> Found:
-        """What a search found for this key; it is made once."""
+        """Return what a search finds for this key; it runs once."""
         if key not in self.found:
             self.found[key] = search()
         found: Found = self.found[key]
         return found
 
     def of(self, setup: Setup) -> Bill | NotServed:
-        """The bill of a setup, or why it has none."""
+        """Return the bill of a setup, or why it has none."""
         if setup.tiers == HOST_MEMORY:
             return self._in_host_memory(setup)
         served = self._served(setup)
@@ -363,10 +327,10 @@ class Bills:
         return bought if isinstance(bought, NotServed) else (sized, bought)
 
     def _in_host_memory(self, setup: Setup) -> Bill | NotServed:
-        """With the memory that the machines it is bought on have left.
+        """Return the bill with KV kept in the host memory that its machines have left.
 
-        Which machines, and how many replicas share one, is known only once it is served: it begins with those of the
-        setup without the tier, and takes less where those it ends on have less.
+        Which machines it runs on is known only after sizing: start from those of the setup without the tier, and take
+        less memory if the final machines have less.
         """
         with_memory = replace(setup, tiers=None)
         served, gb = self._served(with_memory), math.inf

@@ -42,18 +42,18 @@ ASSUMED = "assumed"
 
 
 def startup_seconds(deployment: Deployment) -> float:
-    """Boot, image and engine, then the weights from a network disk."""
+    """Return the cold start: boot, image and engine, then the weights from a network disk."""
     return start_times().cold_s(deployment.model.weight_bytes(deployment.weights))
 
 
 @cache
 def assumed_interruptions() -> Interruptions:
-    """Where no advisor speaks: those of the median band of AWS's GPU machines."""
+    """Return the interruptions assumed where none are published: the median band of AWS's GPU machines."""
     return Interruptions(per_hour=median(band.interruptions.per_hour for band in load_bands().values()))
 
 
 def reserved_prices(offer: Offer) -> dict[str, float]:
-    """USD per hour by commitment."""
+    """Return the hourly price by commitment."""
     quoted = {"1 year": offer.reserved_1yr_usd_per_hour, "3 years": offer.reserved_3yr_usd_per_hour}
     return {term: price for term, price in quoted.items() if price is not None}
 
@@ -61,9 +61,9 @@ def reserved_prices(offer: Offer) -> dict[str, float]:
 def spot_markets(
     offer: Offer, interruptions: Interruptions | None = None, aws_zones: bool = True
 ) -> tuple[SpotMarket, ...]:
-    """The zones that sell it; elsewhere one zone that stands for the region.
+    """Return the spot zones that sell an offer; outside AWS one zone stands for the region.
 
-    An AWS machine whose zones are not listed is not counted on: which of the others' zones it shares is not known.
+    An AWS machine whose zones are not listed is not used: it is unknown which zones it shares with others.
     """
     if aws_zones and offer.provider == "aws":
         if offer.instance not in load_zone_prices():
@@ -81,7 +81,7 @@ def spot_markets(
 
 
 def lost_state(deployment: Deployment, trace: Trace | None, replicas: int, share: float = 1.0) -> LostState | None:
-    """What goes with one of so many replicas, None where nothing is shared; ``share``: of the rate in the trace."""
+    """Return the cached state lost with one of the replicas; None if nothing is shared."""
     if trace is None or not deployment.reuses_prefixes:
         return None
     tokens, requests = (number / share / replicas for number in waiting_state(trace))
@@ -98,8 +98,7 @@ def lost_state(deployment: Deployment, trace: Trace | None, replicas: int, share
     )
 
 
-PLACES = 3
-"""Regions for which the program is solved, the cheapest by one kind of machine alone."""
+PLACES = 3  # regions for which the program is solved, the cheapest by one kind of machine alone
 _NEVER_S = 60.0
 """Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
 (``money.purchase_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
@@ -111,17 +110,14 @@ class Bought:
 
     what: str
     usd_per_month: float
-    gpus_paid: float
-    """In the mean over time."""
-    price_date: date
-    """The oldest of the prices in it."""
+    gpus_paid: float  # in the mean over time
+    price_date: date  # the oldest of the prices in it
     offers: tuple[Offer, ...]
-    gap: float = 0.0
-    """Of the bill: no other purchase in the regions looked at is cheaper by a larger share."""
+    gap: float = 0.0  # of the bill: no other purchase in the regions looked at is cheaper by a larger share
 
 
 def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
-    """The cheapest way to host the replicas on the terms allowed."""
+    """Return the cheapest way to host the replicas on the terms allowed."""
     firm = _on_demand(setup, sized)
     if not (setup.commit or setup.spot):
         return firm
@@ -130,7 +126,7 @@ def buy(setup: Setup, sized: Sized) -> Bought | NotServed:
 
 
 def _spot_share(setup: Setup, sized: Sized) -> float:
-    """How much of it may be on spot: the verdict on this workload; nothing where nobody sells it so."""
+    """Return how much may run on spot, by the verdict on this workload; 0 if nobody sells it on spot."""
     offers = _offers(setup, sized) if setup.spot else []
     markets = [market for offer in offers for market in spot_markets(offer)]
     if not markets:
@@ -147,7 +143,7 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
 
 
 def hosts_for(setup: Setup, sized: Sized, terms: Sequence[Terms] = ()) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-    """Machines sold on these terms on which all of its replicas can stand."""
+    """Return the machines sold on these terms that can host all replicas."""
     hosts, refused = setup.hosts(terms, sized.prefill_replicas)
     stand = (machine for machine in hosts.machines if math.isfinite(hosts.machines_on(machine.offer, sized.replicas)))
     return replace(hosts, machines=tuple(stand)), refused
@@ -192,7 +188,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
         places.setdefault((offer.provider, offer.region), []).append(name)
 
     def wanted(names: Sequence[str]) -> Demand:
-        """Replicas by the hour, spare ones as if all were on the machine whose loss takes most of them."""
+        """Return replicas by the hour; spare ones assume the machine whose loss takes most replicas."""
         spread = [sold[name] for name in names]
         rates = [max(sum(hosts.counts_on(offer, count)) for offer in spread) for count in by_hour]
         return Demand(rates={EVERY_SIZE: tuple(map(float, rates))})
@@ -224,7 +220,7 @@ def _mixed(setup: Setup, sized: Sized, spot_share: float) -> Bought | NotServed:
 
 
 def _by_hour(sized: Sized) -> list[int]:
-    """Replicas to have in each hour: the most that it asks for at any time."""
+    """Return the replicas of each hour: the most needed at any time in it."""
     if sized.by_time is None:
         return [sized.replicas]
     hours = max(1, math.ceil(sized.span_s / SECONDS_PER_HOUR))
@@ -239,7 +235,7 @@ def _by_hour(sized: Sized) -> list[int]:
 
 
 def _offers(setup: Setup, sized: Sized) -> list[Offer]:
-    """Machines with room for a whole replica: the program counts replicas of one."""
+    """Return the machines with room for a whole replica."""
     hosts, _ = hosts_for(setup, sized, tuple(Terms))
     whole = (machine.offer for machine in hosts.machines if machine.offer.gpus >= setup.deployment.gpus)
     return list({id(offer): offer for offer in whole}.values())

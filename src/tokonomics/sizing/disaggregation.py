@@ -28,13 +28,12 @@ from tokonomics.traffic.slo import Latency, Slo
 ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
 """Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
 "Disaggregated Serving")."""
-_FURTHEST = 2
-"""Times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks."""
+_FURTHEST = 2  # times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks
 _MORE = 4
 
 
 def served_on(setup: Setup, hosts: Hosts, replicas: int) -> Setup:
-    """A setup as these hosts serve it; the link between the sides of a disaggregated one depends on its replicas."""
+    """Return a setup as these hosts serve it; the KV link of a disaggregated one depends on its replicas."""
     if hosts.prefill is None:
         return setup
     link = link_speed(hosts.link(replicas), hosts.deployment.gpu)
@@ -45,41 +44,36 @@ def served_on(setup: Setup, hosts: Hosts, replicas: int) -> Setup:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two layouts that serve together, with what one replica of each does at best."""
+    """A prefill and a decode layout that serve together, with the best rate of one replica of each."""
 
-    setup: Setup
-    """What both serve, in the layout that answers."""
+    setup: Setup  # what both serve, in the layout that answers
     prefill: Deployment
     decode: Hosts
-    curve: ReplicaCurve
-    """Of the decode side."""
-    prompts: float
-    """A second, of one replica that computes nothing else."""
-    answers: Capacity
-    """Of one replica that computes no prompts."""
-    least: tuple[int, int]
-    """Replicas of each side that the load takes at the very least."""
+    curve: ReplicaCurve  # of the decode side
+    prompts: float  # a second, of one replica that computes nothing else
+    answers: Capacity  # of one replica that computes no prompts
+    least: tuple[int, int]  # replicas of each side that the load takes at the very least
 
     def hosts(self, prompts: int) -> Hosts:
-        """With so many replicas for prompts."""
+        """Return the hosts with this many prefill replicas."""
         return replace(self.decode, prefill=PrefillPool(self.prefill, prompts), tiers=None)
 
     def usd_per_hour(self, prompts: int, answers: int) -> float:
-        """On the cheapest machines."""
+        """Return the hourly cost on the cheapest machines."""
         return replace(self._cheapest, prefill=PrefillPool(self.prefill, prompts)).usd_per_hour(prompts + answers)
 
     @cached_property
     def _cheapest(self) -> Hosts:
-        """With the cheapest machine of each size alone: a bill is asked for hundreds of times."""
+        """Keep only the cheapest machine of each size: the search asks for hundreds of bills."""
         return replace(self.decode, machines=self.decode.cheapest_of_each_size)
 
     @cached_property
     def bound(self) -> float:
-        """Dollars an hour that it cannot go below."""
+        """Return the hourly cost below which no split of this pair goes."""
         return self.usd_per_hour(*self.least)
 
     def split(self, prompts: int, answers: int) -> Screened:
-        """A candidate with so many replicas of each side; its capacity is that of the side that is full first."""
+        """Return the candidate with this many replicas on each side; the fuller side limits its capacity."""
         rate = min(prompts * self.prompts, answers * self.answers.rate) / (prompts + answers)
         full = "prefill side" if prompts * self.prompts < answers * self.answers.rate else self.answers.limited_by
         prompt_s, answer_s = self.prefill.gpus / self.prompts, self.decode.deployment.gpus / self.answers.rate
@@ -88,13 +82,13 @@ class Pair:
         return Screened(self.decode.deployment, self.hosts(prompts), self.curve, capacity, sum(self.least))
 
     def on(self, prompts: int, answers: int, attempts: Attempts) -> Sized:
-        """So many replicas of each side: they hold, or what breaks."""
+        """Simulate this many replicas on each side."""
         replicas = prompts + answers
         return attempts.on(served_on(self.setup, self.hosts(prompts), replicas), replicas)
 
 
 def pair_of(setup: Setup, hosts: Hosts, max_utilization: float | None = None) -> Pair | NotServed:
-    """The two layouts of disaggregated hosts with the fewest replicas of each; refused where a lone request is late."""
+    """Return the two layouts with the fewest replicas of each side, or why even a lone request is late."""
     assert hosts.prefill is not None
     prefill, decode, load = hosts.prefill.deployment, hosts.deployment, setup.load
     if decode.engine.key not in ENGINES:
@@ -113,7 +107,7 @@ def pair_of(setup: Setup, hosts: Hosts, max_utilization: float | None = None) ->
 
 
 def prompts_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float | None:
-    """Prompts a second of one replica; None where a lone one misses an SLO on the first token."""
+    """Return the prompts a second of one prefill replica; None if a lone prompt misses its TTFT target."""
     curve = curve_for(deployment, load)
     waits = [slo for slo in slos if slo.latency is Latency.ttft]
     late = any(alone_s > slo.seconds for slo, alone_s in floors(curve.steps, load, waits).items())
@@ -121,7 +115,7 @@ def prompts_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> 
 
 
 def answers_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float | None:
-    """Answers a second of one replica; None where a lone one misses the SLO on the time per token."""
+    """Return the answers a second of one decode replica; None if a lone answer misses its TPOT target."""
     try:
         return curve_for(deployment, load).decode_only_capacity(tpot_limit(slos)).rate
     except MissesSlo:
@@ -132,7 +126,7 @@ def answers_per_s(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> 
 
 
 def cheapest_split(pair: Pair, attempts: Attempts, below: float = math.inf) -> Sized | NotServed:
-    """The split that costs least, below so many dollars an hour, and meets the SLOs."""
+    """Return the cheapest split below this hourly cost that meets the SLOs."""
     least, failed = pair.least, list[tuple[int, int]]()
 
     def holds(prompts: int, answers: int) -> bool:
@@ -163,6 +157,6 @@ def cheapest_split(pair: Pair, attempts: Attempts, below: float = math.inf) -> S
 
 
 def _most(least: int, affordable: Callable[[int], bool]) -> int:
-    """The most replicas that are affordable and not far beyond the fewest; 0 where the fewest are not."""
+    """Return the most affordable replicas, not far beyond the fewest; 0 if even the fewest are not affordable."""
     counts = range(least, min(_FURTHEST * least + _MORE, MOST_REPLICAS) + 1)
     return max((count for count in counts if affordable(count)), default=0)

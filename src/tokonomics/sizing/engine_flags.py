@@ -26,8 +26,7 @@ from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
 from tokonomics.units import BYTES_PER_GB, GIB
 
-FILL_IN = "FILL-IN"
-"""What every placeholder begins with, so that a search finds them all."""
+FILL_IN = "FILL-IN"  # what every placeholder begins with, so that a search finds them all
 _FOLDERS = {
     "ssd": (f"{FILL_IN}-kv-folder", "a disk"),
     "remote": (f"{FILL_IN}-shared-kv-folder", "a file system that all replicas share"),
@@ -50,14 +49,10 @@ class ServerPlan(NamedTuple):
     """What one server is started for."""
 
     deployment: Deployment
-    limits: Defaults
-    """Of batch and memory."""
-    max_context: int
-    """Tokens of the longest request, prompt and answer."""
-    role: Role | None = None
-    """Of a disaggregated fleet; None: the server does both."""
-    tiers: str | None = None
-    """Memories for KV behind the GPUs': ``dram=200@0,ssd=2000@0``."""
+    limits: Defaults  # of batch and memory
+    max_context: int  # tokens of the longest request, prompt and answer
+    role: Role | None = None  # of a disaggregated fleet; None: the server does both
+    tiers: str | None = None  # memories for KV behind the GPUs': ``dram=200@0,ssd=2000@0``
 
 
 class EngineCommand(NamedTuple):
@@ -66,8 +61,7 @@ class EngineCommand(NamedTuple):
     program: tuple[str, ...]
     arguments: tuple[str, ...]
     fill_in: tuple[str, ...]
-    queue_metric: str
-    """The gauge of waiting requests that the engine exports to Prometheus."""
+    queue_metric: str  # the gauge of waiting requests that the engine exports to Prometheus
     image: str
     package: str
 
@@ -86,11 +80,9 @@ class _Engine(NamedTuple):
     """What there is to know of an engine besides its flags."""
 
     program: tuple[str, ...]
-    images: Mapping[str, str]
-    """Published containers by the GPU's vendor."""
+    images: Mapping[str, str]  # published containers by the GPU's vendor
     queue_metric: str
-    adapters: str
-    """The flag that names a LoRA adapter."""
+    adapters: str  # the flag that names a LoRA adapter
 
 
 _ENGINES = {
@@ -171,8 +163,7 @@ class Weights(NamedTuple):
 
     repository: str
     to_fp8: bool
-    fill_in: str | None = None
-    """What the user has to put right, in words; None when the repository is known."""
+    fill_in: str | None = None  # what the user has to put right, in words; None when the repository is known
 
 
 def _weights(deployment: Deployment) -> Weights:
@@ -215,8 +206,7 @@ def _draft_repository(drafts: Speculation) -> str:
 
 # --- flags ----------------------------------------------------------------------------------------------------------
 
-Flags = Mapping[str, object]
-"""Values by name without dashes: the name alone for True, nothing for None or False."""
+Flags = Mapping[str, object]  # values by name without dashes: the name alone for True, nothing for None or False
 
 
 def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:

@@ -27,10 +27,8 @@ from tokonomics.types import today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
 _NEAR = 0.9  # of the network that speeds were worked out for
-HOST_MEMORY = "host"
-"""Asks for KV in what the bought machine's memory has left."""
-UNUSED = "unused GPUs"
-"""GPUs of a paid machine on which no replica runs."""
+HOST_MEMORY = "host"  # asks for KV in what the bought machine's memory has left
+UNUSED = "unused GPUs"  # GPUs of a paid machine on which no replica runs
 
 
 @dataclass(frozen=True)
@@ -43,19 +41,19 @@ class Machine:
 
     @cached_property
     def shape(self) -> "Shape":
-        """What decides which deployments can stand on it; kept, as it is in many lists."""
+        """Return what decides which deployments can run on it."""
         offer = self.offer
         return Shape(offer.gpus, offer.memory_gb, offer.network_bytes_per_s or 0.0, offer.provider in ZONED)
 
     @property
     def commitment_years(self) -> int | None:
-        """Of a reserved one: the longest that is quoted."""
+        """Return the longest quoted commitment of a reserved machine."""
         if self.terms is not Terms.reserved:
             return None
         return 3 if self.offer.reserved_3yr_usd_per_hour is not None else 1
 
     def usd_per_month(self, machines: float) -> float:
-        """What so many of them cost a month."""
+        """Return the monthly cost of this many machines."""
         return machines * self.usd_per_hour * HOURS_PER_MONTH
 
 
@@ -73,9 +71,9 @@ def usable(
     max_usd_per_gpu_hour: float | None = None,
     max_age_days: int | None = None,
 ) -> tuple[Mapping[str, "Stock"], list[tuple[Offer, NotServed]]]:
-    """By GPU, the machines with a price on these terms, cheap and recent enough; the other offers with their reason.
+    """Return, by GPU, the machines priced on these terms, cheap and recent enough; and why the others are not.
 
-    Without a limit of the user's, prices may be a year old. Which of them count: ``hosts_of``.
+    Without a limit by the user, prices may be a year old. ``hosts_of`` decides which of them count.
     """
     oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
     kept: list[Machine] = []
@@ -99,9 +97,9 @@ def usable(
 
 
 def told_apart(offers: Sequence[Offer]) -> list[str]:
-    """What to add to each offer's provider, instance and region for a name of its own: mostly nothing.
+    """Return what to append to each offer's provider, instance and region to make the name unique: mostly nothing.
 
-    Google sells its n1 machines with several GPUs, and a list of one's own may name every machine alike.
+    Google sells one n1 machine with several GPUs, and a user's own list may repeat a name.
     """
     shared = Counter((offer.provider, offer.instance, offer.region) for offer in offers)
     seen: Counter[tuple[str, str, str, str]] = Counter()
@@ -121,9 +119,9 @@ def hosts_of(
     max_gpus: int | None = None,
     spare: Spare = NO_SPARE,
 ) -> tuple["Hosts", list[tuple[int, NotServed]]]:
-    """The machines that a deployment can stand on; for the others how many of them there are, and why not.
+    """Return the machines that a deployment can run on; for the others, how many there are and why not.
 
-    Of those, the ones whose price counts on that day; of any age where the user says how old one may be (None).
+    Only machines whose price counts on day ``on`` are kept; None keeps every age, where the user set a limit.
     """
     stock = machines if isinstance(machines, Stock) else Stock(machines)
     verdicts: dict[Reason | None, list[Shape]] = {}
@@ -140,7 +138,7 @@ def hosts_of(
 
 
 def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare) -> Reason | None:
-    """Why a deployment cannot stand on machines of a shape, whose hosts need so many GiB; None where it can."""
+    """Return why a deployment cannot run on machines of a shape; None if it can. ``needs``: GiB of host memory."""
     several = deployment.gpus > shape.gpus
     if several and not _can_be_one_of_several(deployment, shape.gpus):
         return Reason.instance_too_small
@@ -152,7 +150,7 @@ def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], floa
 
 
 def _why_not_on(deployment: Deployment, kind: Reason, stock: "Stock", shapes: "Sequence[Shape]") -> str:
-    """The same in words: the case of the nearest of them."""
+    """Say why in words, for the machine that comes closest."""
     if kind is Reason.instance_too_small:
         return f"a replica needs {deployment.gpus}, the instance has {max(shape.gpus for shape in shapes)}"
     if kind is Reason.host_too_small:
@@ -167,28 +165,27 @@ def _why_not_on(deployment: Deployment, kind: Reason, stock: "Stock", shapes: "S
 
 
 class Shape(NamedTuple):
-    """All of a machine that decides which deployments can stand on it."""
+    """The properties of a machine that decide which deployments can run on it."""
 
     gpus: int
     memory_gb: float | None
-    bytes_per_s: float
-    """Of one GPU to other machines; 0 where no network is known."""
+    bytes_per_s: float  # of one GPU to other machines; 0 where no network is known
     has_zones: bool
 
 
 class Stock(tuple[Machine, ...]):
-    """Machines with one kind of GPU. Thousands of offers have few shapes: what depends on these is found once."""
+    """Machines with one kind of GPU. Thousands of offers have few shapes, so results are kept by shape."""
 
     @cached_property
     def shapes(self) -> dict[Shape, list[Machine]]:
-        """The machines of each shape."""
+        """Group the machines by shape."""
         found: dict[Shape, list[Machine]] = {}
         for machine, shape in zip(self, self._shape_of_each, strict=True):
             found.setdefault(shape, []).append(machine)
         return found
 
     def of(self, shapes: tuple[Shape, ...]) -> "Stock":
-        """Those of these shapes, in their order."""
+        """Return the machines of these shapes, in order."""
         if len(shapes) == len(self.shapes):
             return self
         if shapes not in self._parts:
@@ -198,7 +195,7 @@ class Stock(tuple[Machine, ...]):
         return self._parts[shapes]
 
     def cheapest_of_each_size(self, network: float) -> tuple[Machine, ...]:
-        """Of machines with a network of so many bytes a second, and of those without."""
+        """Return the cheapest machine of each size, with and without a network of this many bytes a second."""
         if network not in self._cheapest:
             by_size: dict[tuple[int, bool], Machine] = {}
             for machine, shape in zip(self, self._shape_of_each, strict=True):
@@ -209,7 +206,7 @@ class Stock(tuple[Machine, ...]):
         return self._cheapest[network]
 
     def that_count(self, on: date | None) -> "Stock":
-        """Those whose price counts that day, of machines that would all do (``prices_that_count``)."""
+        """Return the machines whose price counts that day (``prices_that_count``)."""
         if on not in self._counted:
             sold = {term: [machine.offer for machine in self if machine.terms is term] for term in Terms}
             counted = {(id(offer), term) for term in Terms for offer in prices_that_count(sold[term], term, on)}
@@ -219,12 +216,12 @@ class Stock(tuple[Machine, ...]):
 
     @cached_property
     def usd_per_hour(self) -> float:
-        """Of the cheapest: no replica stands for less."""
+        """Return the price of the cheapest machine: no replica costs less."""
         return min(machine.usd_per_hour for machine in self)
 
     @cached_property
     def usd_per_gpu_hour(self) -> float:
-        """The lowest, of whole machines."""
+        """Return the lowest price of a GPU in a whole machine."""
         return min(machine.usd_per_hour / machine.offer.gpus for machine in self)
 
     @cached_property
@@ -245,28 +242,28 @@ class Stock(tuple[Machine, ...]):
 
 
 def _can_be_one_of_several(deployment: Deployment, machine_gpus: int) -> bool:
-    """Whether a machine can be one of those that a replica spans: whole stages, or whole groups of the attention."""
+    """Return whether a replica can span such machines: whole pipeline stages or attention groups on each."""
     node = deployment.gpu.gpus_per_node
     whole = deployment.tp == node if deployment.dp == 1 else deployment.gpus % machine_gpus == 0
     return machine_gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
 
 
 def _is_networked(gpu: Gpu, offer: Offer) -> bool:
-    """Whether a machine has the network that its GPUs are taken to have."""
+    """Return whether a machine has the network that its GPUs' speed assumes."""
     return (offer.network_bytes_per_s or 0.0) >= _network_needed(gpu)
 
 
 def _network_needed(gpu: Gpu) -> float:
-    """Bytes a second of one GPU to other machines, about as its speed was worked out for."""
+    """Return the network speed of one GPU that its predicted speed assumes, less 10 %."""
     return _NEAR * gpu.network_bytes_per_s
 
 
 def cheapest_host(
     deployment: Deployment, replicas: int = 1, offers: Iterable[Offer] | None = None
 ) -> tuple[Offer, float]:
-    """The offer on which so many replicas cost least in whole machines, and what they cost an hour.
+    """Return the offer on which this many replicas cost least in whole machines, and their hourly cost.
 
-    ``NoOffer`` where none that counts can hold them.
+    Raise ``NoOffer`` if none that counts can hold them.
     """
     gpu, on = deployment.gpu.key, today()
     known = market_offers() if offers is None else offers
@@ -287,9 +284,9 @@ def cheapest_host(
 
 
 def host_gib(deployment: Deployment, gpus: int) -> float:
-    """Memory a host of so many GPUs needs: the weights that its GPUs load, and a process for each GPU in use.
+    """Return the memory a host with this many GPUs needs: the weights it loads, and a process for each GPU in use.
 
-    Replicas on one machine share the host's page cache, through which engines read a checkpoint.
+    Replicas on one machine share the page cache through which engines read a checkpoint.
     """
     of_a_replica = min(deployment.gpus, gpus)
     replicas = max(1, gpus // deployment.gpus)
@@ -298,9 +295,9 @@ def host_gib(deployment: Deployment, gpus: int) -> float:
 
 
 def left_gb(deployment: Deployment, offer: Offer) -> float | None:
-    """Of a host's memory, in GB for each replica: what weights and processes leave. None: it is not told.
+    """Return the GB of host memory per replica left by weights and processes; None if the host's memory is unknown.
 
-    All of it is taken to be free, which is assumed: nothing else is run there, and pages of the system are small.
+    It assumes that nothing else runs on the host.
     """
     if offer.memory_gb is None:
         return None
@@ -313,10 +310,10 @@ def left_gb(deployment: Deployment, offer: Offer) -> float | None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Every machine that one deployment can stand on. Replicas are those that serve; what is spare comes on top.
+    """Every machine that one deployment can run on. Replicas are those that serve; spare ones come on top.
 
-    A disaggregated candidate has replicas for prompts as well, counted among all. Both kinds stand in one machine, or
-    on several that are networked; with spare machines each kind has its own.
+    A disaggregated candidate also has prefill replicas, counted in the total. Both kinds share one machine or several
+    networked ones; with spare machines each kind has its own.
     """
 
     deployment: Deployment
@@ -328,7 +325,7 @@ class Hosts:
     """Memories for KV behind the GPUs', of each replica, that come with the machines: ``dram=200@0``."""
 
     def with_memories(self, tiers: str) -> "Hosts":
-        """With those memories, or with what the hosts have left: the machines that have as much as the cheapest."""
+        """Add KV tiers; for host memory, keep the machines with at least as much left as the cheapest."""
         if tiers != HOST_MEMORY:
             return replace(self, tiers=tiers)
         left = [(machine, left_gb(self.deployment, machine.offer) or 0.0) for machine in self.machines]
@@ -340,17 +337,14 @@ class Hosts:
         return replace(self, machines=kept, tiers=f"dram={math.floor(least)}@0")
 
     def gpus_of(self, replicas: int) -> int:
-        """GPUs that so many replicas run on."""
+        """Count the GPUs of this many replicas."""
         if self.prefill is None:
             return replicas * self.deployment.gpus
         first = self.prefill
         return first.replicas * first.deployment.gpus + (replicas - first.replicas) * self.deployment.gpus
 
     def link(self, replicas: int) -> str:
-        """What KV is sent over between the replicas of a disaggregated candidate.
-
-        Between machines their network: only those that have one are taken (``machines_on``).
-        """
+        """Name the link that KV is sent over: inside the machine, or the network between machines."""
         gpu = self.deployment.gpu
         if not self._in_one_machine(replicas):
             return network_of(gpu)
@@ -361,7 +355,7 @@ class Hosts:
         return not self.spare and self.gpus_of(replicas) <= largest
 
     def machines_on(self, offer: Offer, replicas: int) -> float:
-        """How many of the offer so many replicas take; infinite where they cannot stand there."""
+        """Count the machines of an offer that this many replicas take; infinite if they cannot run there."""
         if self.prefill is None:
             return machines_for(self.deployment, offer, replicas, self.spare)
         if self._in_one_machine(replicas):
@@ -377,7 +371,7 @@ class Hosts:
         return sum(machines_for(deployment, offer, count, self.spare) for deployment, count in pools)
 
     def counts_on(self, offer: Offer, replicas: int) -> tuple[int, int]:
-        """Replicas to run, spare ones included: those for prompts only, and those that answer."""
+        """Count the replicas to run, spare ones included: for prefill only, and for answers."""
         if self.prefill is None:
             return 0, replicas_on(self.deployment, offer, replicas, self.spare)
         first, others = self.prefill, replicas - self.prefill.replicas
@@ -389,12 +383,12 @@ class Hosts:
 
     @cached_property
     def cheapest_of_each_size(self) -> tuple[Machine, ...]:
-        """Of machines with a network and without: no other can win."""
+        """Return the cheapest machine of each size, with a network and without: no other can win."""
         stock = self.machines if isinstance(self.machines, Stock) else Stock(self.machines)
         return stock.cheapest_of_each_size(_network_needed(self.deployment.gpu))
 
     def usd_per_hour(self, replicas: int) -> float:
-        """The cheapest way to host so many; infinite when there is none within the GPUs allowed."""
+        """Return the lowest hourly cost of this many replicas; infinite if the GPUs allowed do not suffice."""
         if replicas not in self._bills:
             most = self.max_gpus or math.inf
             bills = []
@@ -414,6 +408,6 @@ class Hosts:
         return self.usd_per_hour(replicas) * HOURS_PER_MONTH
 
     def most_replicas(self, usd_per_hour: float, ceiling: int) -> int:
-        """The most replicas, up to the ceiling, that cost no more than that."""
+        """Return the most replicas, up to the ceiling, that cost no more than this."""
         limit = usd_per_hour * (1 + 1e-12)
         return bisect_left(range(1, ceiling + 1), True, key=lambda count: self.usd_per_hour(count) > limit)

@@ -42,7 +42,7 @@ def weight_choices(model: ModelSpec, floor: Precision | None = FLOOR) -> tuple[P
 
 
 def _layouts(single: Deployment, most_gpus: int, context: int) -> Iterator[dict[str, int]]:
-    """Degrees of TP, PP, EP and DP."""
+    """Yield degrees of TP, PP, EP and DP."""
     model, gpu, node = single.model, single.gpu, single.gpu.gpus_per_node
     degrees = valid_tp(model, most_gpus)
     holds = any(max_sequences(single.model_copy(update={"tp": tp}), context) for tp in degrees if tp <= node)
@@ -82,16 +82,15 @@ def _shared_experts(single: Deployment, degrees: Sequence[int], most_gpus: int) 
 
 
 def is_faithful(deployment: Deployment) -> bool:
-    """Neither weights nor KV cache at fewer bits than the checkpoint was published for."""
+    """Return whether weights and KV cache keep at least the precision the checkpoint was published in."""
     return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
 
 
-_smallest = lru_cache(maxsize=4096)(smallest)
-"""The same for every layout of a model on a GPU: searched once."""
+_smallest = lru_cache(maxsize=4096)(smallest)  # the same for every layout of a model on a GPU: searched once
 
 
 def why_not(deployment: Deployment, context: int) -> NotServed | None:
-    """Why a deployment cannot serve sequences of this length at all; None when it can."""
+    """Return why a deployment cannot serve sequences of this length; None if it can."""
     if context > deployment.model.max_context:
         longest = deployment.model.max_context
         return NotServed(Reason.too_long, f"requests of {context:,} tokens exceed the model's {longest:,} of context")
@@ -130,7 +129,7 @@ def fitting(
 
 
 def on_machine(like: Deployment, gpus: int, context: int) -> list[Deployment]:
-    """The layouts of a deployment that so many of its GPUs hold, some of them in several replicas."""
+    """Return the layouts of a deployment that fit this many GPUs, some as several replicas."""
     fitted = fitting(like.model, like.gpu, like.engine, (like.weights,), (like.kv,), gpus, context)
     degrees = [copied(layout, "tp", "pp", "ep", "dp") for layout, refusal in fitted if refusal is None]
     layouts = [like.model_copy(update=split) for split in degrees]

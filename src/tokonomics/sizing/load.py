@@ -33,49 +33,36 @@ from tokonomics.traffic.tenants import by_class, most_shed
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import Workload, workload_of
 
-_MOST_REQUESTS = 500_000
-"""About a second of simulation."""
-_MOST_OF_A_CURVE = 2_000_000
-"""Requests of a day or a week: a few seconds of simulation."""
+_MOST_REQUESTS = 500_000  # about a second of simulation
+_MOST_OF_A_CURVE = 2_000_000  # requests of a day or a week: a few seconds of simulation
 _PERIODS_WITH_SILENCE = 20
-_ENOUGH_REPLICAS = 16
-"""Of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does."""
+_ENOUGH_REPLICAS = 16  # of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does
 _MOST_WRITTEN = 1e9
 """Tokens of all answers in one simulation, unless ``ENOUGH_REQUESTS`` write more: a few seconds of it. Of answers of
 100,000 tokens, sixteen replicas of Llama 3.1 8B get 13 times the length of one."""
-_ANSWERS_LONG = 20
-"""A fleet starts empty: in so many times the length of an answer, its filling no longer counts."""
-_SESSIONS_LONG = 10
-"""The same for sessions, which ramp up over the length of one."""
-_ROUNDS, _CLOSE_ENOUGH = 8, 0.005
-"""Of finding how many conversations make a rate of requests: two or three rounds do."""
+_ANSWERS_LONG = 20  # a fleet starts empty: in so many times the length of an answer, its filling no longer counts
+_SESSIONS_LONG = 10  # the same for sessions, which ramp up over the length of one
+_ROUNDS, _CLOSE_ENOUGH = 8, 0.005  # of finding how many conversations make a rate of requests: two or three rounds do
 
 
-_LEAST_RATE = 1e-9
-"""Requests a second that a ``Workload`` takes."""
+_LEAST_RATE = 1e-9  # requests a second that a ``Workload`` takes
 _OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
 """Of a load, what its rate has no part in; each takes a look at every request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Requests to be served, in the mean and one by one; two are equal where a fleet would be asked the same."""
+    """The requests to serve, as means and one by one; two loads are equal if a fleet would be asked the same."""
 
     workload: Workload
     trace: Trace
-    share: float = 1.0
-    """Of the rate that the trace carries: below 1 where whole days would be too many requests."""
+    share: float = 1.0  # of the rate that the trace carries: below 1 where whole days would be too many requests
     is_log: bool = False
-    lasts_s: float = 0.0
-    """How long made-up requests should last."""
-    is_stationary: bool = False
-    """Made up, with the same rate at all times."""
-    bad_rows: int = 0
-    """Of the log, left out."""
-    too_long: int = 0
-    """Requests of a log or of conversations that were left out because the model's context is shorter."""
-    talks: bool = False
-    """Made up, of conversations: the prompt of a turn holds those before it."""
+    lasts_s: float = 0.0  # how long made-up requests should last
+    is_stationary: bool = False  # made up, with the same rate at all times
+    bad_rows: int = 0  # of the log, left out
+    too_long: int = 0  # requests of a log or of conversations that were left out because the model's context is shorter
+    talks: bool = False  # made up, of conversations: the prompt of a turn holds those before it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Load) and self._content == other._content
@@ -89,12 +76,12 @@ class Load:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and answer."""
+        """Return the tokens of the longest request, prompt and answer."""
         return int((self.trace.input_tokens.astype(np.int64) + self.trace.output_tokens).max())
 
     @cached_property
     def computed_tokens(self) -> Floats:
-        """Of each prompt, what even an endless cache does not hold."""
+        """Return, for each prompt, the tokens that even an unlimited cache does not hold."""
         inputs = self.trace.input_tokens
         if self.trace.prefix is None:
             return inputs.astype(np.float64)
@@ -103,35 +90,35 @@ class Load:
 
     @cached_property
     def computed_mean(self) -> float:
-        """Prompt tokens that are computed, in the mean, with an endless cache."""
+        """Return the mean prompt tokens that are computed with an unlimited cache."""
         return float(self.computed_tokens.mean())
 
     @cached_property
     def context_mean(self) -> float:
-        """Tokens a running request attends to, in the mean over the tokens of all answers: long answers run longer."""
+        """Return the mean context of a running request, weighted by answer tokens: long answers run longer."""
         outputs = self.trace.output_tokens.astype(np.float64)
         return context_while_answering(self.trace.input_tokens.astype(np.float64), outputs)
 
     @cached_property
     def held_mean(self) -> float:
-        """Of those, what takes memory of its own when an endless cache holds what prompts share."""
+        """Return the part of that context that takes memory of its own if an unlimited cache holds shared prompts."""
         return context_while_answering(self.computed_tokens, self.trace.output_tokens.astype(np.float64))
 
     @cached_property
     def sorted_lengths(self) -> tuple[Floats, Floats, Floats]:
-        """Computed prompts, whole prompts and answers, each in order."""
+        """Return computed prompts, whole prompts and answers, each sorted by length."""
         outputs = np.maximum(self.trace.output_tokens, 1).astype(np.float64)
         inputs = self.trace.input_tokens.astype(np.float64)
         return np.sort(self.computed_tokens), np.sort(inputs), np.sort(outputs)
 
     @property
     def least_replicas(self) -> int:
-        """Of which the simulated share is a whole one."""
+        """Return the fewest replicas of which the simulated share is at least one."""
         return math.ceil(1 / self.share - 1e-9)
 
     @cached_property
     def least_rate(self) -> float:
-        """Requests a second that must be answered: without those that classes may turn away."""
+        """Return the request rate that must be answered, without what classes may turn away."""
         trace = self.trace
         if trace.service is None:
             return self.workload.rate
@@ -139,9 +126,9 @@ class Load:
         return self.workload.rate * float(kept[trace.service].mean())
 
     def owed(self, slos: tuple[Slo, ...]) -> list[tuple["Load", tuple[Slo, ...]]]:
-        """The requests that are owed the same targets, with those: all of them, or each class.
+        """Return the requests with the targets they are owed: all of them, or each class.
 
-        What a class may turn away could be its slowest requests: then nothing is owed to it for sure.
+        A class that may turn requests away could turn away its slowest, so no target is certain for it.
         """
         if self.trace.service is None:
             return [(self, slos)]
@@ -153,12 +140,12 @@ class Load:
 
     @cached_property
     def _parts(self) -> list["Load | None"]:
-        """The requests of each class."""
+        """Return the requests of each class."""
         places = by_class(self.trace).values()
         return [replace(self, trace=self.trace.take(at)) if len(at) else None for at in places]
 
     def on(self, replicas: int) -> tuple[Trace, int]:
-        """What is simulated for so many replicas: requests, and the replicas that serve them."""
+        """Return what to simulate for this many replicas: the requests, and the replicas that serve them."""
         if not self.is_stationary:
             # Whole replicas of the slice, under as much as each of the fleet gets.
             served_by = max(1, int(replicas * self.share + 1e-9))
@@ -172,9 +159,9 @@ class Load:
         return part if served_by == replicas else part.faster(served_by / replicas), served_by
 
     def within(self, context: int) -> "Load":
-        """What the model can take of it: made-up requests are cut, others left out.
+        """Fit the load to the model's context: cut generated requests, leave out others that are too long.
 
-        Made-up requests whose mean is too long stay, and every candidate refuses them.
+        Generated requests whose mean is too long stay, and every candidate refuses them.
         """
         fits = self.trace.input_tokens.astype(np.int64) + self.trace.output_tokens <= context
         if fits.all():
@@ -193,7 +180,7 @@ class Load:
         return replace(self, trace=kept, workload=workload, too_long=self.too_long + int((~fits).sum()))
 
     def busiest(self, most: int) -> "Load":
-        """The window of so many requests that pass in the shortest time: what decides how many replicas it takes."""
+        """Return the busiest window of ``most`` requests: it decides how many replicas are needed."""
         trace = self.trace
         if len(trace) <= most:
             return self
@@ -206,24 +193,24 @@ class Load:
         return replace(self, trace=window, workload=workload_of(window, window.rate / self.share))
 
     def evenly(self) -> "Load":
-        """The same requests in the same order, evenly apart: how a batch is fed."""
+        """Space the same requests evenly in time, as a batch is fed."""
         arrival_s = np.linspace(0.0, self.trace.duration_s, len(self.trace))
         return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
-        """The same requests at another rate; what is known of their lengths stays known."""
+        """Replay the same requests at another rate; keep what is known about their lengths."""
         factor = rate / self.workload.rate
         made = replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
         made.__dict__.update({name: self.__dict__[name] for name in _OF_LENGTHS if name in self.__dict__})
         return made
 
     def is_drawn_alike_at(self, rate: float) -> bool:
-        """Whether made-up requests at that rate would be these, sooner or later: as many, of the same lengths."""
+        """Return whether generating requests at that rate would draw these same ones."""
         return self.is_stationary and len(self.trace) == _enough_at(rate, self.lasts_s)
 
 
 def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:
-    """Made-up requests that fit the context, and how many were cut for it; unchanged where none does."""
+    """Cut generated requests to the context and count the cut ones; unchanged if none fits."""
     tokens = trace.input_tokens.astype(np.int64) + trace.output_tokens
     if not len(tokens) or tokens.max() <= context or tokens.min() > context:
         return trace, 0
@@ -234,7 +221,7 @@ def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:
 
 
 def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> Load:
-    """A log, at its own rate or replayed at another."""
+    """Return a log as a load, at its own rate or another."""
     if trace.rate <= 0:
         fix = f"Give the mean rate with {option('rate')}."
         raise BadInput("all requests arrive at once: there is no rate", where=trace.source, fix=fix)
@@ -244,7 +231,7 @@ def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> L
 
 
 def load_of_requests(trace: Trace) -> Load:
-    """Requests as they are, at their own rate; one request alone, or a burst, has next to none."""
+    """Return requests as a load at their own rate; a lone request or a burst has next to none."""
     return Load(workload=workload_of(trace, max(trace.rate, _LEAST_RATE)), trace=trace, is_log=True)
 
 
@@ -259,7 +246,7 @@ def load_of_shape(
     sessions: Sessions | None = None,
     tenants: Tenants | None = None,
 ) -> Load:
-    """Made-up requests: Poisson arrivals unless told, at the arrivals' own rate unless told."""
+    """Generate a load: Poisson arrivals by default, at the rate given or the arrivals' own."""
     inputs = parse_lengths(inputs, "input") if isinstance(inputs, str) else inputs
     if outputs is None and inputs.pairs is None:
         raise BadInput("is missing: how long are the answers?", field="output", fix=f"Such as {option('output', 256)}.")
@@ -297,9 +284,10 @@ def conversations(
     requests: int | None,
     duration_s: float | None,
 ) -> Trace:
-    """So many turns, or those of so many seconds, that come to ``rate`` a second; ``process`` is that of all turns.
+    """Generate conversations whose turns arrive at ``rate``: a number of requests, or a duration.
 
-    A rate that is the same at all times is that of the requests over the time in which sessions begin, to the digit.
+    ``process`` is the arrival process of all turns. A constant rate is met exactly over the time in which sessions
+    begin.
     """
     starts = process.times(1 / sessions.turns)
     made = make(starts, requests=requests, duration_s=duration_s)
@@ -313,25 +301,22 @@ def conversations(
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a process is enough to judge a fleet: so many requests of one rate, or whole periods of a curve."""
+    """How much of an arrival process is enough to judge a fleet: requests at one rate, or whole periods of a curve."""
 
     process: Arrivals
-    rate: float
-    """Requests a second, in the mean over all of it."""
+    rate: float  # requests a second, in the mean over all of it
     expected: float
-    span_s: float | None
-    """Of a curve; None where the rate is the same at all times."""
-    lasts_s: float
-    """How long requests should arrive at the least."""
+    span_s: float | None  # of a curve; None where the rate is the same at all times
+    lasts_s: float  # how long requests should arrive at the least
 
     @property
     def slices(self) -> int:
-        """Into which the requests are thinned if they are too many to be served one by one."""
+        """Return into how many slices the requests are thinned if all of them are too many to simulate."""
         return 1 if self.span_s is None else math.ceil(self.expected / _MOST_OF_A_CURVE)
 
 
 def _enough_at(rate: float, lasts_s: float) -> int:
-    """Requests to make up at a constant rate."""
+    """Return how many requests to generate at a constant rate."""
     return min(_MOST_REQUESTS, math.ceil(max(ENOUGH_REQUESTS, rate * lasts_s)))
 
 
@@ -344,7 +329,7 @@ def extent_of(
     seed: int = 0,
     sessions: Sessions | None = None,
 ) -> Extent:
-    """At the rate, or at the process's own."""
+    """Decide how much of a process to generate, at the rate given or the process's own."""
     drawn = generate(process, inputs, outputs, requests=1000, seed=seed)
     lasts_s = _ANSWERS_LONG * float(drawn.output_tokens.mean()) * USUAL_TPOT_S
     if sessions is not None:

@@ -1,4 +1,4 @@
-"""Why something is not served: the kind, the case in words, and what to change. No verb says it in its own words."""
+"""Why something is not served: the kind, the case in words, and what to change; the same words in every verb."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from tokonomics.errors import option
 
 
 class Reason(StrEnum):
-    """Why something is not served: no verb says it in words of its own."""
+    """The kinds of reasons why something is not served."""
 
     no_price = "no price on these terms"
     too_expensive = "more expensive than the price limit"
@@ -30,17 +30,15 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class NotServed:
-    """Why a setup cannot meet its SLOs or be bought, or why a lever has nothing to move."""
+    """Why a setup cannot meet its SLOs or be bought, or why a lever changes nothing."""
 
     kind: Reason
-    reason: str
-    """The case in words."""
-    fix: str | None = None
-    """What to change, where more is known than the kind tells."""
+    reason: str  # the case in words
+    fix: str | None = None  # what to change, where more is known than the kind tells
 
     @property
     def what_to_do(self) -> str | None:
-        """What to change, in flags: as it was found out, or by the kind."""
+        """Suggest what to change: the specific fix, or the usual one for this kind."""
         return self.fix or _FIXES.get(self.kind)
 
 

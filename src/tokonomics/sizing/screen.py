@@ -28,10 +28,8 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import percent, seconds
 
-LEEWAY = 1.05
-"""Simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)."""
-_FLOOR_REQUESTS = 64
-"""Evenly through the order of lengths, to tell what a lone request takes in the mean."""
+LEEWAY = 1.05  # simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)
+_FLOOR_REQUESTS = 64  # evenly through the order of lengths, to tell what a lone request takes in the mean
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,8 @@ class Screened:
     deployment: Deployment
     hosts: Hosts
     curve: ReplicaCurve
-    capacity: Capacity
-    """Of one replica, for mean requests."""
-    fewest: int
-    """Replicas that the load takes at the very least."""
+    capacity: Capacity  # of one replica, for mean requests
+    fewest: int  # replicas that the load takes at the very least
 
     @property
     def name(self) -> str:
@@ -59,7 +55,7 @@ class Screened:
 
 
 def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ...]) -> Screened | NotServed:
-    """How one replica serves this load at best, or why it cannot."""
+    """Return how one replica serves this load at best, or why it cannot."""
     if late := late_alone(deployment, load, slos):
         return late
     curve = curve_for(deployment, load)
@@ -73,7 +69,7 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
 
 
 def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> NotServed | None:
-    """The SLO that even lone requests miss by most; None where they meet all."""
+    """Return the SLO that even lone requests miss by most; None if they meet all."""
     refusals = (late_by_pauses(part.trace, targets) for part, targets in load.owed(slos))
     if refusal := next(filter(None, refusals), None):
         return refusal
@@ -91,7 +87,7 @@ def late_alone(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> Not
 
 
 def late_by_pauses(trace: Trace, slos: Sequence[Slo]) -> NotServed | None:
-    """The target for jobs that tools and people alone miss, whatever serves them; None where they leave time."""
+    """Return the job target that the pauses of tools and people alone miss; None if they leave time."""
     for slo in slos:
         if trace.turns is None or slo.latency is not Latency.job:
             continue
@@ -104,13 +100,13 @@ def late_by_pauses(trace: Trace, slos: Sequence[Slo]) -> NotServed | None:
 
 
 def closed_form_replicas(setup: Setup) -> int:
-    """Replicas that a setup's load takes at the very least: where a search begins. 1 where the closed form has none."""
+    """Return the fewest replicas by the closed form, where a search begins; 1 if the closed form has no answer."""
     held = held_by_one(setup)
     return 1 if held is None else least_for(setup.load, held)
 
 
 def held_by_one(setup: Setup) -> float | None:
-    """Requests a second of mean length that a replica of a setup holds by the closed form; None where it holds none."""
+    """Return the closed form's request rate of one replica; None if it holds none."""
     deployment, load, limit = setup.deployment, setup.load, setup.max_sequences
     target = _loosest([tpot_limit(targets) for _, targets in load.owed(setup.slos)])
     curve = curve_for(deployment, load)
@@ -125,7 +121,7 @@ def held_by_one(setup: Setup) -> float | None:
 
 
 def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> int | None:
-    """Sequences at a time that leave tokens in time, for whoever is owed them soonest; None where one is too many."""
+    """Return the largest batch that meets the strictest TPOT target; None if one sequence is too many."""
     limits = [tpot_limit(targets) for _, targets in load.owed(slos)]
     for limit in (tpot_limit([slo for _, targets in load.owed(slos) for slo in targets]), _loosest(limits)):
         with suppress(MissesSlo):
@@ -134,14 +130,14 @@ def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> in
 
 
 def least_for(load: Load, held: float) -> int:
-    """Replicas that the load takes at the very least, where one holds so many requests a second by the closed form."""
+    """Return the fewest replicas for a load if one holds ``held`` requests a second."""
     return max(1, math.ceil(load.least_rate / (held * LEEWAY) - 1e-9))
 
 
 def least_by_arithmetic(deployment: Deployment, load: Load) -> int:
-    """Replicas below which the datasheet's FLOP/s or bytes a second are not enough: cheap, and below the closed form's.
+    """Return a cheap lower bound on replicas from the datasheet's FLOP/s and bandwidth.
 
-    A token takes two FLOPs a weight; a token of an answer reads the KV cache before it, half of the answer included.
+    A token takes two FLOPs a weight; an answer token reads the KV cache before it, half of the answer included.
     """
     written = max(0.0, load.workload.output_tokens - 1)
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
@@ -152,7 +148,7 @@ def least_by_arithmetic(deployment: Deployment, load: Load) -> int:
 
 @lru_cache(maxsize=8192)
 def _least_busy_s(deployment: Deployment, computed: float, written: float, held: int) -> float:
-    """Seconds of a replica that a request takes at the very least; kept, as it is asked for at other rates."""
+    """Return the least busy seconds of a replica that one request takes."""
     model, gpu, parts = deployment.model, deployment.gpu, deployment.model.parts
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (computed + written)
     # A round of drafts reads the cache once for all tokens that it yields.
@@ -165,19 +161,19 @@ def _least_busy_s(deployment: Deployment, computed: float, written: float, held:
 
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
-    """The closed form for the mean request; of a prompt, only what an endless cache would not hold."""
+    """Return the closed form for the mean request, without prompt tokens that an unlimited cache would hold."""
     return _curve(deployment, *_lengths(deployment, load), profile_key())
 
 
 def most_held(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float:
-    """Requests a second that the closed form's capacity is not above: much cheaper, as prompts are left out."""
+    """Return a cheap upper bound on the closed form's rate: prompts are left out."""
     _, *lengths = _lengths(deployment, load)
     limit = _loosest([tpot_limit(targets) for _, targets in load.owed(slos)])
     return _most_answered(deployment, *lengths, limit, profile_key())
 
 
 def _lengths(deployment: Deployment, load: Load, prefix_cache: bool = True) -> tuple[int, int, float, float]:
-    """Of the mean request: prompt tokens to compute, answer, tokens attended to, and those that take memory."""
+    """Return, for the mean request: prompt tokens to compute, answer tokens, context, and tokens that take memory."""
     computed, held = load.workload.input_tokens, load.context_mean
     if load.trace.prefix is not None and deployment.reuses_prefixes and prefix_cache:
         computed, held = load.computed_mean, load.held_mean
@@ -196,27 +192,27 @@ def _most_answered(
 def _curve(
     deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float, profile: str | None
 ) -> ReplicaCurve:
-    """Kept: whoever asks again with another rate, price or SLO gets an answer at once."""
+    """Cache curves: the same lengths are asked about at many rates, prices and SLOs."""
     return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
 
 
 def tpot_limit(slos: Sequence[Slo]) -> float | None:
-    """What the mean TPOT must keep: the strictest SLO on any statistic that is not below it."""
+    """Return what the mean TPOT must stay under: the strictest target on a statistic that is not below the mean."""
     bounds = [slo.seconds for slo in slos if slo.latency is Latency.tpot and slo.statistic != "p50"]
     return min(bounds, default=None)
 
 
 def _loosest(limits: Sequence[float | None]) -> float | None:
-    """What the mean over several classes must keep; None where one of them may take any time."""
+    """Return what the mean over several classes must stay under; None if one of them has no target."""
     known = [limit for limit in limits if limit is not None]
     return max(known, default=None) if len(known) == len(limits) else None
 
 
 def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float]:
-    """Seconds, by SLO, that lone requests on an idle replica cannot go below.
+    """Return, by SLO, the latency below which lone requests on an idle replica cannot go.
 
-    A percentile of the latency is that of the length behind it, as a longer prompt never takes less. Of a whole answer,
-    the shortest prompt and the percentile of the answer's own length.
+    A longer prompt never takes less, so a percentile of the latency is that of the length. For a whole answer it is
+    the shortest prompt with that percentile of the answer's length.
     """
     if not slos:
         return {}
@@ -263,7 +259,7 @@ def _lone_s(steps: StepModel, prompt: float, context: float) -> tuple[float, flo
 
 
 def _at(in_order: Floats, statistic: str) -> Floats:
-    """The length at a percentile; for the mean, lengths evenly through the order."""
+    """Return the length at a percentile; for the mean, lengths evenly through the order."""
     count = len(in_order)
     if statistic == "mean":
         parts = min(count, _FLOOR_REQUESTS)

@@ -41,9 +41,9 @@ from tokonomics.units import SECONDS_PER_HOUR, seconds
 
 
 def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
-    """The fewest replicas that hold, or what breaks however many there are.
+    """Return the fewest replicas that hold, or what breaks with any number of them.
 
-    Setups that differ in how replicas come and go share the fleet they start from.
+    Setups that differ only in autoscaling start from the same fixed fleet.
     """
     if refusal := cannot_serve(setup):
         return refusal
@@ -66,15 +66,15 @@ def size(setup: Setup, attempts: Attempts | None = None) -> Sized | NotServed:
 
 
 def _with_limit(setup: Setup, made: Sized | NotServed) -> Sized | NotServed:
-    """With the batch limit that was asked for, where none was searched."""
+    """Fill in the batch limit that was asked for, if none was searched."""
     if isinstance(made, NotServed):
         return made
     return replace(made, max_sequences=made.max_sequences or setup.max_sequences)
 
 
 def cannot_serve(setup: Setup) -> NotServed | None:
-    """Why no number of replicas will do, before any simulation: context, memory, engine, or an SLO that even a lone
-    request misses; None where nothing is known against it."""
+    """Say, before any simulation, why no number of replicas will do: context, memory, engine, or a lone request that
+    misses an SLO. None if nothing speaks against it."""
     refusal = why_not(setup.deployment, setup.load.longest)
     if refusal and refusal.kind is Reason.does_not_fit:
         return replace(refusal, fix=_what_fits(setup))
@@ -82,12 +82,12 @@ def cannot_serve(setup: Setup) -> NotServed | None:
 
 
 def fewest(setup: Setup, attempts: Attempts, *, least: int = 1, most: int = MOST_REPLICAS) -> Sized:
-    """The fewest replicas from ``least`` to ``most`` that hold; what breaks for lone requests, or on ``most``, if none.
+    """Return the fewest replicas from ``least`` to ``most`` that hold; if none do, what breaks.
 
-    More replicas are better, but for routers that gather what prompts share: there a few smaller fleets are tried too.
+    More replicas are better, except behind routers that gather shared prompts: there a few smaller fleets are tried.
     """
     tried = partial(attempts.on, setup)
-    # The bound is the closed form's; a simulation that does better than it is not held to it.
+    # The closed form gives the start; the simulation may do better than it.
     start = max(closed_form_replicas(setup), least)
     most = max(most, start)
 
@@ -108,11 +108,11 @@ def fewest(setup: Setup, attempts: Attempts, *, least: int = 1, most: int = MOST
 def smallest_that_holds(
     holds: Callable[[int], bool], start: int, least: int, most: int, hopeless: Callable[[], bool]
 ) -> int | None:
-    """The smallest number from ``least`` to ``most`` that holds; None where ``most`` does not, or none can.
+    """Return the smallest number from ``least`` to ``most`` that holds; None if ``most`` does not or none can.
 
-    Up from ``start`` in steps that double, or down one by one; then halving. Where more is not better, what it finds
-    holds and one fewer does not, but a still smaller number might. Once a few numbers have failed, ``hopeless`` tells
-    whether all will.
+    It goes up from ``start`` in doubling steps, or down one by one, then bisects. If more is not always better, the
+    result holds and one fewer does not, but a still smaller number might. After a few failures ``hopeless`` decides
+    whether to give up.
     """
     low, high, step, failures = least - 1, start, 1, 0
     if holds(high):
@@ -128,11 +128,11 @@ def smallest_that_holds(
 
 
 def gains_nothing(tried: dict[int, Sized]) -> bool:
-    """Whether the largest fleet tried gains so little over the small ones that no larger one will meet the SLOs.
+    """Return whether the largest fleet tried gains so little over small ones that no larger one will meet the SLOs.
 
-    Where requests wait for each other, many times the replicas leave a small part of the wait: all more of them gain
-    less than these did. So what is still late after as much again was gained is late for another reason, such as a
-    cache too small for what is shared. Both how many are late and how late they are must say so.
+    If requests wait for each other, many times the replicas remove most of the wait, and further replicas gain less.
+    Requests that would still be late after the same gain again are late for another reason, such as a cache too small
+    for the shared prompts. Both the number of late requests and their lateness must say so.
     """
     fewer = [sized.late for count, sized in tried.items() if count * rules.MANY_TIMES <= max(tried)]
     if not fewer or any(sized.holds for sized in tried.values()):
@@ -142,7 +142,7 @@ def gains_nothing(tried: dict[int, Sized]) -> bool:
 
 
 def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest number above ``low``, which does not hold, up to ``high``, which does."""
+    """Bisect to the smallest number that holds, given that ``low`` does not and ``high`` does."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -150,8 +150,7 @@ def halved(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _what_fits(setup: Setup) -> str:
-    """GPUs of this kind that hold it in one machine; where none do, the machines that do, and the smallest kind of
-    GPU of which one machine does."""
+    """Suggest what would fit: more GPUs of this kind in one machine, or else several machines or a larger GPU."""
     now, longest = setup.deployment, setup.load.longest
 
     def degree(gpu: Gpu) -> int | None:
@@ -192,7 +191,7 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
 
 
 def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
-    """Replicas that come and go with the requests outstanding; ``always`` so many stay."""
+    """Simulate replicas that follow the outstanding requests; ``always`` of them stay."""
     rule = Autoscale(
         min_replicas=always,
         max_replicas=rules.SCALING_GROWTH * fixed.replicas,
@@ -208,7 +207,7 @@ def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
 
 
 def _outstanding(simulation: Simulation) -> float:
-    """Requests that have arrived and not finished, in the fullest hundredth of the time."""
+    """Return the 99th percentile over time of requests that have arrived and not finished."""
     arrives, finish_s = simulation.trace.arrival_s, simulation.served.finish_s
     ends = np.sort(finish_s[~np.isnan(finish_s)])
     moments = np.linspace(0, float(arrives[-1]), 2000)
@@ -217,7 +216,7 @@ def _outstanding(simulation: Simulation) -> float:
 
 
 def changes_over_time(load: Load) -> float:
-    """The busiest hour of a load over its mean hour; of a very long one, the busiest of two hundred parts."""
+    """Return the busiest hour of a load over its mean hour; a very long load is cut into 200 parts."""
     trace = load.trace
     parts = min(200, max(1, round(trace.duration_s / SECONDS_PER_HOUR)))
     counts, _ = np.histogram(trace.arrival_s, parts)
@@ -226,12 +225,9 @@ def changes_over_time(load: Load) -> float:
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
-CLOSE_ENOUGH = 1.01
-"""Of two rates: chance alone moves a capacity found with 20,000 requests by about as much."""
-_MOST_REQUESTS = 500_000
-"""Of one simulation: a few seconds of it."""
-_FURTHEST = 2.0**20
-"""Times or parts of the guess: a search that goes further has not understood the traffic."""
+CLOSE_ENOUGH = 1.01  # of two rates: chance alone moves a capacity found with 20,000 requests by about as much
+_MOST_REQUESTS = 500_000  # of one simulation: a few seconds of it
+_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
 
 
 class Trial(Noun):
@@ -239,11 +235,9 @@ class Trial(Noun):
 
     rate: NonNegativeFloat
     replicas: PositiveInt
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     router: Router | None = None
-    breaks: str | None
-    """What gives way; None when it holds."""
+    breaks: str | None  # what gives way; None when it holds
     outcome: Outcome
 
     @property
@@ -252,7 +246,7 @@ class Trial(Noun):
 
 
 def trial_of(setup: Setup, sized: Sized) -> Trial:
-    """An attempt as it is shown: of one that ended early, because it was sure to miss, how the whole went."""
+    """Return an attempt as people see it; one that stopped early is simulated to its end."""
     if not sized.holds:
         sized = attempt(replace(setup, router=sized.router), sized.replicas, sized.max_sequences)
     shown = copied(sized, "replicas", "max_sequences", "router", "breaks", "outcome")
@@ -260,17 +254,13 @@ def trial_of(setup: Setup, sized: Sized) -> Trial:
 
 
 class HighestRate(Noun):
-    """The most requests a second that meet the SLOs."""
+    """The highest request rate that meets the SLOs."""
 
     rate: PositiveFloat
-    at_most: PositiveFloat
-    """The lowest rate tried that did not hold."""
-    breaks: str = Field(alias="broken")
-    """What gives way there."""
-    sessions_per_s: float | None = None
-    """That begin at that rate, where requests wait for each other."""
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    at_most: PositiveFloat  # the lowest rate tried that did not hold
+    breaks: str = Field(alias="broken")  # what gives way there
+    sessions_per_s: float | None = None  # that begin at that rate, where requests wait for each other
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     outcome: Outcome
     trials: tuple[Trial, ...]
 
@@ -279,15 +269,14 @@ class ReplicasNeeded(Noun):
     """The fewest replicas that meet the SLOs."""
 
     replicas: PositiveInt
-    max_sequences: PositiveInt | None = None
-    """At a time, where it is not the engine's own limit."""
+    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     router: Router | None = None
     outcome: Outcome
     trials: tuple[Trial, ...]
 
 
 class NeverHolds(TokonomicsError):
-    """Not even the lightest load, or the largest fleet, meets the SLO; or nothing can be served at all."""
+    """Not even the lightest load or the largest fleet meets the SLO, or nothing can be served at all."""
 
     def __init__(self, refused: NotServed, whose: str = "") -> None:
         super().__init__(f"{whose}{refused.reason}", fix=refused.what_to_do)
@@ -295,7 +284,7 @@ class NeverHolds(TokonomicsError):
 
 
 def highest_rate(setup: Setup, guess: float) -> HighestRate:
-    """The most requests a second that one replica of a setup holds, searched from a guess."""
+    """Search, from a guess, the highest request rate that one replica of a setup holds."""
     attempts = Attempts()
     if refusal := cannot_serve(setup):
         raise NeverHolds(refusal, f"{setup.deployment}: ")
@@ -307,7 +296,7 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
     tried: dict[float, Sized] = {}
 
     def at(rate: float) -> Setup:
-        """Again and again until there is a stretch in which all of the load is offered."""
+        """Repeat the trace until it has a stretch in which the full load is offered."""
         sooner = trace.faster(rate / trace.rate)
         again = min(math.ceil(stretch_of(sooner).times_longer), _MOST_REQUESTS // len(trace))
         longer = trace.repeated(again).faster(rate / trace.rate) if again > 1 else sooner
@@ -346,7 +335,7 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
 def highest_between(
     holds: Callable[[float], bool], low: float, high: float, close_enough: float = CLOSE_ENOUGH
 ) -> tuple[float, float]:
-    """The highest rate that holds, to a hundredth, and the next that does not; ``low`` holds and ``high`` does not."""
+    """Return the highest rate that holds, to 1 %, and the next that does not; ``low`` holds and ``high`` does not."""
     while high / low > close_enough:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -354,7 +343,7 @@ def highest_between(
 
 
 def replicas_needed(setup: Setup) -> ReplicasNeeded:
-    """The fewest replicas for a setup's own load, with every number that was tried."""
+    """Return the fewest replicas for a setup's own load, with every number that was tried."""
     attempts = Attempts()
     found = size(setup, attempts)
     if isinstance(found, NotServed):
@@ -366,11 +355,11 @@ def replicas_needed(setup: Setup) -> ReplicasNeeded:
 
 
 def outcome_of(setup: Setup, sized: Sized) -> Outcome:
-    """How requests fare on a fleet as it was sized, at the load itself, with how full it is."""
+    """Return the latencies and load of a sized fleet under exactly its load."""
     return outcome(simulated(setup, sized), setup.slos)
 
 
 def _nearest(result: Outcome) -> str | None:
-    """What the lightest load reaches; None where nothing was answered."""
+    """Say which latencies the lightest load reaches; None if nothing was answered."""
     reached = ", ".join(f"{slo.slo} {seconds(slo.delivered_s)}" for slo in result.slo if slo.delivered_s is not None)
     return f"What it reaches: {reached}." if reached else None

@@ -19,8 +19,7 @@ from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 
-Say = Callable[[str], None]
-"""Told what is being done."""
+Say = Callable[[str], None]  # told what is being done
 
 
 def silent(what: str) -> None:
@@ -31,13 +30,11 @@ def silent(what: str) -> None:
 class Handling:
     """How an engine and its clients handle requests, beside what is searched for."""
 
-    timeout_s: float = math.inf
-    """Clients hang up after it."""
+    timeout_s: float = math.inf  # clients hang up after it
     retries: int = 0
     backoff_s: float = FIRST_BACKOFF_S
     by_priority: bool = False
-    max_batched_tokens: int | None = None
-    """Tokens of a step; None: the engine's own limit."""
+    max_batched_tokens: int | None = None  # tokens of a step; None: the engine's own limit
     seed: int = 0
 
 
@@ -47,41 +44,30 @@ class Setup:
 
     deployment: Deployment
     load: Load
-    offers: tuple[Offer, ...] = ()
-    """All that may be bought, of any GPU."""
+    offers: tuple[Offer, ...] = ()  # all that may be bought, of any GPU
     today: date = date.min
     slos: tuple[Slo, ...] = ()
     max_sequences: int | None = None
     """At a time; None: the engine's own limit, or a lower one that meets the SLOs on fewer replicas."""
     prefix_cache: bool = True
-    router: Router | None = None
-    """None: whichever needs the fewest replicas (``rules.routers``)."""
+    router: Router | None = None  # None: whichever needs the fewest replicas (``rules.routers``)
     tiers: str | tuple[TierPrice, ...] | None = None
     """Memories for KV behind the GPU's: themselves, or as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size
     and speed then follow from the hardware when it is served and billed, so that they follow it when it changes."""
-    disaggregated: bool = False
-    """Prefill and decode run on replicas of their own, in the ratio that takes the fewest."""
-    prefill: Deployment | None = None
-    """What computes prompts, where it is not as what answers."""
-    prefill_replicas: int = 0
-    """Of the replicas, those that compute prompts only, where the ratio is given."""
-    link_bytes_per_s: float = LINK_BYTES_PER_S
-    """What each GPU sends KV over."""
-    autoscale: bool = False
-    """Replicas come and go with the requests outstanding."""
-    each_tenant: bool = False
-    """The SLOs are owed to every tenant, not only to all requests together."""
+    disaggregated: bool = False  # prefill and decode run on replicas of their own, in the ratio that takes the fewest
+    prefill: Deployment | None = None  # what computes prompts, where it is not as what answers
+    prefill_replicas: int = 0  # of the replicas, those that compute prompts only, where the ratio is given
+    link_bytes_per_s: float = LINK_BYTES_PER_S  # what each GPU sends KV over
+    autoscale: bool = False  # replicas come and go with the requests outstanding
+    each_tenant: bool = False  # the SLOs are owed to every tenant, not only to all requests together
     handling: Handling = Handling()
-    commit: bool = False
-    """Reserved machines may be bought."""
-    spot: bool = False
-    """Spot may carry what the verdict on this workload allows."""
+    commit: bool = False  # reserved machines may be bought
+    spot: bool = False  # spot may carry what the verdict on this workload allows
     spare: Spare = NO_SPARE
-    offline: bool = False
-    """A batch that can be done again: nobody waits for its answers."""
+    offline: bool = False  # a batch that can be done again: nobody waits for its answers
 
     def memories(self) -> tuple[TierPrice, ...]:
-        """The tiers on this deployment's GPUs, at the prices of the day."""
+        """Return the KV tiers of this deployment at the prices of the day."""
         if isinstance(self.tiers, str):
             return parse_tiers(self.tiers, self.deployment, on=self.today)
         return self.tiers or ()
@@ -89,9 +75,9 @@ class Setup:
     def hosts(
         self, terms: Sequence[Terms] = (Terms.on_demand,), prompts: int = 1
     ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-        """Machines sold on these terms on which it can stand, whose price is not too old; and why not on others.
+        """Return the machines it can run on, sold on these terms at a recent price; and why not the others.
 
-        Where it is disaggregated, with so many replicas for prompts.
+        A disaggregated setup has ``prompts`` prefill replicas.
         """
         gpu = self.deployment.gpu.key
         stocks, _ = usable([offer for offer in self.offers if offer.gpu == gpu], terms, self.today)
@@ -105,7 +91,7 @@ class Setup:
 
     @property
     def as_fixed_fleet(self) -> object:
-        """What the simulator sees of it with a fixed number of replicas: equal keys are served alike."""
+        """Return what the simulator sees of a fixed fleet: setups with equal keys are served alike."""
         split = self.prefill, self.prefill_replicas, self.link_bytes_per_s if self.prefill_replicas else None
         limits = self.max_sequences, self.prefix_cache, self.router, self.tiers
         return self.deployment, self.load, self.slos, split, limits, self.each_tenant, self.handling

@@ -25,8 +25,7 @@ class Spare(Noun):
     """What may fail with every target still met."""
 
     machines: int = Field(default=0, ge=0, le=1000)
-    zone: bool = False
-    """One of the region's zones, with every machine in it."""
+    zone: bool = False  # one of the region's zones, with every machine in it
 
     def __bool__(self) -> bool:
         return self.zone or self.machines > 0
@@ -35,15 +34,15 @@ class Spare(Noun):
         return "a zone" if self.zone else plural(self.machines, "machine")
 
     def lost_of(self, machines: int) -> int:
-        """Of so many machines, or groups of them, how many may be lost at once."""
+        """Return how many of these machines, or groups of them, may be lost at once."""
         return math.ceil(machines / ZONES) if self.zone else self.machines
 
     def beside(self, machines: int) -> int:
-        """How many to have so that so many are left."""
+        """Return how many to buy so that this many are left."""
         return machines + (math.ceil(machines / (ZONES - 1)) if self.zone else self.machines)
 
     def assumed(self, instance: str, region: str, zones: int) -> str:
-        """What is assumed where a zone may fail, in words; nothing where it may not."""
+        """Say what is assumed if a zone may fail; empty otherwise."""
         where = "its region" if region == UNSPECIFIED else region
         return f"assuming that {instance} is sold in {zones} zones of {where}: check" if self.zone else ""
 
@@ -52,23 +51,23 @@ NO_SPARE = Spare()
 
 
 def in_zones(machines: int) -> list[int]:
-    """Machines in each zone, or groups of them, as even as can be: 5 are 2, 2 and 1."""
+    """Spread machines, or groups of them, evenly over zones: 5 are 2, 2 and 1."""
     zones = min(ZONES, machines)
     each, larger = divmod(machines, zones)
     return [each + 1] * larger + [each] * (zones - larger)
 
 
 def machines_for(deployment: Deployment, offer: Offer, replicas: int, spare: Spare = NO_SPARE) -> int:
-    """Whole machines that so many replicas take: each has its own GPUs in one, or whole layers on several."""
+    """Count the whole machines for this many replicas: several to a machine, or several machines to one."""
     if deployment.gpus > offer.gpus:
         return spare.beside(replicas) * math.ceil(deployment.pp * deployment.dp / (offer.gpus // deployment.tp))
     return spare.beside(math.ceil(replicas / (offer.gpus // deployment.gpus)))
 
 
 def machines_for_both(machine_gpus: int, *kinds: tuple[int, int]) -> int:
-    """Whole machines that replicas of two kinds take together, each kind as GPUs of a replica and how many there are.
+    """Count the whole machines for replicas of two kinds, each given as GPUs of a replica and number of replicas.
 
-    The larger ones first, as many as a machine holds; the smaller ones in what they leave, and on more machines.
+    Larger replicas are placed first; smaller ones fill the GPUs left, then more machines.
     """
     (large, many), (small, more) = sorted(kinds, reverse=True)
     each = machine_gpus // large
@@ -79,7 +78,7 @@ def machines_for_both(machine_gpus: int, *kinds: tuple[int, int]) -> int:
 
 
 def replicas_on(deployment: Deployment, offer: Offer, replicas: int, spare: Spare) -> int:
-    """Replicas to run so that enough are left, whatever may fail: the fewest, spread evenly over the machines."""
+    """Return the fewest replicas, spread evenly over the machines, so that enough are left whatever fails."""
     if deployment.gpus > offer.gpus:
         return spare.beside(replicas)
     machines = machines_for(deployment, offer, replicas, spare)
