@@ -22,7 +22,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_offers
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.catalog.spot import SCARCE, find_band
-from tokonomics.clock import today
 from tokonomics.fleet.cheapest import fixed_rule
 from tokonomics.levers.lora import lora
 from tokonomics.levers.ranking import arrival_patterns, arriving

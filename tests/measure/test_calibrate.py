@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.cli.meter import app
-from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic

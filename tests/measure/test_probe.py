@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.cli.meter import app
-from tokonomics.errors import BadInput, flag
+from tokonomics.errors import BadInput
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.probe import shapes
 from tokonomics.measure.probe.fit_profile import check_timings, profile_from, shrunken

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.cli.meter import app
-from tokonomics.clock import today
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import read_evidence

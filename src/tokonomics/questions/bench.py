@@ -13,7 +13,6 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.clock import today
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import check_path
 from tokonomics.measure.addresses import target
@@ -43,6 +42,7 @@ from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.generate import agent_in, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.trace import Trace
+from tokonomics.types import today
 from tokonomics.units import fine_percent, plural, usd
 
 

@@ -24,6 +24,7 @@ from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling
+from tokonomics.types import today
 from tokonomics.units import percent, plural
 
 

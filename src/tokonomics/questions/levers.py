@@ -32,6 +32,7 @@ from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
+from tokonomics.types import today
 from tokonomics.units import percent, usd
 
 

@@ -55,6 +55,7 @@ from tokonomics.questions.requests.run import (
     MeterWatchRequest,
 )
 from tokonomics.questions.result import Result, beside
+from tokonomics.types import today
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds, usd
 
 

@@ -17,6 +17,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, quoted_text, speed_word
+from tokonomics.types import today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6

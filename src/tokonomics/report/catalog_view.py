@@ -18,6 +18,7 @@ from tokonomics.questions.results import RefreshResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, aged, aged_since, machine_text, provider_text
+from tokonomics.types import today
 from tokonomics.units import count, gigabytes, plural, usd
 
 _STALE = f"† older than {STALE_AFTER_DAYS} days"

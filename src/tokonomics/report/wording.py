@@ -6,7 +6,6 @@ from datetime import date
 
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
 from tokonomics.catalog.places import Seller, seller_of
-from tokonomics.clock import today
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
