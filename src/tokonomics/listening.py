@@ -14,8 +14,7 @@ from tokonomics.errors import BadInput, option
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
-_QUIET_S = 60.0
-"""Between two lines. Our choice."""
+_QUIET_S = 60.0  # between two lines. Our choice.
 
 
 def listening(host: str, port: int, ports: int = 1) -> socket.socket:

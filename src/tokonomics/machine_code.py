@@ -47,8 +47,7 @@ class Code(NamedTuple):
     """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1f8`` for an array of so many
     dimensions, of such items (as NumPy writes their kind and bytes); several for a named tuple."""
     body: bytes
-    llvm: int
-    """The version of LLVM that wrote it."""
+    llvm: int  # the version of LLVM that wrote it
 
     def pack(self) -> bytes:
         """As a file holds it."""
@@ -147,8 +146,7 @@ def _parts(argument: Any) -> Iterator[Any]:
 
 class _Loaded(NamedTuple):
     call: Callable[[int], int]
-    layouts: list[str]
-    """Of each argument."""
+    layouts: list[str]  # of each argument
     result: Callable[[bytearray], object]
 
 
@@ -291,8 +289,7 @@ def _machine() -> Any:
     )
 
 
-LIBC = ("exp", "log2", "memcpy", "memmove", "memset")
-"""Functions of C that compiled code may call."""
+LIBC = ("exp", "log2", "memcpy", "memmove", "memset")  # functions of C that compiled code may call
 
 
 def _libc() -> dict[str, int]:

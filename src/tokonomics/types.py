@@ -82,12 +82,9 @@ class Badge(StrEnum):
 class Speed(StrEnum):
     """How the speed of a deployment is known."""
 
-    timed = "timed"
-    """Kernels timed on this GPU in this precision."""
-    scaled = "scaled"
-    """Kernels of a related GPU, scaled by the datasheets."""
-    assumed = "assumed"
-    """Neither."""
+    timed = "timed"  # kernels timed on this GPU in this precision
+    scaled = "scaled"  # kernels of a related GPU, scaled by the datasheets
+    assumed = "assumed"  # neither
 
 
 def today() -> date:

@@ -8,8 +8,7 @@ import re
 
 SECONDS_PER_HOUR = 3600
 DAY_S = 24 * SECONDS_PER_HOUR
-HOURS_PER_MONTH = 730
-"""8760 hours a year ÷ 12, as cloud price lists count."""
+HOURS_PER_MONTH = 730  # 8760 hours a year ÷ 12, as cloud price lists count
 SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 TOKENS_PER_MTOK = 1_000_000
 BYTES_PER_GB = 1_000_000_000

@@ -30,16 +30,13 @@ from typing import Any, NamedTuple, Protocol
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import limit_memory, limited_room
 
-COLD_S = 60.0
-"""More for a worker that has not warmed up: it imports and compiles first, which is not the task's time."""
-WARM_UP_S = 300.0
-"""After which a worker that still warms up is given up."""
+COLD_S = 60.0  # more for a worker that has not warmed up: it imports and compiles first, which is not the task's time
+WARM_UP_S = 300.0  # after which a worker that still warms up is given up
 _LEAST_ROOM = 0.25
 """Of a worker's memory: one that keeps more of it after an answer (an allocator gives back what it likes) would refuse
 what a fresh one can do, so a fresh one takes its place."""
 _CLOSING_S = 10.0  # for all threads together: whatever is left ends with this process
-_IDLE_S = 0.1
-"""How long nothing must have waited before a worker warms up."""
+_IDLE_S = 0.1  # how long nothing must have waited before a worker warms up
 _TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
 
 
@@ -130,8 +127,7 @@ class WaitingLine:
     anybody takes it.
     """
 
-    NAMES = 256
-    """How many names it remembers, with the thread that last did something of that name."""
+    NAMES = 256  # how many names it remembers, with the thread that last did something of that name
 
     def __init__(self, most: int = 0) -> None:
         """Let at most ``most`` tasks wait; 0: any number."""

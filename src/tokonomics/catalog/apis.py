@@ -68,8 +68,7 @@ class ApiPrice(ApiRates):
     checked: dt.date | None = None
     source: str
     note: str | None = None
-    deprecated: bool = False
-    """Its host says that it will be, or was, withdrawn."""
+    deprecated: bool = False  # its host says that it will be, or was, withdrawn
 
     @property
     def seller(self) -> str:

@@ -95,8 +95,7 @@ class RecoveryScore(Noun):
     part: QuantisedPart
     precision: Precision
     benchmark: str
-    baseline: PositiveFloat | None = None
-    """Of the model as published; None where only the share is stated."""
+    baseline: PositiveFloat | None = None  # of the model as published; None where only the share is stated
     quantised: PositiveFloat | None = None
     recovery_percent: PositiveFloat
     method: str

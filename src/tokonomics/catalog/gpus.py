@@ -216,13 +216,11 @@ COMPUTE_SLICES, MEMORY_SLICES = 7, 8
 class MigProfile(Noun):
     """A slice that a GPU can be cut into."""
 
-    name: str
-    """Such as ``3g.40gb``."""
+    name: str  # such as ``3g.40gb``
     compute: PositiveInt
     memory: PositiveInt
     starts: tuple[int, ...]
-    compute_share: float
-    """Of the GPU's multiprocessors."""
+    compute_share: float  # of the GPU's multiprocessors
 
     @property
     def memory_share(self) -> float:

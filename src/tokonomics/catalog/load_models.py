@@ -72,8 +72,7 @@ class ConfigReading:
 
     as_family: str | None = None
     note: Callable[[str], None] = lambda line: None
-    hub: bool = False
-    """Whether a name that the catalogue does not have is looked up on the Hugging Face hub."""
+    hub: bool = False  # whether a name that the catalogue does not have is looked up on the Hugging Face hub
 
 
 READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading())  # noqa: B039 — frozen

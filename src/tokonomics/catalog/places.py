@@ -37,14 +37,11 @@ class Seller(StrEnum):
 
 LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
 """Sellers whose price list names every machine in every region: no evidence that it can be had there."""
-_SHOWN = 8
-"""Names in an error."""
-_LETTERS = 4
-"""Fewer are a slip rather than the beginning of a name."""
+_SHOWN = 8  # names in an error
+_LETTERS = 4  # fewer are a slip rather than the beginning of a name
 
 
-LISTED = (Seller.hyperscaler, Seller.cloud)
-"""Sellers with a price list."""
+LISTED = (Seller.hyperscaler, Seller.cloud)  # sellers with a price list
 
 
 def seller_of(provider: str) -> Seller | None:
@@ -60,8 +57,7 @@ def country_of(provider: str, region: str) -> str | None:
     return told[1] if told and told[1] in _members() else None
 
 
-Place = tuple[str, str | None]
-"""A region as its provider calls it, and its country."""
+Place = tuple[str, str | None]  # a region as its provider calls it, and its country
 
 
 def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Place], bool]:
@@ -141,18 +137,15 @@ def _areas() -> dict[str, frozenset[str]]:
 
 WORLD = "world"
 _SOURCES = {"ember": "Ember", "google": "Google"}
-_MOST = 5000.0
-"""Grams: the dirtiest grid of Ember's data has 1,306."""
+_MOST = 5000.0  # grams: the dirtiest grid of Ember's data has 1,306
 
 
 class Grid(Noun):
     """What a kilowatt-hour emits, and by whose word."""
 
     g_per_kwh: float = Field(ge=0, le=_MOST)
-    place: str
-    """A country's ISO code, a region's town, ``world`` where it is not known, or ``as given``."""
-    year: int | None
-    """Of the mean; None where it was given."""
+    place: str  # a country's ISO code, a region's town, ``world`` where it is not known, or ``as given``
+    year: int | None  # of the mean; None where it was given
     source: str
 
     @property

@@ -86,8 +86,7 @@ class Fetched(NamedTuple):
     date: dt.date
     skipped: int
     note: str | None = None
-    may_be_copied: bool = False
-    """Whether the day may be that on which an older file was copied there."""
+    may_be_copied: bool = False  # whether the day may be that on which an older file was copied there
 
 
 class _Refused(BadInput):

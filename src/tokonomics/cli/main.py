@@ -18,8 +18,7 @@ from tokonomics import __version__
 from tokonomics.errors import TokonomicsError, flag
 from tokonomics.questions.verbs import BUY, KNOWN, QUESTIONS, RUN, TRAFFIC, VERBS, Verb
 
-_INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+_INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it: 128 + SIGINT
 _COMPLETED = "_TOKONOMICS_COMPLETE"
 """Set by the scripts that ``tokonomics --install-completion`` installs; Typer answers them."""
 
@@ -30,8 +29,7 @@ class Action:
 
     group: str
     summary: str
-    home: str
-    """``module:attribute``: a function, or a Typer application of several."""
+    home: str  # ``module:attribute``: a function, or a Typer application of several
 
     def load(self) -> Any:
         module, _, name = self.home.partition(":")

@@ -10,17 +10,14 @@ from tokonomics.questions.scenario import ScenarioFile, example, read_scenario_f
 from tokonomics.questions.verbs import Verb, find_verb
 from tokonomics.report.terminal import say
 
-AS_GIVEN = "as given"
-"""A context's ``obj`` in which names that end in .toml are names like any other."""
-_FILE = "tokonomics.scenario"
-"""Where a context keeps the file that stands in for what was not typed."""
+AS_GIVEN = "as given"  # a context's ``obj`` in which names that end in .toml are names like any other
+_FILE = "tokonomics.scenario"  # where a context keeps the file that stands in for what was not typed
 
 
 class ScenarioCommand(VerbCommand):
     """Values of the file stand in for what was not typed."""
 
-    _question: Verb
-    """What is asked: the verb's own question, or that of a flag."""
+    _question: Verb  # what is asked: the verb's own question, or that of a flag
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         verb = find_verb(str(self.name))

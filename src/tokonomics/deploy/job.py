@@ -24,8 +24,7 @@ PORT = 8000
 _LOAD_BYTES_PER_S = 100e6
 """A slow download of the weights (0.8 Gbit/s). A probe that waits longer than needed costs nothing; one that gives up
 early restarts the download."""
-_START_S = 300
-"""Compiling and capturing graphs before the first answer (assumed: five minutes of a cold start)."""
+_START_S = 300  # compiling and capturing graphs before the first answer (assumed: five minutes of a cold start)
 _P99_PER_MEAN = math.log(100)
 """Of an exponential distribution, 4.6: what stands in for the p99 of a plan that was not simulated."""
 _KEPT_BACK = 0.1
@@ -61,34 +60,22 @@ class DeployJob(Noun):
 
     deployment: Deployment
     replicas: PositiveInt
-    machines: PositiveInt
-    """To pay for."""
-    spare: NonNegativeInt = 0
-    """Machines that may fail while the others meet every target."""
+    machines: PositiveInt  # to pay for
+    spare: NonNegativeInt = 0  # machines that may fail while the others meet every target
     over_zones: bool = False
     """Whether a whole zone may fail: replicas then spread strictly over zones, not over machines."""
-    e2e_s: Spread
-    """From a request to the end of its answer, as planned."""
-    max_context: PositiveInt
-    """Tokens of the longest request, prompt and answer."""
-    limits: Defaults
-    """Of batch and memory."""
+    e2e_s: Spread  # from a request to the end of its answer, as planned
+    max_context: PositiveInt  # tokens of the longest request, prompt and answer
+    limits: Defaults  # of batch and memory
     offer: Offer | None = None
     terms: Terms = Terms.on_demand
-    router: str | None = None
-    """How the plan spreads requests over replicas."""
-    provenance: str
-    """Which plan made it, in words; any number of lines."""
-    simulated: bool = True
-    """Whether the plan simulated it, so that percentiles of its latencies are known."""
-    role: Role | None = None
-    """Of a disaggregated fleet: which side these replicas are; None: each does both."""
-    tiers: str | None = None
-    """Memories for KV behind the GPUs', of each replica: ``dram=200@0,ssd=2000@0``."""
-    requests_per_s: PositiveFloat | None = None
-    """That one replica holds; None: not known."""
-    usd_per_hour: PositiveFloat | None = None
-    """Of one machine; None: not known."""
+    router: str | None = None  # how the plan spreads requests over replicas
+    provenance: str  # which plan made it, in words; any number of lines
+    simulated: bool = True  # whether the plan simulated it, so that percentiles of its latencies are known
+    role: Role | None = None  # of a disaggregated fleet: which side these replicas are; None: each does both
+    tiers: str | None = None  # memories for KV behind the GPUs', of each replica: ``dram=200@0,ssd=2000@0``
+    requests_per_s: PositiveFloat | None = None  # that one replica holds; None: not known
+    usd_per_hour: PositiveFloat | None = None  # of one machine; None: not known
 
     @property
     def gpus_per_machine(self) -> int:

@@ -25,18 +25,13 @@ _FOR_THE_SYSTEM = 0.25
 nothing, and asking for what is not there keeps a pod waiting. GKE alone reserves 17 % of 16 GiB and 2 % of 2 TiB (25 %
 of the first 4 GiB, 20 % of the next 4, 10 % of 8, 6 % of 112, 2 % of the rest and 100 MiB:
 https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes); agents on every node take more."""
-_SCRATCH_GIB = 10
-"""Logs and compiled kernels of a pod, on the machine's own disk. A choice; weights are on the volume."""
-_REVISIONS = 2
-"""Of the weights that the volume holds: a new one is downloaded before the old one is deleted. A choice."""
+_SCRATCH_GIB = 10  # logs and compiled kernels of a pod, on the machine's own disk. A choice; weights are on the volume.
+_REVISIONS = 2  # of the weights that the volume holds: a new one is downloaded before the old one is deleted. A choice.
 _WEIGHTS_STEP_GIB = 10
-_LEAVE_S = 10
-"""For every load balancer to learn that a pod leaves, before the last requests are waited for. A choice."""
-STOP_S = 30
-"""For the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``."""
+_LEAVE_S = 10  # for every load balancer to learn that a pod leaves, before the last requests are waited for. A choice.
+STOP_S = 30  # for the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``
 _PROBE_S = 10
-_LONGEST_WINDOW_S = 3600
-"""What Kubernetes allows (API reference, HPAScalingRules v2)."""
+_LONGEST_WINDOW_S = 3600  # what Kubernetes allows (API reference, HPAScalingRules v2)
 _LABEL = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 

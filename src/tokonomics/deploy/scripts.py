@@ -14,12 +14,9 @@ from typing import NamedTuple
 from tokonomics.deploy.job import PORT, DeployJob
 from tokonomics.sizing.engine_flags import FILL_IN, Role
 
-SIDE_CHANNEL = 5600
-"""First port on which a vLLM server is asked for its KV (its own default)."""
-BOOTSTRAP = 8998
-"""First port on which a SGLang prefill server tells the others where its KV is (its own default)."""
-_ROUTER_PORT = 30_000
-"""Where clients ask (the default of both routers)."""
+SIDE_CHANNEL = 5600  # first port on which a vLLM server is asked for its KV (its own default)
+BOOTSTRAP = 8998  # first port on which a SGLang prefill server tells the others where its KV is (its own default)
+_ROUTER_PORT = 30_000  # where clients ask (the default of both routers)
 _DATA_PARALLEL_PORT = 13345
 """On the first machine of a vLLM replica, for the others: its documentation's example. Any free port would do."""
 _POLICIES = {"least-outstanding": "power_of_two", "power-of-two": "power_of_two", "prefix-aware": "cache_aware"}
@@ -115,8 +112,7 @@ class Server(NamedTuple):
     role: Role | None
     first_gpu: int
     gpus: int
-    place: int
-    """Among the servers of its machine."""
+    place: int  # among the servers of its machine
 
     @property
     def port(self) -> int:

@@ -35,10 +35,8 @@ from tokonomics.serving.fleet import Router
 from tokonomics.sizing.engine_flags import FILL_IN, Role
 from tokonomics.units import BYTES_PER_GB, plural, requests_a_second
 
-Values = dict[str, Any]
-"""What a manifest is told, by the names in it."""
-Jobs = Sequence[DeployJob]
-"""A fleet: one job, or the one for prompts and the one for answers."""
+Values = dict[str, Any]  # what a manifest is told, by the names in it
+Jobs = Sequence[DeployJob]  # a fleet: one job, or the one for prompts and the one for answers
 
 
 def deploy_files(target: Target, *jobs: DeployJob) -> list[DeployFile]:

@@ -43,8 +43,7 @@ _LEAST = 1e-3  # of what the closed form says: replicas that hold no more are no
 
 Levels = tuple[tuple[float, float], ...]
 """From the quietest hour to the busiest: requests a second in all, and of a replica in the fleet that they take."""
-Standing = Callable[[Deployment], Sequence[Machine]]
-"""The machines on which a layout can stand."""
+Standing = Callable[[Deployment], Sequence[Machine]]  # the machines on which a layout can stand
 
 
 class Refused(NamedTuple):

@@ -46,8 +46,7 @@ ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0
 _FINE = 0.01  # between rooms of a perfect forecast: nothing else is to stand between it and what it can save
 MOST_REQUESTS = 200_000
 """In one simulation, of about thirty, unless that leaves too few replicas: a part of a second each."""
-LOOKS_S = 15.0
-"""Between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)."""
+LOOKS_S = 15.0  # between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)
 ORDERS_S = 60.0  # between two looks at a schedule: cron's grain
 _MOST_GROWTH = 4  # times the replicas of the peak: what the rule may ask for at most
 _LEAST_REPLICAS = 4
@@ -171,8 +170,7 @@ class _Case:
         return self.known[fleet]
 
 
-Way = Callable[[_Case, float], FleetSettings]
-"""The replicas of a way on a day, by the room it is given."""
+Way = Callable[[_Case, float], FleetSettings]  # the replicas of a way on a day, by the room it is given
 
 
 def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:

@@ -20,8 +20,7 @@ from tokonomics.questions.request import Kind, Parameter, Parameters, texts
 from tokonomics.traffic.formats import TRACES
 
 UPLOAD = "upload:"
-FindUpload = Callable[[str], Path]
-"""The file of an upload's id; raises BadInput where there is none."""
+FindUpload = Callable[[str], Path]  # the file of an upload's id; raises BadInput where there is none
 _NO_UPLOADS = "Here: names of the catalogue and shipped samples alone."
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.+ -]*(/[A-Za-z0-9][\w.+ -]*)?", re.ASCII)

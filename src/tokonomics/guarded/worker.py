@@ -40,17 +40,12 @@ WARM_UPS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code. The plan
 is the one that the page opens with."""
-LONG_S = 900.0
-"""Seconds that an answer may take, where nobody was told that it is quick."""
+LONG_S = 900.0  # seconds that an answer may take, where nobody was told that it is quick
 LONG_WORKERS = max(1, min(4, (os.cpu_count() or 1) // 2))
-WAITING = 16
-"""Requests that wait for a worker."""
-MOST_BODY = 200_000
-"""Bytes of a request that is no upload."""
-_SECRETS = ("TOKONOMICS_TOKEN",)
-"""Of the environment: workers need none of them."""
-_OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")
-"""What a worker behind a fence, which asks no hub, does not need either."""
+WAITING = 16  # requests that wait for a worker
+MOST_BODY = 200_000  # bytes of a request that is no upload
+_SECRETS = ("TOKONOMICS_TOKEN",)  # of the environment: workers need none of them
+_OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")  # what a worker behind a fence, which asks no hub, does not need either
 MOST_ROWS = 2_000_000
 """Rows of a log: a week of ten requests for each three seconds; a simulation of so many takes seconds."""
 
@@ -151,8 +146,7 @@ PARTS: dict[str, Callable[[Answer], Any]] = {
 }
 """What can be asked of an answer beside its headline; each is made when it is asked for."""
 WHOLE = tuple(PARTS)
-KEPT = 4
-"""Answers that a worker keeps, for whoever asks for another part: two beside each other, and those before."""
+KEPT = 4  # answers that a worker keeps, for whoever asks for another part: two beside each other, and those before
 _kept: OrderedDict[str | None, Solved] = OrderedDict()
 
 

@@ -66,8 +66,7 @@ class CacheRow(Noun):
     prefill_replicas: NonNegativeFloat  # replicas' worth of time that prompts take
     tier_hits: tuple[TierHits, ...]
     outcome: Outcome
-    needs: PositiveInt | None
-    """The fewest replicas that keep up and meet the SLOs; None: no number of them does."""
+    needs: PositiveInt | None  # the fewest replicas that keep up and meet the SLOs; None: no number of them does
     breaks: str | None  # the SLO that is missed then, in words
     ttft_s: Spread  # on the replicas it needs, as the two below; on the fewest that keep up where there are none
     tpot_s: Spread
@@ -83,8 +82,7 @@ class Slower(Noun):
 
     name: str
     saved_usd_per_hour: float
-    ttft_times: float
-    """Its TTFT p99 over that without a cache, each on the replicas that it needs; so the two below."""
+    ttft_times: float  # its TTFT p99 over that without a cache, each on the replicas that it needs; so the two below
     tpot_times: float
     e2e_times: float
 

@@ -145,8 +145,7 @@ class SemanticLever(Noun):
     replicas_after: int
     wait_s: NonNegativeFloat  # for embedding and look-up, before every request that the cache does not answer
     ttft_before_s: Spread | None
-    ttft_after_s: Spread | None
-    """Of the requests that are still computed, the wait included; None: there are none."""
+    ttft_after_s: Spread | None  # of the requests that are still computed, the wait included; None: there are none
     stored_bytes: NonNegativeInt  # vectors, the links between them and answers of the trace, all kept
     breaks: str | None  # the SLO that the wait breaks on any number of replicas: there is no bill then
     bill: BeforeAfter | None

@@ -60,8 +60,7 @@ class TemplateLever(Noun):
     requests: NonNegativeInt
     covered_share: NonNegativeFloat  # of the requests that follow a template
     fixed_share: NonNegativeFloat  # of all prompt tokens
-    pinned: NonNegativeInt
-    """Templates that are kept: those that save most, in half of the room for KV at the most."""
+    pinned: NonNegativeInt  # templates that are kept: those that save most, in half of the room for KV at the most
     kv_bytes: NonNegativeInt  # of those, on each replica; blocks that they share once
     room_share: NonNegativeFloat  # of the GPUs' room for KV, which the cache lacks then
     once_usd: NonNegativeFloat  # to compute them on every replica

@@ -105,17 +105,14 @@ class Pooling(Noun):
     tenants: tuple[TenantRow, ...]  # the largest bill first
     apart: FleetRow
     together: FleetRow
-    what_if: tuple[FleetRow, ...]
-    """The same tenants with their peaks moved, or with an SLO for all together only."""
-    one_fewer: str | None
-    """What breaks on one replica less than all need together; None where none less was tried."""
+    what_if: tuple[FleetRow, ...]  # the same tenants with their peaks moved, or with an SLO for all together only
+    one_fewer: str | None  # what breaks on one replica less than all need together; None where none less was tried
     sized: Any = Field(default=None, exclude=True)
     """The shared fleet as it was sized, for whoever serves other traffic on it."""
     batch: NonNegativeFloat  # sequences in a step of the shared fleet, in the mean
     prompt_share: NonNegativeFloat  # of the GPU time that requests take in full batches: that of prompts
     bill: BeforeAfter  # an hour
-    shared_by_usage_usd_per_hour: tuple[float, ...]
-    """What each would pay if idle time followed usage, for comparison."""
+    shared_by_usage_usd_per_hour: tuple[float, ...]  # what each would pay if idle time followed usage, for comparison
 
     @property
     def gain(self) -> float:
@@ -179,8 +176,7 @@ class Sharing:
         return found
 
 
-_Alone = dict[int, tuple[int, Simulation]]
-"""By tenant, the replicas that it needs alone, and what happens on them."""
+_Alone = dict[int, tuple[int, Simulation]]  # by tenant, the replicas that it needs alone, and what happens on them
 
 
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:

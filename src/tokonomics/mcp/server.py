@@ -29,8 +29,7 @@ from tokonomics.guarded.worker import LONG_S, home_in_texts, ours
 from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, headline, work_of
 from tokonomics.workers import Broken, Pool, Task
 
-Heard = Callable[[int, str], Any]
-"""Takes the number of lines so far and the last of them; awaited."""
+Heard = Callable[[int, str], Any]  # takes the number of lines so far and the last of them; awaited
 
 
 def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:

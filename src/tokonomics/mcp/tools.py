@@ -35,24 +35,18 @@ Where a list was too long to read, "shortened" says how many entries it has; the
 MOST_CHARACTERS = 40_000
 """Of a document. A choice: figures are about three characters a token, and Claude Code warns of an answer above 10,000
 tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
-_ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)
-"""Of every list, the first that fits."""
-_HUB = "hub"
-"""The one input that has a tool ask another machine."""
-_SHORTER = 10
-"""Entries that are one value, such as the regions of an offer, in the place of one that has parts."""
+_ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)  # of every list, the first that fits
+_HUB = "hub"  # the one input that has a tool ask another machine
+_SHORTER = 10  # entries that are one value, such as the regions of an offer, in the place of one that has parts
 
 
 @dataclass(frozen=True)
 class Toolbox:
     """The tools of one server."""
 
-    fenced: bool = False
-    """Whether no file is read but the ledger."""
-    ledger: Path | None = None
-    """The meter's ledger; the user's own where none is named and there is no fence."""
-    whole: bool = False
-    """Whether long documents are left as they are."""
+    fenced: bool = False  # whether no file is read but the ledger
+    ledger: Path | None = None  # the meter's ledger; the user's own where none is named and there is no fence
+    whole: bool = False  # whether long documents are left as they are
 
     def verbs(self) -> dict[str, Verb]:
         """By the name of the tool."""

@@ -31,29 +31,22 @@ KINDS: dict[str, tuple[str, ...]] = {
     "throughput": ("output_tok_s", "total_tok_s"),
 }
 """What can stand on one pair of axes: seconds or tokens a second."""
-YOURS = "yours"
-"""How the reader's own points are called."""
-BAND = 0.2
-"""A prediction this far off still buys the right machine as a rule: our choice, the error people ask about."""
+YOURS = "yours"  # how the reader's own points are called
+BAND = 0.2  # a prediction this far off still buys the right machine as a rule: our choice, the error people ask about
 
 
 class AccuracyPoint(Noun):
     """One figure, measured and predicted, and whose it is."""
 
-    fit: str
-    """``left out``, ``seen`` or ``shaped``; or that it is the reader's own."""
-    speed: str
-    """How the speed behind the prediction is known: timed, scaled or assumed."""
-    metric: str
-    """As measured: ``tpot_s``, ``ttft_s p99``, ``output_tok_s`` …"""
+    fit: str  # ``left out``, ``seen`` or ``shaped``; or that it is the reader's own
+    speed: str  # how the speed behind the prediction is known: timed, scaled or assumed
+    metric: str  # as measured: ``tpot_s``, ``ttft_s p99``, ``output_tok_s`` …
     gpu: str
     engine: str
-    what: str
-    """The row in words."""
+    what: str  # the row in words
     measured: PositiveFloat
     predicted: PositiveFloat
-    served: bool = False
-    """Measured by us on an engine that served requests, not published by others."""
+    served: bool = False  # measured by us on an engine that served requests, not published by others
 
     @property
     def off(self) -> float:
@@ -99,15 +92,11 @@ class DrawnErrors(Noun):
     """How far the points of a chart are off."""
 
     points: int
-    left_out: int
-    """How many of them no fit has seen."""
-    inside: float
-    """The share within the band."""
+    left_out: int  # how many of them no fit has seen
+    inside: float  # the share within the band
     median: float | None
-    by_speed: dict[str, tuple[int, float | None]]
-    """By how the speed is known: how many points, and their median error."""
-    yours: float | None
-    """The median error of the reader's own points; None where there are none."""
+    by_speed: dict[str, tuple[int, float | None]]  # by how the speed is known: how many points, and their median error
+    yours: float | None  # the median error of the reader's own points; None where there are none
 
 
 def drawn_errors(points: Sequence[AccuracyPoint], joined: Sequence[AccuracyPoint] = ()) -> DrawnErrors:
@@ -134,8 +123,7 @@ def median_off(points: Sequence[AccuracyPoint]) -> float | None:
 
 
 _POINTS = "real_engine.csv.gz"
-_LONE = "1"
-"""The load of one user, who never meets another."""
+_LONE = "1"  # the load of one user, who never meets another
 _THROUGHPUT, _TPOT, _TTFT = "output_tok_s", "tpot_s p50", "ttft_s p50"
 _UNSEEN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "a real vLLM on an H200 under load, two models not fitted on: throughput and TPOT": (False, (_THROUGHPUT, _TPOT)),
@@ -152,8 +140,7 @@ class UnseenErrors:
 
     what: str
     n: int
-    at_most: float
-    """The median of |predicted ÷ measured − 1| of each model and figure: the largest of these."""
+    at_most: float  # the median of |predicted ÷ measured − 1| of each model and figure: the largest of these
 
 
 @lru_cache(maxsize=1)

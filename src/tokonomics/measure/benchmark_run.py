@@ -375,8 +375,7 @@ def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
 class ApiLatency(Noun):
     """What a caller sees who is nearly alone: the lightest load that was measured."""
 
-    api: str
-    """``host:model``."""
+    api: str  # ``host:model``
     load: str
     requests: NonNegativeInt | None
     mean_input_tokens: PositiveFloat
@@ -384,8 +383,7 @@ class ApiLatency(Noun):
     ttft_p50_s: NonNegativeFloat | None
     ttft_p99_s: NonNegativeFloat | None
     tpot_p50_s: NonNegativeFloat | None
-    tokens_per_s: PositiveFloat | None
-    """Speed of one answer after its first token."""
+    tokens_per_s: PositiveFloat | None  # speed of one answer after its first token
     measured_on: dt.date | None
     measured_by: str
 

@@ -55,8 +55,7 @@ Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
-SCOPE = ("gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")
-"""What a correction speaks of."""
+SCOPE = ("gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")  # what a correction speaks of
 FEWEST_LOADS = 4  # two to teach and two to judge
 FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
 NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything

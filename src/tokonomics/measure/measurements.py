@@ -154,8 +154,7 @@ def steps_from(rows: Sequence[object], gpu: str, file: Mapping[str, object]) -> 
     return [_step(row, gpu, file, f"row {place}") for place, row in enumerate(rows, 1)]
 
 
-_WEIGHTS = ("weights", "precision", "dtype")
-"""Names under which a step says how its weights are held."""
+_WEIGHTS = ("weights", "precision", "dtype")  # names under which a step says how its weights are held
 
 
 def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measurement | Unread:

@@ -107,8 +107,7 @@ Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops ov
 weights of four bits and several GPUs split by layers.
 """
 
-LLAMA_CPP = ("llama.cpp", "ollama")
-"""What runs its kernels and its scheduler; what else it stands for shares neither."""
+LLAMA_CPP = ("llama.cpp", "ollama")  # what runs its kernels and its scheduler; what else it stands for shares neither
 
 HOSTLESS = "optimum-habana"
 """Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""

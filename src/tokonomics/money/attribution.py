@@ -127,21 +127,18 @@ def _scaled(weights: Floats, total: float) -> Floats:
     return weights * (total / whole) if whole > 0 else weights
 
 
-FULLEST = 0.9
-"""Of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays."""
+FULLEST = 0.9  # of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays
 
 
 class ClassCost(Noun):
     """One class's part of a bill; the parts sum to it."""
 
     name: str
-    tokens: NonNegativeInt
-    """Prompts and answers that were delivered."""
+    tokens: NonNegativeInt  # prompts and answers that were delivered
     used_usd: NonNegativeFloat
     unused_usd: float
     usd: float
-    usd_per_mtok: float | None
-    """Of what was delivered; None where nothing was."""
+    usd_per_mtok: float | None  # of what was delivered; None where nothing was
 
 
 def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:

@@ -301,10 +301,8 @@ class Swing(Noun):
 
     what: str
     found: BreakEven
-    assumption: str = ""
-    """What is changed; nothing is said of it in documents of older versions."""
-    factor: float = 1.0
-    """Times what is assumed."""
+    assumption: str = ""  # what is changed; nothing is said of it in documents of older versions
+    factor: float = 1.0  # times what is assumed
 
 
 FILLED = (0.7, 0.5, 0.3)  # shares of what the SLO allows that real traffic may fill
@@ -384,13 +382,11 @@ def rising(found: Sequence[tuple[int, float]]) -> tuple[ReplicaHolds, ...]:
 class Upkeep(Noun):
     """A bill of machines with people and overheads, over the same time."""
 
-    lines: CostTree
-    """What comes on top."""
+    lines: CostTree  # what comes on top
     usd: NonNegativeFloat
     machines_usd: NonNegativeFloat
     total_usd: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat | None
-    """All of it over all tokens; None where there is no token."""
+    usd_per_mtok: NonNegativeFloat | None  # all of it over all tokens; None where there is no token
     usd_per_mtok_machines: NonNegativeFloat | None
 
     @property

@@ -187,8 +187,7 @@ def usd_per_request(usd_per_mtok: float, input_tokens: float, output_tokens: flo
 class TokenPrices(Noun):
     """Dollars per Mtok by kind of token; each times its tokens, they sum to the bill."""
 
-    input: NonNegativeFloat
-    """Of prompt tokens that are computed."""
+    input: NonNegativeFloat  # of prompt tokens that are computed
     output: NonNegativeFloat
     blended: NonNegativeFloat
     cached: NonNegativeFloat | None = None

@@ -25,20 +25,15 @@ HOST_SHARE = 0.5
 class Energy(Noun):
     """Electricity and emissions of a fleet, while it serves its traffic."""
 
-    gpu_watts: NonNegativeFloat
-    """All paid GPUs together, in the mean over time."""
+    gpu_watts: NonNegativeFloat  # all paid GPUs together, in the mean over time
     host_watts: NonNegativeFloat
     pue: PositiveFloat
-    watts: NonNegativeFloat
-    """Of the site."""
-    basis: Badge
-    """Whether the GPUs' watts were measured as they served, or are modelled."""
-    known: Speed
-    """Of modelled watts: measured on this GPU, scaled from its architecture's, or assumed."""
+    watts: NonNegativeFloat  # of the site
+    basis: Badge  # whether the GPUs' watts were measured as they served, or are modelled
+    known: Speed  # of modelled watts: measured on this GPU, scaled from its architecture's, or assumed
     power_from: str
     kwh_per_month: NonNegativeFloat
-    kwh_per_mtok: NonNegativeFloat | None
-    """Prompts and answers; None where there is no token."""
+    kwh_per_mtok: NonNegativeFloat | None  # prompts and answers; None where there is no token
     grid: Grid
     kg_co2e_per_month: NonNegativeFloat
     g_co2e_per_mtok: NonNegativeFloat | None

@@ -11,8 +11,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.types import Noun
 from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-_MOST = 1e6
-"""Dollars per Mtok: a dollar a token is beyond any price list."""
+_MOST = 1e6  # dollars per Mtok: a dollar a token is beyond any price list
 
 
 class SellPrice(Noun):
@@ -20,8 +19,7 @@ class SellPrice(Noun):
 
     input: NonNegativeFloat
     output: NonNegativeFloat
-    cached: NonNegativeFloat | None = None
-    """Of prompt tokens that are found in the cache; None: they are sold as input."""
+    cached: NonNegativeFloat | None = None  # of prompt tokens that are found in the cache; None: they are sold as input
 
     def revenue(self, input_tokens: float, output_tokens: float, cached_tokens: float = 0.0) -> float:
         """Dollars for these tokens; the cached ones are among the input tokens."""
@@ -107,13 +105,10 @@ class FleetSale(Noun):
     model: str
     usd_per_mtok: SellPrice
     month: Sale
-    mtok: Sale
-    """Of a million tokens, prompts and answers together."""
+    mtok: Sale  # of a million tokens, prompts and answers together
     break_even_requests_per_s: NonNegativeFloat | None
-    break_even_tokens_per_day: NonNegativeFloat | None
-    """Prompts and answers."""
-    break_even_load: NonNegativeFloat | None
-    """Share of the fleet's capacity; above 1 it loses money however full it is."""
+    break_even_tokens_per_day: NonNegativeFloat | None  # prompts and answers
+    break_even_load: NonNegativeFloat | None  # share of the fleet's capacity; above 1 it loses money however full it is
 
 
 def fleet_sale(

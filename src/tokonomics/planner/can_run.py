@@ -39,8 +39,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-SHORTLIST = 15
-"""Models that a person would look at first: what a screen holds."""
+SHORTLIST = 15  # models that a person would look at first: what a screen holds
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
 """Shares of full use at which a million tokens is priced: most machines of one's own are idle most of the day."""
 
@@ -52,8 +51,7 @@ class OwnMachine:
     gpu: Gpu
     gpus: int
     engine: Engine
-    power: Power | None = None
-    """None: nobody asked for dollars."""
+    power: Power | None = None  # None: nobody asked for dollars
 
 
 class LoadPrices(Noun):
@@ -73,39 +71,27 @@ class RunnableModel(Noun):
     active_parameters: PositiveInt
     weights: Precision
     kv: Precision
-    below_checkpoint: bool
-    """Weights or KV cache at fewer bits than published."""
+    below_checkpoint: bool  # weights or KV cache at fewer bits than published
     tp: int
     pp: int
     ep: int
     dp: int
     replicas: PositiveInt
-    weight_bytes: PositiveInt
-    """The whole model, once."""
-    context: PositiveInt
-    """Tokens of every sequence: as asked, or the most that the model accepts."""
-    longest_context: PositiveInt
-    """Of one sequence alone in memory."""
-    alone_tokens_per_s: Interval
-    """Output tokens of one user, nobody else there."""
-    ttft_s: Interval
-    """A prompt of ``context`` tokens on an idle server."""
-    users: NonNegativeInt
-    """Answers written at once within the SLO, on all replicas; 0: even one is too slow."""
-    limited_by: str
-    """What keeps more users out."""
-    tpot_s: PositiveFloat | None
-    """Of each of these users."""
-    tokens_per_s: Interval | None
-    """Output tokens of all of them."""
-    kv_tokens: PositiveInt
-    """That memory holds in whole sequences of ``context``, on all replicas."""
+    weight_bytes: PositiveInt  # the whole model, once
+    context: PositiveInt  # tokens of every sequence: as asked, or the most that the model accepts
+    longest_context: PositiveInt  # of one sequence alone in memory
+    alone_tokens_per_s: Interval  # output tokens of one user, nobody else there
+    ttft_s: Interval  # a prompt of ``context`` tokens on an idle server
+    users: NonNegativeInt  # answers written at once within the SLO, on all replicas; 0: even one is too slow
+    limited_by: str  # what keeps more users out
+    tpot_s: PositiveFloat | None  # of each of these users
+    tokens_per_s: Interval | None  # output tokens of all of them
+    kv_tokens: PositiveInt  # that memory holds in whole sequences of ``context``, on all replicas
     command: str | None
     """That starts one replica, or all of them where the engine can: with the split, and the users as its limit; None of
     an engine whose flags are not known."""
     speed: Speed
-    profiled: Coverage | None = None
-    """Whether the profile in use was measured on this layout; None without a profile."""
+    profiled: Coverage | None = None  # whether the profile in use was measured on this layout; None without a profile
     usd_per_mtok: LoadPrices | None
     """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
 
@@ -114,12 +100,10 @@ class TooLarge(Noun):
     """A model that the machine does not hold."""
 
     model: str
-    weights: Precision | None
-    """The fewest bits that were tried; None: the engine runs none of them on this GPU."""
+    weights: Precision | None  # the fewest bits that were tried; None: the engine runs none of them on this GPU
     min_gpus: PositiveInt | None
     """The fewest such GPUs, of those sold together, that hold one sequence at these bits; None: no number does."""
-    min_layout: str | None = None
-    """How it lies on them."""
+    min_layout: str | None = None  # how it lies on them
 
 
 class CanRun(Noun):
@@ -132,8 +116,7 @@ class CanRun(Noun):
     engine: str
     context: PositiveInt
     slos: tuple[Slo, ...]
-    every_layout: bool
-    """Of each model, and not its best alone."""
+    every_layout: bool  # of each model, and not its best alone
     power: Purchase | Power | None
     runs: tuple[RunnableModel, ...]
     too_large: tuple[TooLarge, ...]

@@ -28,12 +28,10 @@ from tokonomics.traffic.tenants import strictest, without_classes
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
-LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
-"""Times the traffic: from what was asked to three times of it."""
+LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)  # times the traffic: from what was asked to three times of it
 _CLOSE_ENOUGH = 1.05
 
-ServeLoad = Callable[[float], Simulation]
-"""Simulates the fleet under a multiple of the traffic."""
+ServeLoad = Callable[[float], Simulation]  # simulates the fleet under a multiple of the traffic
 
 
 class ClassLoad(Noun):
@@ -50,8 +48,7 @@ class ClassLoad(Noun):
 class LoadRow(Noun):
     """All classes at one load."""
 
-    load: PositiveFloat
-    """Times the traffic that was asked about."""
+    load: PositiveFloat  # times the traffic that was asked about
     classes: tuple[ClassLoad, ...]
 
 
@@ -59,8 +56,7 @@ class BreaksAt(Noun):
     """Where a class no longer gets what it is owed."""
 
     name: str
-    load: float | None
-    """The lowest tried; None: it holds at all of them."""
+    load: float | None  # the lowest tried; None: it holds at all of them
     breaks: str | None
 
 
@@ -68,11 +64,9 @@ class OneSlo(Noun):
     """The same traffic where everybody is owed what the strictest class is."""
 
     slos: tuple[str, ...]
-    replicas: PositiveInt | None = None
-    """None where no number of them is enough."""
+    replicas: PositiveInt | None = None  # None where no number of them is enough
     usd_per_month: float | None = None
-    rate: float | None = None
-    """Requests a second that one replica holds, where that was asked."""
+    rate: float | None = None  # requests a second that one replica holds, where that was asked
     why_not: str | None = None
 
 
@@ -80,13 +74,10 @@ class ClassReport(Noun):
     """What classes of service get, pay and save."""
 
     classes: tuple[ClassOutcome, ...]
-    bill: tuple[ClassCost, ...]
-    """Of ``bill_for``; none where no price is known."""
-    bill_for: str
-    """``a month``, ``an hour``, ``this run``."""
+    bill: tuple[ClassCost, ...]  # of ``bill_for``; none where no price is known
+    bill_for: str  # ``a month``, ``an hour``, ``this run``
     overload: tuple[LoadRow, ...]
-    breaks_at: tuple[BreaksAt, ...]
-    """Who breaks first comes first."""
+    breaks_at: tuple[BreaksAt, ...]  # who breaks first comes first
     one_slo: OneSlo | None = None
 
 

@@ -28,13 +28,10 @@ class Cell(Noun):
     model: str
     model_name: str
     gpu: str
-    pick: Candidate | None
-    """The cheapest way; None where there is none."""
-    refused: str | None
-    """Why there is none."""
+    pick: Candidate | None  # the cheapest way; None where there is none
+    refused: str | None  # why there is none
     quality: PositiveFloat | None = None
-    usd_per_quality_mtok: PositiveFloat | None = None
-    """Dollars per million tokens, each counted as much as its quality."""
+    usd_per_quality_mtok: PositiveFloat | None = None  # dollars per million tokens, each counted as much as its quality
 
     @property
     def usd_per_mtok(self) -> float | None:
@@ -48,8 +45,7 @@ class Comparison(Noun):
     slos: tuple[Slo, ...] = Field(alias="promises")
     simulated: bool
     models: tuple[str, ...]
-    gpus: tuple[str, ...]
-    """Those on which some model runs, the best known price first."""
+    gpus: tuple[str, ...]  # those on which some model runs, the best known price first
     cells: tuple[Cell, ...]
     front: tuple[tuple[str, str], ...]
     """Model and GPU of the pairs that no other beats in both price and quality; empty without qualities."""
@@ -154,15 +150,13 @@ class Diff(Noun):
     before: DiffSide
     after: DiffSide
     changes: tuple[Change, ...]
-    saved_usd_per_month: float
-    """Negative where the change costs more."""
+    saved_usd_per_month: float  # negative where the change costs more
     saved_share: float
     saved_share_per_mtok: float
     """The same by the million tokens: what is left when the scenarios serve different traffic."""
 
 
-Words = Mapping[str, object]
-"""What a scenario says, by key, in the order of the file format."""
+Words = Mapping[str, object]  # what a scenario says, by key, in the order of the file format
 
 
 def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:

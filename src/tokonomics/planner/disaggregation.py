@@ -26,10 +26,8 @@ from tokonomics.types import Noun
 
 _LAYOUTS = 3
 """Of each side on one GPU at one precision: those that take the least GPU time. Others could win by rounding alone."""
-_PAIRS = 6
-"""That are simulated, cheapest bound first: a plan must not take much longer for them."""
-RATIOS = 9
-"""Points of a curve over the ratio."""
+_PAIRS = 6  # that are simulated, cheapest bound first: a plan must not take much longer for them
+RATIOS = 9  # points of a curve over the ratio
 
 
 def disaggregated(
@@ -120,19 +118,13 @@ def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> s
 class RatioPoint(Noun):
     """A disaggregated fleet, split some way."""
 
-    prefill_replicas: NonNegativeInt
-    """0: every replica does both."""
+    prefill_replicas: NonNegativeInt  # 0: every replica does both
     decode_replicas: NonNegativeInt
-    requests_per_s: NonNegativeFloat
-    """That it holds under the SLOs; 0: none."""
-    usd_per_mtok: float | None
-    """At that rate; None where it holds none."""
-    kv_transfer_s: float | None = None
-    """To send the KV of a mean prompt; None where nothing is sent."""
-    is_planned: bool
-    """What the plan picked, split or not."""
-    is_cheapest: bool = False
-    """The split that serves the load for least, picked or not."""
+    requests_per_s: NonNegativeFloat  # that it holds under the SLOs; 0: none
+    usd_per_mtok: float | None  # at that rate; None where it holds none
+    kv_transfer_s: float | None = None  # to send the KV of a mean prompt; None where nothing is sent
+    is_planned: bool  # what the plan picked, split or not
+    is_cheapest: bool = False  # the split that serves the load for least, picked or not
 
 
 def kv_transfer_s(hosts: Hosts, replicas: int, load: Load) -> float:

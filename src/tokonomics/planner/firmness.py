@@ -34,10 +34,8 @@ from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 
-FURTHEST = 8.0
-"""Times more or less: beyond, it is another plan."""
-_RATE_STEPS, _LENGTH_STEPS = 24, 6
-"""On the way to the furthest. Rates are cheap to try; every length takes new curves."""
+FURTHEST = 8.0  # times more or less: beyond, it is another plan
+_RATE_STEPS, _LENGTH_STEPS = 24, 6  # on the way to the furthest. Rates are cheap to try; every length takes new curves.
 _CLOSE_ENOUGH = 1.02
 
 
@@ -48,52 +46,38 @@ class PriceFlip(Noun):
     provider: str
     region: str
     instance: str
-    usd_per_month: PositiveFloat
-    """Of the rival."""
-    pick_may_rise: NonNegativeFloat
-    """Share by which the price of the pick's machine may rise."""
-    rival_must_fall: NonNegativeFloat
-    """Share by which the price of the rival's must fall instead."""
+    usd_per_month: PositiveFloat  # of the rival
+    pick_may_rise: NonNegativeFloat  # share by which the price of the pick's machine may rise
+    rival_must_fall: NonNegativeFloat  # share by which the price of the rival's must fall instead
 
 
 class Side(Noun):
     """The two cheapest ways on one side of a crossing, as simulated."""
 
-    value: PositiveFloat
-    """Of what is changed."""
-    pick_usd_per_month: PositiveFloat | None
-    """The cheapest on the pick's GPU; None where it cannot serve."""
+    value: PositiveFloat  # of what is changed
+    pick_usd_per_month: PositiveFloat | None  # the cheapest on the pick's GPU; None where it cannot serve
     rival_usd_per_month: PositiveFloat | None
 
 
 class Flip(Noun):
     """Where another GPU becomes the cheapest."""
 
-    what: str
-    """``requests a second``, ``prompt tokens`` or ``answer tokens``."""
-    factor: PositiveFloat
-    """Of the plan's value."""
+    what: str  # ``requests a second``, ``prompt tokens`` or ``answer tokens``
+    factor: PositiveFloat  # of the plan's value
     before: Side
     after: Side
-    gpu: str
-    """The rival's."""
-    rival: str
-    """Its layout."""
-    replicas: PositiveInt
-    """That serve; spare ones left out."""
+    gpu: str  # the rival's
+    rival: str  # its layout
+    replicas: PositiveInt  # that serve; spare ones left out
 
 
 class Flips(Noun):
     """What would flip the choice."""
 
-    other_offer: PriceFlip | None
-    """The nearest price on another machine, of whatever GPU."""
-    other_gpu: PriceFlip | None
-    """Against the runner-up, if prices of the pick's GPU rise everywhere."""
-    traffic: tuple[Flip, ...]
-    """The nearest first."""
-    steady: tuple[str, ...]
-    """Changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``."""
+    other_offer: PriceFlip | None  # the nearest price on another machine, of whatever GPU
+    other_gpu: PriceFlip | None  # against the runner-up, if prices of the pick's GPU rise everywhere
+    traffic: tuple[Flip, ...]  # the nearest first
+    steady: tuple[str, ...]  # changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``
 
 
 def flips(study: Study, only: Collection[str] | None = None, progress: Say = silent) -> Flips | None:
@@ -187,11 +171,9 @@ def _nearest_flip(question: Question, gpu: str, axis: str, sign: int) -> Flip | 
 class InCase(Noun):
     """A choice in one case."""
 
-    replicas: PositiveInt
-    """Spare ones included."""
+    replicas: PositiveInt  # spare ones included
     usd_per_month: PositiveFloat
-    regret: NonNegativeFloat
-    """Bill ÷ the best bill of this case - 1."""
+    regret: NonNegativeFloat  # bill ÷ the best bill of this case - 1
 
 
 class RegretChoice(Noun):
@@ -206,22 +188,18 @@ class RegretChoice(Noun):
     instance: str
     terms: Terms
     below_checkpoint: bool
-    cases: tuple[InCase, ...]
-    """In the order of the demands."""
+    cases: tuple[InCase, ...]  # in the order of the demands
     largest_regret: NonNegativeFloat
-    best_in: tuple[int, ...]
-    """The cases for which it is the pick, by place."""
+    best_in: tuple[int, ...]  # the cases for which it is the pick, by place
 
 
 class Regret(Noun):
     """Choices that hold in every case, the one with the least regret first."""
 
     demands: tuple[Workload, ...]
-    best_usd_per_month: tuple[PositiveFloat, ...]
-    """Of each case, by whatever choice is best for it."""
+    best_usd_per_month: tuple[PositiveFloat, ...]  # of each case, by whatever choice is best for it
     choices: tuple[RegretChoice, ...]
-    not_everywhere: int
-    """Choices left out because they miss an SLO in some case, or take more GPUs than allowed."""
+    not_everywhere: int  # choices left out because they miss an SLO in some case, or take more GPUs than allowed
 
     @property
     def least(self) -> RegretChoice | None:

@@ -26,8 +26,7 @@ from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural
 
 _MOST_TIMES = 8
-_STEPS = 6
-"""Numbers of replicas between the fewest and eight times as many: half a doubling apart."""
+_STEPS = 6  # numbers of replicas between the fewest and eight times as many: half a doubling apart
 
 
 class FrontierPoint(Noun):
@@ -43,34 +42,26 @@ class FrontierPoint(Noun):
     region: str
     instance: str
     usd_per_month: PositiveFloat
-    usd_per_mtok: PositiveFloat
-    """All tokens, prompts and answers; the whole bill."""
+    usd_per_mtok: PositiveFloat  # all tokens, prompts and answers; the whole bill
     tpot_s: PositiveFloat
     ttft_s: PositiveFloat
-    tpot_range: Interval
-    """Around the mean, as ``ttft_range``."""
+    tpot_range: Interval  # around the mean, as ``ttft_range``
     ttft_range: Interval
-    meets_slo: bool
-    """Every SLO, as the plan judges it; where there is none, whether it keeps up."""
-    why_not: str | None
-    """What it misses; None where it meets the SLOs."""
+    meets_slo: bool  # every SLO, as the plan judges it; where there is none, whether it keeps up
+    why_not: str | None  # what it misses; None where it meets the SLOs
     simulated: bool
     """The verdict rests on simulations; else on the closed form's means and the load that is planned without them."""
-    front_tpot: bool
-    """None that meets the SLOs is cheaper and has a shorter time per token."""
+    front_tpot: bool  # None that meets the SLOs is cheaper and has a shorter time per token
     front_ttft: bool
 
 
 class Frontier(Noun):
     """Fleets that are not beaten on their GPU: among those that meet the SLOs, or among all."""
 
-    points: tuple[FrontierPoint, ...]
-    """The cheapest first; none costs more than ten times the pick."""
-    deployments: NonNegativeInt
-    """Looked at."""
+    points: tuple[FrontierPoint, ...]  # the cheapest first; none costs more than ten times the pick
+    deployments: NonNegativeInt  # looked at
     fleets: NonNegativeInt
-    pick_tpot: Interval | None
-    """Of the plan's pick, around its mean; None where it writes nothing."""
+    pick_tpot: Interval | None  # of the plan's pick, around its mean; None where it writes nothing
     pick_ttft: Interval | None
 
     @property

@@ -48,31 +48,24 @@ from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_MONTH, requests_a_second
 
-TRICKLE = 0.01
-"""Requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough."""
-MANY_REPLICAS = 12
-"""Of the hardware that is cheapest by the request: enough that whole machines hardly matter."""
+TRICKLE = 0.01  # requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough
+MANY_REPLICAS = 12  # of the hardware that is cheapest by the request: enough that whole machines hardly matter
 SIZES = (1, 2, 3, 4, 6, 8)
 _CLOSE_ENOUGH = 1.02
-_BLOCK_TOKENS = 16
-"""vLLM's block: shared prompts are found by whole ones."""
-_MOST_STUDIES = 30
-"""Volumes that are planned for, each a search of its own; those beyond are named in what is found."""
+_BLOCK_TOKENS = 16  # vLLM's block: shared prompts are found by whole ones
+_MOST_STUDIES = 30  # volumes that are planned for, each a search of its own; those beyond are named in what is found
 _SAME = 1e-9  # relative: of two bills or two volumes
 
 
 class HostedKind(Noun):
     """Hardware that the planner picked at some volume, as a staircase."""
 
-    pick: Candidate
-    """At the volume it was picked for."""
+    pick: Candidate  # at the volume it was picked for
     kind: FleetKind
     simulated: bool
-    slow: float
-    """The 80 % interval of its speed: of that which was modelled."""
+    slow: float  # the 80 % interval of its speed: of that which was modelled
     fast: float
-    cached_share: float
-    """Of the prompt tokens, found in its own cache at the volume it was picked for."""
+    cached_share: float  # of the prompt tokens, found in its own cache at the volume it was picked for
 
 
 @dataclass(frozen=True)
@@ -81,10 +74,8 @@ class Hosting:
 
     base: Question
     at_rate: Callable[[float], Load]
-    log: Load | None = None
-    """At its own pace, where there is one."""
-    shared: float = 0.0
-    """Of every prompt, a head that all have in common."""
+    log: Load | None = None  # at its own pace, where there is one
+    shared: float = 0.0  # of every prompt, a head that all have in common
 
     def load(self, rate: float) -> Load:
         """The requests at a rate, with the head that they share."""
@@ -165,10 +156,8 @@ def self_hosted(
 class Placing(NamedTuple):
     """What a plan says of a volume."""
 
-    key: tuple[object, ...]
-    """Of its pick."""
-    replicas: int
-    """Without spare ones."""
+    key: tuple[object, ...]  # of its pick
+    replicas: int  # without spare ones
     usd_per_month: float
 
 
@@ -279,22 +268,17 @@ class BreakEvenReport(Noun):
     """A model of one's own against APIs, at every volume."""
 
     model: str
-    input_tokens: PositiveFloat
-    """Of the mean request."""
+    input_tokens: PositiveFloat  # of the mean request
     output_tokens: NonNegativeFloat
-    lengths: str
-    """Mean, median and p99 of prompts and answers, in words."""
+    lengths: str  # mean, median and p99 of prompts and answers, in words
     cached_share: NonNegativeFloat
     slos: tuple[Slo, ...] = Field(alias="promises")
     hosted: SelfHosted
-    hardware: tuple[HostedKind, ...]
-    """Empty where speed and price were given."""
+    hardware: tuple[HostedKind, ...]  # empty where speed and price were given
     apis: tuple[ApiCost, ...]
     left_out: tuple[ApiLeftOut, ...]
-    found: tuple[BreakEven, ...]
-    """One for each API."""
-    swings: tuple[tuple[Swing, ...], ...]
-    """One row for each API."""
+    found: tuple[BreakEven, ...]  # one for each API
+    swings: tuple[tuple[Swing, ...], ...]  # one row for each API
     bills: tuple[CostAt, ...]
     own_tokens_per_month: PositiveFloat | None
 

@@ -32,11 +32,9 @@ from tokonomics.units import gigabytes, plural, seconds, usd
 class Blame(Noun):
     """One constraint that alone stands in the way."""
 
-    constraint: Marked
-    """As it was given, such as ``gpus=1``."""
+    constraint: Marked  # as it was given, such as ``gpus=1``
     why: Marked
-    nearest: Marked
-    """The nearest value that would do, or what else to do."""
+    nearest: Marked  # the nearest value that would do, or what else to do
 
 
 def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequence[Offer] = ()) -> Iterator[Blame]:

@@ -45,11 +45,9 @@ class Question:
     engines: Sequence[Engine]
     today: date
     slos: tuple[Slo, ...] = ()
-    weights: tuple[Precision, ...] | None = None
-    """None: as published, and FP8."""
+    weights: tuple[Precision, ...] | None = None  # None: as published, and FP8
     kv: tuple[Precision, ...] = (Precision.bf16,)
-    drafts: tuple[Speculation, ...] = ()
-    """Ways to draft that are tried beside none."""
+    drafts: tuple[Speculation, ...] = ()  # ways to draft that are tried beside none
     lossy: frozenset[tuple[Precision, Precision]] = frozenset()
     """Weights and KV caches that keep too little quality together."""
     not_tried: Mapping[str, str] = field(default_factory=dict)
@@ -57,14 +55,11 @@ class Question:
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
-    router: Router | None = None
-    """None: whichever meets the SLOs on fewest replicas."""
+    router: Router | None = None  # None: whichever meets the SLOs on fewest replicas
     tiers: str | None = None
     """Memories for KV behind the GPUs', that come with the machines; ``HOST_MEMORY``: what the hosts have left."""
-    assumed_speeds: bool = True
-    """GPUs on which no kernels were timed, and on none like them, may be picked."""
-    disaggregate: bool = False
-    """Prefill and decode on replicas of their own may be picked."""
+    assumed_speeds: bool = True  # GPUs on which no kernels were timed, and on none like them, may be picked
+    disaggregate: bool = False  # prefill and decode on replicas of their own may be picked
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """What is set aside: the fields of this question that would let it in."""
     near: float | None = None
@@ -118,10 +113,8 @@ class Study:
     plan: Plan
     search: Search
     ranked: tuple[RankedRow, ...]
-    apart: RankedRow | None = None
-    """The cheapest disaggregated way, ranked or set aside, where one was found."""
-    hosts: tuple[Hosts, ...] = ()
-    """Every deployment that fits, with its machines, sized or not."""
+    apart: RankedRow | None = None  # the cheapest disaggregated way, ranked or set aside, where one was found
+    hosts: tuple[Hosts, ...] = ()  # every deployment that fits, with its machines, sized or not
 
     def ranked_as(self, row: Candidate) -> RankedRow:
         return next(ranked for ranked in self.ranked if ranked.row == row)
@@ -180,10 +173,8 @@ def study(
     return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
-_AS_CHEAP = 1.01
-"""Times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)."""
-_WORTH_A_ROW = 2.0
-"""Times the pick's bill up to which a disaggregated way is ranked where it is asked for."""
+_AS_CHEAP = 1.01  # times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)
+_WORTH_A_ROW = 2.0  # times the pick's bill up to which a disaggregated way is ranked where it is asked for
 
 
 def searched(
@@ -291,8 +282,7 @@ def _rows(
         yield RankedRow(row, sized, machine)
 
 
-_CLOSE_USD = 0.02
-"""A month: bills are ranked by the cent, so the pick is among those that differ by less."""
+_CLOSE_USD = 0.02  # a month: bills are ranked by the cent, so the pick is among those that differ by less
 
 
 def _cheapest(sized: Sequence[Placed]) -> list[Placed]:

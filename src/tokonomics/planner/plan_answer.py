@@ -33,48 +33,36 @@ class Catch(StrEnum):
 class PrefillSide(Noun):
     """The replicas of a disaggregated candidate that compute prompts only, on the same GPU at the same precisions."""
 
-    replicas: int
-    """Spare ones included."""
+    replicas: int  # spare ones included
     gpus_per_replica: int
     tp: int
     pp: int
     ep: int
     dp: int
-    max_batched_tokens: int
-    """Of a step."""
-    link: str
-    """What each GPU sends KV over."""
+    max_batched_tokens: int  # of a step
+    link: str  # what each GPU sends KV over
     link_bytes_per_s: float
-    kv_transfer_s: float
-    """Of a prompt of mean length."""
-    together_breaks: str | None
-    """What breaks where as many GPUs, in the layout that answers, do both; None: nothing."""
+    kv_transfer_s: float  # of a prompt of mean length
+    together_breaks: str | None  # what breaks where as many GPUs, in the layout that answers, do both; None: nothing
 
 
 class Candidate(Bill):
     """A bill on one kind of machine: one way to serve the traffic, and where it is bought."""
 
-    load_share: float
-    """Of what the replicas hold, for requests of mean length, under the SLO on time per token."""
-    capacity_requests_per_s: float
-    """Of one replica, closed form."""
-    limited_by: str
-    """What keeps that from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…"""
-    prefill: PrefillSide | None
-    """Of a disaggregated one: the replicas that compute prompts."""
+    load_share: float  # of what the replicas hold, for requests of mean length, under the SLO on time per token
+    capacity_requests_per_s: float  # of one replica, closed form
+    limited_by: str  # what keeps that from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
+    prefill: PrefillSide | None  # of a disaggregated one: the replicas that compute prompts
     instances: int
     gpus_paid: int
     provider: str
     region: str
-    regions: tuple[str, ...]
-    """All of this provider's at this price, the first of them ``region``."""
+    regions: tuple[str, ...]  # all of this provider's at this price, the first of them ``region``
     instance: str
     instance_usd_per_hour: float
     terms: Terms
-    commitment_years: int | None
-    """Of reserved machines: the longest that is quoted."""
-    seller: Seller | None
-    """None where that is not known, as in a price list of one's own."""
+    commitment_years: int | None  # of reserved machines: the longest that is quoted
+    seller: Seller | None  # None where that is not known, as in a price list of one's own
     price_age_days: int
     price_source: str
 
@@ -106,10 +94,8 @@ class Rejection(Noun):
     """A candidate that was not ranked, and why."""
 
     gpu: str
-    layout: str | None = None
-    """Such as ``TP=2 fp8``."""
-    offers: int = 1
-    """How many of the GPU's offers it stands for, where offers are to blame."""
+    layout: str | None = None  # such as ``TP=2 fp8``
+    offers: int = 1  # how many of the GPU's offers it stands for, where offers are to blame
     provider: str | None = None
     region: str | None = None
     instance: str | None = None
@@ -124,10 +110,8 @@ class Limits(Noun):
     """Of the closed form's capacity; None: what the SLOs allow, or 70 % without simulation."""
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
-    max_age_days: int | None = Field(default=None, ge=0)
-    """Of a price; None: a year."""
-    spare: Spare = NO_SPARE
-    """What may fail without an SLO missed."""
+    max_age_days: int | None = Field(default=None, ge=0)  # of a price; None: a year
+    spare: Spare = NO_SPARE  # what may fail without an SLO missed
 
 
 class Plan(Noun):
@@ -137,12 +121,10 @@ class Plan(Noun):
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
     limits: Limits
-    simulations: int
-    """How many decided it; 0: the closed form alone."""
+    simulations: int  # how many decided it; 0: the closed form alone
     best: Candidate | None
     ranked: tuple[Candidate, ...]
-    set_aside: tuple[SetAside, ...] = ()
-    """Cheaper than the pick, each with a catch."""
+    set_aside: tuple[SetAside, ...] = ()  # cheaper than the pick, each with a catch
     rejected: tuple[Rejection, ...]
     not_tried: dict[str, str] = Field(default_factory=dict)
     """Precisions whose quality is too low or unknown (``min_recovery``), and why."""

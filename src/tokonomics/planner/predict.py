@@ -32,8 +32,7 @@ class Prediction(Noun):
     """How long a decode step, a prompt's step and a lone request's first token take on a deployment."""
 
     model: str
-    deployment: str
-    """In words."""
+    deployment: str  # in words
     gpu: str
     gpus: int
     tp: int
@@ -45,28 +44,21 @@ class Prediction(Noun):
     engine: str
     batch: PositiveInt
     context: PositiveInt
-    images: PromptImages | None = None
-    """In every prompt, their tokens beside those of ``context``."""
-    decode_step_s: Interval | None
-    """None of an encoder, which writes nothing."""
-    prefill_s: Interval
-    """One prompt of ``context`` tokens: its step in the engine, not yet what a client waits."""
+    images: PromptImages | None = None  # in every prompt, their tokens beside those of ``context``
+    decode_step_s: Interval | None  # None of an encoder, which writes nothing
+    prefill_s: Interval  # one prompt of ``context`` tokens: its step in the engine, not yet what a client waits
     prompt_bound: Literal["gpu", "host"] = "gpu"
     """What sets ``prefill_s``: the GPU that computes it, or the host that launches its kernels (then a
     prompt somewhat shorter or longer takes as long)."""
-    ttft_s: Interval
-    """A request of ``context`` tokens on an idle server, from arrival to its first token at the client."""
+    ttft_s: Interval  # a request of ``context`` tokens on an idle server, from arrival to its first token at the client
     first_answer_s: Interval | None = None
     """The first token behind the thinking, where some was asked for: at the pace of this batch."""
-    tokens_per_s: Interval
-    """Output tokens of the whole batch; of an encoder prompt tokens."""
-    parts: StepParts | None
-    """Of a decode step."""
+    tokens_per_s: Interval  # output tokens of the whole batch; of an encoder prompt tokens
+    parts: StepParts | None  # of a decode step
     requests_per_s: Interval | None = None
     """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Speed
-    profiled: Coverage | None = None
-    """Whether the profile in use was measured on this layout; None without a profile."""
+    profiled: Coverage | None = None  # whether the profile in use was measured on this layout; None without a profile
     max_sequences: PositiveInt
     network: str | None = None
     """Between the machines of a replica, as assumed, with its source; None where it stands in one."""
@@ -78,8 +70,7 @@ class CurvePoint(Noun):
     batch: PositiveInt
     tpot_s: PositiveFloat
     tokens_per_s: PositiveFloat
-    usd_per_mtok: PositiveFloat | None
-    """Output tokens only, at full utilisation; None without a price."""
+    usd_per_mtok: PositiveFloat | None  # output tokens only, at full utilisation; None without a price
     share_of_linear: NonNegativeFloat
     """Throughput ÷ (batch × throughput of one sequence): how much of the batch's ideal gain is left."""
 
@@ -90,10 +81,8 @@ class BatchCurve(Noun):
     model: str
     deployment: str
     context: PositiveInt
-    max_sequences: PositiveInt
-    """The KV limit."""
-    engine_sequences: PositiveInt
-    """What the engine runs at once unless told otherwise."""
+    max_sequences: PositiveInt  # the KV limit
+    engine_sequences: PositiveInt  # what the engine runs at once unless told otherwise
     usd_per_hour: PositiveFloat | None
     price_from: str | None
     points: tuple[CurvePoint, ...]
@@ -195,11 +184,9 @@ class AtOnce:
 
     layout: Deployment
     replicas: int
-    batch: int
-    """Users of one replica; 0 where not even one is served in time."""
+    batch: int  # users of one replica; 0 where not even one is served in time
     limited_by: str
-    tokens_per_s: float
-    """Of all replicas with these users; of one user each where none is served in time."""
+    tokens_per_s: float  # of all replicas with these users; of one user each where none is served in time
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -237,13 +224,10 @@ class FasterLayout(Noun):
     ep: int
     dp: int
     replicas: PositiveInt
-    batch: PositiveInt
-    """Sequences of each replica."""
+    batch: PositiveInt  # sequences of each replica
     tpot_s: PositiveFloat
-    tokens_per_s: PositiveFloat
-    """Of all replicas."""
-    times: PositiveFloat
-    """As many tokens/s as the layout that was asked for."""
+    tokens_per_s: PositiveFloat  # of all replicas
+    times: PositiveFloat  # as many tokens/s as the layout that was asked for
 
 
 def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | None:

@@ -52,8 +52,7 @@ class _Sought:
     engines: tuple[Engine, ...]
     longest: int
     profile: str | None
-    below: float
-    """Dollars an hour: what costs more on any machines is left out."""
+    below: float  # dollars an hour: what costs more on any machines is left out
     model: ModelSpec
     weights: tuple[Precision, ...] | None
     kv: tuple[Precision, ...]

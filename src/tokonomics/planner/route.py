@@ -32,8 +32,7 @@ from tokonomics.traffic.trace import Floats
 
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
 """Of the closed form's full batches: how many answers may be under way, the most first."""
-_MOST_COUNTS = 16
-"""How many sizes of a fleet are tried; a larger one is sampled evenly."""
+_MOST_COUNTS = 16  # how many sizes of a fleet are tried; a larger one is sampled evenly
 
 
 @dataclass
@@ -42,8 +41,7 @@ class Spill:
 
     load: Load
     api: CalledModel
-    whole: PartFleet
-    """What all of the traffic takes."""
+    whole: PartFleet  # what all of the traffic takes
 
     def counts(self) -> list[int]:
         """Replicas to try: fewer than all of the traffic takes."""
@@ -121,8 +119,7 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
         yield routing.way_of_parts("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)
 
 
-_CLOSE = 0.02
-"""A break-even share is narrowed down to this."""
+_CLOSE = 0.02  # a break-even share is narrowed down to this
 
 
 def route(routing: Routing) -> RouteReport:

@@ -46,18 +46,13 @@ class RoutePart(Noun):
     model: str
     share: NonNegativeFloat
     """Of the requests that it answers; in a cascade the first model answers all that its context holds."""
-    requests: NonNegativeInt
-    """Of the traffic that is simulated."""
-    tokens: NonNegativeInt
-    """Of their prompts and answers."""
+    requests: NonNegativeInt  # of the traffic that is simulated
+    tokens: NonNegativeInt  # of their prompts and answers
     usd_per_month: NonNegativeFloat
-    replicas: NonNegativeInt | None
-    """None: an API."""
+    replicas: NonNegativeInt | None  # None: an API
     fleet: str
-    machines: str
-    """In short: ``2×H200``, or ``API``."""
-    price_date: date | None = None
-    """When the price of its machines was quoted; None: an API."""
+    machines: str  # in short: ``2×H200``, or ``API``
+    price_date: date | None = None  # when the price of its machines was quoted; None: an API
 
 
 class RouteWay(Noun):
@@ -66,20 +61,15 @@ class RouteWay(Noun):
     kind: RouteKind
     name: str
     parts: tuple[RoutePart, ...]
-    threshold: float | None = None
-    """Of the score, from which the first model's answer is enough."""
-    first_share: float
-    """Of the requests, answered for good by the first model listed."""
+    threshold: float | None = None  # of the score, from which the first model's answer is enough
+    first_share: float  # of the requests, answered for good by the first model listed
     usd_per_month: NonNegativeFloat
     usd_per_mtok: NonNegativeFloat
     quality: float | None
-    simulated_share: float
-    """Of the requests whose waits are simulated to their end: not those of an API."""
-    ttft_s: Spread
-    """Of those; of what a cascade asks an API again, the wait for the first model alone."""
+    simulated_share: float  # of the requests whose waits are simulated to their end: not those of an API
+    ttft_s: Spread  # of those; of what a cascade asks an API again, the wait for the first model alone
     e2e_s: Spread
-    slo: tuple[SloOutcome, ...]
-    """By the same waits; none where all go to an API."""
+    slo: tuple[SloOutcome, ...]  # by the same waits; none where all go to an API
 
     @property
     def meets(self) -> bool:
@@ -99,10 +89,8 @@ class RouteBreakEven(Noun):
     not_at_share: float | None = None
     """The share below it at which it does not pay yet, also one that a threshold reaches: it breaks even between them;
     0: with nothing on the first model."""
-    threshold: float | None = None
-    """Of the score, at that share; None where requests are drawn at random."""
-    is_smallest: bool = False
-    """No threshold sends fewer requests to the first model."""
+    threshold: float | None = None  # of the score, at that share; None where requests are drawn at random
+    is_smallest: bool = False  # no threshold sends fewer requests to the first model
 
 
 class RouteReport(Noun):
@@ -110,19 +98,15 @@ class RouteReport(Noun):
 
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
-    models: tuple[str, ...]
-    """In the order asked, the API last."""
-    too_long_requests: NonNegativeInt = 0
-    """Of the traffic, left out of every bill: no model's context holds them."""
+    models: tuple[str, ...]  # in the order asked, the API last
+    too_long_requests: NonNegativeInt = 0  # of the traffic, left out of every bill: no model's context holds them
     too_long_tokens: NonNegativeInt = 0
     routed_by: Literal["score", "share"]
     labels: tuple[str, ...]
     scored: bool
     min_quality: float | None
-    ways: tuple[RouteWay, ...]
-    """All on one model first; then the best of each other kind."""
-    frontier: tuple[RouteWay, ...]
-    """Thresholds, and ways to send labels, by what they cost."""
+    ways: tuple[RouteWay, ...]  # all on one model first; then the best of each other kind
+    frontier: tuple[RouteWay, ...]  # thresholds, and ways to send labels, by what they cost
     break_even: tuple[RouteBreakEven, ...]
     best: RouteWay | None
     """The cheapest that meets the SLOs and the floor of quality; None without scores or a floor, or where none does."""
@@ -140,15 +124,12 @@ class RouteReport(Noun):
         return min(singles, key=lambda way: way.usd_per_month)
 
 
-_THINNED = (1, 3, 10)
-"""Every n-th request: traffic for which hardware is searched among all offers."""
-_FEWEST_REQUESTS = 50
-"""Of traffic that hardware is picked for: what fewer requests wait for is chance."""
+_THINNED = (1, 3, 10)  # every n-th request: traffic for which hardware is searched among all offers
+_FEWEST_REQUESTS = 50  # of traffic that hardware is picked for: what fewer requests wait for is chance
 WAITS = (Latency.ttft, Latency.tpot, Latency.e2e)
 
 Places = NDArray[np.intp]
-Latencies = dict[Latency, Floats]
-"""Seconds by request, in the order of the load; nan where there is none."""
+Latencies = dict[Latency, Floats]  # seconds by request, in the order of the load; nan where there is none
 
 
 def part_of(load: Load, chosen: Places) -> Load:
@@ -270,8 +251,7 @@ class CalledModel:
     """A model of a host, paid by the token."""
 
     price: ApiPrice
-    cached_share: float = 0.0
-    """Of every prompt, read from the host's cache: what the whole log repeats soon enough."""
+    cached_share: float = 0.0  # of every prompt, read from the host's cache: what the whole log repeats soon enough
 
     @property
     def key(self) -> str:

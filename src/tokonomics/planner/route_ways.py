@@ -38,8 +38,7 @@ from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of
 
 Part = Hashable
-Price = Callable[[int, Part], float]
-"""Dollars a month of a part on a model, given by its place in the list."""
+Price = Callable[[int, Part], float]  # dollars a month of a part on a model, given by its place in the list
 ALL: Part = "all"
 FITS = "fits"
 MOST_LABELS = 6
@@ -47,22 +46,18 @@ MOST_LABELS = 6
 ROUND_SHARES = tuple(round(0.1 * step, 1) for step in range(1, 10))
 """Of requests on the first model, where scores have more than ``_DISTINCT`` values."""
 _DISTINCT = 11
-_MOST_SENDINGS = 12
-"""Ways to send labels that are shown where no scores say which are better."""
+_MOST_SENDINGS = 12  # ways to send labels that are shown where no scores say which are better
 
 
 @dataclass(frozen=True)
 class Marks:
     """What is known of each request, in the order of the traffic."""
 
-    score: Floats
-    """How sure it is that the first model is enough, from 0 to 1."""
-    by_chance: bool = False
-    """The score is drawn: requests are split by share."""
+    score: Floats  # how sure it is that the first model is enough, from 0 to 1
+    by_chance: bool = False  # the score is drawn: requests are split by share
     label: Counts | None = None
     labels: tuple[str, ...] = ()
-    quality: tuple[Floats, ...] | None = None
-    """Of each model's answers."""
+    quality: tuple[Floats, ...] | None = None  # of each model's answers
 
 
 # --- the cheapest ways to send labels --------------------------------------------------------------------------------
@@ -74,8 +69,7 @@ class Sending:
 
     name: tuple[object, ...]
     parts: tuple[tuple[int, Part], ...]
-    quality: float | None = None
-    """In the mean over requests; None without scores."""
+    quality: float | None = None  # in the mean over requests; None without scores
 
 
 def cheapest_first(
@@ -155,13 +149,11 @@ class Routing:
     """A traffic, the models that may serve it, and what is known of its requests."""
 
     load: Load
-    models: Sequence[RoutedModel]
-    """The first is one's own; an API stands last."""
+    models: Sequence[RoutedModel]  # the first is one's own; an API stands last
     marks: Marks
     slos: tuple[Slo, ...] = ()
     floor: float | None = None
-    share: float | None = None
-    """Of requests on the first model, where it is asked for."""
+    share: float | None = None  # of requests on the first model, where it is asked for
     say: Say = silent
     too_long: tuple[int, int] = (0, 0)
     """Requests, and their tokens, that no model's context holds: they are not in the load."""

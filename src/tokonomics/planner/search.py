@@ -28,12 +28,9 @@ from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
-CLOSED_FORM_UTILIZATION = 0.7
-"""Assumed where bursts are not simulated: room for them, as planners commonly leave."""
-_LEADERS = 10
-"""Kinds of hardware that are sized whether or not they can win: the rows that a table shows."""
-WITHIN_REASON = 10.0
-"""Times the cheapest bill: nobody looks at a row that costs more."""
+CLOSED_FORM_UTILIZATION = 0.7  # assumed where bursts are not simulated: room for them, as planners commonly leave
+_LEADERS = 10  # kinds of hardware that are sized whether or not they can win: the rows that a table shows
+WITHIN_REASON = 10.0  # times the cheapest bill: nobody looks at a row that costs more
 _SAME = 1 + 1e-12
 
 Kind = tuple[str, int, Precision, int]
@@ -79,8 +76,7 @@ class Placed:
 
     screened: Screened
     replicas: int
-    trial: Sized | None = None
-    """None: by the closed form."""
+    trial: Sized | None = None  # None: by the closed form
 
     @property
     def deployment(self) -> Deployment:
@@ -113,18 +109,15 @@ class Search:
     max_utilization: float | None = None
     below: float | None = None
     """Dollars an hour: only the cheapest is looked for, and only below that; None: the pick, the runner-up, a table."""
-    near: float | None = None
-    """Times the cheapest bill: what costs more is not sized, not even for a table."""
+    near: float | None = None  # times the cheapest bill: what costs more is not sized, not even for a table
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, NotServed]] = field(default_factory=list)
     _kinds: set[Kind] = field(default_factory=set)
-    _bills: dict[str, float] = field(default_factory=dict)
-    """The lowest an hour by GPU."""
+    _bills: dict[str, float] = field(default_factory=dict)  # the lowest an hour by GPU
     _published: float = math.inf
-    _left: Counter[str] = field(default_factory=Counter)
-    """Candidates by GPU that are still to be looked at."""
+    _left: Counter[str] = field(default_factory=Counter)  # candidates by GPU that are still to be looked at
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Look at the prospect with the lowest bound; what gets a closer one is looked at again in its turn."""

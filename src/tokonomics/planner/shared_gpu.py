@@ -84,8 +84,7 @@ def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
     return SharedPlan(rows=tuple(rows), not_possible=missing, best=best, own_at_these_bits_usd_per_month=at_these_bits)
 
 
-SHOWN_UP_TO = 2.0
-"""Times the bill of own GPUs up to which one GPU for all is looked for."""
+SHOWN_UP_TO = 2.0  # times the bill of own GPUs up to which one GPU for all is looked for
 _WHY_NOT = {
     Way.shares: "no GPU up to twice the bill of own ones has memory and time for all",
     Way.slices: "no GPU up to twice the bill of own ones has slices that hold them",
@@ -311,8 +310,7 @@ def _held(
     return tried[-1]
 
 
-_MOST, _CLOSE = 64.0, 1.1
-"""The largest factor looked at, either way; and how closely the crossing is narrowed down."""
+_MOST, _CLOSE = 64.0, 1.1  # the largest factor looked at, either way; and how closely the crossing is narrowed down
 
 
 class _Compared(NamedTuple):
@@ -324,8 +322,7 @@ class _Compared(NamedTuple):
     shared_wins: bool
 
 
-_Seen = dict[float, _Compared]
-"""By the factor."""
+_Seen = dict[float, _Compared]  # by the factor
 
 
 def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> Crossing | None:

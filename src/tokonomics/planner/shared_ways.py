@@ -48,8 +48,7 @@ class Way(StrEnum):
     zero = "own GPUs, scaled to zero"
 
 
-SHARED_WAYS = (Way.shares, Way.slices, Way.turns)
-"""One GPU for all."""
+SHARED_WAYS = (Way.shares, Way.slices, Way.turns)  # one GPU for all
 
 
 class ModelHere(Noun):
@@ -57,21 +56,16 @@ class ModelHere(Noun):
 
     model: str
     weights: Precision
-    below_checkpoint: bool
-    """Its weights or its KV cache at fewer bits than it was published at."""
+    below_checkpoint: bool  # its weights or its KV cache at fewer bits than it was published at
     rate: float
-    place: str
-    """Its machines, its slice, or what it takes of the GPU's memory."""
-    memory_share: float | None
-    """Of the GPU's memory; None where it has a GPU of its own."""
+    place: str  # its machines, its slice, or what it takes of the GPU's memory
+    memory_share: float | None  # of the GPU's memory; None where it has a GPU of its own
     ttft_p99_s: float | None
     tpot_p99_s: float | None
-    breaks: str | None
-    """The SLO that is missed, in words; None: all are met."""
+    breaks: str | None  # the SLO that is missed, in words; None: all are met
     usd_per_month: float
     usd_per_mtok: float
-    gpu_share: float | None
-    """Of the paid time in which the GPU works for it; None for own GPUs and slices."""
+    gpu_share: float | None  # of the paid time in which the GPU works for it; None for own GPUs and slices
 
 
 class WayRow(Noun):
@@ -79,13 +73,10 @@ class WayRow(Noun):
 
     way: Way
     gpu: str
-    machine: str
-    """Provider and instance; of several, the first and how many more."""
-    gpus_paid: float
-    """In the mean over time."""
+    machine: str  # provider and instance; of several, the first and how many more
+    gpus_paid: float  # in the mean over time
     usd_per_month: float
-    price_date: date
-    """Of several machines, the oldest quote."""
+    price_date: date  # of several machines, the oldest quote
     meets: bool
     models: tuple[ModelHere, ...]
     speed: Speed | None = None
@@ -97,8 +88,7 @@ class SharedPlan(Noun):
     """Every way to serve several models: those that meet every SLO first, the cheapest before the others."""
 
     rows: tuple[WayRow, ...]
-    not_possible: dict[Way, str]
-    """Why a way is not among them."""
+    not_possible: dict[Way, str]  # why a way is not among them
     best: WayRow | None
     own_at_these_bits_usd_per_month: float | None = None
     """Own GPUs at the precisions of ``best``, where those are fewer bits than own GPUs have; None: they are not, or no
@@ -108,24 +98,17 @@ class SharedPlan(Noun):
 class Crossing(Noun):
     """Up to this many times the traffic one GPU for all is the cheaper choice, and no longer above."""
 
-    below: float
-    """The largest factor looked at with one GPU for all the cheaper; 0 where it was so at none."""
-    above: float | None
-    """The smallest with own GPUs the cheaper; None where it was so at none."""
-    together_usd_per_month: float | None
-    """One GPU for all, at ``below``."""
-    own_usd_per_month: float | None
-    """Own GPUs, at ``above``."""
+    below: float  # the largest factor looked at with one GPU for all the cheaper; 0 where it was so at none
+    above: float | None  # the smallest with own GPUs the cheaper; None where it was so at none
+    together_usd_per_month: float | None  # one GPU for all, at ``below``
+    own_usd_per_month: float | None  # own GPUs, at ``above``
     together_above_usd_per_month: float | None
     """One GPU for all, at ``above``; None where none of those below the bill of own ones meets every SLO."""
 
 
-ENOUGH_OF_THE_SLOWEST = 2_000
-"""Requests of the model with fewest: its p99 rests on twenty of them."""
-_MOST_REQUESTS = 100_000
-"""Of all models together: some seconds of simulation."""
-_FAR_OFF = 1.5
-"""Times an SLO: what misses it by that much in a part of the traffic is not simulated in full."""
+ENOUGH_OF_THE_SLOWEST = 2_000  # requests of the model with fewest: its p99 rests on twenty of them
+_MOST_REQUESTS = 100_000  # of all models together: some seconds of simulation
+_FAR_OFF = 1.5  # times an SLO: what misses it by that much in a part of the traffic is not simulated in full
 _PART = 8
 _PATIENCE_S = (math.inf, 0.0)
 """Of requests for a sleeping model: until the running one has no work, or until what it holds is answered."""
@@ -198,8 +181,7 @@ class Attempt(NamedTuple):
     """A way on one machine, simulated."""
 
     models: tuple[JudgedModel, ...]
-    busy: tuple[float, ...]
-    """Seconds of the GPU for each."""
+    busy: tuple[float, ...]  # seconds of the GPU for each
     span_s: float
     switches: int = 0
 

@@ -43,15 +43,12 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _MOST_DOUBLINGS = 10
 _CHANGE = 0.25
-_SHOWN = 1.04
-"""Of the capacity in use: a bar of a chart does not show less."""
+_SHOWN = 1.04  # of the capacity in use: a bar of a chart does not show less
 
-_GLANCE = 5000
-"""Requests of one point of a curve: it shows a shape, and all requests decide."""
+_GLANCE = 5000  # requests of one point of a curve: it shows a shape, and all requests decide
 _LIGHT = 0.3
 """Of the closed form's capacity: where the search for what a fleet holds begins; and of that, where it misses one."""
-_LIGHTER = 4
-"""Times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs."""
+_LIGHTER = 4  # times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs
 
 
 def again(question: Question, *, pick_only: bool = False, attempts: Attempts | None = None, **changes: Any) -> Study:
@@ -193,29 +190,21 @@ def resized(study: Study, row: Candidate, question: Question) -> tuple[Placed, i
 class Headroom(Noun):
     """How much the traffic of the pick may grow on the same replicas."""
 
-    replicas: PositiveInt
-    """Those that serve: spare ones are taken to be down."""
-    rate: PositiveFloat
-    """Requests a second that still hold."""
-    share: NonNegativeFloat
-    """0.2: a fifth more than planned."""
-    at_most: PositiveFloat | None
-    """The lowest rate tried that does not hold."""
-    breaks: str
-    """What gives way there."""
+    replicas: PositiveInt  # those that serve: spare ones are taken to be down
+    rate: PositiveFloat  # requests a second that still hold
+    share: NonNegativeFloat  # 0.2: a fifth more than planned
+    at_most: PositiveFloat | None  # the lowest rate tried that does not hold
+    breaks: str  # what gives way there
     simulated: bool
 
 
 class AtSpeed(Noun):
     """What a candidate takes at one speed."""
 
-    speed: PositiveFloat
-    """Of that which was modelled."""
-    replicas: PositiveInt | None
-    """Spare ones included; None where no number meets the SLOs."""
+    speed: PositiveFloat  # of that which was modelled
+    replicas: PositiveInt | None  # spare ones included; None where no number meets the SLOs
     usd_per_month: PositiveFloat | None
-    refused: str | None = None
-    """Why there is none."""
+    refused: str | None = None  # why there is none
 
 
 class CostRange(Noun):
@@ -262,24 +251,18 @@ def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
 class Case(Noun):
     """The pick under one changed assumption."""
 
-    factor: PositiveFloat
-    """What the assumption is multiplied by."""
-    usd_per_month: PositiveFloat | None
-    """None where no number of replicas meets the SLOs."""
+    factor: PositiveFloat  # what the assumption is multiplied by
+    usd_per_month: PositiveFloat | None  # None where no number of replicas meets the SLOs
     replicas: PositiveInt | None
-    used: NonNegativeFloat | None
-    """Share of what these replicas hold that is in use."""
-    refused: str | None = None
-    """Why there is no bill."""
+    used: NonNegativeFloat | None  # share of what these replicas hold that is in use
+    refused: str | None = None  # why there is no bill
 
 
 class CostSwing(Noun):
     """What an assumption does to the bill of the pick."""
 
-    assumption: str
-    """``requests a second``, ``SLO ttft_p99``…"""
-    low: Case
-    """With the assumption at its smaller value."""
+    assumption: str  # ``requests a second``, ``SLO ttft_p99``…
+    low: Case  # with the assumption at its smaller value
     high: Case
 
     def usd(self, mid: float) -> float:

@@ -47,16 +47,11 @@ class GpuSeconds(Noun):
 
     prompts: NonNegativeFloat
     """Computing its prompt, for which the tokens of others wait, or on the side that computes prompts."""
-    weights: NonNegativeFloat
-    """Its share of reading weights, step by step."""
-    kv: NonNegativeFloat
-    """Reading KV."""
-    compute: NonNegativeFloat
-    """Matrix products beyond the reading of weights."""
-    communication: NonNegativeFloat
-    """All-reduce, all-to-all, stages."""
-    overhead: NonNegativeFloat
-    """Norms, launches, the engine."""
+    weights: NonNegativeFloat  # its share of reading weights, step by step
+    kv: NonNegativeFloat  # reading KV
+    compute: NonNegativeFloat  # matrix products beyond the reading of weights
+    communication: NonNegativeFloat  # all-reduce, all-to-all, stages
+    overhead: NonNegativeFloat  # norms, launches, the engine
 
     @property
     def total(self) -> float:
@@ -72,27 +67,19 @@ class Contender(Noun):
 
     kind: LayoutKind
     gpu: str
-    layout: str
-    """Such as ``TP=8``; ``TP=4 + EP=8 DP=8`` where prompts are computed apart."""
+    layout: str  # such as ``TP=8``; ``TP=4 + EP=8 DP=8`` where prompts are computed apart
     gpus_per_replica: PositiveInt
-    replicas: PositiveInt
-    """Those for prompts included."""
+    replicas: PositiveInt  # those for prompts included
     machines: PositiveInt
     usd_per_month: PositiveFloat
-    at_least: bool
-    """It takes this many replicas or more: the plan had no need to size it."""
-    costs_more: float
-    """Share of the pick's bill."""
-    batch: PositiveInt
-    """Sequences of a replica at which more finish nothing, or do not fit, or miss the SLO."""
-    limited_by: str
-    """What keeps its rate from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…"""
+    at_least: bool  # it takes this many replicas or more: the plan had no need to size it
+    costs_more: float  # share of the pick's bill
+    batch: PositiveInt  # sequences of a replica at which more finish nothing, or do not fit, or miss the SLO
+    limited_by: str  # what keeps its rate from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
     gpu_s: GpuSeconds
     usd_per_gpu_hour: PositiveFloat
-    in_use: NonNegativeFloat
-    """Of the paid GPUs, the share that full batches of this traffic would take."""
-    misses: str | None = None
-    """What fewer replicas broke in the simulation, where that is known."""
+    in_use: NonNegativeFloat  # of the paid GPUs, the share that full batches of this traffic would take
+    misses: str | None = None  # what fewer replicas broke in the simulation, where that is known
 
 
 class WhyPick(Noun):
@@ -101,8 +88,7 @@ class WhyPick(Noun):
     One that was not sized, and might cost less than the pick by what it takes at the very least, is left out.
     """
 
-    text: str
-    """The nearest of them in words: what it costs more, and why."""
+    text: str  # the nearest of them in words: what it costs more, and why
     pick: Contender
     others: tuple[Contender, ...]
 
@@ -258,12 +244,9 @@ def split_name(deployment: Deployment) -> str:
 
 # --- in words -------------------------------------------------------------------------------------------------------
 
-_TELLING = 1.05
-"""Times by which a factor must differ to be named: what kernels are known to is no better."""
-_EQUAL = 0.005
-"""Of the pick's bill: what a percentage does not show."""
-_CLAUSES = 2
-"""Factors that are named against a rival: the third is the smallest."""
+_TELLING = 1.05  # times by which a factor must differ to be named: what kernels are known to is no better
+_EQUAL = 0.005  # of the pick's bill: what a percentage does not show
+_CLAUSES = 2  # factors that are named against a rival: the third is the smallest
 _PARTS = {
     "prompts": "computing prompts",
     "weights": "reading weights",

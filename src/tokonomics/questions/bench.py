@@ -68,14 +68,11 @@ class RecoveryResult(Result, KeptQuality):
     ROWS = "tasks"
 
     model: str
-    name: str
-    """The model's, for people."""
+    name: str  # the model's, for people
     part: QuantisedPart
     precision: Precision
-    published: Precision
-    """What it is compared with."""
-    kept: bool
-    """In the user's catalogue, where plans find it."""
+    published: Precision  # what it is compared with
+    kept: bool  # in the user's catalogue, where plans find it
 
     def headline(self) -> str:
         what = self.precision.upper() if self.part == "weights" else f"{self.precision.upper()} KV cache"

@@ -13,8 +13,7 @@ from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import AskedModel, PlanResult, PlanTogether
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 
-MOST_MODELS = 8
-"""On one GPU, the first included."""
+MOST_MODELS = 8  # on one GPU, the first included
 _ALONE = (
     "quick", "disaggregate", "deploy", "why", "explain", "sell", "margin", "spare", "tiers", "draft", "thinking",
     "images", "max_utilization", "sessions",

@@ -33,8 +33,7 @@ class CalibrateResult(Result, Calibrated):
 
     ROWS = "groups"
 
-    saved_to: Any = beside()
-    """The file that holds the profile; None where nothing was kept."""
+    saved_to: Any = beside()  # the file that holds the profile; None where nothing was kept
 
     def headline(self) -> str:
         learned = plural(len(self.profile.corrections), "correction")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from tokonomics.questions.request import Kind, Parameter, Parameters, Placement, Request, texts
 from tokonomics.questions.verbs import Verb
 
-_TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}
-"""What a table in memory is called."""
+_TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}  # what a table in memory is called
 
 
 def command_of(verb: Verb, request: Request) -> str:
@@ -48,13 +47,11 @@ def command_line(words: Iterable[str]) -> str:
     return shlex.join(["tokonomics", *words])
 
 
-FRAMES = ("models", "gpus", "offers")
-"""The lists of the catalogue, which the library gives as frames."""
+FRAMES = ("models", "gpus", "offers")  # the lists of the catalogue, which the library gives as frames
 LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
 """Inputs that say how a terminal shows an answer, or write files: a frame has all rows, ``to_frame("rejected")``."""
 
-_WIDTH = 100
-"""Characters of a line, beyond which each argument gets its own."""
+_WIDTH = 100  # characters of a line, beyond which each argument gets its own
 
 
 def code_of(verb: Verb, request: Request, as_json: bool = False) -> str:

@@ -25,8 +25,7 @@ from tokonomics.questions.tables import prices_in
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.types import today
 
-_DRAWN = 100_000
-"""Requests whose mean stands for a distribution's: within a percent where lengths vary threefold."""
+_DRAWN = 100_000  # requests whose mean stands for a distribution's: within a percent where lengths vary threefold
 
 
 def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:

@@ -41,12 +41,9 @@ class LeversResult(Result, Ranking):
 
     ROWS = "levers"
 
-    utilization: Utilization | None
-    """The bill against batch limit, load and burstiness, where asked for."""
-    upkeep_now: Upkeep | None = None
-    """A month of today's setup with people and overheads, where any are given."""
-    upkeep_together: Upkeep | None = None
-    """The same with all levers that help."""
+    utilization: Utilization | None  # the bill against batch limit, load and burstiness, where asked for
+    upkeep_now: Upkeep | None = None  # a month of today's setup with people and overheads, where any are given
+    upkeep_together: Upkeep | None = None  # the same with all levers that help
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
 
@@ -74,8 +71,7 @@ class StackResult(Result, Waterfall):
     setup: Any = beside()
 
 
-_TAKES_A_WHILE = 200_000
-"""Requests from which thirty simulations of them take more than a quarter of a minute."""
+_TAKES_A_WHILE = 200_000  # requests from which thirty simulations of them take more than a quarter of a minute
 
 
 def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup:

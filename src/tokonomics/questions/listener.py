@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 class Listener:
     """Hears nothing; a door overrides what it can show."""
 
-    typed: str | None = None
-    """The command line as it was typed, where there is one."""
+    typed: str | None = None  # the command line as it was typed, where there is one
 
     def doing(self, what: str) -> None:
         """What is being done now."""

@@ -64,20 +64,15 @@ class MeterReportResult(Result, Statement):
 
     ROWS = "lines"
 
-    unusual: tuple[UnusualDay, ...] = ()
-    """Days whose price leaves its band, and why."""
-    sale: StatementSale | None = None
-    """What was earned, where a price or a margin is given."""
+    unusual: tuple[UnusualDay, ...] = ()  # days whose price leaves its band, and why
+    sale: StatementSale | None = None  # what was earned, where a price or a margin is given
     budgets: tuple[BudgetState, ...] = ()
     energy: MeteredEnergy | None = None
     """What the servers drew and emitted; None where the GPUs were neither read nor named."""
-    upkeep: Upkeep | None = None
-    """The same bill with people and overheads of this stretch, where any are given."""
-    in_time: Any = beside()
-    """The same by ``over`` alone, for the chart."""
+    upkeep: Upkeep | None = None  # the same bill with people and overheads of this stretch, where any are given
+    in_time: Any = beside()  # the same by ``over`` alone, for the chart
     over: Any = beside()
-    extent: Any = beside()
-    """When the ledger begins and ends, in Unix seconds."""
+    extent: Any = beside()  # when the ledger begins and ends, in Unix seconds
 
     def headline(self) -> str:
         price = self.total.usd_per_mtok
@@ -187,10 +182,8 @@ def _in_range(field: str, seconds: float, low: float, high: float) -> float:
     return seconds
 
 
-TEAM = "team"
-"""The label that exports group by unless another is named; servers may lack it."""
-_BY_HOUR_S = 2 * DAY_S
-"""The chart has a bar for each hour of a stretch up to this long, for each day of a longer one."""
+TEAM = "team"  # the label that exports group by unless another is named; servers may lack it
+_BY_HOUR_S = 2 * DAY_S  # the chart has a bar for each hour of a stretch up to this long, for each day of a longer one
 
 
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:

@@ -358,8 +358,7 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     return CompareResult(**dict(found), apis=apis, latencies=latencies, best=picks[0] if picks else None)
 
 
-_HOSTS = 2
-"""Hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them."""
+_HOSTS = 2  # hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them
 
 
 def _cached_share(request: CompareRequest, load: Load) -> float:

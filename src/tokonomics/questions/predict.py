@@ -31,31 +31,22 @@ class FitResult(Result):
     kv: str
     fits: bool
     context: int
-    memory_bytes: int
-    """Of one GPU."""
-    usable_bytes: int
-    """What the driver leaves to processes."""
-    weight_bytes: int
-    """The whole model."""
+    memory_bytes: int  # of one GPU
+    usable_bytes: int  # what the driver leaves to processes
+    weight_bytes: int  # the whole model
     weight_bytes_per_gpu: int
     workspace_bytes: int
     kv_budget_bytes: int
-    shortfall_bytes: int
-    """By how much weights and workspace exceed what the engine may use."""
-    kv_bytes_per_token: int
-    """The whole model: what every further token adds to a sequence."""
+    shortfall_bytes: int  # by how much weights and workspace exceed what the engine may use
+    kv_bytes_per_token: int  # the whole model: what every further token adds to a sequence
     kv_constant_bytes: int
     """The whole model: what a sequence holds whatever its length: windows once full, recurrent states."""
-    kv_bytes_per_sequence: int
-    """On one GPU, at this context, in whole blocks."""
-    max_sequences: int
-    """Sequences of this context at once; 0 when none fits."""
+    kv_bytes_per_sequence: int  # on one GPU, at this context, in whole blocks
+    max_sequences: int  # sequences of this context at once; 0 when none fits
     min_gpus: int | None
     """The smallest number of such GPUs, of those sold together, that holds a sequence; None when no split does."""
-    min_layout: str | None
-    """How the model lies on them: ``TP=8 PP=2 on 2 machines``."""
-    notes: tuple[str, ...] = ()
-    """What was noted of how a config.json was read, such as fields that are not known."""
+    min_layout: str | None  # how the model lies on them: ``TP=8 PP=2 on 2 machines``
+    notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
     memory: Any = beside()
 
     def headline(self) -> str:
@@ -69,8 +60,7 @@ class FitResult(Result):
 class PredictResult(Result, Prediction):
     """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
 
-    notes: tuple[str, ...] = ()
-    """What was noted of how a config.json was read, such as fields that are not known."""
+    notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
     faster: FasterLayout | None = None
     """The layout that writes most with as many sequences on the same GPUs, where it is worth a word."""
 
@@ -90,8 +80,7 @@ class CurveResult(Result, BatchCurve):
 
     ROWS = "points"
 
-    slo_tpot_s: float | None = None
-    """The strictest SLO on the time per token, where one was given."""
+    slo_tpot_s: float | None = None  # the strictest SLO on the time per token, where one was given
     faster: FasterLayout | None = None
     """The layout that writes most within that SLO on the same GPUs, where it is worth a word."""
 

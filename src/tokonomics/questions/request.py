@@ -20,34 +20,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from tokonomics.errors import BadInput, did_you_mean, shorten
 from tokonomics.units import whole_number
 
-NO_LIMIT = 2**63 - 1
-"""The largest number that the machine holds: refused beyond, and not worth a word in help."""
-TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
-"""What a field of each type must be."""
+NO_LIMIT = 2**63 - 1  # the largest number that the machine holds: refused beyond, and not worth a word in help
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}  # what a field of each type must be
 
 
 class Kind(StrEnum):
     """What the text of a field may name."""
 
-    PLAIN = "plain"
-    """Numbers, names of the catalogue and the small grammars of traffic: nothing on a disk."""
+    PLAIN = "plain"  # numbers, names of the catalogue and the small grammars of traffic: nothing on a disk
     MODEL = "model"
     TRACE = "trace"
     LENGTHS = "lengths"
     FILE = "file"
     EMBEDDER = "embedder"
-    TENANT = "tenant"
-    """A model with its traffic, as one text or as a table of a scenario file."""
+    TENANT = "tenant"  # a model with its traffic, as one text or as a table of a scenario file
 
 
 class Placement(StrEnum):
     """How the command line takes a field."""
 
     FLAG = "flag"
-    FIRST = "first"
-    """By position."""
-    EITHER = "either"
-    """By position or by flag."""
+    FIRST = "first"  # by position
+    EITHER = "either"  # by position or by flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +51,13 @@ class Seen:
     low: float | None = None
     high: float | None = None
     unit: str | None = None
-    default_text: str | None = None
-    """What holds where no value is given, in words."""
+    default_text: str | None = None  # what holds where no value is given, in words
     kind: Kind = Kind.PLAIN
     place: Placement = Placement.FLAG
     metavar: str | None = None
-    off: str | None = None
-    """The flag that says no, where there is one."""
-    writes: bool = False
-    """It names a file that the answer is saved to."""
-    rare: bool = False
-    """Few need it: it is taken everywhere, and left out of ``--help``."""
+    off: str | None = None  # the flag that says no, where there is one
+    writes: bool = False  # it names a file that the answer is saved to
+    rare: bool = False  # few need it: it is taken everywhere, and left out of ``--help``
 
     def __call__(self, schema: dict[str, Any]) -> None:
         """As pydantic makes the schema of a field; to a validator of ours in an optional field, bounds are unknown."""
@@ -199,8 +189,7 @@ Number = Annotated[float, BeforeValidator(_number)]
 Share = Annotated[float, BeforeValidator(_share)]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Switch = Annotated[bool, Field(strict=True)]
-Table = Annotated[Any, BeforeValidator(_table)]
-"""A file by name, a frame (polars, pandas), or columns by name."""
+Table = Annotated[Any, BeforeValidator(_table)]  # a file by name, a frame (polars, pandas), or columns by name
 
 _TYPES: dict[Any, type] = {
     Text: str, Texts: str, Tables: str, Table: str, Whole: int, Tokens: int, Number: float, Share: float, Switch: bool,
@@ -217,8 +206,7 @@ class Request(BaseModel):
     )  # fmt: skip
     FIRST: ClassVar[tuple[str, ...]] = ()
     """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
-    ABOUT: ClassVar[str]
-    """The heading over a group's keys in a scenario file."""
+    ABOUT: ClassVar[str]  # the heading over a group's keys in a scenario file
 
     def __init_subclass__(cls, about: str = "", **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -257,15 +245,12 @@ class Parameter(Seen):
     """One field of a request, as the doors see it."""
 
     name: str
-    key: str
-    """In a scenario file."""
-    annotation: Any
-    """As declared, apart from whether it may be left out: ``Text``, ``Whole`` …"""
+    key: str  # in a scenario file
+    annotation: Any  # as declared, apart from whether it may be left out: ``Text``, ``Whole`` …
     required: bool
     default: Any
     help: str
-    about: str
-    """What it is about: the heading over it in a scenario file; empty for what one verb alone takes."""
+    about: str  # what it is about: the heading over it in a scenario file; empty for what one verb alone takes
     example: Any = None
 
     @property
@@ -308,8 +293,7 @@ class Parameter(Seen):
         }
 
 
-Parameters = Mapping[str, Parameter]
-"""The parameters of one question, by the name of the field."""
+Parameters = Mapping[str, Parameter]  # the parameters of one question, by the name of the field
 
 
 @lru_cache(maxsize=64)

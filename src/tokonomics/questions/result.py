@@ -127,12 +127,9 @@ class Result(Noun):
 class Listing(Result):
     """Rows of the catalogue."""
 
-    rows: tuple[Any, ...]
-    """As the catalogue has them."""
-    documents: tuple[dict[str, Any], ...]
-    """The same for programs."""
-    terms: Any = beside()
-    """Of offers: those whose price counts."""
+    rows: tuple[Any, ...]  # as the catalogue has them
+    documents: tuple[dict[str, Any], ...]  # the same for programs
+    terms: Any = beside()  # of offers: those whose price counts
 
     def headline(self) -> str:
         return plural(len(self.documents), "row")

@@ -112,8 +112,7 @@ class PickHost(Noun):
 
     provider: str
     instance: str
-    regions: tuple[str, ...]
-    """All of the provider's at this price."""
+    regions: tuple[str, ...]  # all of the provider's at this price
     seller: Seller | None
     terms: Terms
     commitment_years: int | None
@@ -129,58 +128,38 @@ class PlanResult(Result, Plan):
 
     ROWS = "ranked"
 
-    headroom: Headroom | None = None
-    """How much the traffic may grow on the same replicas."""
-    bill_range: CostRange | None = None
-    """Over the 80 % interval of the speed."""
-    flips: Flips | None = None
-    """What would make another choice cheaper; along the traffic too with ``explain``."""
-    sensitivity: Sensitivity | None = None
-    """What moves the bill, with ``explain``."""
-    why: WhyPick | None = None
-    """Why the pick won: the nearest way of each other kind beside it."""
+    headroom: Headroom | None = None  # how much the traffic may grow on the same replicas
+    bill_range: CostRange | None = None  # over the 80 % interval of the speed
+    flips: Flips | None = None  # what would make another choice cheaper; along the traffic too with ``explain``
+    sensitivity: Sensitivity | None = None  # what moves the bill, with ``explain``
+    why: WhyPick | None = None  # why the pick won: the nearest way of each other kind beside it
     ratios: tuple[RatioPoint, ...] = ()
     """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
     frontier: Frontier | None = None
     """Price against latency: fleets that none beats, each with whether it meets the SLOs, and why not."""
     apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, the cheapest first."""
-    hosts: tuple[PickHost, ...] = ()
-    """Every machine that the pick can stand on, the cheapest first."""
-    rival: Candidate | None = None
-    """The cheapest on another kind of GPU."""
-    at_checkpoint: Candidate | None = None
-    """The cheapest that serves the model as it was published."""
+    hosts: tuple[PickHost, ...] = ()  # every machine that the pick can stand on, the cheapest first
+    rival: Candidate | None = None  # the cheapest on another kind of GPU
+    at_checkpoint: Candidate | None = None  # the cheapest that serves the model as it was published
     left_out: dict[str, Marked] = Field(default_factory=dict)
     """Providers, regions and GPUs that were asked for and of which nothing can be bought, and why."""
-    discounts: dict[str, float] = Field(default_factory=dict)
-    """Shares that were taken off the prices of providers."""
-    log_pace: LogPace | None = None
-    """Why a log of sessions is planned at more requests a second than its mean."""
-    blame: tuple[Blame, ...] = ()
-    """Where no offer meets the constraints: what stands in the way."""
-    deploy: tuple[DeployFile, ...] = ()
-    """The files that start the pick."""
+    discounts: dict[str, float] = Field(default_factory=dict)  # shares that were taken off the prices of providers
+    log_pace: LogPace | None = None  # why a log of sessions is planned at more requests a second than its mean
+    blame: tuple[Blame, ...] = ()  # where no offer meets the constraints: what stands in the way
+    deploy: tuple[DeployFile, ...] = ()  # the files that start the pick
     recovery: Recovery | None = None
     """What the pick's weights keep of the model's quality; None: no score, or as it was published."""
-    kv_recovery: Recovery | None = None
-    """The same of its KV cache."""
-    checkpoint: Checkpoint | None = None
-    """One that holds the pick's weights; None: none is known."""
-    how_to_make: str | None = None
-    """The tool that makes such a checkpoint, where none is known."""
+    kv_recovery: Recovery | None = None  # the same of its KV cache
+    checkpoint: Checkpoint | None = None  # one that holds the pick's weights; None: none is known
+    how_to_make: str | None = None  # the tool that makes such a checkpoint, where none is known
     thinking: FirstAnswer | None = None
     """When the answers of a reasoning model begin on the pick, and what their tokens cost."""
-    notes: tuple[str, ...] = ()
-    """What was noted of how a config.json was read, such as fields that are not known."""
-    sale: FleetSale | None = None
-    """What the pick earns, where a price or a margin is given."""
-    energy: Energy | None = None
-    """What the pick draws and emits; None: nobody says what its GPU draws."""
-    upkeep: Upkeep | None = None
-    """The pick's month with people and overheads, where any are given."""
-    classes: ClassReport | None = None
-    """What each class of service gets and pays on the pick, where there are any."""
+    notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
+    sale: FleetSale | None = None  # what the pick earns, where a price or a margin is given
+    energy: Energy | None = None  # what the pick draws and emits; None: nobody says what its GPU draws
+    upkeep: Upkeep | None = None  # the pick's month with people and overheads, where any are given
+    classes: ClassReport | None = None  # what each class of service gets and pays on the pick, where there are any
     together: PlanTogether | None = None
     """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
     measured: tuple[PricedRun, ...] = ()
@@ -211,10 +190,8 @@ class FleetResult(Result, FleetReport):
 
     ROWS = "plan.purchases"
 
-    scaling: ScalingReport | None = None
-    """Ways to follow a day's traffic, where asked for."""
-    batch_work: BatchReport | None = None
-    """Batch work beside the traffic, where asked for."""
+    scaling: ScalingReport | None = None  # ways to follow a day's traffic, where asked for
+    batch_work: BatchReport | None = None  # batch work beside the traffic, where asked for
 
     def headline(self) -> str:
         plan = self.plan
@@ -248,12 +225,9 @@ class CanRunResult(Result, CanRun):
 
     ROWS = "runs"
 
-    gpu_power: PowerCurve | None = None
-    """What a GPU of it draws; None: not known, or nobody asked for dollars."""
-    shortlist: Any = beside()
-    """Of a catalogue: the rows that a person would look at first."""
-    not_counted: Any = beside()
-    """Inputs of a plan that say nothing on a machine of one's own."""
+    gpu_power: PowerCurve | None = None  # what a GPU of it draws; None: not known, or nobody asked for dollars
+    shortlist: Any = beside()  # of a catalogue: the rows that a person would look at first
+    not_counted: Any = beside()  # inputs of a plan that say nothing on a machine of one's own
     longest_request: Any = beside()
     """Tokens of the longest request of a plan's traffic, which the servers are started for where they hold it."""
 
@@ -278,8 +252,7 @@ class PlanModels(Result):
     ROWS = "models"
 
     models: tuple[Candidate, ...]
-    sales: tuple[FleetSale, ...] = ()
-    """What each of them earns, where a price or a margin is given."""
+    sales: tuple[FleetSale, ...] = ()  # what each of them earns, where a price or a margin is given
     studies: Any = beside()
 
     @property
@@ -290,8 +263,7 @@ class PlanModels(Result):
 class PlanCases(Result):
     """Low, middle and high demand: the bill of each, and the least regretful choice."""
 
-    cases: dict[str, float] | None = None
-    """The cheapest bill of each case, USD a month."""
+    cases: dict[str, float] | None = None  # the cheapest bill of each case, USD a month
     regret: Regret | None
     blame: tuple[Blame, ...] = ()
     studies: Any = beside()
@@ -331,8 +303,7 @@ class CostResult(Result, Cost):
     """What a million tokens costs, and what it takes to reach a price."""
 
     gpus: int
-    price: dict[str, Any]
-    """Where the price of a GPU-hour comes from."""
+    price: dict[str, Any]  # where the price of a GPU-hour comes from
     usd_per_request: float | None
     target: Needed | None
     loads: tuple[LoadCost, ...]

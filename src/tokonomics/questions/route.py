@@ -43,8 +43,7 @@ class RouteResult(Result, RouteReport):
         return f"{way.name}: {usd(way.usd_per_month)} a month"
 
 
-_MOST_MODELS = 3
-"""The most models of one's own: with more, there are too many ways to send labels."""
+_MOST_MODELS = 3  # the most models of one's own: with more, there are too many ways to send labels
 _OTHERS = "others"
 
 

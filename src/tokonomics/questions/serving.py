@@ -33,8 +33,7 @@ from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import today
 
-AS_GIVEN = "as given"
-"""Where a price comes from that nobody had to look up."""
+AS_GIVEN = "as given"  # where a price comes from that nobody had to look up
 
 
 def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> Deployment:

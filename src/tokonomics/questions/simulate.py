@@ -68,29 +68,21 @@ class SimulateResult(Result, Outcome):
     """A simulation in figures, its bill, and how it went over time."""
 
     deployment: str
-    usd_per_mtok: float | None
-    """The whole bill over all tokens; None where no price is known."""
+    usd_per_mtok: float | None  # the whole bill over all tokens; None where no price is known
     cost: ServedCost | None
     usd_per_job: float | None = None
     """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
-    thinking: FirstAnswer | None = None
-    """When the answer of a reasoning model begins, and what its tokens cost."""
-    lengths: str = ""
-    """How long prompts and answers are, in words."""
-    too_long: int = 0
-    """Requests refused because they are longer than the model's context."""
-    sides: tuple[SideOutcome, ...] = ()
-    """The two sides of a disaggregated fleet: prefill, then decode."""
-    classes: ClassReport | None = None
-    """What each class of service gets and pays, where there are any."""
+    thinking: FirstAnswer | None = None  # when the answer of a reasoning model begins, and what its tokens cost
+    lengths: str = ""  # how long prompts and answers are, in words
+    too_long: int = 0  # requests refused because they are longer than the model's context
+    sides: tuple[SideOutcome, ...] = ()  # the two sides of a disaggregated fleet: prefill, then decode
+    classes: ClassReport | None = None  # what each class of service gets and pays, where there are any
     timeline: tuple[Moment, ...]
-    playback: Playback | None = None
-    """The run moment by moment, and who missed the SLO, where asked for."""
+    playback: Playback | None = None  # the run moment by moment, and who missed the SLO, where asked for
     wall_s: float
     simulated_requests_per_s: float
 
-    hopeless: Any = beside()
-    """Why no hardware meets the SLOs (``NotServed``); None where some might."""
+    hopeless: Any = beside()  # why no hardware meets the SLOs (``NotServed``); None where some might
     simulation: Any = beside()
     log: Any = beside()
 
@@ -113,20 +105,15 @@ class CapacityResult(Result):
     ROWS = "highest_rate.trials"
 
     deployment: str
-    rate: float
-    """Requests a second that one replica holds."""
-    replicas: int | None
-    """For the log at its own rate; None for made-up requests."""
+    rate: float  # requests a second that one replica holds
+    replicas: int | None  # for the log at its own rate; None for made-up requests
     usd_per_mtok: float | None
-    usd_per_job: float | None = None
-    """Of sessions: what is paid while they are offered, over the finished ones."""
-    lengths: str = ""
-    """How long prompts and answers are, in words."""
+    usd_per_job: float | None = None  # of sessions: what is paid while they are offered, over the finished ones
+    lengths: str = ""  # how long prompts and answers are, in words
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None
-    classes: ClassReport | None = None
-    """What each class of service gets and pays at that rate, where there are any."""
+    classes: ClassReport | None = None  # what each class of service gets and pays at that rate, where there are any
 
     placed: Any = beside()
     log: Any = beside()
@@ -139,8 +126,7 @@ class CapacityResult(Result):
         return f"{self.deployment}: {holds} a replica, then {breaks}{needed}{price}"
 
 
-_WORTH_COUNTING = 200_000
-"""Requests from which a simulation takes long enough for a progress bar."""
+_WORTH_COUNTING = 200_000  # requests from which a simulation takes long enough for a progress bar
 
 
 def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateResult:

@@ -30,8 +30,7 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, usd
 
 class TenantSale(Noun):
     tenant: str
-    hour: Sale
-    """Revenue from its tokens against its part of the shared fleet's bill."""
+    hour: Sale  # revenue from its tokens against its part of the shared fleet's bill
 
 
 class TenantsSale(Noun):
@@ -40,10 +39,8 @@ class TenantsSale(Noun):
     usd_per_mtok: SellPrice
     tenants: tuple[TenantSale, ...]
     hour: Sale
-    break_even_tokens_per_day: float | None
-    """Of all tenants together, at this mix."""
-    break_even_load: float | None
-    """Of what full batches would do; None where that is not known."""
+    break_even_tokens_per_day: float | None  # of all tenants together, at this mix
+    break_even_load: float | None  # of what full batches would do; None where that is not known
 
 
 class LabelRow(Noun):
@@ -65,13 +62,11 @@ class LabelCost(Noun):
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
-    by: tuple[LabelCost, ...] = ()
-    """Where tenants are named by several labels: each label alone."""
+    by: tuple[LabelCost, ...] = ()  # where tenants are named by several labels: each label alone
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None
     price_from: str
-    sale: TenantsSale | None = None
-    """What the shared fleet earns, where a price or a margin is given."""
+    sale: TenantsSale | None = None  # what the shared fleet earns, where a price or a margin is given
     classes: ClassReport | None = None
     """What each class of service gets and pays on the shared fleet, where there are any."""
     targets: Any = beside()
@@ -80,8 +75,7 @@ class TenantsResult(Result, Pooling):
         return super().plain() | {"gain": self.gain, "saved_share": self.bill.saved_share}
 
 
-_TAKES_A_WHILE = 400_000
-"""Requests from which some twenty simulations of all of them take more than half a minute."""
+_TAKES_A_WHILE = 400_000  # requests from which some twenty simulations of all of them take more than half a minute
 
 
 def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResult:

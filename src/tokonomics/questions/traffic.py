@@ -50,11 +50,9 @@ class TraceResult(Result, TraceSummary):
         )
 
 
-_AS_GOOD_AS = 0.05
-"""Made-up requests that miss the rate by more than this are noted; 20,000 random ones miss it by 1 %."""
+_AS_GOOD_AS = 0.05  # made-up requests that miss the rate by more than this are noted; 20,000 random ones miss it by 1 %
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
-_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
-"""Requests a second that a ``Workload`` takes."""
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e9  # requests a second that a ``Workload`` takes
 
 
 def traffic_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:

@@ -32,17 +32,12 @@ class Verb:
     group: str
     summary: str
     """One line of at most 60 characters; what the request's docstring says beside the examples comes after it."""
-    module: str = ""
-    """Within ``questions``; called like the verb unless it says otherwise."""
+    module: str = ""  # within ``questions``; called like the verb unless it says otherwise
     charts: bool = False
-    scenario: bool = False
-    """A scenario file may say what is asked."""
-    reports: bool = True
-    """The answer can be saved as one HTML file."""
-    of: str = ""
-    """The verb whose flag asks this question; empty for a verb, and for ``tokonomics --doctor``."""
-    by: str = ""
-    """The flag that asks it: one of its own inputs, or else a switch."""
+    scenario: bool = False  # a scenario file may say what is asked
+    reports: bool = True  # the answer can be saved as one HTML file
+    of: str = ""  # the verb whose flag asks this question; empty for a verb, and for ``tokonomics --doctor``
+    by: str = ""  # the flag that asks it: one of its own inputs, or else a switch
 
     @property
     def function_name(self) -> str:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from tokonomics.questions.result import Result
     from tokonomics.questions.verbs import Verb
 
-Charts = Mapping[str, Callable[[], Any]]
-"""By name, in the order in which they are read; drawn when looked at."""
+Charts = Mapping[str, Callable[[], Any]]  # by name, in the order in which they are read; drawn when looked at
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,8 @@ class Answer:
     title: str
     view: Callable[[], View]
     charts: Charts = field(default_factory=dict)
-    printed: Callable[[], str] | None = None
-    """What a terminal prints instead of the description."""
-    plays: Callable[[], dict[str, Any]] | None = None
-    """A run over time that the page can play, with its texts."""
+    printed: Callable[[], str] | None = None  # what a terminal prints instead of the description
+    plays: Callable[[], dict[str, Any]] | None = None  # a run over time that the page can play, with its texts
 
     def sections(self) -> list[Section]:
         """The description."""

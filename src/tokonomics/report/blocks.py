@@ -73,8 +73,7 @@ class Fact:
     name: str
     value: tuple[Span, ...]
     note: str = ""
-    number: float | None = None
-    """The value itself, where two answers may be compared by it."""
+    number: float | None = None  # the value itself, where two answers may be compared by it
     less: Literal["better", "worse"] = "better"
 
 
@@ -130,10 +129,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[tuple[Span, ...], ...], ...]
     title: str = ""
-    best: int | None = None
-    """The row that is taken."""
-    shown: int | None = None
-    """Rows to show at first where more can be asked for; a terminal shows no more."""
+    best: int | None = None  # the row that is taken
+    shown: int | None = None  # rows to show at first where more can be asked for; a terminal shows no more
     type: Literal["table"] = "table"
 
 
@@ -214,14 +211,11 @@ class Section:
 
     blocks: tuple[Block, ...]
     title: str = ""
-    folded: bool = False
-    """Shown on request; a terminal leaves it out, unless it is ``printed``."""
-    printed: bool = False
-    """Folded only where it can be opened: a terminal shows it."""
+    folded: bool = False  # shown on request; a terminal leaves it out, unless it is ``printed``
+    printed: bool = False  # folded only where it can be opened: a terminal shows it
 
 
-View = Iterable[Section | Block | None]
-"""What a view yields; a block alone is a section of its own."""
+View = Iterable[Section | Block | None]  # what a view yields; a block alone is a section of its own
 
 
 def sections(view: View) -> list[Section]:

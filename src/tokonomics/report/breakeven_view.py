@@ -20,10 +20,8 @@ from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, 
 from tokonomics.types import today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
-_DRAWN = 6
-"""APIs whose bills and swings are shown, the cheapest; the list of prices has all."""
-_VOLUMES = 5
-"""Volumes at which bills are shown."""
+_DRAWN = 6  # APIs whose bills and swings are shown, the cheapest; the list of prices has all
+_VOLUMES = 5  # volumes at which bills are shown
 
 
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:

@@ -17,8 +17,7 @@ from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_NOTHING = 0.002
-"""Share of a bill below which a change is chance between two simulations."""
+_NOTHING = 0.002  # share of a bill below which a change is chance between two simulations
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:

@@ -15,10 +15,8 @@ from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text,
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
-_SHOWN = 15
-"""Rows on a terminal: as many as the shortlist has."""
-_NEAREST = 6
-"""Models that are too large for the machine and are named."""
+_SHOWN = 15  # rows on a terminal: as many as the shortlist has
+_NEAREST = 6  # models that are too large for the machine and are named
 
 
 def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:

@@ -32,8 +32,7 @@ from tokonomics.report.wording import (
 )
 from tokonomics.units import count, percent, seconds, usd
 
-_MOST_GPUS = 8
-"""More columns do not fit a terminal; the table of every pair, JSON and chart hold all."""
+_MOST_GPUS = 8  # more columns do not fit a terminal; the table of every pair, JSON and chart hold all
 
 
 def compare(result: CompareResult, request: Request) -> Answer:

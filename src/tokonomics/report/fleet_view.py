@@ -36,8 +36,7 @@ from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.buy import ASSUMED
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
-_WIDE = 0.05
-"""A gap from which on more time may well find a cheaper fleet."""
+_WIDE = 0.05  # a gap from which on more time may well find a cheaper fleet
 
 
 def fleet(result: FleetResult, request: Request) -> Answer:

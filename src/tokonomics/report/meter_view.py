@@ -32,8 +32,7 @@ from tokonomics.report.shared_view import (
 from tokonomics.report.wording import NO_VALUE, marked_old, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_MOST_ROWS = 20
-"""A terminal's height; the rest is in the sum."""
+_MOST_ROWS = 20  # a terminal's height; the rest is in the sum
 _MUCH_IDLE = 0.5
 _BASES = (
     "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone; while busy: busy "

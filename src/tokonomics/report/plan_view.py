@@ -60,8 +60,7 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
 
-_SHOWN = 10
-"""Rows of the table of candidates, unless asked for more."""
+_SHOWN = 10  # rows of the table of candidates, unless asked for more
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:

@@ -18,8 +18,7 @@ from tokonomics.units import percent, seconds, usd
 if TYPE_CHECKING:
     from tokonomics.measure.bench.loads import Progress
 
-COLUMNS = 140
-"""Where there is no terminal: tables in files and pipes keep their shape."""
+COLUMNS = 140  # where there is no terminal: tables in files and pipes keep their shape
 _STYLES: dict[Mood, str] = {
     "": "", "strong": "bold", "soft": "dim", "good": "green", "bad": "red", "warn": "yellow",
     "best": "bold green", "worst": "bold red", "alert": "bold yellow", "mark": "blue",
@@ -28,15 +27,11 @@ _LINES: dict[Kind, str] = {
     "": "", "headline": "", "asked": "dim", "heading": "bold", "note": "dim", "hint": "yellow", "next": "yellow",
     "good": "green", "bad": "red", "worst": "bold red",
 }  # fmt: skip
-_FILLS = "█▓▒░·"
-"""One for each part of a bar, so that it reads without colours."""
+_FILLS = "█▓▒░·"  # one for each part of a bar, so that it reads without colours
 _BAR_WIDTH = 60
-_BESIDE = 80
-"""Columns from which the notes of facts stand beside them: the usual width of a terminal."""
-_WHOLE = 118
-"""Columns from which tables keep their shape, whatever wraps in them: all of ours fit so."""
-_WRAPPED = 1.5
-"""Times the width that a table may have by nature to be wrapped into it, not stacked. Our choice."""
+_BESIDE = 80  # columns from which the notes of facts stand beside them: the usual width of a terminal
+_WHOLE = 118  # columns from which tables keep their shape, whatever wraps in them: all of ours fit so
+_WRAPPED = 1.5  # times the width that a table may have by nature to be wrapped into it, not stacked. Our choice.
 
 
 def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableType:

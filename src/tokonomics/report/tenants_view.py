@@ -15,12 +15,9 @@ from tokonomics.report.shared_view import SALE_COLUMNS, class_sections, price_te
 from tokonomics.report.wording import hourly_text, marked_old, percent_text, tenths_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_SHOWN = 12
-"""Tenants to show at first."""
-_FEW = 100
-"""Requests below which a p99 is the slowest of them."""
-_LATER = 1.05
-"""Factor on the TTFT p99 from which first tokens count as later: another seed changes less."""
+_SHOWN = 12  # tenants to show at first
+_FEW = 100  # requests below which a p99 is the slowest of them
+_LATER = 1.05  # factor on the TTFT p99 from which first tokens count as later: another seed changes less
 
 
 def tenants(result: TenantsResult, request: Request) -> Answer:

@@ -54,8 +54,7 @@ def say(line: str) -> None:
     sys.stderr.write(f"{spelled(line, flag)}\n")
 
 
-_QUIET_S = 60.0
-"""Seconds between two lines of progress where nobody looks at a terminal: a quick answer has none."""
+_QUIET_S = 60.0  # seconds between two lines of progress where nobody looks at a terminal: a quick answer has none
 
 
 class Terminal(Listener):

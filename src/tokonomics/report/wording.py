@@ -22,12 +22,10 @@ from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed, today
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
-ENCODER_SPEED = "attention scaled from kernels timed with causal masks"
-"""How the speed of an encoder is known."""
+ENCODER_SPEED = "attention scaled from kernels timed with causal masks"  # how the speed of an encoder is known
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
 """How the speed of a vision tower is known (``physics.attention_kernels.GEMM_SHARE``)."""
-OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."
-"""What the mark on old prices means."""
+OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."  # what the mark on old prices means
 FEWER_BITS = f"* fewer bits than published: check quality on your own task ({option('min_weights')}, {option('kv')})."
 """What the mark on precisions means."""
 PROFILED = (
@@ -37,8 +35,7 @@ PROFILED = (
 """What the words on a profile mean."""
 NO_VALUE = "–"
 _DAYS_IN_DAYS = 120
-_MONTHS_IN_MONTHS = 24
-"""Longer ages are told in the next larger unit."""
+_MONTHS_IN_MONTHS = 24  # longer ages are told in the next larger unit
 
 
 _PROVIDERS = {

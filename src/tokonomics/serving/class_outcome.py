@@ -26,8 +26,7 @@ from tokonomics.traffic.workload import Thinking
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 
-UNANSWERED_SHARE = 0.01
-"""Share of a class without targets that may be given up or turned away: as rare as above a p99."""
+UNANSWERED_SHARE = 0.01  # share of a class without targets that may be given up or turned away: as rare as above a p99
 
 
 class ClassOutcome(Noun):

@@ -40,8 +40,7 @@ class CountedTime:
     to_s: float
     rated_s: float  # in which so many requests are offered as the whole run has
     steady: bool  # it is the stretch in which the load was offered; False: the whole run
-    times_longer: float | None
-    """How many times longer the run should be; None if it is long enough or falls behind."""
+    times_longer: float | None  # how many times longer the run should be; None if it is long enough or falls behind
     paid_s: float  # seconds of replicas that are paid for in the rated time
     mean_replicas: float
 

@@ -101,8 +101,7 @@ class FleetSettings(Noun):
     """A closed loop on one replica: each user sends the next request when their last was answered."""
     closed: bool = True
     """True: a request that waits for an answer is sent after it. False: requests are sent at the trace's times."""
-    retries: NonNegativeInt = Field(default=0, le=_MOST_RETRIES)
-    """How often a client retries a request that timed out."""
+    retries: NonNegativeInt = Field(default=0, le=_MOST_RETRIES)  # how often a client retries a request that timed out
     backoff_s: NonNegativeFloat = Field(default=FIRST_BACKOFF_S, le=86_400)
     """From the first time-out to the next attempt; then twice as long each time."""
 

@@ -85,8 +85,7 @@ class Outcome(Noun):
     failed: NonNegativeInt
     refused: NonNegativeInt  # longer than the model's context or than the memory of a replica
     timed_out: NonNegativeInt
-    unserved: NonNegativeInt
-    """Requests without a replica at the end, or never sent (``sessions.unsent``)."""
+    unserved: NonNegativeInt  # requests without a replica at the end, or never sent (``sessions.unsent``)
     shed: NonNegativeInt = 0  # turned away by the limits of their class
     input_tokens: NonNegativeInt  # of completed requests, cached ones included
     output_tokens: NonNegativeInt

@@ -91,8 +91,7 @@ class ClusterWorker:
 class ClusterCrew(Crew):
     """Actors on the cluster at an address."""
 
-    tries = 4
-    """A machine that leaves takes its workers' points with it, which is no fault of theirs."""
+    tries = 4  # a machine that leaves takes its workers' points with it, which is no fault of theirs
 
     def __init__(
         self,

@@ -42,16 +42,11 @@ from tokonomics.workers import (
 
 _ENOUGH_BYTES = 1_000_000_000
 """For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
-_LEAST_BYTES = 100_000_000
-"""As --memory: with less nothing is answered."""
-_AHEAD = 10_000
-"""Points handed to the pool before their turn: more than there are workers, fewer than fill the memory."""
-_STILLBORN = 3
-"""Workers in a row that died before they were ready: the next would as well."""
-_TOGETHER_S = 1.0
-"""After which what has ended is handed on, to be kept, even where more ends all the while: a choice."""
-LOOK_S = 2.0
-"""How often a cluster is asked for its size."""
+_LEAST_BYTES = 100_000_000  # as --memory: with less nothing is answered
+_AHEAD = 10_000  # points handed to the pool before their turn: more than there are workers, fewer than fill the memory
+_STILLBORN = 3  # workers in a row that died before they were ready: the next would as well
+_TOGETHER_S = 1.0  # after which what has ended is handed on, to be kept, even where more ends all the while: a choice
+LOOK_S = 2.0  # how often a cluster is asked for its size
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
 _SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff",
@@ -81,10 +76,8 @@ class NoWorkers(TokonomicsError):
 class Crew(Pool):
     """A pool whose workers answer points."""
 
-    tries = 2
-    """How often a point is asked before its workers' deaths are laid at its door."""
-    lost = 0
-    """Workers that died while they answered."""
+    tries = 2  # how often a point is asked before its workers' deaths are laid at its door
+    lost = 0  # workers that died while they answered
 
     def __init__(self, start: Callable[[], Worker], jobs: int | None) -> None:
         super().__init__(start)

@@ -22,12 +22,9 @@ OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
 
 class Status(StrEnum):
     OK = "ok"
-    NOTHING = "nothing"
-    """An answer, but nothing does what was asked."""
-    REFUSED = "refused"
-    """The inputs cannot be answered: does not fit, unknown name. The same every time."""
-    FAILED = "failed"
-    """Out of time, out of memory, or the worker died: may go well another time."""
+    NOTHING = "nothing"  # an answer, but nothing does what was asked
+    REFUSED = "refused"  # the inputs cannot be answered: does not fit, unknown name. The same every time.
+    FAILED = "failed"  # out of time, out of memory, or the worker died: may go well another time
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,7 @@ class PointOutcome:
     status: Status
     error: str | None = None
     figures: dict[str, Any] = field(default_factory=dict)
-    answer: str | None = None
-    """The verb's whole JSON."""
+    answer: str | None = None  # the verb's whole JSON
     seconds: float = 0.0
 
 
@@ -122,8 +118,7 @@ def _top(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
 _MORE_IS_BETTER = ("requests_per_s", "tokens_per_s", "goodput_per_s", "slo_attainment", "max_sequences")
-_MOST_VALUES = 40
-"""Of a key in the table of its values: a drawn one has as many as there are points."""
+_MOST_VALUES = 40  # of a key in the table of its values: a drawn one has as many as there are points
 
 
 @dataclass(frozen=True)
@@ -168,16 +163,12 @@ class SweptValue:
 class SweepSummary:
     verb: str
     keys: tuple[str, ...]
-    by: str | None
-    """The figure that ranks; None where no answer has one."""
+    by: str | None  # the figure that ranks; None where no answer has one
     rows: tuple[SweepRow, ...]
     ranked: tuple[SweepRow, ...]
-    values: Mapping[str, tuple[SweptValue, ...]]
-    """By key, in the order given."""
-    counts: Mapping[str, int]
-    """By status."""
-    reasons: tuple[tuple[str, int], ...]
-    """Why points have no answer, the most frequent first."""
+    values: Mapping[str, tuple[SweptValue, ...]]  # by key, in the order given
+    counts: Mapping[str, int]  # by status
+    reasons: tuple[tuple[str, int], ...]  # why points have no answer, the most frequent first
     targets: bool
 
 

@@ -47,8 +47,7 @@ from tokonomics.types import today
 _KEY = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*=(.*)", re.DOTALL)
 _RANGE = re.compile(r"\s*([0-9.eE+-]+?)\s*\.\.\s*([0-9.eE+-]+?)\s*(?::\s*([a-z]+))?\s*")
 _HOW = "Such as --over gpu=H100,H200 --over rate=5,10,20; with --random N also ranges: --over rate=1..50:log."
-MOST_VALUES = 10_000
-"""Of one key."""
+MOST_VALUES = 10_000  # of one key
 
 
 @dataclass(frozen=True)
@@ -160,10 +159,8 @@ def _range(key: str, text: str, ranged: re.Match[str]) -> Ranged:
     return Ranged(low, high, by_ratio=ranged[3] == "log", whole=whole)
 
 
-MOST_POINTS = 100_000
-"""Of one sweep: at a tenth of a second each, an hour and a half on two cores."""
-_DRAWS = 50
-"""Times a random point is drawn again that was drawn before: lists of few values run out."""
+MOST_POINTS = 100_000  # of one sweep: at a tenth of a second each, an hour and a half on two cores
+_DRAWS = 50  # times a random point is drawn again that was drawn before: lists of few values run out
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,7 @@ class SweepPoint:
 
     place: int
     id: str
-    over: Mapping[str, str]
-    """By key, as typed."""
+    over: Mapping[str, str]  # by key, as typed
     values: Mapping[str, Any]
 
 
@@ -266,8 +262,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield text.split(":", 1)[1]
 
 
-_PACKAGES = ("numpy", "scipy", "numba", "polars", "genai-prices")
-"""Those whose arithmetic or data an answer holds."""
+_PACKAGES = ("numpy", "scipy", "numba", "polars", "genai-prices")  # those whose arithmetic or data an answer holds
 
 Ground = dict[str, str]
 DAY = "day"

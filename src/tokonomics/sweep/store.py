@@ -22,14 +22,12 @@ from tokonomics.files import whole, write_text
 from tokonomics.sweep.outcome import PointOutcome, Status
 from tokonomics.sweep.points import SweepPoint
 
-SCHEMA = 1
-"""Of the folder; another number is refused."""
+SCHEMA = 1  # of the folder; another number is refused
 MANIFEST, RESULTS, LOCK = "manifest.json", "results.parquet", "lock"
 _PART = re.compile(r"part-(\d{9})(?:-(\d{9}))?\.parquet")
 _SMALL = 128
 """Parts of a few points each before they are merged: reading thousands of tiny files takes longer than their rows."""
-_CHUNK = 2_000
-"""Points of the results sorted at a time: their answers are in memory together."""
+_CHUNK = 2_000  # points of the results sorted at a time: their answers are in memory together
 _COLUMNS = {
     "id": pl.String, "status": pl.String, "error": pl.String, "seconds": pl.Float64, "figures": pl.String,
     "answer": pl.String,
@@ -49,8 +47,7 @@ class Store:
     """An open folder; only ``opened`` makes one."""
 
     folder: Path
-    done: dict[str, KeptPoint] = field(default_factory=dict)
-    """By the point's id."""
+    done: dict[str, KeptPoint] = field(default_factory=dict)  # by the point's id
     _next: int = 1
     _small: list[str] = field(default_factory=list)
 

@@ -74,8 +74,7 @@ class Sweep:
     limit_s: float
     ground: Ground
     base: Mapping[str, Any]
-    environment: Mapping[str, str]
-    """Of every worker."""
+    environment: Mapping[str, str]  # of every worker
     notes: tuple[str, ...]
 
 
@@ -86,14 +85,11 @@ class Run:
     sweep: Sweep
     rows: tuple[SweepRow, ...]
     results: Path
-    before: int
-    """Points an earlier run had done."""
+    before: int  # points an earlier run had done
     wall_s: float
-    worked_s: float
-    """Of all workers together, in this run."""
+    worked_s: float  # of all workers together, in this run
     where: str
-    lost: int
-    """Workers that died on the way."""
+    lost: int  # workers that died on the way
 
     def summary(self, by: str | None) -> SweepSummary:
         targets = any("slo" in point.values for point in self.sweep.points)

@@ -32,8 +32,7 @@ class SweepResult(Result):
         return self.document
 
 
-_INTERRUPTED = 130
-"""The exit code of what Ctrl+C ended."""
+_INTERRUPTED = 130  # the exit code of what Ctrl+C ended
 _FILE = "<path>"
 
 

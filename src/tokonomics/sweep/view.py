@@ -145,8 +145,7 @@ def _of_key(summary: SweepSummary, key: str) -> blocks.Table:
     return blocks.table(columns, rows, f"The best for each {key}")
 
 
-_MOST_COLOURS = 8
-"""More lines than this cannot be told apart: a map of cells instead."""
+_MOST_COLOURS = 8  # more lines than this cannot be told apart: a map of cells instead
 _INK = "#333"
 
 
@@ -218,11 +217,9 @@ def _numbers(summary: SweepSummary, key: str) -> int:
     return count if count > 1 else 0
 
 
-_EVERY_S = 10.0
-"""Between two lines in a pipe."""
+_EVERY_S = 10.0  # between two lines in a pipe
 
-Advance = Callable[[int, int], None]
-"""So many points are done, and of them so many without an answer."""
+Advance = Callable[[int, int], None]  # so many points are done, and of them so many without an answer
 
 
 class SweepClock:

@@ -266,8 +266,7 @@ class ForecastError(Noun):
     ahead_s: NonNegativeFloat  # how long before the moment it was made
     error_share: NonNegativeFloat
     """Σ |forecast − actual| ÷ Σ actual: the mean absolute percentage error, each moment weighted by its traffic."""
-    bias_share: float
-    """Σ (forecast − actual) ÷ Σ actual: below 0 where too little was expected."""
+    bias_share: float  # σ (forecast − actual) ÷ Σ actual: below 0 where too little was expected
 
 
 def rates_by_moment(arrival_s: Floats, moment_s: float, moments: int) -> Floats:

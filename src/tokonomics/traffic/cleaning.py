@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 FIRST_SHOWN = 5
 LATEST_S = 1e11  # a time beyond year 5000 counted in seconds: it was in finer units
-MOST_S = 1e12
-"""Either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit."""
+MOST_S = 1e12  # either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
 MOST_USD = 1e6  # of one request: beyond any price of a hundred million tokens, so a slip in the file
 

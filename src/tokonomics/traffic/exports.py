@@ -33,8 +33,7 @@ class Export:
 
     name: str
     is_one: Callable[[Item], bool]
-    unfold: Callable[[Item, Unfolding], Iterable[Row | str]]
-    """The requests of an object, or why there is none."""
+    unfold: Callable[[Item, Unfolding], Iterable[Row | str]]  # the requests of an object, or why there is none
     tenants: str  # what tenants are where no labels are asked for
     note: str | None = None
     look_over: Callable[[Item, Unfolding], None] | None = None

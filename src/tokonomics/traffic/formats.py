@@ -49,8 +49,7 @@ class LogField(NamedTuple):
     """A field of a request: what it is, what people call it, and how else its column is guessed."""
 
     what: str
-    usual: str = ""
-    """Names as ``spelling`` writes them: a log that has only one of them is read without asking."""
+    usual: str = ""  # names as ``spelling`` writes them: a log that has only one of them is read without asking
     likely: str = ""  # names that are only suggested
     words: str = ""  # a column is guessed by one of these words in its name
 

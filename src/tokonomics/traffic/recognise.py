@@ -39,8 +39,7 @@ _BY = (("\x01by",),)  # where the tenant by the labels asked for stands, beside 
 _NO_TOKENS = ("0", "")
 _REMEMBERED = 200_000  # answers about rows that are alike
 
-Rows = Callable[[], Iterator[tuple[int, Any]]]
-"""The rows of a log with their places, from the beginning."""
+Rows = Callable[[], Iterator[tuple[int, Any]]]  # the rows of a log with their places, from the beginning
 Batches = Callable[[], Iterator["pl.DataFrame"]]
 
 

@@ -268,12 +268,9 @@ class SessionSummary(Noun):
 
     sessions: int
     turns: SessionSpread  # requests a session
-    pause_s: SessionSpread | None
-    """Between an answer and the next request; None where every session has one request."""
-    growth_tokens: float | None
-    """Tokens by which a prompt is longer than the one it follows, in the mean."""
-    branch_share: float
-    """Of the requests: those sent together with another that waits for the same answers."""
+    pause_s: SessionSpread | None  # between an answer and the next request; None where every session has one request
+    growth_tokens: float | None  # tokens by which a prompt is longer than the one it follows, in the mean
+    branch_share: float  # of the requests: those sent together with another that waits for the same answers
     by_turn: tuple[TurnsAlike, ...]
 
 

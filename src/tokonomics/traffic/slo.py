@@ -101,8 +101,7 @@ class ServiceClass(Noun):
     priority: int = 0  # smaller is more urgent, as in vLLM
     max_wait_s: float | None = None
     max_queue: int | None = None
-    shed: float | None = None
-    """The share that may be turned away; None: who is turned away counts as never answered."""
+    shed: float | None = None  # the share that may be turned away; None: who is turned away counts as never answered
 
     @property
     def takes_the_rest(self) -> bool:

@@ -83,8 +83,7 @@ class Peak(Noun):
     window_s: int
     rate: float  # requests a second
     over_mean: float
-    dispersion: float | None
-    """Variance ÷ mean of the requests in a window; None for fewer than ten windows."""
+    dispersion: float | None  # variance ÷ mean of the requests in a window; None for fewer than ten windows
 
 
 class Reuse(Noun):
@@ -136,25 +135,20 @@ class TraceSummary(Noun):
     bad_rows: int = 0
     first_problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    started: datetime | None = None
-    """In UTC, where the log has dates."""
+    started: datetime | None = None  # in UTC, where the log has dates
     duration_s: float
-    rate: float
-    """Mean requests a second from the first arrival to the last; 0 where all arrive at once."""
+    rate: float  # mean requests a second from the first arrival to the last; 0 where all arrive at once
     peaks: tuple[Peak, ...]
-    gap_cv: float | None
-    """Standard deviation ÷ mean of the gaps, slow swings of the rate included."""
+    gap_cv: float | None  # standard deviation ÷ mean of the gaps, slow swings of the rate included
     local_cv: float | None
     """The same from neighbouring gaps only: 0 even, 1 Poisson, above it bursts, whatever the time of day."""
     gaps: tuple[Share, ...]
     same_time: float  # share of requests with the same time as the one before
-    clock_step_s: float | None
-    """Where times come in steps too coarse to see burstiness within them."""
+    clock_step_s: float | None  # where times come in steps too coarse to see burstiness within them
     out_of_order: int
     input: LengthSummary
     output: LengthSummary
-    input_per_output: float | None
-    """Prompt tokens for each answer token; None where nothing is answered."""
+    input_per_output: float | None  # prompt tokens for each answer token; None where nothing is answered
     tokens_per_second: float  # prompts and answers, mean over the span
     peak_minute_over_mean: float | None
     """Tokens in the fullest minute ÷ the mean; None for less than ten minutes or where bins are wider."""
@@ -169,8 +163,7 @@ class TraceSummary(Noun):
     curve: tuple[RateBin, ...]
     by_hour: tuple[float, ...] = ()
     """Rate in each hour of the day ÷ the mean; UTC, or since the first request where the log has no dates."""
-    by_weekday: tuple[float, ...] = ()
-    """Likewise from Monday; only for logs with dates of a week or more."""
+    by_weekday: tuple[float, ...] = ()  # likewise from Monday; only for logs with dates of a week or more
     idle: Idle | None = None
 
 

@@ -251,8 +251,7 @@ class PaidBy(Noun):
     """Requests by the value of one label; every request has one, so they sum to the total."""
 
     label: str
-    values: tuple[PaidValue, ...]
-    """Most tokens first; last, those beyond ``MOST_VALUES`` together."""
+    values: tuple[PaidValue, ...]  # most tokens first; last, those beyond ``MOST_VALUES`` together
 
 
 class TenantSums:

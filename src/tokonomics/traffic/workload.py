@@ -107,8 +107,7 @@ class Thinking(Noun):
 
     share: float | None = Field(default=None, ge=0, le=1)
     tokens: int | None = Field(default=None, ge=0)
-    assumed: bool = False
-    """Not said: the usual share of a model that reasons."""
+    assumed: bool = False  # not said: the usual share of a model that reasons
 
     def thinking_tokens(self, output_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
         """Thinking tokens of each output."""
@@ -141,8 +140,7 @@ NEARLY_ALL = 0.97
 _MOST_RAMP = 0.5
 """Of the time in which sessions begin: where the ramp-up takes more, less than half of the requests would count."""
 _STEPS = 64  # from nothing to that: what begins later than it could by one of them loses 1 % of the stretch
-_LONGER = 1.5
-"""Times at which a longer run is asked for: with steps so large it is not on the edge again."""
+_LONGER = 1.5  # times at which a longer run is asked for: with steps so large it is not on the edge again
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,17 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-SILENT_S = 10.0
-"""For the headers of a first request to arrive."""
-KEPT_S = 60.0
-"""Between two requests: a browser that meets a closing connection with a new request shows an error."""
-MOST_OF_ONE = 64
-"""Connections of one address: a browser opens six for each window."""
-MOST = 400
-"""Of all addresses."""
+SILENT_S = 10.0  # for the headers of a first request to arrive
+KEPT_S = 60.0  # between two requests: a browser that meets a closing connection with a new request shows an error
+MOST_OF_ONE = 64  # connections of one address: a browser opens six for each window
+MOST = 400  # of all addresses
 
 
 class Connection(H11Protocol):
     """uvicorn's own, with a clock and a count."""
 
     _clock: asyncio.TimerHandle | None = None
-    since = 0.0
-    """When it was made, or when its last request began; later where that took long."""
+    since = 0.0  # when it was made, or when its last request began; later where that took long
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from tokonomics.workers import Busy, Pool, Task, as_json
 
-KEEP_ALIVE_S = 15.0
-"""A comment so often: proxies close lines on which nothing comes."""
+KEEP_ALIVE_S = 15.0  # a comment so often: proxies close lines on which nothing comes
 
-ABANDONED_S = 60.0
-"""What nobody watches or asks after for so long is for nobody."""
+ABANDONED_S = 60.0  # what nobody watches or asks after for so long is for nobody
 
 
 class TooManyOfYours(Busy):
@@ -45,12 +43,10 @@ class Job:
     task: Task
     events: list[Event] = field(default_factory=list)
     ended: float | None = None
-    asked: float = field(default_factory=time.monotonic)
-    """When somebody last asked how it stands."""
+    asked: float = field(default_factory=time.monotonic)  # when somebody last asked how it stands
     _listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _later: threading.Timer | None = None
-    """One at a time, and none of a job that has ended: each is a thread."""
+    _later: threading.Timer | None = None  # one at a time, and none of a job that has ended: each is a thread
 
     @property
     def size_bytes(self) -> int:

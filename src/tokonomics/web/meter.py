@@ -26,10 +26,8 @@ from tokonomics.report.blocks import sections
 from tokonomics.units import DAY_S, seconds
 from tokonomics.workers import Busy, as_json
 
-EVERY_S = 5.0
-"""How often the ledger is looked at for who watches; the meter itself reads every 15 seconds."""
-_STALE_S = 60.0
-"""After so long the sums are made anew without a new reading too: the hour and the day go on."""
+EVERY_S = 5.0  # how often the ledger is looked at for who watches; the meter itself reads every 15 seconds
+_STALE_S = 60.0  # after so long the sums are made anew without a new reading too: the hour and the day go on
 MOST_WATCHERS = 32
 _NOW_S, _HOUR_S = 300.0, 3600.0
 _HOURS, _DAYS = 48, 30

@@ -30,8 +30,7 @@ _TYPES = {
 _PACKED = ".gz"
 
 _SNIPPET = "export { vegaEmbed, vega };"
-_END = b"\n// whole\n"
-"""A file without it was cut short."""
+_END = b"\n// whole\n"  # a file without it was cut short
 _LOCK = threading.Lock()
 LOG_OUT = re.compile(r"\s*<form [^>]*id=\"leave\">.*?</form>")
 

@@ -80,14 +80,10 @@ if TYPE_CHECKING:
 
 COOKIE = "tokonomics_session"
 SESSION_S = 12 * 3600
-LEAST_TOKEN = 16
-"""Characters of a token that the user chose."""
-_TRIES_PER_MINUTE = 20
-"""Wrong tokens of one address; the right one is taken whatever came before it."""
-_MOST_ADDRESSES = 10_000
-"""Of which wrong tokens are counted."""
-BODY_S = 20.0
-"""For a body that is no upload to arrive: 10 kB/s carry the largest."""
+LEAST_TOKEN = 16  # characters of a token that the user chose
+_TRIES_PER_MINUTE = 20  # wrong tokens of one address; the right one is taken whatever came before it
+_MOST_ADDRESSES = 10_000  # of which wrong tokens are counted
+BODY_S = 20.0  # for a body that is no upload to arrive: 10 kB/s carry the largest
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -103,8 +99,7 @@ HEADERS = {
     "x-robots-tag": "noindex",
 }
 UPLOADS = "/api/v1/uploads"
-_OPEN = {"/login", "/login.css"}
-"""What a browser without a session may load: the form and its looks."""
+_OPEN = {"/login", "/login.css"}  # what a browser without a session may load: the form and its looks
 
 
 def is_loopback(host: str) -> bool:
@@ -199,10 +194,8 @@ class Gate:
     app: ASGIApp
     hosts: frozenset[str]
     sessions: LoginSessions
-    service: "Service"
-    """What it stands before; for whoever runs or tests it."""
-    any_ip: bool = False
-    """On every interface: an address written in digits cannot be rebound, so each is one of ours."""
+    service: "Service"  # what it stands before; for whoever runs or tests it
+    any_ip: bool = False  # on every interface: an address written in digits cannot be rebound, so each is one of ours
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -300,8 +293,7 @@ async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIA
     return None, again
 
 
-MOST_QUERY = 4_000
-"""Characters of a scenario in an address; the longest of ours have some hundred."""
+MOST_QUERY = 4_000  # characters of a scenario in an address; the longest of ours have some hundred
 
 
 def checked_query(query: str) -> str:

@@ -18,8 +18,7 @@ from tokonomics.memory_budget import can_limit_memory
 if TYPE_CHECKING:
     from tokonomics.web.safety import Gate
 
-_PORTS = 20
-"""How many are tried, from the one asked for on."""
+_PORTS = 20  # how many are tried, from the one asked for on
 
 
 def web(

@@ -42,21 +42,16 @@ class Settings:
 
     host: str = "127.0.0.1"
     token: str | None = None
-    names: tuple[str, ...] = ()
-    """Further names under which the page may be asked for."""
+    names: tuple[str, ...] = ()  # further names under which the page may be asked for
     ledger: Path | None = None
     quick_workers: int = max(2, min(4, _CORES // 2))
     long_workers: int = LONG_WORKERS
     quick_s: float = 20.0
     long_s: float = LONG_S
-    memory_bytes: int | None = None
-    """Of one worker, beyond what its imports take; None: its share of what is free."""
-    waiting: int = WAITING
-    """Requests that wait for a worker, of each kind."""
-    at_once: int = 12
-    """Quick requests of one client."""
-    jobs_at_once: int = 4
-    """Jobs of one client, running or waiting."""
+    memory_bytes: int | None = None  # of one worker, beyond what its imports take; None: its share of what is free
+    waiting: int = WAITING  # requests that wait for a worker, of each kind
+    at_once: int = 12  # quick requests of one client
+    jobs_at_once: int = 4  # jobs of one client, running or waiting
     uploads: UploadLimits = field(default_factory=UploadLimits)
     warm_up: bool = True
     """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
@@ -201,8 +196,7 @@ class Service:
         return {name: named(value) for name, value in given.items()}
 
 
-Gone = Callable[[], Awaitable[object]]
-"""Returns when the client has gone away."""
+Gone = Callable[[], Awaitable[object]]  # returns when the client has gone away
 
 
 async def _unless_gone(task: Task, gone: Gone) -> bytes:

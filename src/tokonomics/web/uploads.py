@@ -51,15 +51,12 @@ class UploadLimits:
     files: int = 32
     rows: int = MOST_ROWS
     age_s: float = 2 * 3600.0
-    seconds: float = 120.0
-    """For one file to arrive."""
-    silence_s: float = 15.0
-    """Without a byte of it."""
+    seconds: float = 120.0  # for one file to arrive
+    silence_s: float = 15.0  # without a byte of it
 
 
 PREFIX = "tokonomics-web-"
-_YOUNG_S = 60.0
-"""A folder this new may belong to a server that has not locked it yet."""
+_YOUNG_S = 60.0  # a folder this new may belong to a server that has not locked it yet
 
 
 def sweep(where: Path, young_s: float = _YOUNG_S) -> None:

@@ -16,20 +16,15 @@ from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.request import Kind, Parameter, Text
 from tokonomics.questions.verbs import QUESTIONS, Verb
 
-MOST_TEXT = 2_000
-"""Characters of one value; the longest that makes sense is a list of all regions."""
-MOST_ITEMS = 64
-"""Values of a list."""
-_MOST_NUMBER = 2**53
-"""What JSON can carry without loss in a browser."""
+MOST_TEXT = 2_000  # characters of one value; the longest that makes sense is a list of all regions
+MOST_ITEMS = 64  # values of a list
+_MOST_NUMBER = 2**53  # what JSON can carry without loss in a browser
 
-_FILES = "deploy"
-"""Asks for files beside the answer; the page always does."""
+_FILES = "deploy"  # asks for files beside the answer; the page always does
 _LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile", "hub"})
 _FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
 """What inputs were called in version 0.1."""
-_TIME_LIMITS = {"time_limit": 120.0}
-"""Seconds a solver may take: the worker's own limit lies above."""
+_TIME_LIMITS = {"time_limit": 120.0}  # seconds a solver may take: the worker's own limit lies above
 
 
 @dataclass(frozen=True)
@@ -40,8 +35,7 @@ class PageVerb:
     parameters: Mapping[str, Parameter]
     inputs: type[BaseModel]
     summary: str
-    quick_when: "bool | dict[str, bool]"
-    """Answered at once always, never, or where a parameter has this value."""
+    quick_when: "bool | dict[str, bool]"  # answered at once always, never, or where a parameter has this value
 
     def is_quick(self, inputs: Mapping[str, Any]) -> bool:
         if isinstance(self.quick_when, bool):

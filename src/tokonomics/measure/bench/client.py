@@ -33,8 +33,7 @@ from tokonomics.measure.addresses import BenchTarget
 from tokonomics.units import seconds
 
 Result = TypeVar("Result")
-_OWN_SHARE = 0.05
-"""Share of a measured TTFT that is the client's own, from which on it says so: a choice."""
+_OWN_SHARE = 0.05  # share of a measured TTFT that is the client's own, from which on it says so: a choice
 
 
 class LoopTurns(selectors.DefaultSelector):

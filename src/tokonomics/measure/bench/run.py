@@ -44,8 +44,7 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural, requests_a_second
 
 MOST_USERS = 4096
-USUAL_INPUT, USUAL_OUTPUT = "const:512", "const:128"
-"""Where nobody says how long prompts and answers are."""
+USUAL_INPUT, USUAL_OUTPUT = "const:512", "const:128"  # where nobody says how long prompts and answers are
 _MOST_JOBS = 2000  # that are drawn for a load; users begin with the first again after the last
 _MORE = 1.05  # twice the users that bring less than this much more throughput are past the knee
 _LOOKS_BETWEEN = 2

@@ -127,8 +127,7 @@ class ResultFields:
         return f"{self.path}.{name}".strip(".")
 
 
-KINDS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
-"""The latencies of a load."""
+KINDS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")  # the latencies of a load
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 

@@ -35,8 +35,7 @@ class HarnessRun(Noun):
     """The results of one model."""
 
     model: str | None
-    limit: str | None
-    """The most samples of a task; None: all of them."""
+    limit: str | None  # the most samples of a task; None: all of them
     tasks: dict[str, HarnessTask]
 
 
@@ -53,11 +52,9 @@ class TaskRecovery(Noun):
 class KeptQuality(Noun):
     """What a quantised model keeps of the published one's scores."""
 
-    recovery: float
-    """The mean over the tasks."""
+    recovery: float  # the mean over the tasks
     tasks: tuple[TaskRecovery, ...]
-    left_out: dict[str, str]
-    """Tasks that do not compare, and why."""
+    left_out: dict[str, str]  # tasks that do not compare, and why
 
 
 def matches(document: Any) -> bool:

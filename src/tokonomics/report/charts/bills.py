@@ -20,8 +20,7 @@ from tokonomics.units import TOKENS_PER_MTOK, count, percent, requests_a_second,
 _OWN = "self-hosted"
 _COLOURS = ("#c4562f", "#7a5aa6", "#3c8d5a", "#b3892f", "#a63d66", "#5f7f8c")
 _MOST_STAIRS = 4000
-_WIDTH_PX, _LABEL_PX = 760, 56
-"""Of the panel, and of a label such as "88.1 B" in bold with a gap."""
+_WIDTH_PX, _LABEL_PX = 760, 56  # of the panel, and of a label such as "88.1 B" in bold with a gap
 _VOLUME = (
     "datum.value >= 1e12 ? datum.value / 1e12 + ' T' : datum.value >= 1e9 ? datum.value / 1e9 + ' B' : "
     "datum.value / 1e6 + ' M'"
@@ -105,8 +104,7 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     )
 
 
-_PAIRED = (0.8, 1.25)
-"""Of the price changes in the table, those that a tornado compares: a quarter up and as much down."""
+_PAIRED = (0.8, 1.25)  # of the price changes in the table, those that a tornado compares: a quarter up and as much down
 
 
 def _shown(swings: Sequence[Swing]) -> set[float]:
@@ -177,8 +175,7 @@ _SHADES = {
     Terms.spot: ("#e5a24f", "#edbb7c", "#f4d2a6", "#f9e5cc"),
 }
 _DEMAND = "#1d1d1f"
-_MOST_SERIES = 10
-"""More would be a list, not a legend: the smallest go together by terms."""
+_MOST_SERIES = 10  # more would be a list, not a legend: the smallest go together by terms
 
 
 def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.TopLevelMixin:
@@ -262,8 +259,7 @@ _KINDS = {
     "labels": ("by label", "#e5a24f"),
     "spill": ("spill-over", "#8a6bb1"),
 }
-_WIDE = 8
-"""Times the lowest bill from which on an axis of powers tells the low ones apart."""
+_WIDE = 8  # times the lowest bill from which on an axis of powers tells the low ones apart
 
 
 def route_chart(found: RouteReport) -> alt.TopLevelMixin:

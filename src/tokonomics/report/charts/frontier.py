@@ -26,17 +26,14 @@ from tokonomics.report.wording import machine_text, rented_text, signed_text
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import count, percent, requests_a_second, seconds, usd
 
-PINNED = "pinned"
-"""The parameter of the drawn chart that holds the deployments to mark; the page sets it."""
+PINNED = "pinned"  # the parameter of the drawn chart that holds the deployments to mark; the page sets it
 _MET = "#e4efe9"
 _OTHERS, _APIS, _YOURS = "other GPUs", "API prices", "your measurements"
-_WITHIN_REASON = 10.0
-"""Times the cheapest fleet: nobody looks at an API that costs more."""
+_WITHIN_REASON = 10.0  # times the cheapest fleet: nobody looks at an API that costs more
 _LINE = "Line: no fleet is both cheaper and quicker"
 _RING = "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0ZM-0.55,0A0.55,0.55,0,1,0,0.55,0A0.55,0.55,0,1,0,-0.55,0Z"
 """A circle with a hole: misses the SLO."""
-_FAINT = 0.3
-"""Opacity of an interval that nobody asked about."""
+_FAINT = 0.3  # opacity of an interval that nobody asked about
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class _Axis:
     field: str
     latency: Latency
     title: str
-    rises: bool
-    """Further right is quicker."""
+    rises: bool  # further right is quicker
     front: Callable[[Frontier], Sequence[FrontierPoint]]
 
     def place(self, slo_s: float) -> float:

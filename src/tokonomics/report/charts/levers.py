@@ -22,11 +22,9 @@ from tokonomics.units import percent, plural, seconds, usd
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}
 _SAVINGS = {"alone": style.LIGHT_GREEN, "added": style.RED, "sum": "#ffffff", "together": style.DARK_GREEN}
 """Blue is a bill, green what is saved (dark: by all together), red what is added: in both charts, and in grey too."""
-_NOTHING = 5e-4
-"""Share of the bill below which a lever has no effect: it would be shown as 0 %."""
+_NOTHING = 5e-4  # share of the bill below which a lever has no effect: it would be shown as 0 %
 _MOST_TICKS = 10
-_LINE = 125
-"""Characters across the picture."""
+_LINE = 125  # characters across the picture
 
 
 def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
@@ -220,8 +218,7 @@ def _thresholds(hits: SemanticHits, threshold: float) -> style.Marks:
 
 _TENANTS_WIDTH = 330
 _LEAST_S = 1e-3
-_WIDE = 8
-"""The slowest over the fastest from which the axis is logarithmic: else it would have one tick."""
+_WIDE = 8  # the slowest over the fastest from which the axis is logarithmic: else it would have one tick
 
 
 def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, slos: Sequence[Slo], shown: int) -> alt.TopLevelMixin:

@@ -19,8 +19,7 @@ from tokonomics.units import percent, plural, seconds, usd
 
 
 _AS_USD = "datum.value < 0.995 ? format(datum.value, '$.3~r') : format(datum.value, '$,.3~r')"
-_APART: style.Settings = {"color": "independent", "strokeDash": "independent"}
-"""A legend for each panel."""
+_APART: style.Settings = {"color": "independent", "strokeDash": "independent"}  # a legend for each panel
 _PREDICTED = [5, 4]
 _KINDS: dict[str, tuple[str, list[int]]] = {
     "measured": (style.BLUE, style.SOLID),
@@ -211,8 +210,7 @@ def _point_row(point: AccuracyPoint, is_time: bool) -> style.Row:
 # --- predicted over measured, by metric ------------------------------------------------------------------------------
 
 
-_MOST = 5.0
-"""Times too high or too low, beyond which a point is drawn at the edge."""
+_MOST = 5.0  # times too high or too low, beyond which a point is drawn at the edge
 
 
 def validation_chart(predictions: Sequence[ScoredPrediction]) -> alt.TopLevelMixin:

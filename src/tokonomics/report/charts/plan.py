@@ -204,12 +204,9 @@ def _case_names(regret: Regret) -> list[str]:
 
 _WIDTH = 620
 _LEAST_STEP = 84
-_UPRIGHT = 6
-"""Names that stand side by side without touching."""
-_ROOM_FOR_NAMES = 0.66
-"""Of the width: right of it a name would run out of the picture."""
-_ACROSS = 8
-"""GPUs side by side on a page."""
+_UPRIGHT = 6  # names that stand side by side without touching
+_ROOM_FOR_NAMES = 0.66  # of the width: right of it a name would run out of the picture
+_ACROSS = 8  # GPUs side by side on a page
 
 
 def compare_chart(found: Comparison) -> alt.TopLevelMixin:

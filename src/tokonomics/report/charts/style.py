@@ -8,10 +8,8 @@ from typing import Any
 import altair as alt
 
 Row = dict[str, Any]
-Settings = dict[str, Any]
-"""Named parts of a mark, an axis, a legend or a place that several of them share."""
-Marks = Any
-"""What Altair draws of rows; its methods do not say which kind of chart they give."""
+Settings = dict[str, Any]  # named parts of a mark, an axis, a legend or a place that several of them share
+Marks = Any  # what Altair draws of rows; its methods do not say which kind of chart they give
 
 BLUE, LIGHT_BLUE, PALE_BLUE, DARK_BLUE = "#3b6fb6", "#9cb9de", "#d3dfef", "#1f3f70"
 GREEN, LIGHT_GREEN, PALE_GREEN, DARK_GREEN = "#5aa9a4", "#8cc5c1", "#d2e8e5", "#2f6f6b"
@@ -31,8 +29,7 @@ AS_TIME = (
     ": format(datum.value, ',~r') + ' s'"
 )
 """Seconds on an axis."""
-DOLLARS: Settings = {"format": "$,.0f", "tickCount": 6}
-"""An axis of dollars a month."""
+DOLLARS: Settings = {"format": "$,.0f", "tickCount": 6}  # an axis of dollars a month
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 
 

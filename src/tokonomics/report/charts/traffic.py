@@ -19,8 +19,7 @@ from tokonomics.units import count, plural, requests_a_second, seconds
 _KINDS = {"prompt": style.BLUE, "answer": style.GREEN}
 _WIDTH, _HEIGHT = 720, 150
 _SHORT = "format(datum.value, '~s')"
-_GUTTER = 64
-"""Between two panels side by side, axis included."""
+_GUTTER = 64  # between two panels side by side, axis included
 
 
 def traffic_chart(trace: TraceSummary) -> alt.TopLevelMixin:
@@ -106,12 +105,9 @@ def _shares(bars: list[style.Row], width: float, title: str, label: str, of: str
 
 
 _SIMULATE_WIDTH, _SIMULATE_HEIGHT, _TALL = 720, 72, 120
-_SIMULATE_GUTTER = 70
-"""Between two panels side by side, axis included."""
-_MANY_TIMES = 20
-"""From this ratio of the largest to the smallest on, an axis of times is logarithmic."""
-_NEAR = 8
-"""Pixels from an end of an axis at which a label is moved inside, so that panels stay in line."""
+_SIMULATE_GUTTER = 70  # between two panels side by side, axis included
+_MANY_TIMES = 20  # from this ratio of the largest to the smallest on, an axis of times is logarithmic
+_NEAR = 8  # pixels from an end of an axis at which a label is moved inside, so that panels stay in line
 _NAMES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Time to the last token"}
 _BESIDE: style.Settings = {"orient": "right", "direction": "vertical", "symbolType": "stroke"}
 _AT = alt.Tooltip("time:Q", format=".4~g")
