@@ -184,7 +184,8 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
     trace = sharing.trace
     senders = present(trace)
     if len(senders) < 2:
-        what = f"all {len(trace):,} requests are of one tenant, who has nobody to share with"
+        whose = f"all {len(trace):,} requests are" if len(trace) > 1 else "the one request is"
+        what = f"{whose} of one tenant, who has nobody to share with"
         column, each = option("columns", "tenant=customer"), option("trace")
         fix = f"Take more of the log, name another column ({column}), or give {each} once for each."
         raise BadInput(what, where=trace.source, fix=fix)
