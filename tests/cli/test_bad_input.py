@@ -719,19 +719,17 @@ def test_a_result_that_makes_no_sense_is_counted_with_its_reason(tokonomics: Cal
     counted(tokonomics, file)
 
 
-def each_wrong(field: str, *values: object) -> list[dict[str, object]]:
-    return [{field: value} for value in values]
+ODD_STEPS: dict[str, tuple[object, ...]] = {
+    "ms": ("fast", 0, -1, math.nan, math.inf, 10**400, None, []),
+    "batch": (0, -1, math.inf, 10**400, 1e300, None, "x"),
+    "ctx": (-5, math.inf, math.nan, {}, "x"),
+    "model": ("lama", None), "kind": ("encode", []), "tp": (3, 0), "weights": ("fp9",), "kv": ("int4",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        *each_wrong("ms", "fast", 0, -1, math.nan, math.inf, 10**400, None, []),
-        *each_wrong("batch", 0, -1, math.inf, 10**400, 1e300, None, "x"),
-        *each_wrong("ctx", -5, math.inf, math.nan, {}, "x"),
-        *[{"model": "lama"}, {"model": None}, {"kind": "encode"}, {"kind": []}, {"tp": 3}, {"tp": 0}],
-        *[{"weights": "fp9"}, {"kv": "int4"}],
-    ],
+    [{name: value} for name, values in ODD_STEPS.items() for value in values],
     ids=lambda value: named(str(value)[:24]),
 )
 def test_a_step_that_makes_no_sense_is_counted_with_its_reason(

@@ -94,8 +94,7 @@ class PlanRequest(
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show energy, sources, words, what flips the choice; slower.", False)
     deploy: Texts | None = declared(
-        "The files that start the pick: vllm, kubernetes … (docs/deploy.md)",
-        example=["vllm"],
+        "The files that start the pick: vllm, kubernetes … (docs/deploy.md)", example=["vllm"]
     )
     deploy_to: Text | None = saved("A folder to save them in.", "out", without="they are printed")
 

@@ -293,9 +293,7 @@ class MeterExportRequest(InLedger, BehindAddress):
     until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
     by: Text = declared("The label that says whose a charge is.", "team", example="team")
     plan: Text | None = declared(
-        "Export what will be paid instead: the file of `tokonomics plan … --json`.",
-        kind=Kind.FILE,
-        example="plan.json",
+        "Export what will be paid instead: the file of `tokonomics plan … --json`.", kind=Kind.FILE, example="plan.json"
     )
     out: Text | None = saved("Save it there.", "prices.json", without="it is printed")
 
