@@ -254,7 +254,7 @@ def _semantic_bill(saved: SemanticLever | None) -> Iterable[str]:
     if saved and saved.bill:
         replicas = f"{plural(saved.replicas_before, 'replica')} → {saved.replicas_after}"
         bills = f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour"
-        lines = saved.beside_gpus
+        lines = [line for line in saved.beside_gpus if line.usd]
         yield f"The trace without those prompts: {replicas}, {bills}, the cache included."
         parts = ", ".join(
             f"{usd(line.usd)} {line.name} ({line.quantity:,.3g} {line.unit})" for line in lines if line.usd
