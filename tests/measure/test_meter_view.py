@@ -85,6 +85,6 @@ def test_what_went_wrong_is_on_the_screen_and_in_the_pipe() -> None:
 
 
 def test_failed_work_has_a_line_of_its_own() -> None:
-    said = drawn(live(state()))
+    said = " ".join(drawn(live(state())).split())
     assert "about $0.360 went into requests that failed or were given up (100" in said
     assert "3 preempted" in said
