@@ -56,7 +56,7 @@ def test_a_scenario_and_the_flags_say_the_same(tokonomics: Call, tmp_path: Path)
 def test_classes_are_shown_with_who_breaks_first(tokonomics: Call) -> None:
     done = tokonomics("simulate", *SERVED, *TRAFFIC, *TYPED)
     assert done.returncode == 0, done.stderr
-    for said in ("By class", "Who breaks first", "turned away by the limits of their class", "$/Mtok"):
+    for said in ("By class", "As the load grows", "turned away by the limits of their class", "$/Mtok"):
         assert said in done.stdout
 
 

@@ -256,12 +256,19 @@ def _notes(result: PricedRun) -> Iterable[str]:
 
 
 def _drawn(result: PricedRun) -> str:
-    """That lengths and arrivals were drawn at random, where the run has no list of requests."""
-    pairs = zip(result.run.points, result.points, strict=True)
-    if not any(priced.scored and not priced.recorded and (point.rate or point.concurrency) for point, priced in pairs):
+    """What predictions drew at random, where the run has no list of requests."""
+    drawn = [
+        point
+        for point, priced in zip(result.run.points, result.points, strict=True)
+        if priced.scored and not priced.recorded and (point.rate or point.concurrency)
+    ]
+    if not drawn:
         return ""
+    arrivals = "arrivals were drawn at random, " if any(point.rate for point in drawn) else ""
+    spread = any(point.length_spread for point in drawn)
+    lengths = "lengths were drawn around their means" if spread else "every length is the mean"
     exact = " vllm bench serve --save-detailed gives exact ones." if result.run.tool == VLLM else ""
-    return f"There is no list of requests: arrivals and lengths were drawn at random around their means.{exact}"
+    return f"There is no list of requests: {arrivals}{lengths}.{exact}"
 
 
 # --- what a quantised model keeps of the published one's scores, task by task ----------------------------------------

@@ -253,11 +253,12 @@ def _semantic_bill(saved: SemanticLever | None) -> Iterable[str]:
     if saved and saved.bill:
         replicas = f"{plural(saved.replicas_before, 'replica')} → {saved.replicas_after}"
         bills = f"{usd(saved.bill.before.usd)} → {usd(saved.bill.after.usd)} an hour"
+        lines = [line for line in saved.beside_gpus if line.usd]
         yield f"The trace without those prompts: {replicas}, {bills}, the cache included."
-        parts = ", ".join(f"{usd(line.usd)} {line.name}" for line in saved.beside_gpus if line.usd)
+        parts = ", ".join(f"{usd(line.usd)} {line.name} ({line.quantity:,.3g} {line.unit})" for line in lines)
         share = "" if saved.share_of_gpus is None else f", {percent(saved.share_of_gpus)} of the GPUs' bill"
         kept = f"{gigabytes(saved.stored_bytes)} of vectors, links and answers at the end of the trace"
-        yield f"The cache itself: {usd(sum(line.usd for line in saved.beside_gpus))} an hour{share}: {parts}; {kept}."
+        yield f"The cache itself: {usd(sum(line.usd for line in lines))} an hour{share}: {parts}; {kept}."
         if saved.ttft_before_s and saved.ttft_after_s:
             first, then = (seconds(spread.p99 or 0.0) for spread in (saved.ttft_before_s, saved.ttft_after_s))
             yield f"TTFT p99 of what is still computed: {first} → {then}, {seconds(saved.wait_s)} of it the look-up."

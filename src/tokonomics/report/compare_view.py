@@ -86,6 +86,7 @@ def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Ite
     yield blocks.facts(
         blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
         blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),
+        ("GPUs in use", f"{best.gpus_used} of {best.gpus_paid}") if best.gpus_used < best.gpus_paid else None,
         blocks.fact("speed", best.speed.value, speed_text(best.speed, best.speed_from)),
         blocks.fact("pairs that serve", f"{len(picks)}", worst, number=len(picks), less="worse"),
     )
