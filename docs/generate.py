@@ -156,7 +156,7 @@ def commands_page() -> str:
     """docs/commands.md: the help of every verb."""
     from typer.main import get_command
 
-    from tokonomics.cli.meter import app
+    from tokonomics.__main__ import app
 
     parts = ["# Commands", "", "The help of every verb, as the program prints it."]
     for verb in ("", *_verbs(get_command(app))):

@@ -173,8 +173,8 @@ def tokonomics() -> Callable[..., subprocess.CompletedProcess[str]]:
     """
     from typer import main as typer_main
 
+    from tokonomics.__main__ import app
     from tokonomics.cli import main as cli
-    from tokonomics.cli.meter import app
 
     verbs = typer_main.get_command(app)
     application = cache(cli.application)  # makes the options of a verb, which takes as long as most refusals

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import typer
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
 from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.listener import SILENT

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import AS_GIVEN
 from tokonomics.questions import inputs
 from tokonomics.questions.request import Parameter, Request

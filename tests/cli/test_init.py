@@ -11,8 +11,8 @@ import pytest
 from tests.explore import some
 from typer.testing import CliRunner, Result
 
+from tokonomics.__main__ import app
 from tokonomics.cli.init import as_text
-from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.listener import SILENT

@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.listener import SILENT
 from tokonomics.questions.plan import questions_in

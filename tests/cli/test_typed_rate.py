@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput, flag
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.listener import SILENT

@@ -21,9 +21,9 @@ from tests.explore import some
 from typer.testing import CliRunner
 
 import tokonomics as package
+from tokonomics.__main__ import app
 from tokonomics.catalog.offers import SNAPSHOT
 from tokonomics.cli.main import ACTIONS
-from tokonomics.cli.meter import app
 from tokonomics.questions.verbs import QUESTIONS, VERBS, find_verb
 
 Call = Callable[..., subprocess.CompletedProcess[str]]

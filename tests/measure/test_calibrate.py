@@ -14,8 +14,8 @@ import pytest
 from tests.measure.rows import measurement
 from typer.testing import CliRunner
 
+from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
-from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
 from tokonomics.measure.evidence import Evidence, read_evidence

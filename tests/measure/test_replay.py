@@ -10,7 +10,7 @@ import pytest
 from tests.measure import engine_runs
 from typer.testing import CliRunner
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 from tokonomics.measure.engine_log import EngineLog, read_engine_log
 from tokonomics.measure.replay import Figure, Replay, StepFit, figures_of, fit_steps, fitted_table, replay, steps_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
 from tokonomics.measure.calibrate import Calibrated, calibrate
 from tokonomics.measure.evidence import read_evidence

@@ -6,7 +6,7 @@ from typing import NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.questions.command import command_of
 from tokonomics.questions.listener import Listener
 from tokonomics.questions.request import Request

@@ -17,7 +17,7 @@ def text(name: str) -> str:
 
 
 def test_the_changelog_names_every_verb() -> None:
-    from tokonomics.cli.meter import app
+    from tokonomics.__main__ import app
 
     verbs = get_command(app)
     assert isinstance(verbs, TyperGroup)

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from tokonomics.cli.meter import app
+from tokonomics.__main__ import app
 from tokonomics.sweep.cluster import ClusterWorker
 
 WORKERS = 2
