@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from tokonomics.errors import BadInput, TokonomicsError, by_name, in_python, spelled
-from tokonomics.questions.command import FRAMES, LEFT_OUT, command_of
-from tokonomics.questions.listener import Listener
-from tokonomics.questions.request import Kind, Parameter, Placement, Request
+from tokonomics.questions.request import Kind, Listener, Parameter, Placement, Request
+from tokonomics.questions.scenario_text import FRAMES, LEFT_OUT, command_of
 from tokonomics.questions.verbs import Verb, find_verb
 
 SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})

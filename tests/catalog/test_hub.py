@@ -19,7 +19,7 @@ from tokonomics.catalog.config_json import LARGEST_FILE
 from tokonomics.catalog.load_models import CONFIGS_IN, READING, ConfigReading, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import TokonomicsError, flag
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import FitRequest
 from tokonomics.questions.verbs import find_verb
 

@@ -8,8 +8,8 @@ import typer
 
 from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
-from tokonomics.questions.command import command_line, command_words
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
+from tokonomics.questions.scenario_text import command_line, command_words
 from tokonomics.questions.verbs import VERBS, find_verb
 
 

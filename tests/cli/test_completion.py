@@ -15,7 +15,7 @@ from tokonomics.catalog.engines import all_engines
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offers import load_offers
-from tokonomics.cli import completion
+from tokonomics.cli import commands
 from tokonomics.cli.main import application
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
 from tokonomics.questions.verbs import VERBS, scenario_verbs
@@ -136,7 +136,7 @@ def test_a_model_of_ones_own_is_offered(monkeypatch: pytest.MonkeyPatch, tmp_pat
 )
 def test_values_are_those_the_verbs_take(verb: str, parameter: str, names: Iterable[str]) -> None:
     command = typer.main.get_command(application(verb)).commands[verb]  # type: ignore[attr-defined]
-    offered = completion.names_of(parameter)(typer.Context(command, info_name=verb), "")
+    offered = commands.names_of(parameter)(typer.Context(command, info_name=verb), "")
     assert sorted(offered) == sorted(set(names))
 
 
@@ -144,7 +144,7 @@ def test_every_name_completed_is_a_parameter_of_some_verb() -> None:
     """A flag that is renamed takes its completion along, or this fails."""
     taken = {name for verb in VERBS.values() for name in verb.parameters}
     taken |= {f"{verb.name} {name}" for verb in VERBS.values() for name in verb.parameters}
-    assert completion._LISTS.keys() <= taken
+    assert commands._LISTS.keys() <= taken
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rich.console import Console
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult
 from tokonomics.report.breakeven_view import breakeven
-from tokonomics.report.rich_text import renderable
+from tokonomics.report.terminal import renderable
 from tokonomics.units import usd
 
 Call = Callable[..., subprocess.CompletedProcess[str]]

@@ -12,10 +12,10 @@ from tests.explore import some
 from typer.testing import CliRunner, Result
 
 from tokonomics.__main__ import app
-from tokonomics.cli.init import as_text
+from tokonomics.cli.scenario_command import as_text
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.inputs import Shown
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.scenario import (
     known_keys,
     parameter_for,

@@ -12,8 +12,8 @@ from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, TokonomicsError, flag
-from tokonomics.questions.listener import SILENT
 from tokonomics.questions.plan import questions_in
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.result import Result as Found
 from tokonomics.questions.scenario import known_keys, read_request, read_scenario_file

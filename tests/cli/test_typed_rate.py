@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 from tokonomics.__main__ import app
 from tokonomics.errors import BadInput, flag
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.listener import SILENT
 from tokonomics.questions.load import load_of
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.report.terminal import Terminal

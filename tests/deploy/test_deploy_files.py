@@ -38,11 +38,11 @@ from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy, why_not_run
 from tokonomics.planner.plan import Question, plan
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.engine_flags import catalogue_repository
 from tokonomics.sizing.hosts import host_gib
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.spare import Spare, machines_for, replicas_on
+from tokonomics.traffic.slo import Spread
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))

@@ -23,8 +23,7 @@ from tokonomics.fleet.scaling import (
     scaling_ways,
     shortfall,
 )
-from tokonomics.fleet.scaling_days import days_of
-from tokonomics.fleet.traffic import FleetTraffic
+from tokonomics.fleet.traffic import FleetTraffic, days_of
 from tokonomics.money.purchases import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.fleet import Autoscale, FleetSettings

@@ -111,11 +111,11 @@ output = 16.0
 
 
 def read_scenario(path: Path) -> object:
+    from tokonomics.questions.deployment import targets_of
     from tokonomics.questions.load import cases_of, load_of
     from tokonomics.questions.offers import offers_of
     from tokonomics.questions.requests.buy import PlanRequest
     from tokonomics.questions.scenario import read_request
-    from tokonomics.questions.targets import targets_of
 
     made = read_request(path, PlanRequest, "plan")
     for case in cases_of(made).values():

@@ -321,8 +321,8 @@ def report(path: Path) -> list[Any]:
 
 def write_deployment(folder: Path, turn: int) -> None:
     from tokonomics.deploy.job import DeployFile
-    from tokonomics.questions.listener import SILENT
     from tokonomics.questions.plan import save_files
+    from tokonomics.questions.request import SILENT
 
     text = f"turn: {turn}\n" * ROWS
     files = [DeployFile(name=name, text=text, fill_in=()) for name in ("serve.sh", "serve.yaml")]

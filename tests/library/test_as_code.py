@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.questions.test_command_round_trip import CASES
 
 from tokonomics.library import function
-from tokonomics.questions.command import LEFT_OUT, code_of
+from tokonomics.questions.scenario_text import LEFT_OUT, code_of
 from tokonomics.questions.verbs import IN_PYTHON, VERBS, find_verb
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

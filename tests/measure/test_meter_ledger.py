@@ -22,7 +22,7 @@ from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, change_between, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.questions import meter as meter_questions
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.run import MeterReportRequest
 
 

@@ -7,7 +7,7 @@ from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report.blocks import View, sections
 from tokonomics.report.meter_view import end, line, live
-from tokonomics.report.rich_text import as_text
+from tokonomics.report.terminal import as_text
 
 WIDTH = 120
 

@@ -7,7 +7,7 @@ from tests.there import there
 
 from tokonomics.catalog.places import Grid, Seller
 from tokonomics.money.breakeven import Extra, engineers, upkeep
-from tokonomics.money.energy import Energy, energy, fleet_watts, pue_of
+from tokonomics.money.own_hardware import Energy, energy, fleet_watts, pue_of
 from tokonomics.physics.curves import PowerCurve
 from tokonomics.types import Badge
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.there import there
 
 from tokonomics.errors import BadInput
+from tokonomics.money.attribution import Sale, SellPrice, break_even, fleet_sale, sell_terms
 from tokonomics.money.cost import split_by_gpu_time, with_cached
-from tokonomics.money.sale import Sale, SellPrice, break_even, fleet_sale, sell_terms
 
 
 def test_cached_input_is_sold_at_its_own_price_or_as_input() -> None:

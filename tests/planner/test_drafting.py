@@ -24,16 +24,15 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.parsing import draft_named, published_draft
 from tokonomics.planner.plan_answer import Catch
 from tokonomics.planner.prospects import prospects
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.simulate import SimulateResult
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
-from tokonomics.report.rich_text import as_text
-from tokonomics.serving.spread import Spread
+from tokonomics.report.terminal import as_text
 from tokonomics.sizing.load import Load
-from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.slo import Spread, parse_slos
 
 SMALL = find_model("llama-3.1-8b")
 QUICK = parse_slos("tpot_p99=0.005")

@@ -18,7 +18,7 @@ from tokonomics.catalog.offers import Offer, read_offers, write_offers
 from tokonomics.errors import BadInput
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.plan_answer import Catch
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.verbs import find_verb

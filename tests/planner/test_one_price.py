@@ -14,9 +14,9 @@ from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.cost import cost, own_hardware
 from tokonomics.questions.fleet import fleet
 from tokonomics.questions.levers import setup_of
-from tokonomics.questions.listener import SILENT
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.plan import plan
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import CostRequest, FleetRequest, OwnHardwareRequest, PlanRequest
 from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest, SimulateRequest

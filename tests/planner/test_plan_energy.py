@@ -6,9 +6,9 @@ from tests.there import there
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.places import grid_named
-from tokonomics.money.energy import Energy
+from tokonomics.money.own_hardware import Energy
 from tokonomics.physics.curves import power_of
-from tokonomics.planner.energy import energy_of
+from tokonomics.planner.firmness import energy_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate

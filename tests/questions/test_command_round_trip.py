@@ -7,9 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.questions.command import command_of
-from tokonomics.questions.listener import Listener
-from tokonomics.questions.request import Request
+from tokonomics.questions.request import Listener, Request
+from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.verbs import Verb, find_verb
 
 CASES: list[tuple[str, dict[str, object]]] = [

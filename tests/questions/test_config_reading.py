@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Listener
 from tokonomics.questions.verbs import find_verb
 
 CONFIG = {

@@ -6,8 +6,8 @@ import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.plan import plan
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import TraceRequest
 from tokonomics.questions.traffic import trace, traffic_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PlanRequest, PredictRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.verbs import find_verb

@@ -16,8 +16,8 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.cache import cache
 from tokonomics.questions.levers import levers
-from tokonomics.questions.listener import SILENT
 from tokonomics.questions.plan import plan
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import (
     CacheRequest,

@@ -13,13 +13,13 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
+from tokonomics.questions.deployment import check_pauses
 from tokonomics.questions.levers import levers
 from tokonomics.questions.load import load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, LeversRequest, SimulateRequest
 from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
-from tokonomics.questions.targets import check_pauses
 from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet import Router

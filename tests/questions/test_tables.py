@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.verbs import find_verb
 
 LOG = {"arrival_s": [float(second) for second in range(60)], "input_tokens": [500] * 60, "output_tokens": [50] * 60}

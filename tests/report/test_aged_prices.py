@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tokonomics.report.wording import aged, marked_old
-from tokonomics.web.catalogue import catalogue
+from tokonomics.web.verbs import catalogue
 
 Run = Callable[..., CompletedProcess[str]]
 MEASURED = Path(__file__).parents[1] / "measure" / "results" / "inferencex.json"

@@ -9,7 +9,7 @@ from tokonomics.measure.bench.loads import Progress
 from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.priced_run import GivenMachine, Price, PricedRun, machine_of, price_run
 from tokonomics.report.charts.measured import bench_chart
-from tokonomics.report.rich_text import progress_line
+from tokonomics.report.terminal import progress_line
 from tokonomics.traffic.slo import parse_slos
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"

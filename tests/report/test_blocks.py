@@ -8,7 +8,7 @@ from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.html import described
 from tokonomics.report.markdown import markdown
-from tokonomics.report.rich_text import as_text
+from tokonomics.report.terminal import as_text
 
 EVIL = "<b>&\"'|"
 

@@ -21,9 +21,8 @@ from tokonomics.money.api_bill import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import bill_range
-from tokonomics.questions.listener import Listener
-from tokonomics.questions.plan import api_bills, plan
-from tokonomics.questions.plan_measured import measured_beside
+from tokonomics.questions.plan import api_bills, measured_beside, plan
+from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.report.charts import save_chart

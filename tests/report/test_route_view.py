@@ -16,11 +16,10 @@ from tokonomics.questions.route import RouteResult
 from tokonomics.report.charts.levers import tenants_chart
 from tokonomics.report.route_view import route
 from tokonomics.serving.outcome import SloOutcome
-from tokonomics.serving.spread import spread
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.slo import parse_slos, spread
 from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.workload import workload_of
 

@@ -13,7 +13,7 @@ from tokonomics.measure.meter.state import MeterTally
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
 from tokonomics.planner.hosting import HostedKind
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.requests.traffic import CapacityRequest
 from tokonomics.questions.results import BreakevenResult
@@ -24,9 +24,8 @@ from tokonomics.report.blocks import Line, sections
 from tokonomics.report.breakeven_view import breakeven, letters_for
 from tokonomics.report.meter_view import ledger
 from tokonomics.report.playback_view import who
-from tokonomics.report.rich_text import as_text
 from tokonomics.report.simulate_view import capacity as described_capacity
-from tokonomics.report.terminal import Terminal
+from tokonomics.report.terminal import Terminal, as_text
 from tokonomics.serving.playback import MissCause, MissedRequest
 
 

@@ -17,9 +17,8 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.spread import spread
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.slo import parse_slos, spread
 from tokonomics.traffic.trace import Trace, make_trace
 
 

@@ -15,7 +15,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.questions.cost import cost
 from tokonomics.questions.requests.buy import CostRequest
-from tokonomics.questions.requests.known import OffersRequest
+from tokonomics.questions.requests.run import OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answer import describe

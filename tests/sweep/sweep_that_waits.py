@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from tokonomics.__main__ import app
-from tokonomics.sweep.cluster import ClusterWorker
+from tokonomics.sweep.crew import ClusterWorker
 
 WORKERS = 2
 pids: list[int | None] = []

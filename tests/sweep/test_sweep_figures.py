@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tokonomics.__main__  # registers the verbs  # noqa: F401
-from tokonomics.questions.listener import SILENT
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sweep.outcome import _PATHS, figures_of
 from tokonomics.traffic.trace import make_trace, save_trace

@@ -204,7 +204,7 @@ def test_a_damaged_parquet_file_is_read_whole_or_refused_in_one_message(tmp_path
 def test_what_is_written_on_standard_error_while_a_file_is_read_is_shown_where_it_could_be_read() -> None:
     code = (
         "import os, sys\n"
-        "from tokonomics.traffic.panics import without_panics\n"
+        "from tokonomics.traffic.cleaning import without_panics\n"
         "with without_panics():\n"
         "    with without_panics():\n"
         "        os.write(2, b'by a library\\n')\n"

@@ -12,8 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.web.page_events import events_of
 
-from tokonomics.web.catalogue import catalogue_json, prices_as_of
-from tokonomics.web.verbs import verbs
+from tokonomics.web.verbs import catalogue_json, prices_as_of, verbs
 
 CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
 SCENARIOS: list[tuple[str, dict[str, Any]]] = [
@@ -216,7 +215,7 @@ def test_the_menus_follow_the_users_own_catalogue(
     page: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "catalog.toml"
-    monkeypatch.setattr("tokonomics.web.catalogue.user_path", lambda: mine)
+    monkeypatch.setattr("tokonomics.web.verbs.user_path", lambda: mine)
     before = prices_as_of()
     mine.write_text("")
     assert prices_as_of() != before
@@ -226,7 +225,7 @@ def test_the_menus_follow_the_users_own_catalogue(
         made.append(len(made))
         return {}
 
-    monkeypatch.setattr("tokonomics.web.catalogue.catalogue", counted)
+    monkeypatch.setattr("tokonomics.web.verbs.catalogue", counted)
     for stamp in (1, 1, 2):
         os.utime(mine, ns=(stamp, stamp))
         assert page.get("/api/v1/catalog").status_code == 200

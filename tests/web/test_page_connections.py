@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tokonomics.web.connections import MOST, MOST_OF_ONE, Connection
 from tokonomics.web.safety import Gate
+from tokonomics.web.serve import MOST, MOST_OF_ONE, Connection
 
 HOST = "127.0.0.1"
 SLOW_UPLOAD = b"POST /api/v1/uploads?name=x.csv HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\nx"

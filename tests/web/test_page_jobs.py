@@ -19,8 +19,8 @@ from tests.web.page_events import events_of
 
 from tokonomics.guarded.worker import guarded_pool, memory_of_worker
 from tokonomics.memory_budget import can_limit_memory
-from tokonomics.web.jobs import Event, Jobs
 from tokonomics.web.safety import Gate
+from tokonomics.web.service import Event, Jobs
 from tokonomics.workers import (
     Broken,
     Busy,
@@ -193,7 +193,7 @@ def plainly(done: Future[bytes]) -> Event:
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_job_that_nobody_watches_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
-    monkeypatch.setattr("tokonomics.web.jobs.ABANDONED_S", 0.0)
+    monkeypatch.setattr("tokonomics.web.service.ABANDONED_S", 0.0)
     job = Jobs(pool, per_client=1).start("client", {"what": "hang"}, LONG_ENOUGH_S, plainly)
 
     async def look_once() -> None:

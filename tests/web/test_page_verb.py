@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 
 from tokonomics.listening import listening
-from tokonomics.web.connections import Connection
+from tokonomics.web.serve import Connection
 from tokonomics.web.uploads import sweep
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -103,7 +103,7 @@ def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how
 
 
 def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokonomics.web.connections.SILENT_S", 0.05)
+    monkeypatch.setattr("tokonomics.web.serve.SILENT_S", 0.05)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})

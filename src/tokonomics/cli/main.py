@@ -37,7 +37,7 @@ class Action:
 
 
 ACTIONS: dict[str, Action] = {
-    "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.init:init"),
+    "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.scenario_command:init"),
     "sweep": Action(BUY, "Ask a verb at many points of a scenario.", "tokonomics.sweep.sweep:sweep"),
     "meter": Action(RUN, "What the tokens of live servers cost, idle time included.", "tokonomics.cli.meter:app"),
     "web": Action(RUN, "Open the page: the same answers, with sliders and charts.", "tokonomics.web.serve:web"),

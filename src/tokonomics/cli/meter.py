@@ -106,7 +106,7 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
     from rich.live import Live
 
     from tokonomics.report.blocks import sections
-    from tokonomics.report.rich_text import renderable
+    from tokonomics.report.terminal import renderable
 
     with Live(console=screen, auto_refresh=False, transient=True) as shown:
         yield lambda state: shown.update(renderable(sections(meter_view.live(state))), refresh=True)

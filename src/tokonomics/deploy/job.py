@@ -14,9 +14,9 @@ from tokonomics.catalog.engines import Defaults
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.engine_flags import EngineCommand, Role, ServerPlan, copies_in_one_server, engine_command, slug
 from tokonomics.sizing.spare import Spare, in_zones
+from tokonomics.traffic.slo import Spread
 from tokonomics.types import Noun
 from tokonomics.units import plural
 

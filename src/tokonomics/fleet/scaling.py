@@ -22,8 +22,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
-from tokonomics.fleet.scaling_days import ScalingDay, days_of
-from tokonomics.fleet.traffic import FleetTraffic
+from tokonomics.fleet.traffic import FleetTraffic, ScalingDay, days_of
 from tokonomics.money.purchases import FleetOffer, machines_needed, mixed_by_hour
 from tokonomics.serving.capacity import sure_to_miss
 from tokonomics.serving.fleet import Autoscale, FleetSettings

@@ -15,8 +15,7 @@ from typing import Any
 from tokonomics.catalog.entries import spelling, spellings, stamp, user_path
 from tokonomics.catalog.load_models import all_models
 from tokonomics.errors import BadInput, UnknownName, shorten
-from tokonomics.questions.model_text import model_in
-from tokonomics.questions.request import Kind, Parameter, Parameters, texts
+from tokonomics.questions.request import Kind, Parameter, Parameters, model_in, texts
 from tokonomics.traffic.formats import TRACES
 
 UPLOAD = "upload:"

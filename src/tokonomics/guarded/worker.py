@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError, in_python, spelled
 from tokonomics.memory_budget import SHARE
-from tokonomics.questions.listener import Listener
+from tokonomics.questions.request import Listener
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answer import Answer, describe
 from tokonomics.types import today

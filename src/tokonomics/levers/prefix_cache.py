@@ -23,7 +23,6 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.session_outcome import SessionOutcome
-from tokonomics.serving.spread import Spread
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, serve
 from tokonomics.sizing.load import load_of_requests
@@ -31,7 +30,7 @@ from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.prefix_reuse import found_share
-from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.slo import Slo, Spread
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun, copied

@@ -30,13 +30,12 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import BeforeAfter, CostLine, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.prompts import Embedded, Prompts, Vectors, tokens_of
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo, Spread
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, GIB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds

@@ -16,10 +16,9 @@ from typing import Any
 
 from tokonomics.errors import BadInput, UnknownName, by_name, did_you_mean, shorten
 from tokonomics.guarded.inputs import checked_inputs
-from tokonomics.questions.command import command_of
 from tokonomics.questions.request import Kind, Parameters, Request
 from tokonomics.questions.scenario import request_of
-from tokonomics.questions.scenario_text import inputs_schema
+from tokonomics.questions.scenario_text import command_of, inputs_schema
 from tokonomics.questions.verbs import METER_REPORT, Verb, find_verb
 
 TOOLS = (

@@ -9,6 +9,11 @@ deployment, machine and terms do not. In each case a choice costs more than the 
 the least regret is the choice whose largest is smallest (Savage, "The theory of statistical decision", 1951), among
 those that meet the SLOs in every case. Looked at is everything that the plan of any case sized, on the cheapest machine
 of each size; what cannot come among the best so far is not simulated.
+
+What a row of a plan draws: its simulated time with prompts, with answers and idle, in watts.
+
+Where nothing was simulated, the closed form's mean number of running requests L tells the idle time: arrivals are
+random, so none runs for e^−L of it. Prompts take of the rest what their stalls add up to at this rate.
 """
 
 import math
@@ -16,15 +21,21 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import product, repeat
 
+import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.places import LISTED_EVERYWHERE, WORLD, Grid, grid_named, grid_of
+from tokonomics.money.own_hardware import HOST_SHARE, Energy, energy, fleet_watts, pue_of
+from tokonomics.physics.curves import power_of
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Kind, kind_of
+from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
+from tokonomics.sizing.attempt import prefill_share
 from tokonomics.sizing.hosts import Hosts, Machine
 from tokonomics.sizing.layouts import is_faithful, why_not
 from tokonomics.sizing.refusal import NotServed
@@ -290,3 +301,44 @@ def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[f
         largest_regret=max(case.regret for case in cases),
         best_in=tuple(place for place, case in enumerate(cases) if case.regret < 1e-9),
     )
+
+
+def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy | None:
+    """Of a ranked row; None where nobody says what its GPU draws. ``grid``: instead of that of its region."""
+    gpu = find_gpu(row.gpu)
+    curve, load = power_of(gpu), study.plan.workload
+    if curve is None:
+        return None
+    prompts, answers, batch = _busy_gpus(study.ranked_as(row).sized, row, load.rate)
+    rated = gpu.watts or curve.prefill_w
+    return energy(
+        fleet_watts(curve, row.gpus_paid, prompts, answers, batch),
+        HOST_SHARE * rated * row.gpus_paid,
+        pue_of(row.seller),
+        grid or _grid(row),
+        load.rate * (load.input_tokens + load.output_tokens),
+        curve,
+    )
+
+
+def _grid(row: Candidate) -> Grid:
+    """Of the row's region; the world's mean where its seller lists every machine in all of several regions."""
+    is_known = row.provider not in LISTED_EVERYWHERE or len(row.regions) == 1
+    return grid_of(row.provider, row.region) if is_known else grid_named(WORLD)
+
+
+def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float, float]:
+    """GPUs that compute prompts and that write answers, in the mean over time, and the batch of a step."""
+    gpus_for_prompts = row.prefill.gpus_per_replica if row.prefill else row.gpus_per_replica
+    if sized.trial:
+        served = sized.trial.outcome
+        busy, share, batch = 1 - served.shares.idle, prefill_share(served), served.batch
+    else:
+        curve, each = sized.screened.curve, rate / sized.replicas
+        running = sized.screened.steady(each).batch
+        busy = -math.expm1(-running)
+        prompts = each * float(np.interp(running, curve.batches, curve.stall_s))
+        share, batch = min(1.0, prompts / busy), running / busy
+    share = 1.0 if sized.deployment.model.is_encoder else share
+    working = sized.replicas * busy  # those for prompts of a disaggregated one among them, as in the simulated shares
+    return working * share * gpus_for_prompts, working * (1 - share) * row.gpus_per_replica, batch

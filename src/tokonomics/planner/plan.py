@@ -24,13 +24,12 @@ from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, Prefi
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search, Sought
 from tokonomics.serving.fleet import Router, link_speed
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import Attempts, prefill_share
 from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split
 from tokonomics.sizing.hosts import Hosts, Machine, Stock
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.slo import Slo, Spread
 from tokonomics.types import Same, copied
 from tokonomics.units import HOURS_PER_MONTH
 

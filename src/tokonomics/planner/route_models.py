@@ -25,13 +25,12 @@ from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, Sought, cheapest_machine
 from tokonomics.serving.outcome import SloOutcome, request_latencies
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo, Spread
 from tokonomics.traffic.trace import Floats
 from tokonomics.traffic.workload import Workload, workload_of
 from tokonomics.types import Noun

@@ -30,10 +30,9 @@ from tokonomics.planner.route_models import (
     part_of,
 )
 from tokonomics.serving.outcome import judged
-from tokonomics.serving.spread import spread
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo, spread
 from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import workload_of
 

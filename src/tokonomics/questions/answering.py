@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from tokonomics.catalog.entries import user_market, user_path
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.questions.inputs import Market
-from tokonomics.questions.listener import Listener
-from tokonomics.questions.request import Request
+from tokonomics.questions.request import Listener, Request
 
 if TYPE_CHECKING:
     from tokonomics.physics.calibration import Profile

@@ -33,11 +33,11 @@ from tokonomics.measure.priced_run import (
 )
 from tokonomics.measure.stated_setup import stated_weights
 from tokonomics.money.cost import require_positive
+from tokonomics.questions.deployment import targets_of
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import USERS, BenchRequest, ImportResultsRequest, Ran, Rented
 from tokonomics.questions.result import Result
-from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.generate import agent_in, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths

@@ -6,9 +6,8 @@ Each further model is written as ``model_text`` reads it. What it does not say i
 from tokonomics.errors import BadInput, option
 from tokonomics.planner.shared_gpu import crossing, shared_plan
 from tokonomics.planner.shared_ways import tenants_of
-from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import cases_of, questions_of
-from tokonomics.questions.model_text import model_in
+from tokonomics.questions.request import Listener, model_in
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import AskedModel, PlanResult, PlanTogether
 from tokonomics.questions.serving import say_if_compiling, say_left_out

@@ -18,15 +18,14 @@ from tokonomics.planner.hosting import (
     tokens_per_request,
 )
 from tokonomics.planner.parsing import amount, listed
-from tokonomics.questions.deployment import named, require_writer
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
 from tokonomics.questions.offers import every_offer, extras_of
-from tokonomics.questions.plan_measured import latencies_of
+from tokonomics.questions.plan import latencies_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.questions.serving import say_if_compiling
-from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import read_rate
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Trace

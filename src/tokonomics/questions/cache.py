@@ -16,12 +16,11 @@ from tokonomics.levers.semantic_cache import (
 )
 from tokonomics.levers.templates import TemplateLever, TextTemplate, template_lever, text_templates
 from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.questions.deployment import deployment_of, require_writer
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import check_jobs, check_pauses, deployment_of, require_writer, targets_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.questions.result import Result
 from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
-from tokonomics.questions.targets import check_jobs, check_pauses, targets_of
 from tokonomics.questions.traffic import read_time, traffic_of
 from tokonomics.traffic.prompts import Prompts, embed, read_pairs, read_prompts
 

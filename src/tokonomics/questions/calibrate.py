@@ -20,7 +20,7 @@ from tokonomics.measure.validate import Validation
 from tokonomics.measure.validate import validate as score
 from tokonomics.physics.calibration import Profile, using, write_profile
 from tokonomics.questions.bench import paths_of, require_range, said_of
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import CalibrateRequest, ProbeRequest, ValidateRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling

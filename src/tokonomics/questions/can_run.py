@@ -17,11 +17,10 @@ from tokonomics.planner.can_run import OwnMachine, shortlist
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, gpu_filter, listed
 from tokonomics.questions.cost import kept_machine
-from tokonomics.questions.deployment import require_writer
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import require_writer, targets_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
-from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import lengths_of
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.lengths import draw_lengths

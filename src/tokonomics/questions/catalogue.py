@@ -10,9 +10,9 @@ from tokonomics.catalog.offer_choice import select_offers
 from tokonomics.catalog.places import LISTED
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import discounts_from, listed, parse_terms, regions_from, sellers_from
-from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import names_sellers
-from tokonomics.questions.requests.known import (
+from tokonomics.questions.request import SILENT, Listener
+from tokonomics.questions.requests.run import (
     ApisRequest,
     GpusRequest,
     ModelsRequest,

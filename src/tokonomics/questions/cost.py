@@ -18,7 +18,7 @@ from tokonomics.money.own_hardware import Power, Purchase, own_offer
 from tokonomics.money.own_hardware import own_hardware as price_of_own
 from tokonomics.planner.parsing import dollars
 from tokonomics.questions.inputs import PriceList
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CostRequest, OwnHardwareRequest
 from tokonomics.questions.results import CostResult, OneNoun
 from tokonomics.questions.tables import prices_in

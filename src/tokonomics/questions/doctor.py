@@ -24,8 +24,8 @@ from pydantic import Field
 from tokonomics import __version__
 from tokonomics.errors import BadInput, TokonomicsError, in_python, shorten
 from tokonomics.memory_budget import VARIABLE, available_bytes, given_bytes, stated_bytes
-from tokonomics.questions.listener import SILENT, Listener
-from tokonomics.questions.requests.known import DoctorRequest
+from tokonomics.questions.request import SILENT, Listener
+from tokonomics.questions.requests.run import DoctorRequest
 from tokonomics.questions.result import Result
 from tokonomics.types import Noun
 from tokonomics.units import gigabytes, plural

@@ -25,14 +25,13 @@ from tokonomics.fleet.traffic import (
 from tokonomics.money.api_bill import host_bills
 from tokonomics.money.purchases import BatchWork, FleetLimits
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
-from tokonomics.questions.deployment import named, require_writer
+from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import offers_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import say_if_compiling
-from tokonomics.questions.targets import targets_of
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo

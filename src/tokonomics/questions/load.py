@@ -38,7 +38,16 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch, Limits
-from tokonomics.questions.deployment import reading
+from tokonomics.questions.deployment import (
+    NO_ANSWERS,
+    check_jobs,
+    check_pauses,
+    classes_of,
+    encodes,
+    load_for,
+    reading,
+    targets_of,
+)
 from tokonomics.questions.inputs import (
     Conversations,
     Drafting,
@@ -46,10 +55,9 @@ from tokonomics.questions.inputs import (
     PlanInputs,
     PlanTraffic,
 )
-from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import allowed_of, every_offer
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
-from tokonomics.questions.targets import NO_ANSWERS, check_jobs, check_pauses, classes_of, encodes, load_for, targets_of
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate
 from tokonomics.sizing.hosts import HOST_MEMORY
 from tokonomics.sizing.layouts import weight_choices

@@ -40,11 +40,11 @@ from tokonomics.measure.meter.scrape import PrometheusApi, address_of
 from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
 from tokonomics.measure.meter.state import BudgetState, Planned, Statement
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S
+from tokonomics.money.attribution import sell_terms
 from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cost import require_positive
-from tokonomics.money.sale import sell_terms
-from tokonomics.questions.listener import SILENT, Listener
 from tokonomics.questions.offers import extras_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
     AgainstPlan,

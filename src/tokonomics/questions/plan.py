@@ -1,43 +1,46 @@
-"""What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``."""
+"""What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``.
+
+``--measured`` draws load tests of one's own over the frontier: their prices and latencies beside the predicted ones.
+"""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.benchmark_run import ApiLatency
+from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun, api_latency
+from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.api_bill import ApiCost, host_bills
+from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
-from tokonomics.money.sale import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
-from tokonomics.planner.energy import energy_of
-from tokonomics.planner.firmness import flips, least_regret
+from tokonomics.planner.firmness import energy_of, flips, least_regret
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.hosting import share_of_api
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
-from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.vary import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.can_run import on_own_machine
-from tokonomics.questions.command import command_of
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.inputs import MeasuredApis
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.offers import every_offer, extras_of
-from tokonomics.questions.plan_measured import latencies_of, measured_beside
-from tokonomics.questions.request import parameters_of
+from tokonomics.questions.request import SILENT, Listener, parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (
     CanRunResult,
@@ -49,6 +52,7 @@ from tokonomics.questions.results import (
     PlanResult,
 )
 from tokonomics.questions.scenario import read_request
+from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.class_outcome import FirstAnswer, in_the_mean
@@ -373,3 +377,58 @@ def _hosts(
     """What the cheapest hosts of a model charge for these requests, and those that were measured."""
     bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)
+
+
+def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILENT) -> tuple[PricedRun, ...]:
+    """Each file's run of the planned model, at the cheapest rent of its machine.
+
+    A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
+    """
+    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+
+    paths = [Path(name) for name in request.measured or ()]
+    runs = [read_runs([path]) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        _check_model(run, shorten(path.name), plan.model, listener)
+    return tuple(
+        _priced(run, shorten(path.name), request, plan, listener) for path, run in zip(paths, runs, strict=True)
+    )
+
+
+def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener) -> None:
+    """Refuse a test of another model; where the file's name for it is not known, say what it is taken for."""
+    named = "names no model"
+    if run.model is not None:
+        named = f"names its model {shorten(run.model)}, which is not in the catalogue"
+        with suppress(UnknownName):
+            if find_model(run.model).key == planned:
+                return
+            what = f"measured {shorten(run.model)}, the plan is of {planned}"
+            raise BadInput(what, where=where, field="measured", fix="Give a test of the planned model.")
+    listener.note(f"{where} {named}: taken as a test of {planned}")
+
+
+def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, listener: Listener) -> PricedRun:
+    asked = listed(request.gpu, "gpu") or ()
+    picked = plan.best.gpu if plan.best else None
+    gpu = run.stated.gpu or (asked[0] if len(asked) == 1 else picked)
+    if gpu and not run.stated.gpu:
+        listener.note(f"{where} names no GPU: taken as measured on {gpu}")
+    own = as_model(run, plan.model)
+    machine = machine_of(own.stated, GivenMachine(gpu=gpu))
+    return price_run(own, machine, rental_of(machine, plan.model) if machine else None)
+
+
+def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
+    """By ``host:model``; none unless files are given."""
+    if not request.measured:
+        return {}
+    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+
+    found: dict[str, ApiLatency] = {}
+    for name in request.measured:
+        made = api_latency(read_runs([Path(name)]), shorten(Path(name).name))
+        if made.api in found:
+            raise BadInput(f"{made.api} is measured by two files", field="measured", fix="Give one of them.")
+        found[made.api] = made
+    return found

@@ -7,11 +7,10 @@ from tokonomics.errors import BadInput, option
 from tokonomics.physics.memory import fit as fit_memory
 from tokonomics.planner.predict import BatchCurve, FasterLayout, Prediction, batch_curve, faster_at, faster_within
 from tokonomics.planner.predict import predict as predicted
-from tokonomics.questions.deployment import deployment_of, require_writer
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import deployment_of, require_writer, targets_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PredictRequest
 from tokonomics.questions.result import Result, beside
-from tokonomics.questions.targets import targets_of
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.workload import parse_thinking
 from tokonomics.units import count, plural, seconds, usd

@@ -3,21 +3,28 @@
 A field is a flag of the command line, a key of a scenario file, an input of the page and an argument in Python. It
 holds what one would write there: numbers, names, and the small grammars (``50ms``, ``diurnal:5,peak=3``, ``2:5:20``)
 as text, which the question's own parsers read.
+
+A model with its traffic in one text: ``qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2``.
+
+A table of a scenario file with the same keys is read as such a text.
+
+A ``Listener`` hears what a question does while it works: a terminal, a job of the page, or nobody.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from tokonomics.errors import BadInput, did_you_mean, shorten
+from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.units import whole_number
 
 NO_LIMIT = 2**63 - 1  # the largest number that the machine holds: refused beyond, and not worth a word in help
@@ -326,3 +333,65 @@ def _parameter(name: str, request: type[Request], hint: Any) -> Parameter:
         example=field.examples[0] if field.examples else None,
         **vars(field.json_schema_extra),
     )
+
+
+_KEYS = ("model", "rate", "input", "output")
+_SLO = re.compile(r"(ttft|tpot|e2e)(_\w+)?=")
+_SUCH_AS = "qwen3-8b,rate=0.1,input=800,output=200"
+
+
+def model_in(text: str) -> dict[str, str]:
+    """``qwen3-8b,rate=0.1,ttft_p99=2`` → its model, its traffic and its SLOs; a comma within a value stays there."""
+    said: dict[str, str] = {}
+    last = ""
+    for place, part in enumerate(piece.strip() for piece in text.split(",")):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if _SLO.match(part):
+            last = "slo"
+            said[last] = f"{said[last]},{part}" if last in said else part
+        elif equals and name in _KEYS:
+            if name in said:
+                raise BadInput(f"'{shorten(name)}' is given twice", field="beside")
+            last = name
+            said[name] = value
+        elif place == 0 and not equals:
+            last = "model"
+            said[last] = part
+        elif last in ("input", "output") and part:
+            said[last] += f",{part}"
+        else:
+            near = did_you_mean(name, [*_KEYS, "ttft_p99", "tpot_p99", "e2e_p99"], 1)
+            fix = f"Write such as {option('beside', _SUCH_AS)}. {near or ''}".rstrip()
+            raise BadInput(f"'{shorten(part)}' is no part of a model's traffic", field="beside", fix=fix)
+    for name in ("model", "rate"):
+        if not said.get(name):
+            what = "names no model" if name == "model" else "has no rate"
+            raise BadInput(f"'{shorten(text)}' {what}", field="beside", fix=f"Such as {option('beside', _SUCH_AS)}.")
+    return said
+
+
+if TYPE_CHECKING:
+    from tokonomics.measure.bench.loads import Progress
+
+
+class Listener:
+    """Hears nothing; a door overrides what it can show."""
+
+    typed: str | None = None  # the command line as it was typed, where there is one
+
+    def doing(self, what: str) -> None:
+        """What is being done now."""
+
+    def note(self, line: str) -> None:
+        """What the reader should know beside the answer, such as rows that were left out."""
+
+    def watching(self) -> "Callable[[Progress], None] | None":
+        """A function that takes where a load test stands, some times a second; None where nobody watches."""
+        return None
+
+    def counting(self, what: str, total: int) -> Callable[[int], None] | None:
+        """A function that takes how many of ``total`` (0: nobody knows) are done; None where nobody counts along."""
+        return None
+
+
+SILENT = Listener()

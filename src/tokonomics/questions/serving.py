@@ -18,9 +18,9 @@ from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.inputs import Drafting, Priced
-from tokonomics.questions.listener import Listener
 from tokonomics.questions.load import draft_of
 from tokonomics.questions.offers import offers_of
+from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile, must_translate

@@ -13,12 +13,21 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
 from tokonomics.money.attribution import class_bills
-from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
+from tokonomics.money.cost import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.planner.parsing import router_from
-from tokonomics.questions.deployment import deployment_of
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import (
+    NO_ANSWERS,
+    check_jobs,
+    check_pauses,
+    classes_of,
+    deployment_of,
+    encodes,
+    targets_of,
+    trace_for,
+)
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import (
@@ -31,15 +40,6 @@ from tokonomics.questions.serving import (
     say_if_compiling,
     timeout_of,
     within_context,
-)
-from tokonomics.questions.targets import (
-    NO_ANSWERS,
-    check_jobs,
-    check_pauses,
-    classes_of,
-    encodes,
-    targets_of,
-    trace_for,
 )
 from tokonomics.questions.traffic import traffic_of, trial_of
 from tokonomics.serving.class_outcome import FirstAnswer, simulated

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, shorten
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.request import SILENT, Listener
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,17 +8,15 @@ from typing import Any
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.levers.lora import LoraLever, lora_lever
 from tokonomics.levers.tenancy import NoisyNeighbour, Pooling, Sharing, TenantRow, noisy_neighbour, pool
-from tokonomics.money.attribution import ClassCost
+from tokonomics.money.attribution import ClassCost, Sale, SellPrice, SellTerms, break_even, sell_terms
 from tokonomics.money.cost import split_by_gpu_time
-from tokonomics.money.sale import Sale, SellPrice, SellTerms, break_even, sell_terms
 from tokonomics.planner.class_report import ClassReport, class_report
 from tokonomics.planner.parsing import router_from
-from tokonomics.questions.deployment import deployment_of, require_writer
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.deployment import classes_of, deployment_of, require_writer, targets_of
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import TenantsRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import prices_of, say_if_compiling, within_context
-from tokonomics.questions.targets import classes_of, targets_of
 from tokonomics.questions.traffic import traffic_of
 from tokonomics.traffic.attribution import labels_in, values_of
 from tokonomics.traffic.slo import ServiceClass

@@ -13,7 +13,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path
 from tokonomics.planner.parsing import amount
 from tokonomics.questions.inputs import Attributed, Conversations, Traffic, TrafficShape
-from tokonomics.questions.listener import SILENT, Listener
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import TraceRequest
 from tokonomics.questions.result import Result
 from tokonomics.questions.tables import say_columns, trace_in

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 from tokonomics.errors import UnknownName
 
 if TYPE_CHECKING:
-    from tokonomics.questions.listener import Listener
-    from tokonomics.questions.request import Parameters, Request
+    from tokonomics.questions.request import Listener, Parameters, Request
     from tokonomics.questions.result import Result
 
 BUY, TRAFFIC, RUN, KNOWN = "Before you buy", "With your traffic", "While you run", "What is known"
-_REQUESTS = {BUY: "buy", TRAFFIC: "traffic", RUN: "run", KNOWN: "known"}
+_REQUESTS = {BUY: "buy", TRAFFIC: "traffic", RUN: "run", KNOWN: "run"}
 
 
 @dataclass(frozen=True)

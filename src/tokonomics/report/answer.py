@@ -58,7 +58,7 @@ class Answer:
         """What a terminal of 140 columns shows."""
         if self.printed:
             return self.printed()
-        from tokonomics.report.rich_text import as_text
+        from tokonomics.report.terminal import as_text
 
         return as_text(self.sections())
 

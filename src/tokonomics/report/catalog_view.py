@@ -12,7 +12,7 @@ from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.errors import option
 from tokonomics.questions.doctor import DoctorResult
 from tokonomics.questions.request import Request
-from tokonomics.questions.requests.known import ApisRequest, OffersRequest
+from tokonomics.questions.requests.run import ApisRequest, OffersRequest
 from tokonomics.questions.result import Listing
 from tokonomics.questions.results import RefreshResult
 from tokonomics.report import blocks

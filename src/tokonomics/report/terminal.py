@@ -1,15 +1,184 @@
-"""An answer on a terminal or in a pipe: printed for people or as JSON, its chart and its report saved."""
+"""An answer on a terminal or in a pipe: printed for people or as JSON, its chart and its report saved.
 
+``renderable`` draws the sections: an empty line between them, colours for moods, blocks for bars.
+"""
+
+import io
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
-from tokonomics.errors import flag, spelled
-from tokonomics.questions.listener import Listener
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tokonomics.errors import Spell, flag, spelled
+from tokonomics.questions.request import Listener
+from tokonomics.report.blocks import Bar, Block, Column, Facts, File, Kind, Line, Mood, Section, Span, Table
+from tokonomics.units import percent, seconds, usd
+
+if TYPE_CHECKING:
+    from tokonomics.measure.bench.loads import Progress
+
+COLUMNS = 140  # where there is no terminal: tables in files and pipes keep their shape
+_STYLES: dict[Mood, str] = {
+    "": "", "strong": "bold", "soft": "dim", "good": "green", "bad": "red", "warn": "yellow",
+    "best": "bold green", "worst": "bold red", "alert": "bold yellow", "mark": "blue",
+}  # fmt: skip
+_LINES: dict[Kind, str] = {
+    "": "", "headline": "", "asked": "dim", "heading": "bold", "note": "dim", "hint": "yellow", "next": "yellow",
+    "good": "green", "bad": "red", "worst": "bold red",
+}  # fmt: skip
+_FILLS = "█▓▒░·"  # one for each part of a bar, so that it reads without colours
+_BAR_WIDTH = 60
+_BESIDE = 80  # columns from which the notes of facts stand beside them: the usual width of a terminal
+_WHOLE = 118  # columns from which tables keep their shape, whatever wraps in them: all of ours fit so
+_WRAPPED = 1.5  # times the width that a table may have by nature to be wrapped into it, not stacked. Our choice.
+
+
+def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableType:
+    """What a terminal shows of a description."""
+    parts: list[RenderableType] = []
+    for section in sections:
+        if section.folded and not section.printed:
+            continue
+        parts += [""] if parts else []
+        parts += [Text(spelled(section.title, spell), style="bold")] if section.title else []
+        parts += [_block(block, spell) for block in section.blocks]
+    return Group(*parts)
+
+
+def as_text(sections: Iterable[Section], spell: Spell = flag, columns: int = COLUMNS) -> str:
+    """What a terminal shows, without its colours."""
+    out = io.StringIO()
+    screen = Console(file=out, width=columns, highlight=False, no_color=True)
+    screen.print(renderable(sections, spell), crop=False)
+    return out.getvalue().rstrip()
+
+
+def _block(block: Block, spell: Spell) -> RenderableType:
+    match block:
+        case Line():
+            return _text(block.spans, spell, _LINES[block.kind])
+        case Facts():
+            return _ByWidth(lambda width, _: _facts(block, spell) if width >= _BESIDE else _facts_above(block, spell))
+        case Table():
+            drawn = _table(block, spell)
+            return _ByWidth(lambda width, fits: drawn if fits(drawn) else _stacked(block, spell, width))
+        case Bar():
+            return _ByWidth(lambda width, _: _bar(block, min(width, _BAR_WIDTH)))
+        case File():  # a narrower terminal wraps its lines itself, and copies them whole
+            return Text(f"# {block.name}\n{block.text}", no_wrap=True, overflow="ignore")
+        case _:
+            assert_never(block)
+
+
+class _ByWidth:
+    """Drawn one way or another by the columns there are, and by whether a table fits into them."""
+
+    def __init__(self, draw: Callable[[int, Callable[[RichTable], bool]], RenderableType]) -> None:
+        self._draw = draw
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = options.max_width
+
+        def fits(drawn: RichTable) -> bool:
+            by_nature = Measurement.get(console, options.update(max_width=10_000), drawn)
+            return width >= _WHOLE or (by_nature.minimum <= width and by_nature.maximum <= _WRAPPED * width)
+
+        yield self._draw(width, fits)
+
+
+def _text(spans: Iterable[Span], spell: Spell, style: str = "") -> Text:
+    return Text.assemble(*((spelled(span.text, spell), _STYLES[span.mood]) for span in spans), style=style)
+
+
+def _facts(facts: Facts, spell: Spell) -> RichTable:
+    drawn = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.add_column(style="dim")
+    drawn.add_column(justify="right", style="bold", no_wrap=True)
+    drawn.add_column(style="dim")
+    for fact in facts.rows:
+        drawn.add_row(Text(spelled(fact.name, spell)), _text(fact.value, spell), Text(spelled(fact.note, spell)))
+    return drawn
+
+
+def _facts_above(facts: Facts, spell: Spell) -> RenderableType:
+    """Names and values, and each note below its own."""
+    parts: list[RenderableType] = []
+    for fact in facts.rows:
+        parts.append(Text(f"{spelled(fact.name, spell)}  ", style="dim").append_text(_text(fact.value, spell, "bold")))
+        parts += [Padding(Text(spelled(fact.note, spell), style="dim"), (0, 0, 0, 2))] if fact.note else []
+    return Group(*parts)
+
+
+def _stacked(table: Table, spell: Spell, width: int) -> RenderableType:
+    """A row below the other, each of its cells on a line with its heading."""
+    parts: list[RenderableType] = [Text(spelled(table.title, spell), style="bold")] if table.title else []
+    widest = max((len(spelled(column.name, spell)) for column in table.columns), default=0)
+    for row in table.rows[: table.shown]:
+        drawn = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        drawn.add_column(style="dim", width=min(widest, width // 2))
+        drawn.add_column(overflow="fold")
+        for column, cell in zip(table.columns, row, strict=True):
+            if text := _text(cell, spell):
+                drawn.add_row(Text(spelled(column.name, spell)), text)
+        parts += [drawn, ""]
+    return Group(*parts[:-1] if table.rows else parts)
+
+
+def _table(table: Table, spell: Spell) -> RichTable:
+    body = [[_text(cell, spell) for cell in row] for row in table.rows[: table.shown]]
+    title = Text(spelled(table.title, spell)) if table.title else None
+    drawn = RichTable(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold",
+        show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for place, column in enumerate(table.columns):
+        heading = Text(spelled(column.name, spell), no_wrap=False)  # in two lines rather than cut
+        drawn.add_column(heading, **_column(column, heading.plain, [row[place] for row in body]))
+    for row in body:
+        drawn.add_row(*row)
+    return drawn
+
+
+def _column(column: Column, heading: str, cells: list[Text]) -> dict[str, Any]:
+    widest = max(map(len, [*heading.split(), *(cell.plain for cell in cells)]), default=0) if column.whole else None
+    return {"justify": "right" if column.number else "left", "no_wrap": column.whole, "min_width": widest}
+
+
+def _bar(bar: Bar, width: int) -> Text:
+    """One line of blocks, each part's length in proportion to its size, and what they mean."""
+    total = sum(part.size for part in bar.parts)
+    blocks, legend, edge = Text(), Text("\n"), 0.0
+    for part, fill in zip(bar.parts, _FILLS, strict=False):
+        colour = "bright_black" if part.colour == "grey" else part.colour
+        start, edge = round(edge / total * width), edge + part.size
+        blocks.append(fill * (round(edge / total * width) - start), style=colour)
+        legend.append(f"{fill} ", style=colour).append(f"{part.name} {part.label}   ")
+    legend.rstrip()
+    return blocks.append_text(legend)
+
+
+def progress_line(progress: "Progress") -> Text:
+    """One line that is drawn again while a load runs."""
+    price = f"  {usd(progress.usd_per_mtok)}/Mtok" if progress.usd_per_mtok is not None else ""
+    failed = f"  {progress.failed:,} failed" if progress.failed else ""
+    tight = f"  ±{percent(progress.precision)}" if progress.precision is not None else ""
+    return Text.assemble(
+        (f"{progress.load:<16}", "bold"),
+        f"{progress.phase:<9}{seconds(progress.elapsed_s):>8}  {progress.completed:>7,} answered{failed}  ",
+        (f"{progress.output_tokens_per_s:>9,.0f} tok/s{price}", "green"),
+        (tight, "dim"),
+    )
+
 
 if TYPE_CHECKING:
     from tokonomics.measure.bench.loads import Progress
@@ -24,7 +193,7 @@ def console(stderr: bool = False) -> Any:
     """A rich console that keeps tables whole in a pipe; colours and bold follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
-    from tokonomics.report.rich_text import COLUMNS
+    from tokonomics.report.terminal import COLUMNS
 
     # Rich itself keeps bold where no colours are wanted.
     screen = Console(stderr=stderr, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
@@ -36,7 +205,6 @@ def console(stderr: bool = False) -> Any:
 
 def show(sections: "Iterable[Section]") -> None:
     """Print a description."""
-    from tokonomics.report.rich_text import renderable
 
     console().print(renderable(sections), crop=False)
 
@@ -101,8 +269,6 @@ class Terminal(Listener):
         if self._screen is None:
             return None
         from rich.live import Live
-
-        from tokonomics.report.rich_text import progress_line
 
         live = self._shown = Live(console=self._screen, transient=True, auto_refresh=False)
         live.start()

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.questions.command import command_line, command_words
 from tokonomics.questions.request import Request, parameters_of
 from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.scenario_text import command_line, command_words
 from tokonomics.questions.traffic import TraceResult
 from tokonomics.questions.verbs import VERBS
 from tokonomics.report import blocks, charts

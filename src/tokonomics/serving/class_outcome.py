@@ -17,9 +17,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from tokonomics.errors import shorten
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.spread import Spread, spread
 from tokonomics.serving.state import DONE, REFUSED, SHED
-from tokonomics.traffic.slo import Latency, ServiceClass, Slo
+from tokonomics.traffic.slo import Latency, ServiceClass, Slo, Spread, spread
 from tokonomics.traffic.tenants import by_class, by_tenant
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import Thinking

@@ -10,7 +10,7 @@ import numpy as np
 from tokonomics.machine_code import Unit
 
 _SOURCES = (
-    "compiled", "blocks", "loop", "routing", "scheduler", "sends", "sequences", "shedding", "state", "step_table",
+    "compiled", "blocks", "loop", "routing", "scheduler", "sends", "sequences", "state", "step_table",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.fleet import Autoscale, FleetSettings
-from tokonomics.serving.routing import ROUND_ROBIN, in_turn, route
+from tokonomics.serving.routing import ROUND_ROBIN, in_turn, leaves_as, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
 from tokonomics.serving.sends import (
     deadline_s,
@@ -33,7 +33,6 @@ from tokonomics.serving.sends import (
     try_again,
 )
 from tokonomics.serving.sequences import count_abandoned
-from tokonomics.serving.shedding import leaves_as
 from tokonomics.serving.state import (
     ANSWER,
     BOOTING,

@@ -23,8 +23,8 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
 from tokonomics.serving.fleet import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
+from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts
-from tokonomics.serving.shedding import wait_limits
 from tokonomics.serving.state import (
     DONE,
     NODE,

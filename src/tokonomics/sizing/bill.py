@@ -24,7 +24,6 @@ from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet import Router
 from tokonomics.serving.outcome import Outcome, SloOutcome
-from tokonomics.serving.spread import Spread
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_share
 from tokonomics.sizing.buy import Bought, buy, hosts_for
 from tokonomics.sizing.disaggregation import Pair, pair_of
@@ -35,6 +34,7 @@ from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
+from tokonomics.traffic.slo import Spread
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH

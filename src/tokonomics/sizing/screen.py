@@ -18,13 +18,12 @@ from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.serving.spread import spread
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.slo import Latency, Slo, spread
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import percent, seconds
 

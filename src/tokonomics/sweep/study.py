@@ -19,9 +19,9 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.calibration import VARIABLE as PROFILE
 from tokonomics.physics.calibration import read_profile
 from tokonomics.questions.scenario import swept_keys
-from tokonomics.sweep.cluster import ClusterCrew
 from tokonomics.sweep.crew import (
     ONE_THREAD,
+    ClusterCrew,
     Crew,
     answered,
     local_crew,

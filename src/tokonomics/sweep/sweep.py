@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokonomics.memory_budget import can_limit_memory
-from tokonomics.questions.command import command_line
 from tokonomics.questions.result import Result
 from tokonomics.questions.scenario import SWEPT_UNASKED, swept_keys
+from tokonomics.questions.scenario_text import command_line
 from tokonomics.questions.verbs import scenario_verbs
 from tokonomics.report.answer import Answer
 from tokonomics.report.terminal import check_files, give, say, show, show_json

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic import formats
+from tokonomics.traffic.cleaning import without_panics
 from tokonomics.traffic.formats import FIELDS, LogLayout
-from tokonomics.traffic.panics import without_panics
 
 if TYPE_CHECKING:
     import polars as pl

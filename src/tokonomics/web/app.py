@@ -21,9 +21,7 @@ from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.guarded.worker import WHOLE, ours
 from tokonomics.report.blocks import Section
 from tokonomics.web import meter, pages, safety
-from tokonomics.web.accuracy import accuracy
-from tokonomics.web.catalogue import apis_json, catalogue_json, prices_as_of
-from tokonomics.web.jobs import Job, TooManyOfYours
+from tokonomics.web.pages import accuracy
 from tokonomics.web.safety import (
     Gate,
     LoginSessions,
@@ -34,9 +32,9 @@ from tokonomics.web.safety import (
     problem_response,
     refusal_of,
 )
-from tokonomics.web.service import Service, Settings
+from tokonomics.web.service import Job, Service, Settings, TooManyOfYours
 from tokonomics.web.uploads import TooMuch, TooSlow
-from tokonomics.web.verbs import PageVerb, find_verb, verbs
+from tokonomics.web.verbs import PageVerb, apis_json, catalogue_json, find_verb, prices_as_of, verbs
 from tokonomics.workers import Busy
 
 API = "/api/v1"

@@ -34,9 +34,8 @@ from tokonomics.measure.meter.price_factors import compare
 from tokonomics.measure.meter.spans import PaidTime, cut, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally, Planned, Statement, StatementLine, usd_per_mtok_of
 from tokonomics.measure.priced_run import MeasuredMachine, PromptTime, prompt_time
-from tokonomics.money.energy import HOST_SHARE, Energy, energy, fleet_watts
-from tokonomics.money.own_hardware import MEAN_PUE
-from tokonomics.money.sale import Sale, SellPrice, SellTerms
+from tokonomics.money.attribution import Sale, SellPrice, SellTerms
+from tokonomics.money.own_hardware import HOST_SHARE, MEAN_PUE, Energy, energy, fleet_watts
 from tokonomics.physics.curves import PowerCurve, power_of
 from tokonomics.traffic.grammar import span_s
 from tokonomics.types import Noun, copied
