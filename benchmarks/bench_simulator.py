@@ -23,7 +23,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.steady import ReplicaCurve

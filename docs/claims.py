@@ -327,7 +327,7 @@ def _bursts_simulated() -> str:
         for name, text in arrival_patterns(load).items()
         if name != "as given"
     ]
-    even, _, burst = (bill for setup in setups if isinstance(bill := Bills().of(setup), Bill))
+    even, _, burst = (bill for setup in setups if isinstance(bill := Bills().bill_of(setup), Bill))
     return (
         f"Simulated (8B on A100s, 20 requests/s, a SLO kept): evenly {usd(even.usd_per_mtok.blended)} on {even.replicas}, all in a "
         f"third of the time {usd(burst.usd_per_mtok.blended)} on {burst.replicas} (`tokonomics levers --utilization`)"

@@ -84,7 +84,7 @@ class TokonomicsError(Exception):
         """The field of the request; several with commas."""
         self.fix = fix
 
-    def told(self, spell: Spell) -> tuple[str, str | None, str | None]:
+    def spelled(self, spell: Spell) -> tuple[str, str | None, str | None]:
         """What is wrong, where, and the fix, with inputs as a door writes them."""
         names = [spell(name.strip(), None) for name in self.field.split(",")] if self.field else []
         place = ": ".join(part for part in (self.where, ", ".join(names)) if part) or None
@@ -93,7 +93,7 @@ class TokonomicsError(Exception):
 
     def message(self, spell: Spell) -> str:
         """All of it in one text."""
-        what, where, fix = self.told(spell)
+        what, where, fix = self.spelled(spell)
         line = f"{where}: {what}" if where else what
         return f"{line}\n  {fix}" if fix else line
 

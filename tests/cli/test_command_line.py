@@ -57,11 +57,11 @@ def test_every_flag_that_says_no_is_known() -> None:
 def test_files_of_a_plan_that_a_sweep_asks_for_name_the_plan() -> None:
     values = {"model": "llama-3.1-8b", "gpu": "L4", "rate": 1, "input": 100, "output": 100, "quick": True}
     verb = find_verb("plan")
-    made = verb.answer(verb.request.of({**values, "deploy": ["vllm"]}), SILENT)
+    made = verb.answer(verb.request.checked({**values, "deploy": ["vllm"]}), SILENT)
     line = "tokonomics plan llama-3.1-8b --rate 1 --input 100 --output 100 --gpu L4 --quick --deploy vllm"
     assert f"Made by `{line}`" in made.plain()["deploy"][0]["text"]
 
 
 def test_a_missing_model_is_called_as_in_a_scenario() -> None:
     with pytest.raises(BadInput, match=r"^model: is missing$"):
-        find_verb("plan").request.of({"rate": 1})
+        find_verb("plan").request.checked({"rate": 1})

@@ -47,7 +47,7 @@ def refused(*words: str) -> str:
 
 def ask(name: str, values: dict[str, object]) -> None:
     verb = find_verb(name)
-    verb.answer(verb.request.of(values), SILENT)
+    verb.answer(verb.request.checked(values), SILENT)
 
 
 def test_it_writes_a_file_once(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_every_value_that_is_commented_out_is_one_that_the_verb_takes(verb: str)
     needed = {one.key: shown(one) for one in find_verb(verb).keys.values() if one.required}
     for key in find_verb(verb).keys.values():
         taken = asked if key.name in asked.model_fields else Shown
-        request = taken.of({**(needed if taken is asked else {}), key.key: shown(key)})
+        request = taken.checked({**(needed if taken is asked else {}), key.key: shown(key)})
         assert getattr(request, key.name) not in (None, [], ())
 
 

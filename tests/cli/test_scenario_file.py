@@ -30,7 +30,7 @@ def read_values(path: Path, verb: str) -> dict[str, object]:
 
 def ask(name: str, values: dict[str, object]) -> Found:
     verb = find_verb(name)
-    return verb.answer(verb.request.of(values), SILENT)
+    return verb.answer(verb.request.checked(values), SILENT)
 
 
 def saved(folder: Path, text: str) -> Path:
@@ -56,7 +56,7 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
         "spare": 1,
         "max_price": 3.5,
     }
-    assert read_scenario(file) == PlanRequest.of(flags)
+    assert read_scenario(file) == PlanRequest.checked(flags)
     first, second = questions_in(read_scenario(file))
     assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
     assert first.terms == (Terms.spot, Terms.on_demand)

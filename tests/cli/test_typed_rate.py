@@ -39,7 +39,7 @@ def ask(*args: str) -> Result:
 def test_made_up_requests_are_those_of_a_plan_and_have_its_rate(arrivals: str | None) -> None:
     made = traffic_of(Traffic(rate="2", arrivals=arrivals, **SHAPE), SILENT)
     said = {"model": "m", "rate": "2", "arrivals": arrivals, **SHAPE}
-    planned = load_of(PlanRequest.of(said))
+    planned = load_of(PlanRequest.checked(said))
     assert planned.workload.rate == pytest.approx(2)
     assert np.array_equal(made.arrival_s, planned.trace.arrival_s)
     assert np.array_equal(made.input_tokens, planned.trace.input_tokens)

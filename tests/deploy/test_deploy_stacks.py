@@ -30,7 +30,7 @@ from tokonomics.deploy.job import DeployJob, Target
 from tokonomics.deploy.targets import deploy_files, filled
 from tokonomics.errors import BadInput, flag
 from tokonomics.physics.deployment import why_not_run
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.engine_flags import Role
 
 SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in (Path(__file__).parent / "schemas").iterdir()}
@@ -129,7 +129,7 @@ def test_every_file_is_valid_by_the_schema_of_its_project(target: Target, plan: 
     try:
         found = documents(target, PLANS[plan](engine))
     except BadInput as refused:
-        named = re.findall(r"--deploy ([\w-]+)", refused.told(flag)[2] or "")
+        named = re.findall(r"--deploy ([\w-]+)", refused.spelled(flag)[2] or "")
         assert named, "a refusal names targets that can"
         assert target not in named
         for other in map(Target, named):

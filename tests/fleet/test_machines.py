@@ -34,7 +34,7 @@ from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.planner.search import Sought
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.sizing.attempt import Sized

@@ -26,7 +26,7 @@ from tokonomics.fleet.scaling import (
 from tokonomics.fleet.traffic import FleetTraffic, days_of
 from tokonomics.money.purchases import EVERY_SIZE, demand_of
 from tokonomics.physics.deployment import deploy
-from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace

@@ -11,7 +11,7 @@ from tests.there import there
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized

@@ -20,7 +20,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, table_for

@@ -54,13 +54,13 @@ SETUPS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 def test_a_run_of_twice_the_length_tells_the_same_cost(setup: str, tmp_path: Path) -> None:
     """The same requests again: what chance draws for a longer run is no part of the question."""
     serves, traffic, edges = SETUPS[setup]
-    once = simulate(SimulateRequest.of(serves | traffic))
+    once = simulate(SimulateRequest.checked(serves | traffic))
     assert once.steady
     assert once.duration_s > edges * once.rated_s
     log = tmp_path / "twice.parquet"
     save_trace(once.log.repeated(2), log)
     fleet = {name: value for name, value in serves.items() if name not in ("sessions", "rate")}
-    twice = simulate(SimulateRequest.of(fleet | {"trace": str(log)}))
+    twice = simulate(SimulateRequest.checked(fleet | {"trace": str(log)}))
     assert twice.requests == 2 * once.requests
     assert twice.steady
     assert twice.usd_per_mtok == pytest.approx(once.usd_per_mtok, rel=0.02)
@@ -73,12 +73,12 @@ def test_a_run_of_twice_the_length_tells_the_same_cost(setup: str, tmp_path: Pat
 
 
 def _served_as_planned(asked: dict[str, Any], plan_usd_per_hour: float, **how: Any) -> SimulateResult:
-    return simulate(SimulateRequest.of(asked | how | {"usd_per_hour": plan_usd_per_hour}))
+    return simulate(SimulateRequest.checked(asked | how | {"usd_per_hour": plan_usd_per_hour}))
 
 
 def test_a_job_costs_in_simulate_what_it_costs_in_plan() -> None:
     asked = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "10"} | TALKS
-    planned = plan(PlanRequest.of(asked))
+    planned = plan(PlanRequest.checked(asked))
     assert isinstance(planned, PlanResult)
     best = there(planned.best)
     how = {"replicas": best.replicas, "router": str(best.router), "max_sequences": best.max_sequences}
@@ -91,7 +91,7 @@ def test_a_job_costs_in_simulate_what_it_costs_in_plan() -> None:
 def test_a_job_of_an_agent_is_not_charged_for_the_drain_of_the_longest() -> None:
     """Two B200 at $6.11 an hour and six requests a second: the bill of an hour over the jobs of an hour."""
     asked = {"model": "gpt-oss-120b", "gpu": "B200", "sessions": "agent", "rate": "6"}
-    load = load_of(PlanRequest.of({"model": "gpt-oss-120b", "sessions": "agent", "rate": "6"}))
+    load = load_of(PlanRequest.checked({"model": "gpt-oss-120b", "sessions": "agent", "rate": "6"}))
     jobs_per_s = 6 * there(load.trace.turns).sessions / len(load.trace)
     made = _served_as_planned(asked, 6.11, replicas=2, router="prefix-aware")
     assert made.steady
@@ -102,7 +102,7 @@ def test_a_job_of_an_agent_is_not_charged_for_the_drain_of_the_longest() -> None
 
 def test_the_jobs_of_a_capacity_are_those_of_its_requests() -> None:
     asked = ON_H100 | TALKS | {"requests": 6000, "slo": "ttft_p99=1s"}
-    found = capacity(CapacityRequest.of(asked))
+    found = capacity(CapacityRequest.checked(asked))
     best = found.highest_rate
     assert best.outcome.sessions is not None
     assert best.sessions_per_s is not None

@@ -136,7 +136,7 @@ def price_list(path: Path, most: int) -> Path:
 def planned(asked: World, common: dict[str, Any]) -> Candidate | None:
     """The plan's pick, or what it found apart, without what a plan tells besides."""
     on = {"model": [asked.model], "gpu": [asked.gpu], "weights": ["bf16"]}
-    (question,) = questions_of(PlanRequest.of(common | asked.more | on), quick=False)
+    (question,) = questions_of(PlanRequest.checked(common | asked.more | on), quick=False)
     made = study(replace(question, catches={}), pick_only=True)
     if asked.kind == "apart":
         return made.apart.row if made.apart else None
@@ -150,10 +150,13 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
         yield from split(common | on, best)
         return
     if asked.kind != "classes":
-        yield "levers", billed(levers(LeversRequest.of(common | asked.more | on | {"without": list(KNOBS)})).now)
+        yield (
+            "levers",
+            billed(levers(LeversRequest.checked(common | asked.more | on | {"without": list(KNOBS)})).now),
+        )
     if isinstance(asked.traffic, dict):
         hourly = common | {"rate": None, "demand": f"24x{asked.traffic['rate']}"}
-        bought = fleet(FleetRequest.of(hourly | on | {"gpu": [asked.gpu], "weights": ["bf16"]}))
+        bought = fleet(FleetRequest.checked(hourly | on | {"gpu": [asked.gpu], "weights": ["bf16"]}))
         (kind,) = (bought.kind(purchase.offer) for purchase in bought.plan.purchases)
         yield (
             "fleet",
@@ -164,7 +167,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
                 "usd_per_month": bought.plan.usd_per_month,
             },
         )
-    served = SimulateRequest.of(
+    served = SimulateRequest.checked(
         {name: value for name, value in common.items() if name != "offers"}
         | {name: value for name, value in asked.more.items() if name == "classes"}
         | on
@@ -173,7 +176,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
     )
     yield "simulate", costs(simulate(served))
     if asked.kind in ("plain", "sessions", "profile"):
-        made = capacity(CapacityRequest.of(common | on))
+        made = capacity(CapacityRequest.checked(common | on))
         needed = there(made.replicas_needed)
         yield (
             "capacity",
@@ -186,7 +189,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
             },
         )
     if asked.kind == "shared":
-        lever = there(cache(CacheRequest.of(common | on)).prefix_cache)
+        lever = there(cache(CacheRequest.checked(common | on)).prefix_cache)
         cheapest = min((row for row in lever.rows[1:] if row.bill), key=lambda row: row.bill.usd if row.bill else 0.0)
         yield (
             "cache",
@@ -198,7 +201,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
         )
     if asked.kind == "tenants":
         priced: dict[str, Any] = {"trace": [common["trace"]], "slo": asked.slo, "usd_per_hour": GPUS[asked.gpu]}
-        pooled = tenants(TenantsRequest.of(priced | on))
+        pooled = tenants(TenantsRequest.checked(priced | on))
         loosest = min([pooled.together, *pooled.what_if], key=lambda row: row.replicas)
         yield "tenants", {"replicas": loosest.replicas, "usd_per_month": loosest.usd_per_hour * HOURS_PER_MONTH}
 
@@ -209,7 +212,7 @@ def split(asked: dict[str, Any], best: Candidate) -> Iterator[tuple[str, dict[st
     answering, computing = ({name: getattr(side, name) for name in ("tp", "pp", "ep", "dp")} for side in (best, first))
     if computing == answering:
         without = [knob for knob in KNOBS if knob != "disaggregation"]
-        (lever,) = levers(LeversRequest.of(asked | answering | {"without": without})).levers
+        (lever,) = levers(LeversRequest.checked(asked | answering | {"without": without})).levers
         assert lever.bill is not None, lever.reason
         yield "levers", billed(lever.bill) | {"prefill": lever.bill.prefill_replicas}
     elif first.tp < first.gpus_per_replica:
@@ -222,7 +225,7 @@ def split(asked: dict[str, Any], best: Candidate) -> Iterator[tuple[str, dict[st
         "link": first.link,
     }
     served |= {"prefill_replicas": first.replicas, "prefill_tp": None if computing == answering else first.tp}
-    made = simulate(SimulateRequest.of(served | {"usd_per_hour": GPUS[best.gpu]}))
+    made = simulate(SimulateRequest.checked(served | {"usd_per_hour": GPUS[best.gpu]}))
     yield "simulate", costs(made) | {"holds": all(slo.met for slo in made.slo)}
 
 
@@ -276,7 +279,9 @@ def test_verbs_agree_about_the_same_set_up(part: int, tmp_path: Path, offers: Pa
                 continue  # every way apart costs twice the pick, or misses the SLO
             if best is None:
                 with pytest.raises(NeverHolds):
-                    levers(LeversRequest.of(common | {"model": asked.model, "gpu": asked.gpu, "without": list(KNOBS)}))
+                    levers(
+                        LeversRequest.checked(common | {"model": asked.model, "gpu": asked.gpu, "without": list(KNOBS)})
+                    )
                 continue
             expected = said(best)
             for verb, told in others(asked, common, best):

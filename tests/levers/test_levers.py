@@ -34,7 +34,7 @@ from tokonomics.levers.stack import ORDER, Stacked, naive_setup, order_from, sta
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import decode_step
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.bill import Bill, Bills
@@ -65,7 +65,7 @@ def short_load(rate: float, inputs: str = "const:1000", outputs: str = "const:30
 
 def billed(setup: Setup) -> Bill:
     """Its bill, with nothing remembered."""
-    bill = Bills().of(setup)
+    bill = Bills().bill_of(setup)
     assert isinstance(bill, Bill)
     return bill
 
@@ -131,7 +131,7 @@ def test_a_lever_taken_matters() -> None:
     knobs = {lever.name: lever.knob for lever in all_levers()}
     assert ranking.taken
     for name in ranking.taken:
-        back = Bills().of(moved(end, NOW, knobs[name]))
+        back = Bills().bill_of(moved(end, NOW, knobs[name]))
         assert isinstance(back, NotServed) or back.usd_per_month > ranking.together.usd_per_month
 
 
@@ -230,7 +230,7 @@ def test_host_memory_that_is_not_told_or_not_left_is_refused() -> None:
     for memory_gb in (None, 18.5):
         wished = lever.apply(Setup(A100, _talks(), (offer("A100-80GB", 1, 2.0, memory_gb=memory_gb),), TODAY))
         assert isinstance(wished, Setup)
-        assert isinstance(Bills().of(wished), NotServed)
+        assert isinstance(Bills().bill_of(wished), NotServed)
 
 
 def test_an_old_price_of_a_memory_marks_the_bill() -> None:
@@ -281,7 +281,7 @@ def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
     for step in made.waterfall.steps:
         for knob in step.knobs:
             here = moved(here, made.end, knob)
-        assert Bills().of(here) == step.bill
+        assert Bills().bill_of(here) == step.bill
     assert here == made.end
 
 

@@ -25,7 +25,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import Fetches

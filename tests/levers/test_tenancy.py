@@ -18,7 +18,7 @@ from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.load import load_of_requests

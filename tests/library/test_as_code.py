@@ -127,7 +127,7 @@ def test_any_text_comes_back_as_it_was(model: str, gpu: str, weights: str, tp: i
 def check(name: str, values: dict[str, object]) -> None:
     """The call that is printed makes the request that it was printed for."""
     verb = find_verb(name)
-    request = verb.request.of(values)
+    request = verb.request.checked(values)
     code = code_of(verb, request)
     call = code.partition("result = ")[2].rpartition("\nprint(")[0]
     made = eval(call.replace(f"tk.{verb.function_name}(", "ask(", 1), {"ask": function(verb.function_name).request})

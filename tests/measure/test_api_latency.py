@@ -47,9 +47,9 @@ def test_a_run_that_names_no_api_says_nothing_of_one() -> None:
 def test_files_are_found_by_the_name_of_their_api(tmp_path: Path) -> None:
     file = tmp_path / "groq.json"
     file.write_text(run().model_dump_json())
-    assert list(latencies_of(MeasuredApis.of({"measured": [str(file)]}))) == [GROQ]
+    assert list(latencies_of(MeasuredApis.checked({"measured": [str(file)]}))) == [GROQ]
     with pytest.raises(BadInput):
-        latencies_of(MeasuredApis.of({"measured": [str(file), str(file)]}))
+        latencies_of(MeasuredApis.checked({"measured": [str(file), str(file)]}))
     assert latencies_of(MeasuredApis()) == {}
 
 

@@ -183,6 +183,6 @@ def test_days_after_the_last_reading_are_not_taken_to_be_free(tmp_path: Path) ->
     """$48 a day to the 14th, asked on the 20th: the month is still 30 × 48."""
     ledger = ledger_of(tmp_path / "meter.db", days_from(MONDAY, [48.0] * 41))
     asked = {"ledger": ledger, "since": "2026-11-01", "until": "2026-11-20", "budget": ["2000"]}
-    found = meter_report(MeterReportRequest.of(asked))
+    found = meter_report(MeterReportRequest.checked(asked))
     assert found.budgets[0].month_end.mid == pytest.approx(30 * 48)
     assert found.extent == (at(MONDAY), at(NOVEMBER_15))

@@ -252,5 +252,5 @@ def test_out_saves_and_an_unknown_format_is_refused(tmp_path: Path) -> None:
 )
 def test_a_label_that_nobody_has_and_an_empty_stretch_are_refused(field: str, asked: dict[str, str]) -> None:
     with pytest.raises(BadInput) as refused:
-        meter_export(MeterExportRequest.of({"format": "csv", "ledger": str(WEEK), **asked}))
+        meter_export(MeterExportRequest.checked({"format": "csv", "ledger": str(WEEK), **asked}))
     assert refused.value.field == field

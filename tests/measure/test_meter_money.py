@@ -28,7 +28,7 @@ def two_teams(tmp_path: Path) -> Path:
 
 def report(ledger: Path, **asked: object) -> MeterReportResult:
     known = {"ledger": str(ledger), "since": "2026-11-09", "until": "2026-11-10", "by": "team"}
-    return meter_report(MeterReportRequest.of(known | asked))
+    return meter_report(MeterReportRequest.checked(known | asked))
 
 
 def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) -> None:

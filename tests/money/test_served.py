@@ -9,7 +9,7 @@ from tests.there import there
 
 from tokonomics.money.cost import served_cost
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE

@@ -136,7 +136,7 @@ def test_splits_that_cannot_be(split: dict[str, int], field: str) -> None:
 
 
 def told(error: BadInput) -> str:
-    return " ".join(filter(None, error.told(in_python)))
+    return " ".join(filter(None, error.spelled(in_python)))
 
 
 def test_a_refused_split_says_what_is_possible() -> None:

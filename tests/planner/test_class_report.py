@@ -13,7 +13,7 @@ from tokonomics.money.attribution import class_bills
 from tokonomics.planner.class_report import LOADS, class_report, report_of_pick
 from tokonomics.planner.plan import Study, study
 from tokonomics.serving.class_outcome import class_outcomes
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.sizing.load import Load, load_of_shape
 from tokonomics.traffic.slo import Slo, parse_classes

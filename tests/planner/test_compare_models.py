@@ -96,9 +96,9 @@ def test_hosts_of_a_log_read_what_it_repeats_from_their_caches(tmp_path: Path) -
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(map(json.dumps, rows)))
     asked = {"model": ["gpt-oss-20b"], "trace": str(log), "gpu": ["H100"]}
-    found = ask_compare(CompareRequest.of(asked))
+    found = ask_compare(CompareRequest.checked(asked))
     (bills,) = found.apis.values()
     assert max(bill.cached_share for bill in bills) == pytest.approx(19 / 20 / 2)
     # As fast as one likes: what repeats does so at the log's own pace.
-    faster = ask_compare(CompareRequest.of({**asked, "rate": "0.001"}))
+    faster = ask_compare(CompareRequest.checked({**asked, "rate": "0.001"}))
     assert [bill.cached_share for bill in faster.apis["gpt-oss-20b"]] == [bill.cached_share for bill in bills]

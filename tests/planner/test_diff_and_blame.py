@@ -24,11 +24,11 @@ from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 SAID = {"model": "llama-3.1-8b", "rate": 5, "weights": "bf16", "gpu": ["H100", "L4"]}
-TODAY_FILE = _words(PlanRequest.of(SAID))
+TODAY_FILE = _words(PlanRequest.checked(SAID))
 
 
 def test_only_what_differs_is_listed() -> None:
-    proposal = _words(PlanRequest.of({**SAID, "rate": "7", "gpu": ("H100",), "spare": 1}))
+    proposal = _words(PlanRequest.checked({**SAID, "rate": "7", "gpu": ("H100",), "spare": 1}))
     assert [(change.key, change.before, change.after) for change in changes(TODAY_FILE, proposal)] == [
         ("rate", "5", "7"),
         ("gpu", "H100, L4", "H100"),
@@ -61,7 +61,7 @@ def test_the_saving_is_the_difference_of_the_bills() -> None:
 )
 def test_a_comment_is_drawn_as_its_forge_does(forge: str, saves: tuple[str, str], costs: tuple[str, str]) -> None:
     dear, cheap = (plan(asked(offers=(offer("H100-SXM", 1, price),))) for price in (4.0, 3.0))
-    sides = ("a", TODAY_FILE, dear), ("b", _words(PlanRequest.of({**SAID, "rate": 7})), cheap)
+    sides = ("a", TODAY_FILE, dear), ("b", _words(PlanRequest.checked({**SAID, "rate": 7})), cheap)
     for made, (begins, cell) in ((diff(*sides), saves), (diff(*reversed(sides)), costs)):
         text = described(OneNoun(noun=made), DiffRequest(model="a", against="b", format=forge)).text()
         assert text.startswith(begins)

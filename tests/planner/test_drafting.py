@@ -158,7 +158,7 @@ def test_drafting_is_told_of_below_the_pick_with_its_source(tmp_path: Path, monk
     assert aside[Catch.drafting].usd_per_month < found.best.usd_per_month
     made = there(aside[Catch.drafting].draft)
     assert made.tokens_per_round == pytest.approx(2.6)
-    text = as_text(shown(found, PlanRequest.of({"model": "llama-3.1-8b"})).sections())
+    text = as_text(shown(found, PlanRequest.checked({"model": "llama-3.1-8b"})).sections())
     saved = 1 - aside[Catch.drafting].usd_per_month / found.best.usd_per_month
     assert f"{saved:.0%}".replace("%", " % less with --draft eagle3 (with drafting): from $") in " ".join(text.split())
     assert "test_acceptance_length.py" in text.replace("\n", "")
@@ -192,7 +192,7 @@ def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> N
             said.append(line)
 
     def tpot(**more: object) -> float:
-        found = find_verb("simulate").answer(SimulateRequest.of({**asked_of, **more}), Noting())
+        found = find_verb("simulate").answer(SimulateRequest.checked({**asked_of, **more}), Noting())
         assert isinstance(found, SimulateResult)
         return there(found.tpot_s.mean)
 

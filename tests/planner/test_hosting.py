@@ -39,7 +39,7 @@ ASKED = {
 
 
 def hosting(share: float = 0.0, offers: tuple[Offer, ...] = OFFERS, **more: object) -> Hosting:
-    return hosting_of(BreakevenRequest.of({**ASKED, "cached_share": share, **more}), offers)
+    return hosting_of(BreakevenRequest.checked({**ASKED, "cached_share": share, **more}), offers)
 
 
 def test_the_stairs_are_what_the_planner_would_pay() -> None:

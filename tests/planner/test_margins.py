@@ -16,7 +16,7 @@ from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.vary import at_speed, at_the_speed, bill_range, headroom, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.step_table import StepTable

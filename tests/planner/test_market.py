@@ -41,7 +41,7 @@ def planned(folder: Path, offers: list[Offer], monkeypatch: pytest.MonkeyPatch, 
     """The plan with these offers as the refreshed price list, so that it is nobody's own."""
     monkeypatch.setenv("TOKONOMICS_CACHE", str(folder))
     write_offers(folder / "offers.csv", offers)
-    found = find_verb("plan").answer(PlanRequest.of({**ASKED, **asked}), SILENT)
+    found = find_verb("plan").answer(PlanRequest.checked({**ASKED, **asked}), SILENT)
     assert isinstance(found, PlanResult)
     return found
 

@@ -38,8 +38,8 @@ def test_a_replica_has_what_its_host_has_left_and_only_machines_with_as_much_rem
 
 
 def test_a_plan_sets_aside_what_offloading_saves_where_prompts_share_anything() -> None:
-    alone = PlanRequest.of(TALKS)
-    shared = PlanRequest.of(TALKS | {"sessions": "4,think=20"})
+    alone = PlanRequest.checked(TALKS)
+    shared = PlanRequest.checked(TALKS | {"sessions": "4,think=20"})
     catches = [question_of(each, "llama-3.1-8b", load_of(each), (), False).catches for each in (alone, shared)]
     assert Catch.offload not in catches[0]
     assert catches[1][Catch.offload] == {"tiers": HOST_MEMORY}
@@ -50,7 +50,7 @@ def test_a_plan_sets_aside_what_offloading_saves_where_prompts_share_anything() 
     [({"tiers": "host"}, "share nothing"), ({"tiers": "dram=200", "sessions": "4"}, "machines come with")],
 )
 def test_memories_that_a_plan_cannot_count_are_refused(more: dict[str, str], match: str) -> None:
-    request = PlanRequest.of(TALKS | more)
+    request = PlanRequest.checked(TALKS | more)
     with pytest.raises(BadInput, match=match) as caught:
         question_of(request, "llama-3.1-8b", load_of(request), (), False)
     assert caught.value.field == "tiers"

@@ -61,13 +61,16 @@ def cheapest_by_hand(gpu: str) -> float:
 @pytest.mark.parametrize("gpu", some(GPUS, 5))
 def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
     asked = {**SMALL, "gpu": gpu, "weights": "bf16", "slo": "ttft_p99=5"}
-    found = plan(PlanRequest.of({**asked, "quick": True}))
+    found = plan(PlanRequest.checked({**asked, "quick": True}))
     assert isinstance(found, PlanResult)
     planned = there(found.best)
     assert (planned.replicas, planned.gpus_per_replica) == (1, 1)
-    now = Bills().of(setup_of(LeversRequest.of(asked), SILENT))
+    now = Bills().bill_of(setup_of(LeversRequest.checked(asked), SILENT))
     assert isinstance(now, Bill)
-    simulated, most = simulate(SimulateRequest.of({**asked, "requests": 200})), capacity(CapacityRequest.of(asked))
+    simulated, most = (
+        simulate(SimulateRequest.checked({**asked, "requests": 200})),
+        capacity(CapacityRequest.checked(asked)),
+    )
     metered = meter_settings(MeterWatchRequest(urls=("http://gpu:8000",), gpu=gpu)).usd_per_hour
     assert isinstance(metered, Prices)
     prices = {
@@ -82,7 +85,7 @@ def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
 
 
 def test_a_fleet_and_a_machine_of_ones_own_are_held_against_the_same_price() -> None:
-    bought = fleet(FleetRequest.of({**SMALL, "gpu": "H100", "terms": "on_demand", "no_replay": True}))
+    bought = fleet(FleetRequest.checked({**SMALL, "gpu": "H100", "terms": "on_demand", "no_replay": True}))
     assert bought.plan.usd_per_month == pytest.approx(cheapest_by_hand("H100") * HOURS_PER_MONTH)
     owned = OwnHardwareRequest(gpu="H100", purchase_usd="30k", years=4, usd_per_kwh=0.1, host_watts=500)
     rented = own_hardware(owned).noun.rented

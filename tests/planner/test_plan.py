@@ -23,7 +23,7 @@ from tokonomics.physics.steptime import step_model
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve

@@ -214,7 +214,7 @@ def test_requests_longer_than_the_small_models_context_go_to_the_large_one_and_n
     outputs = [200, 50, 90, 300, 20, 120, 60, 10, 30, 40, 80, 70]
     rows = {"arrival_s": [600.0 * place for place in range(12)], "input_tokens": inputs, "output_tokens": outputs}
     asked_for = {"model": "qwen3-8b,llama-3.1-8b", "api": "openai:gpt-4o-mini", "gpu": "H100", "seed": 3}
-    found = asked_route(RouteRequest.of({**asked_for, "trace": rows, "slo": "tpot_p99=0.2"}))
+    found = asked_route(RouteRequest.checked({**asked_for, "trace": rows, "slo": "tpot_p99=0.2"}))
     assert (found.too_long_requests, found.too_long_tokens) == (1, 140_030)
     totals = [one + other for one, other in zip(inputs, outputs, strict=True)]
     long = [tokens for tokens in totals if 40_960 < tokens <= 131_072]

@@ -31,40 +31,40 @@ def test_a_flag_wins_over_the_file_and_other_traffic_replaces_it(tmp_path: Path)
 
 def test_tokens_a_month_are_a_rate() -> None:
     shape = {"input": "const:800", "output": "const:200"}
-    load = load_of(PlanRequest.of({"model": "m", "tokens_per_month": "2.628B", **shape}))
+    load = load_of(PlanRequest.checked({"model": "m", "tokens_per_month": "2.628B", **shape}))
     # 2.628e9 tokens ÷ 1000 a request ÷ (730 × 3600 seconds) = 1 request a second.
     assert load.workload.rate == pytest.approx(1.0)
     assert load.trace.rate == pytest.approx(1.0)
 
 
 def test_ranges_make_three_cases() -> None:
-    cases = cases_of(PlanRequest.of({**CHAT, "rate": "2:5:20", "output": "100:300:900"}))
+    cases = cases_of(PlanRequest.checked({**CHAT, "rate": "2:5:20", "output": "100:300:900"}))
     assert [(name, case.rate, case.input, case.output) for name, case in cases.items()] == [
         ("low", "2", "1000", "100"),
         ("mid", "5", "1000", "300"),
         ("high", "20", "1000", "900"),
     ]
-    alone = PlanRequest.of({**CHAT, "input": "lognormal:mean=800,p99=6000"})
+    alone = PlanRequest.checked({**CHAT, "input": "lognormal:mean=800,p99=6000"})
     assert list(cases_of(alone).values()) == [alone]
 
 
 def test_a_rate_is_kept_exactly_whatever_the_arrivals() -> None:
     for arrivals in (None, "gamma:3,cv=2", "constant:1"):
-        load = load_of(PlanRequest.of({**CHAT, "arrivals": arrivals} if arrivals else CHAT))
+        load = load_of(PlanRequest.checked({**CHAT, "arrivals": arrivals} if arrivals else CHAT))
         assert load.trace.rate == pytest.approx(5)
-    own = load_of(PlanRequest.of({"model": "m", "arrivals": "gamma:3,cv=2", "input": 10, "output": 10}))
+    own = load_of(PlanRequest.checked({"model": "m", "arrivals": "gamma:3,cv=2", "input": 10, "output": 10}))
     assert own.workload.rate == pytest.approx(3)
 
 
 def test_a_day_is_planned_as_a_whole_day() -> None:
-    load = load_of(PlanRequest.of({"model": "m", "arrivals": "diurnal:2,peak=3", "input": 10, "output": 10}))
+    load = load_of(PlanRequest.checked({"model": "m", "arrivals": "diurnal:2,peak=3", "input": 10, "output": 10}))
     assert len(load.trace) == pytest.approx(2 * 86_400, rel=0.01)
     # Its rate falls to nothing at night, so the last request does not come at midnight.
     assert 0.9 * 86_400 < load.trace.duration_s <= 86_400
 
 
 def test_a_large_fleet_is_simulated_as_sixteen_of_its_replicas() -> None:
-    load = load_of(PlanRequest.of({**CHAT, "rate": 1600}))
+    load = load_of(PlanRequest.checked({**CHAT, "rate": 1600}))
     assert load.workload.rate == 1600
     requests, served_by = load.on(160)
     assert served_by == 16
@@ -73,7 +73,7 @@ def test_a_large_fleet_is_simulated_as_sixteen_of_its_replicas() -> None:
 
 
 def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
-    load = load_of(PlanRequest.of({"model": "m", "arrivals": "diurnal:200,peak=3", "input": 10, "output": 10}))
+    load = load_of(PlanRequest.checked({"model": "m", "arrivals": "diurnal:200,peak=3", "input": 10, "output": 10}))
     assert load.share == 1 / 9  # 200 × 86,400 requests, at most two million of them
     assert load.workload.rate == pytest.approx(200)
     assert len(load.trace) == pytest.approx(200 * 86_400 / 9, rel=0.01)
@@ -103,6 +103,6 @@ def test_the_days_of_a_huge_load_are_thinned_to_a_share() -> None:
 )
 def test_a_scenario_that_cannot_be_planned_for_names_the_input(values: dict[str, object], field: str | None) -> None:
     with pytest.raises(BadInput) as caught:  # noqa: PT012
-        for case in cases_of(PlanRequest.of(values)).values():
+        for case in cases_of(PlanRequest.checked(values)).values():
             questions_in(case)
     assert caught.value.field == field

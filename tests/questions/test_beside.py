@@ -15,7 +15,7 @@ ASKED = {"model": ["llama-3.1-8b"], "rate": 0.2, "input": 1000, "output": 300, "
 
 
 def asked(*beside: object) -> PlanRequest:
-    return PlanRequest.of(ASKED | {"beside": list(beside)})
+    return PlanRequest.checked(ASKED | {"beside": list(beside)})
 
 
 def test_what_a_model_does_not_say_is_as_for_the_first() -> None:
@@ -60,7 +60,7 @@ def test_a_slip_is_named(beside: str, said: str) -> None:
 
 def test_what_is_for_one_model_is_refused() -> None:
     with pytest.raises(BadInput, match="is for one model"):
-        requests_of(PlanRequest.of(ASKED | {"beside": ["qwen3-8b,rate=0.1"], "deploy": ["vllm"]}))
+        requests_of(PlanRequest.checked(ASKED | {"beside": ["qwen3-8b,rate=0.1"], "deploy": ["vllm"]}))
 
 
 @pytest.mark.parametrize(

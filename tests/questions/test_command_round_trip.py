@@ -43,7 +43,7 @@ def test_a_command_is_read_back_as_the_same_request(
 
     monkeypatch.setattr(Verb, "answer", keep)
     verb = find_verb(name)
-    asked = verb.request.of(values)
+    asked = verb.request.checked(values)
     program, *words = shlex.split(command_of(verb, asked))
     done = CliRunner().invoke(app, words)
     assert program == "tokonomics"

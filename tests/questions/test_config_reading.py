@@ -29,8 +29,8 @@ def test_a_field_that_nobody_knows_is_said_once_beside_the_answer(name: str, tmp
     path.write_text(json.dumps(CONFIG))
     asked = {"model": str(path), "gpu": "H100"}
     with pytest.raises(BadInput, match="If it is built like llama"):
-        verb.answer(verb.request.of(asked), heard)
-    result = verb.answer(verb.request.of(asked | {"as_family": "llama"}), heard)
+        verb.answer(verb.request.checked(asked), heard)
+    result = verb.answer(verb.request.checked(asked | {"as_family": "llama"}), heard)
     (line,) = heard.lines
     assert line.startswith("note: ")
     assert "my_org_tag" in line
@@ -41,19 +41,19 @@ def test_a_plan_holds_the_notes_too(tmp_path: Path) -> None:
     path, verb = tmp_path / "config.json", find_verb("plan")
     path.write_text(json.dumps(CONFIG | {"model_type": "llama"}))
     asked = {"model": (str(path),), "rate": "1", "input": "100", "output": "10", "quick": True, "gpu": ("L4",)}
-    (note,) = verb.answer(verb.request.of(asked), Heard()).plain()["notes"]
+    (note,) = verb.answer(verb.request.checked(asked), Heard()).plain()["notes"]
     assert "my_org_tag" in note
 
 
 @pytest.mark.parametrize("name", ["fit", "predict"])
 def test_what_was_understood_has_no_notes(name: str) -> None:
     verb = find_verb(name)
-    assert "notes" not in verb.answer(verb.request.of({"model": "llama-3.1-8b", "gpu": "H100"}), Heard()).plain()
+    assert "notes" not in verb.answer(verb.request.checked({"model": "llama-3.1-8b", "gpu": "H100"}), Heard()).plain()
 
 
 @pytest.mark.parametrize("name", ["fit", "predict"])
 def test_a_model_of_the_catalogue_is_read_as_no_other_family(name: str) -> None:
     verb = find_verb(name)
     with pytest.raises(BadInput, match="8b is in the catalogue") as refused:
-        verb.answer(verb.request.of({"model": "llama-3.1-8b", "gpu": "H100", "as_family": "qwen2"}), Heard())
+        verb.answer(verb.request.checked({"model": "llama-3.1-8b", "gpu": "H100", "as_family": "qwen2"}), Heard())
     assert refused.value.field == "as_family"

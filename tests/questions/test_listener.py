@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
 
 def test_rows_that_cannot_be_used_are_counted_and_the_first_are_shown(log: Path) -> None:
     heard = Heard()
-    served = traffic_of(Traffic.of({"trace": log}), heard)
+    served = traffic_of(Traffic.checked({"trace": log}), heard)
     assert len(served) == 20
     (note,) = heard.notes
     first, *rows = note.splitlines()
@@ -52,27 +52,27 @@ def test_rows_that_cannot_be_used_are_counted_and_the_first_are_shown(log: Path)
 def test_nothing_is_said_of_a_log_without_bad_rows(tmp_path: Path) -> None:
     path, heard = tmp_path / "log.csv", Heard()
     path.write_text(HEAD + GOOD, encoding="utf-8")
-    assert len(traffic_of(Traffic.of({"trace": path}), heard)) == 20
+    assert len(traffic_of(Traffic.checked({"trace": path}), heard)) == 20
     assert heard.notes == []
 
 
 def test_strict_stops_at_the_first_bad_row(log: Path) -> None:
     heard = Heard()
     with pytest.raises(BadInput, match="minus five"):
-        traffic_of(Traffic.of({"trace": log, "strict": True}), heard)
+        traffic_of(Traffic.checked({"trace": log, "strict": True}), heard)
     assert heard.notes == []
 
 
 def test_a_summary_holds_its_bad_rows_itself(log: Path) -> None:
     heard = Heard()
-    found = trace(TraceRequest.of({"trace": log}), heard)
+    found = trace(TraceRequest.checked({"trace": log}), heard)
     assert (found.requests, found.bad_rows) == (20, 3)
     assert heard.notes == []
 
 
 def test_a_plan_says_how_many_rows_it_left_out(log: Path) -> None:
     heard = Heard()
-    plan(PlanRequest.of({"model": "llama-3.1-8b", "trace": log, "gpu": "H100", "quick": True}), heard)
+    plan(PlanRequest.checked({"model": "llama-3.1-8b", "trace": log, "gpu": "H100", "quick": True}), heard)
     assert [note for note in heard.notes if "rows of the log" in note] == [
         "3 rows of the log could not be used: see `tokonomics trace`"
     ]
@@ -81,10 +81,10 @@ def test_a_plan_says_how_many_rows_it_left_out(log: Path) -> None:
 def test_a_terminal_says_notes_on_standard_error_and_nobody_says_nothing(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    traffic_of(Traffic.of({"trace": log}), SILENT)
+    traffic_of(Traffic.checked({"trace": log}), SILENT)
     assert capsys.readouterr() == ("", "")
     with Terminal() as terminal:
-        traffic_of(Traffic.of({"trace": log}), terminal)
+        traffic_of(Traffic.checked({"trace": log}), terminal)
         assert terminal.counting("reading", 5) is None
     out, err = capsys.readouterr()
     assert out == ""

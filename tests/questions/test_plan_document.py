@@ -26,7 +26,7 @@ ASKED = {
 @cache
 def answered() -> tuple[PlanResult, dict[str, Any], str, list[dict[str, Any]]]:
     """The result, its document, the screen's words, and the rows of the frontier as the page draws it."""
-    request = PlanRequest.of(ASKED)
+    request = PlanRequest.checked(ASKED)
     result = plan(request)
     assert isinstance(result, PlanResult)
     answer = described(result, request)
@@ -91,7 +91,7 @@ def test_what_was_asked_for_in_vain_the_rival_and_the_published_precision_are_fi
 
 
 def test_a_plan_that_finds_nothing_has_no_frontier() -> None:
-    result = plan(PlanRequest.of(ASKED | {"slo": "tpot_p99=0.01ms", "gpu": ["L4"]}))
+    result = plan(PlanRequest.checked(ASKED | {"slo": "tpot_p99=0.01ms", "gpu": ["L4"]}))
     assert isinstance(result, PlanResult)
     assert result.frontier is None
     assert result.blame

@@ -39,11 +39,11 @@ from tokonomics.traffic.slo import parse_slos
 
 Ask = Callable[[dict[str, Any]], object]
 VERBS: dict[str, Ask] = {
-    "simulate": lambda asked: simulate(SimulateRequest.of(asked)),
-    "capacity": lambda asked: capacity(CapacityRequest.of({**asked, "rate": None})),
-    "cache": lambda asked: cache(CacheRequest.of({**asked, "system_prompts": "2,tokens=16"})),
-    "tenants": lambda asked: tenants(TenantsRequest.of({**asked, "tenants": "3"})),
-    "levers": lambda asked: levers(LeversRequest.of(asked)),
+    "simulate": lambda asked: simulate(SimulateRequest.checked(asked)),
+    "capacity": lambda asked: capacity(CapacityRequest.checked({**asked, "rate": None})),
+    "cache": lambda asked: cache(CacheRequest.checked({**asked, "system_prompts": "2,tokens=16"})),
+    "tenants": lambda asked: tenants(TenantsRequest.checked({**asked, "tenants": "3"})),
+    "levers": lambda asked: levers(LeversRequest.checked(asked)),
 }
 CASES = {
     Reason.too_long: {"model": "qwen3-8b", "gpu": "H100", "input": "const:50000", "output": "const:99"},
@@ -92,7 +92,7 @@ def test_the_floor_is_that_of_the_step_model() -> None:
 
 @pytest.mark.parametrize(("kind", "asked"), [*CASES.items(), (Reason.too_slow, SLOW)], ids=lambda part: str(part)[:12])
 def test_a_plan_has_the_same_kinds_among_its_rejections(kind: Reason, asked: dict[str, Any]) -> None:
-    found = plan(PlanRequest.of({**asked, "rate": "0.1", "quick": True, "gpus": 1}), SILENT)
+    found = plan(PlanRequest.checked({**asked, "rate": "0.1", "quick": True, "gpus": 1}), SILENT)
     assert isinstance(found, PlanResult)
     assert found.best is None
     assert kind in {rejection.kind for rejection in found.rejected}
@@ -102,7 +102,7 @@ def test_what_needs_several_machines_is_told_the_split_to_give_and_a_gpu_of_whic
     """DeepSeek V3 has 671 billion weights of a byte: more than eight GPUs of 80 GB, less than sixteen."""
     asked = {"model": "deepseek-v3", "gpu": "H100", "rate": "1", "input": "const:500", "output": "const:100"}
     with pytest.raises(NeverHolds) as refused:
-        simulate(SimulateRequest.of(asked))
+        simulate(SimulateRequest.checked(asked))
     assert refused.value.fix is not None
     assert f"{option('tp', 8)} {option('pp', 2)}" in refused.value.fix
     found = re.search(f"{option('gpu', '(.+?)')} {option('tp', 8)}", refused.value.fix)
@@ -116,15 +116,15 @@ def test_a_gpu_that_nobody_offers_is_not_blamed_on_the_other_filters() -> None:
     asked: dict[str, object] = {"model": ("llama-3.1-8b",), "rate": "1", "input": "500", "output": "100"}
     for more in ({"gpu": ("MI355X",)}, {"gpu": ("MI355X",), "provider": ("aws",)}):
         with pytest.raises(BadInput, match="no offer of MI355X is known, from anybody"):
-            plan(PlanRequest.of(asked | more))
+            plan(PlanRequest.checked(asked | more))
 
 
 def test_a_closed_model_is_told_where_its_prices_are() -> None:
     asked = {"rate": "1", "input": "500", "output": "100"}
     assert any(api.model == "gpt-5" for api in list_apis())
     with pytest.raises(UnknownName) as closed:
-        plan(PlanRequest.of(asked | {"model": ("gpt-5",)}))
+        plan(PlanRequest.checked(asked | {"model": ("gpt-5",)}))
     assert "`tokonomics apis gpt-5`" in (closed.value.fix or "")
     with pytest.raises(UnknownName) as misspelt:
-        plan(PlanRequest.of(asked | {"model": ("llama-3.1-8bb",)}))
+        plan(PlanRequest.checked(asked | {"model": ("llama-3.1-8bb",)}))
     assert "Did you mean llama-3.1-8b" in (misspelt.value.fix or "")

@@ -26,7 +26,7 @@ from tokonomics.questions.verbs import VERBS
 
 
 def planned(**values: object) -> PlanRequest:
-    return PlanRequest.of({"model": "llama-3.1-8b", **values})
+    return PlanRequest.checked({"model": "llama-3.1-8b", **values})
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_what_was_written_is_quoted_shortly_and_printably() -> None:
     ("written", "share"), [(0.1, 0.1), ("0.1", 0.1), ("10%", 0.1), (" 10 % ", 0.1), ("0", 0.0), (1, 1.0)]
 )
 def test_a_share_is_a_number_or_a_percentage(written: object, share: float) -> None:
-    assert OwnHardwareRequest.of({"residual": written}).residual == pytest.approx(share)
+    assert OwnHardwareRequest.checked({"residual": written}).residual == pytest.approx(share)
 
 
 @pytest.mark.parametrize("written", ["ten", "10%%", "", "nan", "inf%", True, [0.1]])
 def test_what_is_no_share_is_refused(written: object) -> None:
     with pytest.raises(BadInput, match=r"^residual: "):
-        OwnHardwareRequest.of({"residual": written})
+        OwnHardwareRequest.checked({"residual": written})
 
 
 def test_a_field_may_be_named_as_in_a_file_or_as_in_python() -> None:
@@ -202,20 +202,20 @@ def test_what_the_doors_are_told(request_type: type[Request], name: str, expecte
     [("32k", 32_000), ("1.5M", 1_500_000), (" 4096 ", 4096), ("0.5K", 500), (2048, 2048), ("1e4", 10_000)],
 )
 def test_tokens_may_be_written_with_k_and_m(written: object, tokens: int) -> None:
-    assert FitRequest.of({"model": "llama-3.1-8b", "gpu": "H100", "context": written}).context == tokens
+    assert FitRequest.checked({"model": "llama-3.1-8b", "gpu": "H100", "context": written}).context == tokens
 
 
 @pytest.mark.parametrize("written", ["", "k", "32kk", "1.5", "-5k", "1.0005k", "many", "9" * 400, "1e99"])
 def test_what_is_no_number_of_tokens_names_its_field(written: str) -> None:
     with pytest.raises(BadInput) as caught:
-        SimulateRequest.of({"gpu": "H100", "max_batched_tokens": written})
+        SimulateRequest.checked({"gpu": "H100", "max_batched_tokens": written})
     assert caught.value.field == "max_batched_tokens"
 
 
 def test_tokens_keep_their_bounds() -> None:
-    assert SimulateRequest.of({"gpu": "H100", "max_batched_tokens": "8k"}).max_batched_tokens == 8000
+    assert SimulateRequest.checked({"gpu": "H100", "max_batched_tokens": "8k"}).max_batched_tokens == 8000
     with pytest.raises(BadInput, match="less than or equal to 1048576"):
-        SimulateRequest.of({"gpu": "H100", "max_batched_tokens": "2M"})
+        SimulateRequest.checked({"gpu": "H100", "max_batched_tokens": "2M"})
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=list(VERBS))
@@ -224,7 +224,7 @@ def test_every_default_is_one_that_the_request_takes(verb: Any) -> None:
     for name, parameter in verb.parameters.items():
         needed = {one.name: one.example or "x" for one in verb.parameters.values() if one.required}
         if parameter.default is not None:
-            assert getattr(verb.request.of({**needed, name: parameter.default}), name) == parameter.default
+            assert getattr(verb.request.checked({**needed, name: parameter.default}), name) == parameter.default
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -14,7 +14,7 @@ TRAFFIC = {"rate": 5, "input": "const:1000", "output": "const:300", "quick": Tru
 
 
 def planned(**asked: object) -> PlanResult:
-    found = plan(PlanRequest.of({"model": ["llama-3.1-8b"]} | TRAFFIC | asked))
+    found = plan(PlanRequest.checked({"model": ["llama-3.1-8b"]} | TRAFFIC | asked))
     assert isinstance(found, PlanResult)
     return found
 
@@ -45,7 +45,7 @@ def test_without_a_price_nothing_is_said_of_it() -> None:
 
 
 def test_each_model_earns_on_its_own_bill() -> None:
-    found = plan(PlanRequest.of(TRAFFIC | {"model": ["llama-3.1-8b", "qwen3-8b"], "sell": "0.2/0.8"}))
+    found = plan(PlanRequest.checked(TRAFFIC | {"model": ["llama-3.1-8b", "qwen3-8b"], "sell": "0.2/0.8"}))
     assert isinstance(found, PlanModels)
     assert [sale.model for sale in found.sales] == [row.model for row in found.models]
     assert [sale.month.cost_usd for sale in found.sales] == [row.usd_per_month for row in found.models]
@@ -61,7 +61,7 @@ def test_tenants_margins_add_up_to_the_fleets() -> None:
         "model": "llama-3.1-8b", "gpu": "L4", "tenants": "3,skew=1", "rate": "1", "input": "const:200",
         "output": "const:20", "requests": 200, "usd_per_hour": 1.0, "margin": "25%",
     }  # fmt: skip
-    found = tenants(TenantsRequest.of(asked))
+    found = tenants(TenantsRequest.checked(asked))
     sale = found.sale
     assert sale is not None
     assert sale.hour.cost_usd == found.together.usd_per_hour

@@ -22,7 +22,7 @@ from tokonomics.questions.serving import fleet_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.attempt import Attempts
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, size
@@ -37,7 +37,7 @@ TALKS = {"sessions": "4,think=2", "input": "const:200", "output": "const:50"}
 
 
 def test_the_bill_over_the_jobs_is_what_a_job_costs() -> None:
-    found = simulate(SimulateRequest.of(SERVED | TALKS | {"slo": "job_p99=10m"}))
+    found = simulate(SimulateRequest.checked(SERVED | TALKS | {"slo": "job_p99=10m"}))
     sessions = found.sessions
     assert sessions is not None
     assert found.cost is not None
@@ -54,7 +54,7 @@ def test_the_bill_over_the_jobs_is_what_a_job_costs() -> None:
 def test_a_target_for_jobs_needs_sessions() -> None:
     plain = SERVED | {"input": "const:200", "output": "const:50", "slo": "job_p99=10m"}
     with pytest.raises(BadInput, match="of no session"):
-        simulate(SimulateRequest.of(plain))
+        simulate(SimulateRequest.checked(plain))
 
 
 def test_clients_that_hang_up_may_try_again() -> None:
@@ -70,7 +70,7 @@ def test_clients_that_hang_up_may_try_again() -> None:
 
 
 def test_an_agent_brings_its_own_lengths() -> None:
-    load = load_of(PlanRequest.of({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
+    load = load_of(PlanRequest.checked({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
     assert load.workload.rate == 2
     assert load.trace.turns is not None
     assert load.trace.rate == pytest.approx(2, rel=0.01)
@@ -80,7 +80,7 @@ def test_an_agent_brings_its_own_lengths() -> None:
 def test_caches_are_compared_by_job_and_turn() -> None:
     """On two replicas: a turn that stays with its session finds what an endless cache would."""
     asked = SERVED | TALKS | {"replicas": 2, "rate": "20"}
-    lever = cache(CacheRequest.of(asked)).prefix_cache
+    lever = cache(CacheRequest.checked(asked)).prefix_cache
     assert lever is not None
     by_router = {row.setting.router: row for row in lever.rows if row.setting.prefix_cache}
     affine, spread = by_router[Router.session_affine], by_router[Router.round_robin]
@@ -94,7 +94,7 @@ def test_caches_are_compared_by_job_and_turn() -> None:
 def test_a_run_that_is_short_against_a_job_says_so() -> None:
     """400 requests of jobs of four, forty a second: sessions start for 10 s, and many a job takes longer."""
     asked = SERVED | TALKS | {"rate": "40"}
-    made = simulate(SimulateRequest.of(asked))
+    made = simulate(SimulateRequest.checked(asked))
     assert made.sessions is not None
     assert made.sessions.starts_s == pytest.approx(np.ptp(made.log.arrival_s[made.log.turns.roots]))
     assert not made.steady
@@ -102,18 +102,18 @@ def test_a_run_that_is_short_against_a_job_says_so() -> None:
     assert made.times_longer is not None
     said = short_run(made, made_up=True)
     assert said is not None
-    longer = simulate(SimulateRequest.of(asked | {"requests": round(made.requests * made.times_longer)}))
+    longer = simulate(SimulateRequest.checked(asked | {"requests": round(made.requests * made.times_longer)}))
     assert longer.steady
     assert short_run(longer, made_up=True) is None
 
 
 def test_cache_and_simulate_tell_the_same_cost_of_a_job() -> None:
     asked = SERVED | TALKS | {"replicas": 1}
-    lever = cache(CacheRequest.of(asked)).prefix_cache
+    lever = cache(CacheRequest.checked(asked)).prefix_cache
     assert lever is not None
     row = next(row for row in lever.rows if row.setting.name == "GPU cache")
     assert row.needs == 1
-    alone = simulate(SimulateRequest.of(asked))
+    alone = simulate(SimulateRequest.checked(asked))
     assert row.usd_per_job == pytest.approx(alone.usd_per_job)
     assert row.usd_per_mtok == pytest.approx(alone.usd_per_mtok)
 
@@ -122,17 +122,17 @@ def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
     """Pauses of a minute in the mean break five seconds on any hardware; without pauses nothing is refused."""
     asked = SERVED | TALKS | {"sessions": "4,think=1m", "slo": "job_p99=5s"}
     with pytest.raises(BadInput, match="no hardware meets job_p99 of 5 s: the pauses"):
-        capacity(CapacityRequest.of(asked))
+        capacity(CapacityRequest.checked(asked))
     plan = {"model": ("llama-3.1-8b",), "rate": "4", "slo": "job_p99=5s"} | TALKS | {"sessions": "4,think=1m"}
     with pytest.raises(BadInput, match="no hardware meets"):
-        questions_of(PlanRequest.of(plan), quick=False)
-    without = load_of(PlanRequest.of(plan | {"sessions": "4,think=0"})).trace
+        questions_of(PlanRequest.checked(plan), quick=False)
+    without = load_of(PlanRequest.checked(plan | {"sessions": "4,think=0"})).trace
     check_pauses(parse_slos("job_p99=5s"), without)
 
 
 def test_the_traffic_is_told_with_the_time_in_which_it_is_offered() -> None:
     """Requests over that time are the rate, however long the server takes for the last turns."""
-    request = SimulateRequest.of(SERVED | TALKS | {"sessions": "4,think=1m"})
+    request = SimulateRequest.checked(SERVED | TALKS | {"sessions": "4,think=1m"})
     found = simulate(request)
     said = re.search(
         r"([\d,]+) requests of (\d+) sessions that begin within ([\d.]+) (s|min) \(([\d.]+) requests/s offered\), "
@@ -155,7 +155,7 @@ def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_
     """The p99 of the pauses, summed here session by session over the plan's requests: no session branches."""
     said = {"model": "llama-3.1-8b", "gpu": "H100", "slo": "job_p99=2m", "rate": "4"} | TALKS
     said |= {"sessions": "4,think=1m"}
-    load = load_of(PlanRequest.of(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}))
+    load = load_of(PlanRequest.checked(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}))
     assert load.trace.turns is not None
     paused = np.zeros(load.trace.turns.sessions)
     np.add.at(paused, load.trace.turns.session, load.trace.turns.pause_s)
@@ -166,33 +166,33 @@ def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_
     assert re.match(told, refused.reason)
     assert attempts.count == 0
     asked = (
-        lambda: levers(LeversRequest.of(said)),
-        lambda: capacity(CapacityRequest.of(said)),
-        lambda: cache(CacheRequest.of(said)),
-        lambda: questions_of(PlanRequest.of(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}), quick=False),
+        lambda: levers(LeversRequest.checked(said)),
+        lambda: capacity(CapacityRequest.checked(said)),
+        lambda: cache(CacheRequest.checked(said)),
+        lambda: questions_of(PlanRequest.checked(said | {"model": ("llama-3.1-8b",), "gpu": ("H100",)}), quick=False),
     )
     for ask in asked:
         with pytest.raises(BadInput) as never:
             ask()
         assert never.value.what == refused.reason
-    assert simulate(SimulateRequest.of(said)).hopeless == refused
+    assert simulate(SimulateRequest.checked(said)).hopeless == refused
 
 
 def test_sessions_that_no_context_holds_are_refused() -> None:
     asked = {"model": "gemma-2-9b", "gpu": "H100", "sessions": "agent", "rate": "1", "requests": 100}
     with pytest.raises(NeverHolds) as refused:
-        simulate(SimulateRequest.of(asked))
+        simulate(SimulateRequest.checked(asked))
     assert refused.value.refused.kind is Reason.too_long
 
 
 def test_sessions_are_for_one_model() -> None:
     asked = {"model": ("llama-3.1-8b",), "sessions": "agent", "rate": "1", "beside": ("qwen3-8b,rate=1",)}
     with pytest.raises(BadInput, match="is for one model"):
-        requests_of(PlanRequest.of(asked))
+        requests_of(PlanRequest.checked(asked))
 
 
 def test_made_up_sessions_have_their_name() -> None:
-    load = load_of(PlanRequest.of({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
+    load = load_of(PlanRequest.checked({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
     assert load.trace.source == "sessions agent:swe"
 
 
@@ -217,7 +217,7 @@ def test_a_plan_of_a_log_of_sessions_says_why_its_rate_is_not_the_logs_own_mean(
 def test_the_headline_of_a_simulation_says_what_was_missed() -> None:
     asked = SERVED | {"requests": 40, "input": "const:200", "output": "const:50"}
     for slo, said in (("ttft_p99=1ms", "ttft_p99 missed"), ("ttft_p99=9", None)):
-        found = SimulateRequest.of(asked | {"slo": slo})
+        found = SimulateRequest.checked(asked | {"slo": slo})
         first = described(simulate(found), found).text().splitlines()[0]
         assert ("missed" in first) == (said is not None)
         assert said is None or said in first

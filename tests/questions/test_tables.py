@@ -23,7 +23,7 @@ def test_a_log_in_memory_asks_what_the_file_asks(name: str, table: str, tmp_path
     file = tmp_path / "log.csv"
     pl.DataFrame(LOG).write_csv(file)
     verb = find_verb(name)
-    requests = [verb.request.of({**ASKED[name], "trace": log}) for log in (file, TABLES[table])]
+    requests = [verb.request.checked({**ASKED[name], "trace": log}) for log in (file, TABLES[table])]
     from_file, from_memory = (verb.answer(request, SILENT).plain() for request in requests)
     assert from_memory == from_file
 
@@ -33,6 +33,6 @@ def test_a_log_in_memory_asks_what_the_file_asks(name: str, table: str, tmp_path
 def test_an_empty_text_is_not_taken_for_nothing(name: str, empty: str) -> None:
     verb = find_verb(name)
     pace: dict[str, object] = {} if empty == "tokens_per_month" else {"rate": 5}
-    request = verb.request.of({**ASKED[name], "input": 500, "output": 50, **pace, empty: ""})
+    request = verb.request.checked({**ASKED[name], "input": 500, "output": 50, **pace, empty: ""})
     with pytest.raises(BadInput):
         verb.answer(request, SILENT)

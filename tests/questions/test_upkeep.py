@@ -21,7 +21,7 @@ PEOPLE = {"engineers": 0.5, "engineer_usd_per_month": "14600", "overhead": ["net
 
 def asked(**more: object) -> PlanRequest:
     shape = {"model": ["llama-3.1-8b"], "rate": "5", "input": "const:1000", "output": "const:300", "quick": True}
-    return PlanRequest.of(shape | {"gpu": ["H200"], "region": ["FI"]} | more)
+    return PlanRequest.checked(shape | {"gpu": ["H200"], "region": ["FI"]} | more)
 
 
 def test_a_plan_tells_its_bill_with_people_and_what_it_emits() -> None:
@@ -56,7 +56,7 @@ def test_a_day_of_the_meter_pays_a_days_share_of_people(tmp_path: Path) -> None:
     """$48 of machines; half of $14,600 a month is $240 in 24 of 730 hours; 10 % of $48; 28.8 Mtok."""
     ledger = ledger_of(tmp_path / "meter.db", day_of(MONDAY))
     said = {"ledger": str(ledger), "since": "2026-11-09", "until": "2026-11-10", "gpu": "H200", "grid": "FR"}
-    request = MeterReportRequest.of(said | PEOPLE)
+    request = MeterReportRequest.checked(said | PEOPLE)
     found = meter_report(request)
     assert found.upkeep
     assert found.energy

@@ -138,7 +138,7 @@ def test_a_measured_load_says_how_far_the_prediction_was_off() -> None:
 
 def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_asked_for() -> None:
     shape = {"model": ["llama-3.1-8b"], "rate": "5", "input": "const:1000", "output": "const:300", "quick": True}
-    request = PlanRequest.of(shape | {"gpu": ["H100,L4"], "measured": [str(RESULTS / "vllm.json")]})
+    request = PlanRequest.checked(shape | {"gpu": ["H100,L4"], "measured": [str(RESULTS / "vllm.json")]})
     found = plan(request)
     assert isinstance(found, PlanResult)
     assert found.best

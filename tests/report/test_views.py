@@ -81,7 +81,7 @@ def test_the_price_of_an_hour_speaks_before_that_of_minutes() -> None:
 
 def test_a_capacity_tells_the_rate_that_holds_from_the_next_that_does_not() -> None:
     asked = {"model": "llama-3.1-8b", "gpu": "H100", "requests": 300, "input": "const:200", "output": "const:20"}
-    request = CapacityRequest.of(asked)
+    request = CapacityRequest.checked(asked)
     found = capacity(request)
     for rate, at_most, told in ((12.81, 12.84, ("12.81/s", "12.84/s")), (12.7, 12.83, ("12.7/s", "12.8/s"))):
         best = found.highest_rate.model_copy(update={"rate": rate, "at_most": at_most})
@@ -92,7 +92,7 @@ def test_a_capacity_tells_the_rate_that_holds_from_the_next_that_does_not() -> N
 
 def listed_models(**asked: str) -> str:
     verb = find_verb("models")
-    request = verb.request.of(asked)
+    request = verb.request.checked(asked)
     return describe(verb, verb.answer(request, SILENT), request).text()
 
 

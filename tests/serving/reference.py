@@ -10,7 +10,7 @@ import math
 import numpy as np
 from tests.serving.reference_replica import NEVER_SERVED, OPEN, REFUSED, SHED, TIMED_OUT, EngineTimes, Job, Replica
 
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.state import Requests, Rules, Served
 
 BACK, NOTICE, DOWN, DEADLINE, WAITED, TICK, ARRIVAL = range(7)

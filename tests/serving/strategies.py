@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.sends import with_attempts
 from tokonomics.serving.state import Requests, Rules
 from tokonomics.traffic.trace import Turns

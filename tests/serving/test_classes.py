@@ -12,7 +12,7 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import class_outcomes
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome, records
 from tokonomics.serving.simulator import Simulation, simulate

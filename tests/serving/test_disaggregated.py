@@ -14,7 +14,7 @@ from tokonomics.money.cost import served_cost_apart
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.disaggregated import sent_bytes, why_not_apart
-from tokonomics.serving.fleet import LINK_NAMES, FleetSettings, Router, link_speed, network_of
+from tokonomics.serving.fleet_settings import LINK_NAMES, FleetSettings, Router, link_speed, network_of
 from tokonomics.serving.outcome import outcome, sides
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED

@@ -14,7 +14,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import full_batches
 from tokonomics.serving.simulator import requests_for, rules_for, simulate
 from tokonomics.serving.state import DONE, REFUSED

@@ -13,7 +13,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import Requests, Rules, Served

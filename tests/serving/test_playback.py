@@ -16,7 +16,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.playback import MOST_MARKS, MOST_MOMENTS, MissCause, MissedRequest, Playback, playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, table_for

@@ -11,7 +11,7 @@ import pytest
 from tests.serving.reference import serve, splitmix64
 from tests.serving.reference_replica import EngineTimes
 
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.state import Requests, Rules, Served
 
 DONE = 1

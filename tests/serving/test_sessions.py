@@ -13,7 +13,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import BEHIND, what_breaks
-from tokonomics.serving.fleet import FleetSettings, Outage, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome, records, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED

@@ -19,7 +19,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Outage, Router
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
 from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import rules_for, simulate

@@ -16,7 +16,7 @@ from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import decode_step, step_model
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace

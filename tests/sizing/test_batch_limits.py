@@ -14,7 +14,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized, _between, _least_late, attempt

@@ -14,7 +14,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, sure_to_miss, what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, OPEN, REQUEST

@@ -66,7 +66,7 @@ def test_a_host_below_the_weights_is_refused_whatever_a_process_takes(monkeypatc
 def test_fewer_bits_do_not_save_by_moving_to_a_host_without_memory() -> None:
     thin, enough = offer("H100-SXM", 1, 1.0, memory_gb=8), offer("H100-SXM", 1, 2.0, memory_gb=24)
     now = Setup(SMALL, load_of_shape(5, "const:1000", "const:300"), (thin, enough), TODAY, SLOS)
-    bills = [Bills().of(each) for each in (now, now.deployed(weights=Precision.int4))]
+    bills = [Bills().bill_of(each) for each in (now, now.deployed(weights=Precision.int4))]
     assert [bill.usd_per_month for bill in bills if isinstance(bill, Bill)] == [2 * 730.0] * 2
 
 

@@ -72,13 +72,13 @@ def test_conversations_come_at_the_rate_asked_for_and_end_at_the_context() -> No
 
 def test_a_plan_takes_conversations_and_system_prompts() -> None:
     asked = {"model": "m", "rate": 4, "input": 200, "output": 100}
-    plain = load_of(PlanRequest.of(asked))
-    headed = load_of(PlanRequest.of({**asked, "system_prompts": "3,tokens=1k"}))
+    plain = load_of(PlanRequest.checked(asked))
+    headed = load_of(PlanRequest.checked({**asked, "system_prompts": "3,tokens=1k"}))
     assert headed.workload.input_tokens == pytest.approx(plain.workload.input_tokens + 1000)
     assert headed.computed_mean < 300, "an endless cache holds 960 tokens, 15 blocks of 64, of every head"
-    talks = load_of(PlanRequest.of({**asked, "sessions": "5,think=20"}))
+    talks = load_of(PlanRequest.checked({**asked, "sessions": "5,think=20"}))
     assert talks.workload.input_tokens > 2 * plain.workload.input_tokens
-    volume = load_of(PlanRequest.of({"model": "m", "tokens_per_month": "2B", "input": 200, "output": 100,
+    volume = load_of(PlanRequest.checked({"model": "m", "tokens_per_month": "2B", "input": 200, "output": 100,
                                      "sessions": "5,think=20"}))  # fmt: skip
     assert volume.workload.tokens_per_month == pytest.approx(2e9, rel=0.02)
 

@@ -38,7 +38,7 @@ def test_a_spike_that_the_slo_lets_be_late_does_not_choose_the_gpu() -> None:
         for gpu in ("L4", "A100-80GB", "H100")
     }  # fmt: skip
     bills = Bills()
-    usd = {gpu: bill.usd_per_month for gpu, setup in on.items() if isinstance(bill := bills.of(setup), Bill)}
+    usd = {gpu: bill.usd_per_month for gpu, setup in on.items() if isinstance(bill := bills.bill_of(setup), Bill)}
     assert usd["A100-80GB"] < min(usd["L4"], usd["H100"])
     for gpu in ("L4", "H100"):
         picked = right_size(on[gpu], bills=bills)

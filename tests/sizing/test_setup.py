@@ -21,7 +21,7 @@ from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.request import Request
 from tokonomics.report.levers_view import levers
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized, attempt
@@ -45,7 +45,7 @@ def setup(load: Load = LOAD, offers: tuple[Offer, ...] = OFFERS, **more: object)
 
 @cache
 def billed(**more: object) -> Bill:
-    made = Bills().of(setup(**more))  # type: ignore[arg-type]
+    made = Bills().bill_of(setup(**more))  # type: ignore[arg-type]
     assert isinstance(made, Bill)
     return made
 
@@ -85,13 +85,13 @@ def test_a_spare_machine_is_paid_for() -> None:
 
 
 def test_what_cannot_be_kept_says_what_breaks() -> None:
-    made = Bills().of(setup(slos=parse_slos("ttft_p99=1ms")))
+    made = Bills().bill_of(setup(slos=parse_slos("ttft_p99=1ms")))
     assert isinstance(made, NotServed)
     assert made.kind is Reason.too_slow
 
 
 def test_what_nobody_sells_says_so() -> None:
-    made = Bills().of(setup(offers=(offer("L4", 1, 0.7),)))
+    made = Bills().bill_of(setup(offers=(offer("L4", 1, 0.7),)))
     assert isinstance(made, NotServed)
     assert made.kind is Reason.no_machine
 
@@ -118,7 +118,7 @@ def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> 
     h100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     for tokens_per_s, stated in ((400, 3.125), (3800, 0.3289)):
         load = load_of_shape(tokens_per_s / 1000, "const:500", "const:500")
-        made = Bills().of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
+        made = Bills().bill_of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
         assert isinstance(made, Bill)
         assert made.replicas == 1
         assert made.usd_per_mtok.blended == pytest.approx(stated, rel=1e-3)
@@ -131,7 +131,7 @@ def test_burst_then_idle_needs_the_fleet_of_its_bursts_and_costs_more_than_stead
     assert steady
     assert burst
     assert burst.usd_per_mtok.blended > 2 * steady.usd_per_mtok.blended
-    tripled = Bills().of(setup(load=arriving(LOAD, "constant:1").at(60)))
+    tripled = Bills().bill_of(setup(load=arriving(LOAD, "constant:1").at(60)))
     assert isinstance(tripled, Bill)
     assert abs(burst.replicas - tripled.replicas) <= 1
 
@@ -161,7 +161,7 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
     day = load_of_log(make_trace(times, np.full(len(times), 1000), np.full(len(times), 200)))
     l4 = deploy(A100.model, find_gpu("L4"), A100.engine)
     here = setup(load=day, slos=parse_slos("ttft_p90=5"), deployment=l4)
-    fixed, scaled = (Bills().of(replace(here, autoscale=each)) for each in (False, True))
+    fixed, scaled = (Bills().bill_of(replace(here, autoscale=each)) for each in (False, True))
     assert isinstance(fixed, Bill)
     assert isinstance(scaled, Bill)
     assert fixed.replicas > 1
@@ -180,7 +180,7 @@ def test_a_bill_says_how_old_its_price_is() -> None:
 def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
     offers = (offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5),)
     alone = setup(load=load_of_shape(0.2, "const:500", "const:100"), offers=offers, slos=(), spot=True)
-    waited_for, batch = Bills().of(alone), Bills().of(replace(alone, offline=True))
+    waited_for, batch = Bills().bill_of(alone), Bills().bill_of(replace(alone, offline=True))
     assert isinstance(waited_for, Bill)
     assert isinstance(batch, Bill)
     assert waited_for.replicas == batch.replicas == 1
@@ -242,7 +242,7 @@ def ways_to_buy() -> dict[str, Setup]:
 def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str) -> None:
     """However it is bought: no line is made up or cut off, also that of GPUs which no replica uses."""
     asked_for = ways_to_buy()[way]
-    made = Bills().of(asked_for)
+    made = Bills().bill_of(asked_for)
     assert isinstance(made, Bill)
     assert math.fsum(line.usd for line in made.bill.lines) == pytest.approx(made.usd_per_month)
     hours = math.fsum(line.quantity for line in made.bill.lines if line.unit == "GPU-hour")
@@ -262,7 +262,7 @@ def test_a_spare_zone_is_bought_only_where_zones_fail_apart() -> None:
     cheap, zoned = offer("A100-80GB", 1, 1.0), offer("A100-80GB", 1, 3.0, provider="aws")
     made = billed(offers=(cheap, zoned), spare=Spare(zone=True))
     assert " aws " in made.bought
-    refused = Bills().of(setup(offers=(cheap,), spare=Spare(zone=True)))
+    refused = Bills().bill_of(setup(offers=(cheap,), spare=Spare(zone=True)))
     assert isinstance(refused, NotServed)
     assert "zones" in refused.reason
 

@@ -12,7 +12,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
 from tokonomics.sizing.attempt import Attempts, Sized, serve

@@ -29,7 +29,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def answer(verb: str) -> Any:
         asked = find_verb(verb)
         values = ASKED[verb] | ({"trace": str(log)} if verb == "capacity" else {})
-        return asked.answer(asked.request.of(values), SILENT).plain()
+        return asked.answer(asked.request.checked(values), SILENT).plain()
 
     return answer
 

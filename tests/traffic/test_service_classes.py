@@ -29,7 +29,7 @@ def test_a_class_says_whose_requests_under_which_targets_when_and_how_long_they_
 def test_a_table_says_the_same_as_a_text() -> None:
     table = {"name": "gold", "tenants": ["acme", "b*"], "slo": "ttft_p99=0.5,tpot_p99=40ms", "priority": -1}
     typed, written, nested = (
-        SimulateRequest.of({"gpu": "H100", "classes": classes}).classes
+        SimulateRequest.checked({"gpu": "H100", "classes": classes}).classes
         for classes in (GOLD, [table], {**table, "slo": {"ttft_p99": 0.5, "tpot_p99": "40ms"}})
     )
     assert typed == written == nested == (GOLD,)

@@ -148,8 +148,8 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     """Ask the question and give the answer; returns the exit code."""
     from tokonomics.report.answer import describe
 
-    request = verb.request.of(values_of(verb.parameters, given))
-    shown = Shown.of({name: given.get(name) for name in Shown.model_fields})
+    request = verb.request.checked(values_of(verb.parameters, given))
+    shown = Shown.checked({name: given.get(name) for name in Shown.model_fields})
     if shown.as_code:
         return _print_code(verb, request, shown)
     check_files(shown.chart, shown.html)

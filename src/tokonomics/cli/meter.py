@@ -71,7 +71,7 @@ def watch(**given: Any) -> None:
     from tokonomics.measure.meter.session import meter_servers
     from tokonomics.questions.meter import asked, ledger_of
 
-    request = MeterWatchRequest.of(values_of(parameters_of(MeterWatchRequest), given))
+    request = MeterWatchRequest.checked(values_of(parameters_of(MeterWatchRequest), given))
     json = bool(given.get("as_json"))
     checked = asked(request)
     path = ledger_of(request)
@@ -142,7 +142,7 @@ def export(**given: Any) -> None:
     from tokonomics.questions.meter import export_format, meter_export
     from tokonomics.report.meter_view import export_line
 
-    request = MeterExportRequest.of(values_of(parameters_of(MeterExportRequest), given))
+    request = MeterExportRequest.checked(values_of(parameters_of(MeterExportRequest), given))
     form = export_format(request.format)
     with Terminal() as terminal:
         found = meter_export(request, terminal)

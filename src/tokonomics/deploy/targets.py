@@ -31,7 +31,7 @@ from tokonomics.deploy.scripts import (
     shell_line,
 )
 from tokonomics.errors import BadInput, option
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.engine_flags import FILL_IN, Role
 from tokonomics.units import BYTES_PER_GB, plural, requests_a_second
 

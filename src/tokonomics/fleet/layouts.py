@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import Sought, missed_text
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine

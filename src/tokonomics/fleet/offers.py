@@ -26,7 +26,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.prospects import layout as layout_text
 from tokonomics.planner.prospects import why_not_known
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.buy import reserved_prices, spot_markets, startup_seconds
 from tokonomics.sizing.hosts import Machine, hosts_of, told_apart, usable
 from tokonomics.sizing.layouts import fitting, weight_choices

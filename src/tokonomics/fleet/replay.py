@@ -24,7 +24,7 @@ from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.traffic import FleetTraffic, class_names
 from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket
 from tokonomics.money.spot_machines import finishing_s, gone_s
-from tokonomics.serving.fleet import FleetSettings, Outage
+from tokonomics.serving.fleet_settings import FleetSettings, Outage
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED

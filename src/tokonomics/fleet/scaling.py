@@ -25,7 +25,7 @@ from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.traffic import FleetTraffic, ScalingDay, days_of
 from tokonomics.money.purchases import FleetOffer, machines_needed, mixed_by_hour
 from tokonomics.serving.capacity import sure_to_miss
-from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings
 from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import SloOutcome, judged, outcome, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation, simulate

@@ -179,7 +179,7 @@ def _solved(request: dict[str, Any], tell: Told) -> Solved:
         _kept.move_to_end(key)
         return _kept[key]
     began, verb = time.perf_counter(), find_verb(request["verb"])
-    asked, job = verb.request.of(request["call"]), JobListener(tell, request["command"])
+    asked, job = verb.request.checked(request["call"]), JobListener(tell, request["command"])
     made = describe(verb, verb.answer(asked, job), asked)
     solved = Solved(made, job.notes, time.perf_counter() - began)
     if key is not None:
@@ -198,8 +198,8 @@ def _drawn(answer: Answer) -> list[dict[str, Any]]:
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
     """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
-    what, _, fix = problem.told(_marked)
-    _, where, _ = problem.told(in_python)
+    what, _, fix = problem.spelled(_marked)
+    _, where, _ = problem.spelled(in_python)
     return {"what": what, "where": where, "fix": fix}
 
 

@@ -25,7 +25,7 @@ from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.parsing import METHODS, draft_named
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.buy import reserved_prices
 from tokonomics.sizing.hosts import HOST_MEMORY
@@ -216,7 +216,7 @@ def right_size(
     picks = [setup.deployed(**copied(deployment, *KNOBS["hardware"].fields, "weights", "kv")) for deployment in leaders]
 
     def usd(setup: Setup) -> float:
-        bill = bills.of(setup)
+        bill = bills.bill_of(setup)
         return bill.usd_per_month if isinstance(bill, Bill) else math.inf
 
     bill, pick = min(((usd(pick), pick) for pick in picks), key=itemgetter(0), default=(math.inf, setup))

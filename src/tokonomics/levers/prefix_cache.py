@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice, break_even
 from tokonomics.money.cost import BeforeAfter, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token

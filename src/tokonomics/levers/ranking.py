@@ -123,7 +123,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
     bills = bills or Bills()
     levers = all_levers(bills=bills) if levers is None else levers
     bills.begin("what runs today")
-    now = bills.of(setup)
+    now = bills.bill_of(setup)
     if isinstance(now, NotServed):
         return now
     pulled = []
@@ -146,7 +146,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
 def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
     """One lever on the setup: its bill, or why it has none."""
     changed = lever.apply(setup)
-    made = changed if isinstance(changed, NotServed) else bills.of(changed)
+    made = changed if isinstance(changed, NotServed) else bills.bill_of(changed)
     if isinstance(made, Bill) and made.bought == now.bought and lever.knob in _BUYING:
         made = NotServed(Reason.nothing_to_change, _BUYING[lever.knob].format(now.bought))
     bill = made if isinstance(made, Bill) else None
@@ -176,7 +176,7 @@ def taken_on_top(
     changed = lever.apply(setup)
     if isinstance(changed, NotServed):
         return changed.reason
-    made = bills.of(changed)
+    made = bills.bill_of(changed)
     if isinstance(made, NotServed):
         return made.reason
     return (changed, made) if made.usd_per_month < usd_per_month + above else "it does not lower the bill further"
@@ -219,7 +219,7 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
             taken.append(lever)
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
-        bill = bills.of(back)
+        bill = bills.bill_of(back)
         if isinstance(bill, Bill) and bill.usd_per_month < best.usd_per_month + CENT:
             end, best = back, bill
             taken.remove(lever)
@@ -287,7 +287,7 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
         found = []
         for name, changed in setups.items():
             bills.begin(f"utilization: {name}")
-            made = bills.of(changed)
+            made = bills.bill_of(changed)
             bill, reason = (None, made.reason) if isinstance(made, NotServed) else (made, None)
             found.append(UtilizationPoint(name=name, bill=bill, reason=reason))
         return tuple(found)

@@ -109,7 +109,7 @@ def stack(
     bills, choices = bills or Bills(), choices or Choices()
     naive = naive_setup(setup)
     bills.begin("one request at a time")
-    first = bills.of(naive)
+    first = bills.bill_of(naive)
     if isinstance(first, NotServed):
         raise NeverHolds(first, "the naive baseline cannot be served: ")
     end, left_out = optimised(naive, choices, bills)
@@ -148,7 +148,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     left_out: list[LeftOut] = []
     bills.begin("the cheapest GPUs and precisions")
     end = _planned(replace(naive, max_sequences=None, prefix_cache=True), choices, bills)
-    best = bills.of(end)
+    best = bills.bill_of(end)
     usd = best.usd_per_month if isinstance(best, Bill) else math.inf
     levers = [lever for lever in all_levers(choices, bills) if lever.knob not in (*_PLANNED, "cache")]
     for place, lever in enumerate(levers, 1):
@@ -200,7 +200,7 @@ def walk(
         here, waiting = moved(here, end, knob), (*waiting, knob)
         name = _named(waiting, end)
         bills.begin(f"step {place} of {len(knobs)}: {name}")
-        made = bills.of(here)
+        made = bills.bill_of(here)
         if isinstance(made, NotServed):
             continue
         saved = before.usd_per_month - made.usd_per_month
@@ -209,7 +209,7 @@ def walk(
         moved_to = {"name": name, "knobs": waiting, "bill": made, "kept": kept}
         steps.append(Step(**moved_to, saved_usd_per_month=saved, saved_share=share))
         before, waiting, was = made, (), here
-    batching = bills.of(moved(naive, end, "batch"))
+    batching = bills.bill_of(moved(naive, end, "batch"))
     batched = batching if isinstance(batching, Bill) else None
     waterfall = Waterfall(
         naive=first,
@@ -225,7 +225,7 @@ def walk(
 
 
 def _must(bills: Bills, setup: Setup) -> Bill:
-    made = bills.of(setup)
+    made = bills.bill_of(setup)
     if isinstance(made, NotServed):
         raise BadInput(f"{setup.deployment} cannot be served: {made.reason}", fix=made.fix)
     return made

@@ -24,7 +24,7 @@ from tokonomics.money.cost import BeforeAfter, CostLine, CostTree
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, Fetches
 from tokonomics.serving.tiers import gpu_cache_bytes, kv_bytes_per_token, kv_bytes_per_token_and_gpu

@@ -25,7 +25,7 @@ from tokonomics.money.cost import BeforeAfter, replica_hour
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.class_outcome import TenantLatency, latency_reader
 from tokonomics.serving.counted import counted
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.attempt import Attempts, Sized, simulated

@@ -89,7 +89,7 @@ class Toolbox:
             given = checked_inputs(inputs, given, None)
         if verb is METER_REPORT and self.ledger:
             given.setdefault("ledger", str(self.ledger))
-        return verb.request.of(given) if self.fenced else request_of(verb, given)
+        return verb.request.checked(given) if self.fenced else request_of(verb, given)
 
 
 def described(verb: Verb) -> str:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.measure.engine_log import Array, EngineLog, EngineRun, prompts_of_steps
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import run as serve
 from tokonomics.serving.state import Requests, Rules
 from tokonomics.serving.step_table import StepTable, context_points, prompt_axes

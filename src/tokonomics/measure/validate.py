@@ -26,7 +26,7 @@ from tokonomics.measure.stated_setup import LLAMA_CPP, Recipe, model_named, plai
 from tokonomics.physics.intervals import Interval, Kind, interval
 from tokonomics.physics.memory import require_fit
 from tokonomics.physics.steptime import StepModel
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, Served
 from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, static_batch_s

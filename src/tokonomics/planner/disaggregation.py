@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 
 from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.disaggregated import sent_bytes
-from tokonomics.serving.fleet import link_speed
+from tokonomics.serving.fleet_settings import link_speed
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.disaggregation import ENGINES, Pair, answers_per_s, cheapest_split, pair_of, prompts_per_s
 from tokonomics.sizing.hosts import Hosts, PrefillPool

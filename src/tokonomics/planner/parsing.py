@@ -27,7 +27,7 @@ from tokonomics.catalog.places import Seller
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.physics.deployment import DRAFT_TOKENS, DraftMethod, Speculation, acceptance_for
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.layouts import weight_choices
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.units import scaled

@@ -23,7 +23,7 @@ from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, toge
 from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, PrefillSide, SetAside
 from tokonomics.planner.prospects import prospects, reject, rejections
 from tokonomics.planner.search import Placed, Search, Sought
-from tokonomics.serving.fleet import Router, link_speed
+from tokonomics.serving.fleet_settings import Router, link_speed
 from tokonomics.sizing.attempt import Attempts, prefill_share
 from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split
 from tokonomics.sizing.hosts import Hosts, Machine, Stock

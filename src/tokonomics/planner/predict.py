@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepParts, step_model
-from tokonomics.serving.fleet import network_text
+from tokonomics.serving.fleet_settings import network_text
 from tokonomics.serving.steady import alone_s, whole_prompts
 from tokonomics.sizing.layouts import on_machine
 from tokonomics.traffic.slo import Latency, Slo

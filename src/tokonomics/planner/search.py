@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import MOST_REPLICAS
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.disaggregation import served_on
 from tokonomics.sizing.hosts import Hosts, Machine

@@ -215,7 +215,7 @@ def _loads(request: BenchRequest, seed: int, listener: Listener) -> tuple[list[i
         raise BadInput("is for a trace", field="speed")
     if request.trace is not None:
         values = {"trace": request.trace, "speed": request.speed, "requests": request.requests, "seed": seed}
-        return [], [], traffic_of(Traffic.of(values), listener)
+        return [], [], traffic_of(Traffic.checked(values), listener)
     if request.rate is not None:
         return [], _numbers(request.rate, "rate", 1e-3, 1e5), None
     if request.sweep:

@@ -98,7 +98,7 @@ def _guarded(look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     try:
         yield from look()
     except TokonomicsError as error:
-        what, where, fix = error.told(in_python)
+        what, where, fix = error.spelled(in_python)
         yield _broken(name, what, fix, where=where)
     except Exception as error:  # whatever it is, the other checks are still worth having
         yield _broken(name, shorten(f"{type(error).__name__}: {error}", 200))

@@ -220,7 +220,7 @@ class Request(BaseModel):
         cls.ABOUT = about
 
     @classmethod
-    def of(cls, values: Mapping[str, object]) -> Self:
+    def checked(cls, values: Mapping[str, object]) -> Self:
         """A checked request; what is wrong with a value names its field."""
         given = {name: value for name, value in values.items() if value is not None}
         known = {name: name for name in cls.model_fields} | {

@@ -258,7 +258,7 @@ def request_of(verb: Verb, values: Mapping[str, Any]) -> Request:
     given = values.get("model")
     file = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
     if not verb.scenario or not str(file).lower().endswith(".toml"):
-        return verb.request.of(values)
+        return verb.request.checked(values)
     rest = {name: value for name, value in values.items() if name != "model"}
     return read_request(Path(str(file)), verb.request, verb.name, rest)
 
@@ -270,7 +270,7 @@ def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, ob
     values = file.said_beside(verb, said)
     kept = {key: value for key, value in values.items() if (input := parameter_for(verb, key)) and not input.writes}
     with saying_where(verb, file, kept):
-        return kind.of({**kept, **said})
+        return kind.checked({**kept, **said})
 
 
 @contextmanager

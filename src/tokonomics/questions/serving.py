@@ -24,7 +24,14 @@ from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile, must_translate
-from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Autoscale, FleetSettings, Outage, link_speed
+from tokonomics.serving.fleet_settings import (
+    FIRST_BACKOFF_S,
+    LINK_BYTES_PER_S,
+    Autoscale,
+    FleetSettings,
+    Outage,
+    link_speed,
+)
 from tokonomics.sizing.hosts import cheapest_host
 from tokonomics.sizing.load import Load, load_of_requests
 from tokonomics.sizing.search import NeverHolds, cannot_serve

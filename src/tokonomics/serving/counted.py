@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokonomics.serving.fleet import Autoscale
+from tokonomics.serving.fleet_settings import Autoscale
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.traffic.generate import ENOUGH_REQUESTS

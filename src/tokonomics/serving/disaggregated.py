@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import sequence_bytes
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.state import DONE, TIMED_OUT, Requests, Rules, Served, World, too_long
 from tokonomics.serving.step_table import StepTable

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.state import Requests, Rules, new_world
 from tokonomics.serving.step_table import StepTable
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tokonomics.serving.blocks import empty_cache
 from tokonomics.serving.compiled import compiled, entry, wide
-from tokonomics.serving.fleet import Autoscale, FleetSettings
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings
 from tokonomics.serving.routing import ROUND_ROBIN, in_turn, leaves_as, route
 from tokonomics.serving.scheduler import advance, count_busy, cut_run, drain_if_empty, settle, tell
 from tokonomics.serving.sends import (

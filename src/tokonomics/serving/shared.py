@@ -24,7 +24,7 @@ from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.blocks import empty_cache
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import serve_until, served_in
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, table_for
 from tokonomics.serving.state import REFUSED, Floats, Served, new_world

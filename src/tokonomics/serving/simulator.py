@@ -21,7 +21,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, require_fit, sequence_bytes
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.disaggregated import ServingSide, chosen, serve_apart, why_not_apart
-from tokonomics.serving.fleet import FleetSettings, Router
+from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts

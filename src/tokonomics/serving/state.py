@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.machine_code import Passed
-from tokonomics.serving.fleet import FleetSettings
+from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.trace import Turns
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokonomics.serving.capacity import BEHIND, apart_in_time, late_allowed, sure_to_miss, what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
-from tokonomics.serving.fleet import Autoscale, FleetSettings, Router
+from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate

@@ -22,7 +22,7 @@ from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment, DraftMethod
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.steptime import step_model
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import Outcome, SloOutcome
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_share
 from tokonomics.sizing.buy import Bought, buy, hosts_for
@@ -306,7 +306,7 @@ class Bills:
         found: Found = self.found[key]
         return found
 
-    def of(self, setup: Setup) -> Bill | NotServed:
+    def bill_of(self, setup: Setup) -> Bill | NotServed:
         """Return the bill of a setup, or why it has none."""
         if setup.tiers == HOST_MEMORY:
             return self._in_host_memory(setup)

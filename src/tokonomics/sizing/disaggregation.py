@@ -15,7 +15,7 @@ from functools import cached_property
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import MOST_REPLICAS
-from tokonomics.serving.fleet import link_speed
+from tokonomics.serving.fleet_settings import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prefill_only_rate
 from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.hosts import Hosts, PrefillPool

@@ -20,7 +20,7 @@ from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes, shard
-from tokonomics.serving.fleet import network_of
+from tokonomics.serving.fleet_settings import network_of
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.types import today
@@ -128,7 +128,7 @@ def hosts_of(
     needs = cache(partial(host_gib, deployment))
     for shape in stock.shapes:
         verdicts.setdefault(_verdict(deployment, shape, needs, spare), []).append(shape)
-    kept = stock.of(tuple(verdicts.pop(None, ())))
+    kept = stock.with_shapes(tuple(verdicts.pop(None, ())))
     refused = []
     for kind in (Reason.instance_too_small, Reason.no_network, Reason.host_too_small, Reason.no_zones):
         if shapes := verdicts.get(kind):
@@ -184,7 +184,7 @@ class Stock(tuple[Machine, ...]):
             found.setdefault(shape, []).append(machine)
         return found
 
-    def of(self, shapes: tuple[Shape, ...]) -> "Stock":
+    def with_shapes(self, shapes: tuple[Shape, ...]) -> "Stock":
         """Return the machines of these shapes, in order."""
         if len(shapes) == len(self.shapes):
             return self

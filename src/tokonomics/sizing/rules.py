@@ -4,7 +4,7 @@ A fleet holds when every SLO is met and it keeps up with what arrives (``serving
 which order, and with how much to spare is decided here, so that two verbs that size the same set-up agree.
 """
 
-from tokonomics.serving.fleet import Router
+from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency
 

@@ -20,7 +20,7 @@ from tokonomics.physics.deployment import valid_tp
 from tokonomics.physics.memory import smallest
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.counted import counted
-from tokonomics.serving.fleet import Autoscale, Router
+from tokonomics.serving.fleet_settings import Autoscale, Router
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing import rules

@@ -12,7 +12,7 @@ from datetime import date
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
-from tokonomics.serving.fleet import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
+from tokonomics.serving.fleet_settings import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
 from tokonomics.sizing.hosts import Hosts, PrefillPool, hosts_of, usable
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed

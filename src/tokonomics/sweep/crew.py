@@ -181,7 +181,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
     began, asked, status, error = time.perf_counter(), find_verb(verb), Status.FAILED, None
     figures, text = dict[str, Any](), None
     try:
-        found = asked.answer(asked.request.of(values), SILENT)
+        found = asked.answer(asked.request.checked(values), SILENT)
         plain = untimed(found.plain())
         text, figures = as_json(plain).decode(), figures_of(verb, plain)
         status = Status.OK if found.is_found else Status.NOTHING
@@ -204,7 +204,7 @@ def warm_up(verb: str) -> None:
     if verb in _SIMULATES:
         asked = find_verb("simulate")
         with suppress(TokonomicsError):  # a point says it better
-            asked.answer(asked.request.of(_SMALL), SILENT)
+            asked.answer(asked.request.checked(_SMALL), SILENT)
 
 
 def begin(verb: str) -> Callable[..., dict[str, Any]]:
