@@ -90,7 +90,7 @@ CHARTS = {
     "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "meter.svg": f"meter report --ledger {ROOT / 'tests' / 'measure' / 'pages' / 'week.db'} --since 2026-11-09 "
     "--until 2026-11-14 --by day",
-    "accuracy.png": f"validate {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
+    "accuracy.png": f"calibrate --score {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
     r"(<!-- (?P<what>output: (?P<command>[^\n]+?)|file: (?P<file>[^\n]+?)|[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL
