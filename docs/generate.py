@@ -80,13 +80,13 @@ CHARTS = {
     "--gpu L40S,H100,H200",
     "breakeven.svg": "breakeven llama-3.3-70b "
     "--input 1000 --output 300 --slo ttft_p99=1,tpot_p99=80ms --min-weights fp8",
-    "compare.svg": "compare llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "
+    "compare.svg": "plan --by-gpu llama-3.1-8b qwen2.5-32b llama-3.3-70b --gpu L4,L40S,A100,H100,H200 --rate 20 --input 1000 --output 300 "
     "--quality llama-3.1-8b=0.66,qwen2.5-32b=0.8,llama-3.3-70b=0.86",
     "levers.svg": "levers llama-3.3-70b --gpu H100 --tp 4 --trace azure-conv --slo ttft_p99=2,tpot_p99=80ms "
     "--provider aws --min-weights fp8",
-    "stack.svg": "stack llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=5,tpot_p99=80ms "
+    "stack.svg": "levers --from-scratch llama-3.3-70b --gpu A100-80GB --tp 4 --trace azure-conv --slo ttft_p99=5,tpot_p99=80ms "
     "--provider aws",
-    "curve.svg": "curve llama-2-7b --gpu H100 --context 1024",
+    "curve.svg": "predict --curve llama-2-7b --gpu H100 --context 1024",
     "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "meter.svg": f"meter report --ledger {ROOT / 'tests' / 'measure' / 'pages' / 'week.db'} --since 2026-11-09 "
     "--until 2026-11-14 --by day",
