@@ -33,7 +33,7 @@ def test_the_security_page_names_every_command_that_opens_a_connection() -> None
         "traffic/prompts.py": "`cache --semantic URL`",
         "measure/bench/client.py": "`bench URL`",
         "measure/meter/": "`meter URL`, `meter --prometheus URL`",
-        "sweep/cluster.py": "`sweep --ray ADDRESS`",
+        "sweep/crew.py": "`sweep --ray ADDRESS`",
     }
     leaves = text("SECURITY.md").partition("## What leaves your machine")[2].partition("\n## ")[0]
     found = [
