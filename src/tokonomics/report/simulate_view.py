@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tokonomics.errors import option
-from tokonomics.money.cost import ServedCost
+from tokonomics.money.served import ServedCost
 from tokonomics.questions.request import Request
 from tokonomics.questions.serving import AS_GIVEN
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
