@@ -50,7 +50,7 @@ for line in sys.stdin.read().splitlines():
 """
 OFFLINE = """\
 plan llama-3.1-8b --gpu L4 --rate 1 --input 500 --output 100 --quick
-fit llama-3.1-8b --gpu L4
+predict --fit llama-3.1-8b --gpu L4
 predict llama-3.1-8b --gpu L4 --batch 4
 trace azure-conv
 simulate --model llama-3.1-8b --gpu L4 --trace azure-conv --to 1m
@@ -58,8 +58,8 @@ models llama-3.1
 gpus L4
 offers --gpu L4
 apis gpt-4o --host openai
-own-hardware --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600
-doctor
+cost --gpu H100 --gpus 8 --purchase-usd 250k --years 4 --usd-per-kwh 0.12 --host-watts 4600
+--doctor
 --version
 """
 """A verb of each package; that no other one asks is seen by every other test, which the same guard surrounds

@@ -74,12 +74,12 @@ def test_the_front_page_plans_at_once_and_shows_the_price_that_the_api_gives(win
         headers=window.own,
     )
     best = reply.json()["result"]["best"]
-    for shown, figure in (
-        (headline(page), best["usd_per_month"]),
-        (fact(page, "per Mtok"), best["usd_per_mtok"]["blended"]),
-    ):
-        assert dollars(shown.split()[0]) == pytest.approx(figure, rel=0.005)
-    assert best["gpu"] in page.locator(".headline .detail").first.inner_text()
+    said = page.locator(".headline .detail").first.inner_text()
+    per_mtok = said.partition(" per Mtok")[0].split()[-1]
+    for shown, figure in ((headline(page).split()[0], "usd_per_month"), (per_mtok, "usd_per_mtok")):
+        known = best[figure]["blended"] if figure == "usd_per_mtok" else best[figure]
+        assert dollars(shown) == pytest.approx(known, rel=0.005)
+    assert best["gpu"].replace("RTX", "RTX ") in said
     assert page.locator(".command code").inner_text().startswith("tokonomics plan llama-3.1-8b --rate 5")
     checked = "import('/static/views/plan.js').then((view) => view.default.request({ run: '1' }).inputs.deploy)"
     assert page.evaluate(checked) == ["vllm,kubernetes,skypilot"]  # one flag in the command of a simulated plan
@@ -102,9 +102,9 @@ def test_right_size_ranks_every_gpu_and_keeps_those_left_out_with_a_reason(windo
 
 def test_the_break_even_lies_where_the_bills_cross(window: Visit) -> None:
     page = window.answered("?view=own")
-    hosted, _, *hosts = (row.locator("td").all_inner_texts() for row in table(page, "Dollars a month").all())
-    assert len(hosts) > 1  # every host of the model, the cheapest first
-    for ours, *theirs in zip(hosted, *hosts, strict=True):
+    volumes = [row.locator("td").all_inner_texts() for row in table(page, "Dollars a month").all()]
+    assert len(volumes[0]) > 3  # every host of the model, the cheapest first
+    for ours, _, *theirs in volumes:
         assert ours.startswith("→") == (dollars(ours) <= dollars(theirs[0]))
         assert [dollars(bill) for bill in theirs] == sorted(dollars(bill) for bill in theirs)
     settled(page)

@@ -65,7 +65,7 @@ def test_a_click_pins_a_deployment_and_its_gpu_becomes_the_scenario_to_compare_w
     card.get_by_role("button", name="Compare").click()
     expect(page.locator("#main .column")).to_have_count(2)
     gpu = next(name for name in ("L40S", "H100-SXM") if name in words["deployment"])
-    seller = words["deployment"].rpartition(" at ")[2].split()[0]
+    seller = words["deployment"].rpartition(" at ")[2].split(",")[0].lower()
     precision = next(name for name in ("bf16", "fp8") if name in words["deployment"])
     assert all(said in page.url for said in (f"b.gpu={gpu}", f"b.provider={seller}", f"b.min_weights={precision}"))
 
@@ -275,8 +275,8 @@ def dollars(text: str) -> float:
 
 
 def tiles(page: Page, answer: int = 0) -> dict[str, str]:
-    """The figures below the first headline, by name."""
-    found = page.locator(".pane").nth(answer).locator(".tiles").first
+    """The figures of an answer, folded ones too, by name."""
+    found = page.locator(".pane").nth(answer).locator(".tiles")
     names, values = found.locator("dt").all_text_contents(), found.locator("dd:not(.note)").all_text_contents()
     return dict(zip(names, values, strict=True))
 
@@ -292,6 +292,8 @@ def rows(page: Page) -> dict[str, list[str]]:
 def test_input_output_and_cached_prices_stand_side_by_side_with_what_selling_earns(window: Visit) -> None:
     """Three prices are one bill: 1,000 tokens in and 300 out at their prices cost what 1,300 at the blended one do."""
     page = window.answered(f"{PLAN}&sell=0.20/0.80/0.05")
+    page.get_by_text("The bill in detail").click()
+    expect(page.locator(".tiles dt", has_text="cached input")).to_be_visible()
     found = tiles(page)
     blended, computed, cached, output = (
         dollars(found[name]) for name in ("per Mtok", "input", "cached input", "output")
@@ -402,11 +404,11 @@ def test_a_row_of_right_size_opens_the_plan_of_its_gpu_by_the_keyboard(window: V
     page = window.answered("?view=rightsize&rate=6&input=900")
     page.get_by_text("Every pair, at its cheapest offer").click()
     link = page.locator("details[open] tbody tr").nth(3).get_by_role("link")
-    gpu = link.inner_text().split()[-1]
+    gpu = str(link.get_attribute("href")).partition("gpu=")[2].partition("&")[0]
     link.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#main h1")).to_have_text("Plan")
-    expect(page.locator(".pane[data-state=shown] .headline .detail").first).to_contain_text(gpu)
+    expect(page.locator(".pane[data-state=shown] .headline .detail").first).to_contain_text(gpu.replace("RTX", "RTX "))
     assert f"gpu={gpu}" in page.url
     assert "rate=6" in page.url
     assert "input=900" in page.url

@@ -30,9 +30,8 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
     asked = f"sequences of {result.context:,} tokens; {slos_text(result.slos)}{default}"
     yield blocks.line(f"{machine}: {asked}", kind="asked")
     if result.not_counted:
-        yield blocks.line(
-            f"Not counted here: {', '.join(map(option, result.not_counted))}; `simulate --capacity` counts the load."
-        )
+        left_out = ", ".join(map(option, result.not_counted))
+        yield blocks.line(f"Not counted here: {left_out}; `tokonomics simulate --capacity` counts the load.")
     if not result.runs:
         only = f"{result.too_large[0].model} does not fit" if len(result.too_large) == 1 else ""
         yield blocks.section(blocks.headline(only or "None of these models fits", mood="worst"), *_besides(result))
