@@ -42,7 +42,7 @@ from tokonomics.sizing.engine_flags import catalogue_repository
 from tokonomics.sizing.hosts import host_gib
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.spare import Spare, machines_for, replicas_on
-from tokonomics.traffic.slo import Spread
+from tokonomics.traffic.workload import Spread
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))

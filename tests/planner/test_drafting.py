@@ -32,7 +32,8 @@ from tokonomics.questions.verbs import find_verb
 from tokonomics.report.plan_view import plan as shown
 from tokonomics.report.terminal import as_text
 from tokonomics.sizing.load import Load
-from tokonomics.traffic.slo import Spread, parse_slos
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.workload import Spread
 
 SMALL = find_model("llama-3.1-8b")
 QUICK = parse_slos("tpot_p99=0.005")

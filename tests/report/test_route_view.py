@@ -19,9 +19,9 @@ from tokonomics.serving.outcome import SloOutcome
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_tenants
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.slo import parse_slos, spread
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
-from tokonomics.traffic.workload import workload_of
+from tokonomics.traffic.workload import spread, workload_of
 
 TRACE = make_trace(np.arange(10.0), np.full(10, 100), np.full(10, 10))
 OWN = RoutePart(

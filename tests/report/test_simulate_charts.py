@@ -9,7 +9,7 @@ import pytest
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.traffic import capacity_chart, simulate_chart
 from tokonomics.serving.outcome import Moment, Outcome, SloOutcome
-from tokonomics.traffic.slo import Spread
+from tokonomics.traffic.workload import Spread
 
 NOTHING = Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
 

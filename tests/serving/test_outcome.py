@@ -18,8 +18,9 @@ from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, 
 from tokonomics.serving.outcome import moments, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE
-from tokonomics.traffic.slo import parse_slos, spread
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.workload import spread
 
 
 @cache

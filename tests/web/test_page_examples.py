@@ -41,7 +41,8 @@ def test_an_example_is_a_whole_answer_that_says_when_it_was_made(verb: str) -> N
     assert any(block.get("kind") == "headline" for part in made["sections"] for block in part["blocks"])
     assert made["charts"]
     assert made["verb"] == verb
-    assert made["command"].startswith(f"tokonomics {verb} llama-3.1-8b ")
+    asked = "levers llama-3.1-8b --from-scratch" if verb == "stack" else f"{verb} llama-3.1-8b"
+    assert made["command"].startswith(f"tokonomics {asked} ")
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", made["version"])
     for day in (made["made"], *made["prices"]):
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", day)

@@ -16,7 +16,7 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.sizing.engine_flags import EngineCommand, Role, ServerPlan, copies_in_one_server, engine_command, slug
 from tokonomics.sizing.spare import Spare, in_zones
-from tokonomics.traffic.slo import Spread
+from tokonomics.traffic.workload import Spread
 from tokonomics.types import Noun
 from tokonomics.units import plural
 

@@ -30,9 +30,9 @@ from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.prefix_reuse import found_share
-from tokonomics.traffic.slo import Slo, Spread
+from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
-from tokonomics.traffic.workload import lengths_text
+from tokonomics.traffic.workload import Spread, lengths_text
 from tokonomics.types import Noun, copied
 from tokonomics.units import BYTES_PER_GB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 

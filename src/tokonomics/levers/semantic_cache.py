@@ -35,8 +35,9 @@ from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.prompts import Embedded, Prompts, Vectors, tokens_of
-from tokonomics.traffic.slo import Latency, Slo, Spread
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.workload import Spread
 from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, GIB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 

@@ -29,7 +29,8 @@ from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_
 from tokonomics.sizing.hosts import Hosts, Machine, Stock
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.slo import Slo, Spread
+from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.workload import Spread
 from tokonomics.types import Same, copied
 from tokonomics.units import HOURS_PER_MONTH
 

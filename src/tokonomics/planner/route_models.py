@@ -30,9 +30,9 @@ from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.traffic.slo import Latency, Slo, Spread
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
-from tokonomics.traffic.workload import Workload, workload_of
+from tokonomics.traffic.workload import Spread, Workload, workload_of
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 

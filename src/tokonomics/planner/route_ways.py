@@ -32,9 +32,9 @@ from tokonomics.planner.route_models import (
 from tokonomics.serving.outcome import judged
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
-from tokonomics.traffic.slo import Latency, Slo, spread
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Counts, Floats
-from tokonomics.traffic.workload import workload_of
+from tokonomics.traffic.workload import spread, workload_of
 
 Part = Hashable
 Price = Callable[[int, Part], float]  # dollars a month of a part on a model, given by its place in the list

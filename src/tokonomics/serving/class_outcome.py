@@ -18,10 +18,10 @@ from tokonomics.errors import shorten
 from tokonomics.serving.outcome import SloOutcome, judged, request_latencies, within_slos
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, REFUSED, SHED
-from tokonomics.traffic.slo import Latency, ServiceClass, Slo, Spread, spread
+from tokonomics.traffic.slo import Latency, ServiceClass, Slo
 from tokonomics.traffic.tenants import by_class, by_tenant
 from tokonomics.traffic.trace import Trace
-from tokonomics.traffic.workload import Thinking
+from tokonomics.traffic.workload import Spread, Thinking, spread
 from tokonomics.types import Noun
 from tokonomics.units import percent, seconds, seconds_apart
 

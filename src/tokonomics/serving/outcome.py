@@ -30,8 +30,9 @@ from tokonomics.serving.session_outcome import (
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
 from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prefill_only_rate
-from tokonomics.traffic.slo import Latency, Slo, Spread, spread
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
+from tokonomics.traffic.workload import Spread, spread
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 

@@ -13,8 +13,8 @@ from tokonomics.serving.counted import CountedTime
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import DONE, UNSERVED
 from tokonomics.traffic.sessions import TurnsAlike, turn_groups
-from tokonomics.traffic.slo import Spread, spread
 from tokonomics.traffic.trace import Counts, Floats, Turns
+from tokonomics.traffic.workload import Spread, spread
 from tokonomics.types import Noun
 
 

@@ -34,8 +34,7 @@ from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent
-from tokonomics.traffic.slo import Spread
-from tokonomics.traffic.workload import Workload
+from tokonomics.traffic.workload import Spread, Workload
 from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 

@@ -23,8 +23,9 @@ from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
-from tokonomics.traffic.slo import Latency, Slo, spread
+from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.workload import spread
 from tokonomics.units import percent, seconds
 
 LEEWAY = 1.05  # simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)

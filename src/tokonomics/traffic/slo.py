@@ -3,8 +3,6 @@
 ``ttft_p99=0.5,tpot_p99=0.05`` are SLOs. ``gold,tenants=acme/beta*,slo=ttft_p99=0.5+tpot_p99=40ms,priority=0`` is the
 class ``gold``: the requests of the tenant acme and of those whose names begin with beta, under two latency targets,
 served before classes of a larger priority.
-
-``spread`` gives the percentiles and the mean of a latency, as every answer states one.
 """
 
 import re
@@ -12,8 +10,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tokonomics.errors import BadInput, shorten
@@ -181,35 +177,3 @@ def _whole(phrase: Phrase, name: str, low: int, high: int) -> int | None:
     if not re.fullmatch(r"-?[0-9]{1,10}", given) or not low <= int(given) <= high:
         raise phrase.wrong(f"{name}= is a whole number from {low:,} to {high:,}")
     return int(given)
-
-
-class Spread(Noun):
-    """A latency over requests, in seconds; None where no request has it."""
-
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-    mean: float | None
-
-
-def spread(values: NDArray[np.float64]) -> Spread:
-    """Percentiles and mean of what is a number."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
-    points = _percentiles(known)
-    named = {f"p{percent}": float(point) for percent, point in zip(PERCENTILES, points, strict=True)}
-    return Spread(**named, mean=float(known.mean()))
-
-
-def _percentiles(known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What ``np.percentile`` gives to the last digit, straight between neighbours; to sort them is five times quicker
-    than its partition."""
-    ordered = np.sort(known)
-    place = np.array(PERCENTILES) / 100 * (len(ordered) - 1)
-    below = place.astype(np.intp)
-    above, share = np.minimum(below + 1, len(ordered) - 1), place - below
-    gap = ordered[above] - ordered[below]
-    found: NDArray[np.float64] = np.where(share < 0.5, ordered[below] + gap * share, ordered[above] - gap * (1 - share))
-    return found

@@ -9,6 +9,8 @@ their first requests, but later turns ramp up for as long as sessions last, and 
 dry. So a stretch of sessions ends with the last beginning, and begins as soon as 97 % of the whole load comes in the
 mean until then: at time ``t`` the requests are missing that come later than ``t`` after the beginning of their session,
 by the times of the trace as it was made.
+
+``spread`` gives the percentiles and the mean of a latency, as every answer states one.
 """
 
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tokonomics.errors import BadInput, shorten
+from tokonomics.traffic.slo import PERCENTILES
 from tokonomics.traffic.trace import MOST_TOKENS, Floats, Trace, Turns
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, whole_number
@@ -209,3 +212,35 @@ def session_starts_s(turns: Turns, sent_s: Floats) -> Floats:
     first_s = np.full(turns.sessions, np.inf)
     np.minimum.at(first_s, turns.session, sent_s)
     return np.asarray(first_s[turns.session])
+
+
+class Spread(Noun):
+    """A latency over requests, in seconds; None where no request has it."""
+
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    mean: float | None
+
+
+def spread(values: Floats) -> Spread:
+    """Percentiles and mean of what is a number."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
+    points = _percentiles(known)
+    named = {f"p{percent}": float(point) for percent, point in zip(PERCENTILES, points, strict=True)}
+    return Spread(**named, mean=float(known.mean()))
+
+
+def _percentiles(known: Floats) -> Floats:
+    """What ``np.percentile`` gives to the last digit, straight between neighbours; to sort them is five times quicker
+    than its partition."""
+    ordered = np.sort(known)
+    place = np.array(PERCENTILES) / 100 * (len(ordered) - 1)
+    below = place.astype(np.intp)
+    above, share = np.minimum(below + 1, len(ordered) - 1), place - below
+    gap = ordered[above] - ordered[below]
+    found: Floats = np.where(share < 0.5, ordered[below] + gap * share, ordered[above] - gap * (1 - share))
+    return found
