@@ -249,10 +249,7 @@ def fleet(
     scaling_room: float | None = None,
 ) -> FleetResult: ...
 def gpus(
-    match: Words | None = None,
-    *,
-    min_memory: float | None = None,
-    architecture: Words | None = None,
+    match: Words | None = None, *, min_memory: float | None = None, architecture: Words | None = None
 ) -> pl.DataFrame: ...
 def levers(
     model: Words,

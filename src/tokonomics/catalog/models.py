@@ -142,10 +142,7 @@ class ByPatches(Noun):
         return Cut(1, rows * columns, rows * columns)
 
 
-Sizing = Annotated[
-    ByPixels | ByEdge | ByTiles | BySquare | ByTokens | ByPatches,
-    Field(discriminator="kind"),
-]
+Sizing = Annotated[ByPixels | ByEdge | ByTiles | BySquare | ByTokens | ByPatches, Field(discriminator="kind")]
 
 
 class VisionTower(Noun):

@@ -213,11 +213,7 @@ def _prospects(
 
 
 def _by_bill(
-    prospects: Sequence[_Prospect],
-    standing: Standing,
-    traffic: FleetTraffic,
-    size: str,
-    refused: dict[str, Refused],
+    prospects: Sequence[_Prospect], standing: Standing, traffic: FleetTraffic, size: str, refused: dict[str, Refused]
 ) -> list[_Prospect]:
     """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
     demand = np.asarray(traffic.demand.rates[size])

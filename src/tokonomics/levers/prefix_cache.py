@@ -268,11 +268,7 @@ def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
 
 
 def _row(
-    setup: Setup,
-    setting: CacheSetting,
-    replicas: int,
-    fleet: _CacheFleet,
-    usd_per_replica_hour: Callable[[int], float],
+    setup: Setup, setting: CacheSetting, replicas: int, fleet: _CacheFleet, usd_per_replica_hour: Callable[[int], float]
 ) -> CacheRow:
     needs, limit = fleet.sized.replicas, fleet.sized.max_sequences
     simulation, hits = serve(setup, replicas, limit)

@@ -233,13 +233,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
 
 
 def _tenant_rows(
-    sharing: Sharing,
-    own: _Alone,
-    apart: FleetRow,
-    together: FleetRow,
-    made: Simulation,
-    worked_s: Floats,
-    say: Say,
+    sharing: Sharing, own: _Alone, apart: FleetRow, together: FleetRow, made: Simulation, worked_s: Floats, say: Say
 ) -> tuple[tuple[TenantRow, ...], tuple[float, ...]]:
     trace, senders = sharing.trace, tuple(own)
     used_s = {tenant: float(worked_s[at].sum()) for tenant, at in by_tenant(trace).items()}

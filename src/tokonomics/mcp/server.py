@@ -70,11 +70,7 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
         return _result(answer, toolbox.whole)
 
     return Server(
-        "tokonomics",
-        version=__version__,
-        instructions=INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
+        "tokonomics", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
     )
 
 

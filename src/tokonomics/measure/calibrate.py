@@ -33,17 +33,7 @@ from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import kind_of, value_of
-from tokonomics.physics.calibration import (
-    FEW,
-    MANY,
-    Correction,
-    ErrorSpread,
-    HeldOut,
-    Profile,
-    Range,
-    engine_of,
-    using,
-)
+from tokonomics.physics.calibration import FEW, MANY, Correction, ErrorSpread, HeldOut, Profile, Range, engine_of, using
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel

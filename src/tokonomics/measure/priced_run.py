@@ -21,15 +21,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hour
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, from_validation, option, shorten
-from tokonomics.measure.benchmark_run import (
-    BenchmarkRun,
-    LoadPoint,
-    LoadVerdict,
-    MostGpus,
-    MostStages,
-    Stated,
-    judge,
-)
+from tokonomics.measure.benchmark_run import BenchmarkRun, LoadPoint, LoadVerdict, MostGpus, MostStages, Stated, judge
 from tokonomics.measure.measurements import MOST_REQUESTS, Measurement, Metric, Mode, RunFacts, Statistic
 from tokonomics.measure.stated_setup import assumed_weights, stated_deployment, stated_weights, steps_of
 from tokonomics.measure.validate import most_sequences, predict, replica_curve, steady_of

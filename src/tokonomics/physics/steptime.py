@@ -25,14 +25,7 @@ from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.matrix_kernels import FUSED
 from tokonomics.physics.memory import step_weight_bytes
-from tokonomics.physics.operations import (
-    BARE_KERNELS,
-    QUANTISES,
-    LeastKernels,
-    Numbers,
-    RankKernels,
-    layer_share,
-)
+from tokonomics.physics.operations import BARE_KERNELS, QUANTISES, LeastKernels, Numbers, RankKernels, layer_share
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
@@ -59,12 +52,7 @@ class StepModel:
     """The step time of one deployment, compiled: made once, asked millions of times."""
 
     def __init__(
-        self,
-        deployment: Deployment,
-        engine: Overhead | None,
-        between: Layers | None = None,
-        *,
-        aligned: bool = False,
+        self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None, *, aligned: bool = False
     ) -> None:
         """``aligned``: prompts wait until every group of the attention has one, so that all compute at once."""
         self.deployment = deployment

@@ -31,11 +31,7 @@ RATIOS = 9  # points of a curve over the ratio
 
 
 def disaggregated(
-    sought: Sought,
-    hosts: Iterable[Hosts],
-    below: float,
-    max_utilization: float | None = None,
-    progress: Say = silent,
+    sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization: float | None = None, progress: Say = silent
 ) -> list[Placed]:
     """The pairs that cost less than ``below`` dollars an hour and than every one before them, the cheapest last."""
     pairs = sorted(_pairs(sought, hosts, below, max_utilization), key=lambda pair: pair.bound)

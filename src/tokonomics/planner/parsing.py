@@ -114,10 +114,7 @@ def offers_for(
         if names and (more := len(left(field))):
             loosened.append(f"without {option(field)} there {'is 1' if more == 1 else f'are {more:,}'}")
     hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
-    raise BadInput(
-        f"no offer is left for {shorten(wanted)}",
-        fix=f"{hint}Or give {own_list}.",
-    )
+    raise BadInput(f"no offer is left for {shorten(wanted)}", fix=f"{hint}Or give {own_list}.")
 
 
 def regions_from(values: Sequence[str] | None, known: Sequence[Offer]) -> list[str] | None:

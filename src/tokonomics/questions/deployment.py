@@ -44,12 +44,7 @@ def require_writer(model: ModelSpec) -> None:
 
 
 def deployment_of(
-    layout: Layout,
-    model: str | None,
-    gpu: str,
-    lora_rank: int = 0,
-    lora_adapters: int = 0,
-    images: str | None = None,
+    layout: Layout, model: str | None, gpu: str, lora_rank: int = 0, lora_adapters: int = 0, images: str | None = None
 ) -> Deployment:
     several = [name for name in gpu.split(",") if name.strip()]
     if len(several) > 1:

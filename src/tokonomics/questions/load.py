@@ -48,13 +48,7 @@ from tokonomics.questions.deployment import (
     reading,
     targets_of,
 )
-from tokonomics.questions.inputs import (
-    Conversations,
-    Drafting,
-    ImageInputs,
-    PlanInputs,
-    PlanTraffic,
-)
+from tokonomics.questions.inputs import Conversations, Drafting, ImageInputs, PlanInputs, PlanTraffic
 from tokonomics.questions.offers import allowed_of, every_offer
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest

@@ -23,13 +23,7 @@ from tokonomics.measure.meter.bill import (
     metered_energy,
     token_costs,
 )
-from tokonomics.measure.meter.export import (
-    Exported,
-    ExportFormat,
-    cached_needs,
-    estimated,
-    exported,
-)
+from tokonomics.measure.meter.export import Exported, ExportFormat, cached_needs, estimated, exported
 from tokonomics.measure.meter.exposition import listen_address
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
 from tokonomics.measure.meter.live_meter import MeterSettings

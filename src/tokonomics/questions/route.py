@@ -202,12 +202,7 @@ Values = Mapping[str, tuple[Counts, list[str]]]
 
 
 def _marks(
-    request: RouteRequest,
-    requests: int,
-    values: Values,
-    scores: Sequence[GivenScore],
-    models: int,
-    listener: Listener,
+    request: RouteRequest, requests: int, values: Values, scores: Sequence[GivenScore], models: int, listener: Listener
 ) -> Marks:
     """What is known of each request."""
     label, labels = _labels(labels_in(request.by) if request.by else (), values)

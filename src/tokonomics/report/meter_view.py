@@ -8,14 +8,7 @@ from tokonomics.errors import option
 from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
-from tokonomics.measure.meter.state import (
-    GroupState,
-    MeterState,
-    MeterTally,
-    Statement,
-    StatementLine,
-    Verdict,
-)
+from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Statement, StatementLine, Verdict
 from tokonomics.questions.meter import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts

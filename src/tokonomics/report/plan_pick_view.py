@@ -262,8 +262,7 @@ def nothing(
         blocks.line("No offer meets these constraints.", kind="worst"),
         *(
             blocks.line(
-                blocks.Span(f"  {blame.constraint.marked}: ", "strong"),
-                f"{blame.why.marked}; {blame.nearest.marked}.",
+                blocks.Span(f"  {blame.constraint.marked}: ", "strong"), f"{blame.why.marked}; {blame.nearest.marked}."
             )
             for blame in blames
         ),

@@ -27,14 +27,7 @@ from tokonomics.report.plan_pick_view import (
     set_aside_lines,
 )
 from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
-from tokonomics.report.plan_table_view import (
-    flip_lines,
-    ranking,
-    ratio_blocks,
-    split_legend,
-    why_blocks,
-    why_line,
-)
+from tokonomics.report.plan_table_view import flip_lines, ranking, ratio_blocks, split_legend, why_blocks, why_line
 from tokonomics.report.shared_view import (
     class_sections,
     energy_facts,

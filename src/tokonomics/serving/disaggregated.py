@@ -61,12 +61,7 @@ def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
 
 
 def serve_apart(
-    requests: Requests,
-    prefill: ServingSide,
-    decode: ServingSide,
-    fleet: FleetSettings,
-    seed: int,
-    watch: Watcher,
+    requests: Requests, prefill: ServingSide, decode: ServingSide, fleet: FleetSettings, seed: int, watch: Watcher
 ) -> tuple[Served, list[World]]:
     """What became of each request, and what the two kinds of replicas did, those for prompts first."""
     # What the decode side could not hold is refused before its prompt is computed.

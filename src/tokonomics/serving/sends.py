@@ -14,18 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.serving.compiled import compiled, entry, wide
-from tokonomics.serving.state import (
-    DEADLINES,
-    ENDED,
-    NONE,
-    OPEN,
-    SENDS,
-    UNSERVED,
-    Requests,
-    Row,
-    Rows,
-    World,
-)
+from tokonomics.serving.state import DEADLINES, ENDED, NONE, OPEN, SENDS, UNSERVED, Requests, Row, Rows, World
 
 
 def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Requests:

@@ -25,18 +25,7 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts
-from tokonomics.serving.state import (
-    DONE,
-    NODE,
-    OFF,
-    SLOT,
-    Fetches,
-    Requests,
-    Rows,
-    Rules,
-    Served,
-    World,
-)
+from tokonomics.serving.state import DONE, NODE, OFF, SLOT, Fetches, Requests, Rows, Rules, Served, World
 from tokonomics.serving.step_table import StepTable, compile_steps
 from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
@@ -223,8 +212,7 @@ def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> R
     if turns is not None:
         turns = dataclasses.replace(turns, pause_s=turns.pause_s + fetches.delay_s).take(joins)
     return chosen(requests, joins, requests.arrival_s + fetches.delay_s)._replace(
-        fetched=fetches.tokens[joins].astype(np.int32),
-        turns=turns,
+        fetched=fetches.tokens[joins].astype(np.int32), turns=turns
     )
 
 

@@ -18,14 +18,7 @@ import numpy as np
 from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
-from tokonomics.traffic.generate import (
-    ENOUGH_REQUESTS,
-    USUAL_TPOT_S,
-    Sessions,
-    SystemPrompts,
-    Tenants,
-    generate,
-)
+from tokonomics.traffic.generate import ENOUGH_REQUESTS, USUAL_TPOT_S, Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import Slo

@@ -96,8 +96,7 @@ LOG_FIELDS = {
     ),
     "request": LogField("id of the request", "request_id request call_id step_id id"),
     "parent": LogField(
-        "request that it waits for",
-        "parent parents parent_id parent_request parent_request_id waits_for depends_on",
+        "request that it waits for", "parent parents parent_id parent_request parent_request_id waits_for depends_on"
     ),
     "pause": LogField("pause before it", "pause pause_s pause_ms think_s think_ms tool_s tool_ms"),
     "took": LogField(
