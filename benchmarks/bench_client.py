@@ -27,7 +27,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from tokonomics.measure.addresses import target
+from tokonomics.addresses import target
 from tokonomics.measure.bench.client import Client, LoopTurns, run_in_turns
 from tokonomics.measure.bench.loads import Budget, LoadWindow, Stopping, closed_loop, one_request, point_of
 from tokonomics.measure.bench.run import BenchSettings, run_bench

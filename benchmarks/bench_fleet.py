@@ -8,7 +8,7 @@ reserved, on demand, and on spot in three zones; a weekly curve of 60 requests a
 
 import numpy as np
 
-from tokonomics.catalog.spot import Interruptions, hourly_rate
+from tokonomics.catalog.feeds import Interruptions, hourly_rate
 from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.purchase_search import optimal_fleet
 from tokonomics.money.purchases import EVERY_SIZE, FleetLimits, FleetOffer, SpotMarket

@@ -17,7 +17,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from tokonomics.measure.addresses import target
+from tokonomics.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import save_run

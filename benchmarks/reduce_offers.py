@@ -14,8 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tokonomics.catalog.feeds import known_gpu
 from tokonomics.catalog.offers import BETWEEN_REGIONS
-from tokonomics.catalog.skypilot import known_gpu
 
 COLUMNS = {
     "provider": "provider",

@@ -16,12 +16,12 @@ from document_right_sizing import LARGE, right_sizing_figure, right_sizing_table
 from document_right_sizing import SMALL as SINGLE
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.feeds import SCARCE, find_band
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, select_offers
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
-from tokonomics.catalog.spot import SCARCE, find_band
 from tokonomics.fleet.cheapest import fixed_rule
 from tokonomics.levers.lora import lora
 from tokonomics.levers.ranking import arrival_patterns, arriving

@@ -5,7 +5,7 @@ from typing import Any
 
 from tokonomics.guarded.worker import answer
 from tokonomics.mcp.serve import HOST, PATH, PORT
-from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, document_of, headline, work_of
+from tokonomics.mcp.server import INSTRUCTIONS, Toolbox, document_of, headline, work_of
 
 CALL = ("fit", {"model": "llama-3.1-70b", "gpu": "H100", "tp": 4, "context": "32k"})
 

@@ -2,8 +2,8 @@
 
 from tokonomics.catalog.api_hosts import find_api, hosts_of
 from tokonomics.catalog.load_models import find_model
-from tokonomics.money.api_bill import ApiCost, api_bill, host_bills
 from tokonomics.money.breakeven import FleetKind, SelfHosted, bill_at, break_even, engineers, kind_of_equation
+from tokonomics.money.trace_bills import ApiCost, api_bill, host_bills
 from tokonomics.traffic.trace import make_trace
 from tokonomics.units import count, usd
 

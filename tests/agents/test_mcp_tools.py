@@ -25,9 +25,8 @@ from mcp_types import CallToolResult, TextContent
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.guarded.worker import guarded_pool
-from tokonomics.mcp import server, tools
-from tokonomics.mcp.server import make_server
-from tokonomics.mcp.tools import MOST_CHARACTERS, TOOLS, Toolbox, document_of
+from tokonomics.mcp import server
+from tokonomics.mcp.server import MOST_CHARACTERS, TOOLS, Toolbox, document_of, make_server
 from tokonomics.memory_budget import can_limit_memory
 from tokonomics.questions.request import Kind, Request
 from tokonomics.workers import Pool
@@ -323,7 +322,7 @@ def test_behind_a_fence_the_ledger_is_the_one_that_was_named(pool: Pool) -> None
 def test_over_stdio_an_agent_names_files_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "chat.toml").write_text('model = "llama-3.1-8b"\ngpu = "L4"\n')
-    env = {**os.environ, "PYTHONPATH": str(Path(tools.__file__).parents[2])}  # the client hands on none unasked
+    env = {**os.environ, "PYTHONPATH": str(Path(server.__file__).parents[2])}  # the client hands on none unasked
     started = StdioServerParameters(command=sys.executable, args=["-m", "tokonomics", "mcp"], cwd=tmp_path, env=env)
 
     async def session() -> list[CallToolResult]:

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokonomics.catalog import refresh as refresh_module
+from tokonomics.catalog.feeds import Quote, read_vms
 from tokonomics.catalog.offers import Terms, cache_file, gpu_key, load_offers
 from tokonomics.catalog.refresh import Refresh, reduce_quotes, refresh
-from tokonomics.catalog.skypilot import Quote, read_vms
 from tokonomics.errors import BadInput, TokonomicsError
 
 COLUMNS = (

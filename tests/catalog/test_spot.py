@@ -2,8 +2,7 @@
 
 import pytest
 
-from tokonomics.catalog.offers import load_offers
-from tokonomics.catalog.spot import (
+from tokonomics.catalog.feeds import (
     BANDS,
     SCARCE,
     find_band,
@@ -13,6 +12,7 @@ from tokonomics.catalog.spot import (
     load_spot_history,
     load_zone_prices,
 )
+from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import UnknownName
 
 

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
-from tokonomics.cli.scenario_command import AS_GIVEN
+from tokonomics.cli.commands import AS_GIVEN
 from tokonomics.questions import inputs
 from tokonomics.questions.request import Parameter, Request
 from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest

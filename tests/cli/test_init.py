@@ -12,7 +12,7 @@ from tests.explore import some
 from typer.testing import CliRunner, Result
 
 from tokonomics.__main__ import app
-from tokonomics.cli.scenario_command import as_text
+from tokonomics.cli.commands import as_text
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import SILENT

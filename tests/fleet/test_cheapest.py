@@ -5,11 +5,20 @@ import math
 import pytest
 from tests.money.simple_offers import simple_offer
 
+from tokonomics.catalog.feeds import Interruptions
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput
-from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, availability, shared_out
-from tokonomics.fleet.cheapest import _nines, compare, fixed_rule, hold_availability, median_rule_usd, peak_usd
+from tokonomics.fleet.cheapest import (
+    FAILURES_PER_GPU_HOUR,
+    _nines,
+    availability,
+    compare,
+    fixed_rule,
+    hold_availability,
+    median_rule_usd,
+    peak_usd,
+    shared_out,
+)
 from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.purchase_search import optimal_fleet
 from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket, demand_of, mixed_capacity

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from tests.money.simple_offers import simple_offer
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.feeds import SCARCE, Interruptions
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.spot import SCARCE, Interruptions
-from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR
+from tokonomics.fleet.cheapest import FAILURES_PER_GPU_HOUR
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.replay import (
     FleetReplay,

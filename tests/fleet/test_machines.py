@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.feeds import SCARCE, find_band, find_zones
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.spot import SCARCE, find_band, find_zones
 from tokonomics.errors import BadInput
 from tokonomics.fleet import layouts
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet

@@ -111,9 +111,9 @@ output = 16.0
 
 
 def read_scenario(path: Path) -> object:
+    from tokonomics.questions.catalogue import offers_of
     from tokonomics.questions.deployment import targets_of
     from tokonomics.questions.load import cases_of, load_of
-    from tokonomics.questions.offers import offers_of
     from tokonomics.questions.requests.buy import PlanRequest
     from tokonomics.questions.scenario import read_request
 
@@ -174,7 +174,7 @@ gcp,europe-west4,"a2-highgpu-1g",A100-40GB,1,3.67,1.8,12,85,2026-08-22,"a, b"
 
 
 def read_skypilot(path: Path) -> object:
-    from tokonomics.catalog.skypilot import read_vms
+    from tokonomics.catalog.feeds import read_vms
 
     text = path.read_bytes().decode("utf-8", "replace")  # refresh refuses what is not UTF-8 before
     found = [read_vms(provider, text) for provider in ("aws", "gcp", "azure")]

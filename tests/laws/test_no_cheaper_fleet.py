@@ -15,8 +15,8 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load, load_of_log, load_of_requests
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals

@@ -38,8 +38,8 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.bill import Bill, Bills
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions

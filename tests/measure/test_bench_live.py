@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.measure.tiny_llama import counters, llama_server
 
-from tokonomics.measure.addresses import target
+from tokonomics.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.measure.loopback import Loopback, loopback
 
+from tokonomics.addresses import target
 from tokonomics.errors import BadInput
-from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun

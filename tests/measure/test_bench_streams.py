@@ -5,8 +5,8 @@ import resource
 import pytest
 from tests.measure.timed_server import figures, timed_server
 
+from tokonomics.addresses import target
 from tokonomics.errors import BadInput
-from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import LoadPoint

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.measure.timed_server import TimedSender, stamps, timed_server
 
-from tokonomics.measure.addresses import target
+from tokonomics.addresses import target
 from tokonomics.measure.bench import client
 from tokonomics.measure.bench.client import Client, LoopTurns, Reply, own_delay, run_in_turns
 from tokonomics.measure.bench.loads import LoadWindow, point_of

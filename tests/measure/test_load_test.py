@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.loopback import Loopback, chunk, loopback
 
+from tokonomics.addresses import target
 from tokonomics.errors import BadInput
-from tokonomics.measure.addresses import target
 from tokonomics.measure.bench import client, loads
 from tokonomics.measure.bench import run as bench_run
 from tokonomics.measure.bench.client import AnswerStream, BadAnswer, LoopTurns

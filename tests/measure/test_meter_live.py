@@ -13,7 +13,7 @@ from tests.explore import EXPLORE
 from tests.measure.faulty import metrics_server
 from tests.measure.tiny_llama import counters, llama_server
 
-from tokonomics.measure.addresses import target
+from tokonomics.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.meter.ledger import Ledger

@@ -10,8 +10,8 @@ import pytest
 from tests.measure.faulty import MetricsServer, metrics_server
 from tests.measure.metered import HandClock
 
+from tokonomics.addresses import target
 from tokonomics.errors import BadInput
-from tokonomics.measure.addresses import target
 from tokonomics.measure.meter import scrape
 from tokonomics.measure.meter.engines import UnknownEngine
 from tokonomics.measure.meter.ledger import Ledger

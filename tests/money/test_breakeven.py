@@ -12,7 +12,6 @@ from tests.there import there
 from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.apis import ApiPrice, ApiTier
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import api_bill, api_bills
 from tokonomics.money.breakeven import (
     MACHINES,
     Extra,
@@ -26,6 +25,7 @@ from tokonomics.money.breakeven import (
     rising,
     swings,
 )
+from tokonomics.money.trace_bills import api_bill, api_bills
 from tokonomics.traffic.trace import make_trace
 
 DOCUMENT = kind_of_equation("4×A100", 2.21, 4, 2400, 0.7)

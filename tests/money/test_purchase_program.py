@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.money.simple_offers import simple_offer
 
+from tokonomics.catalog.feeds import SCARCE, Interruptions, hourly_rate
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput, in_python
 from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.purchase_program import FleetProblem, OutOfTime, Solution, kinds_of, solve, undominated

@@ -7,7 +7,7 @@ import pytest
 from tests.planner.small_catalogue import on
 from tests.there import there
 
-from tokonomics.money.served import served_cost
+from tokonomics.money.trace_bills import served_cost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import Outcome, outcome

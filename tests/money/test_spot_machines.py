@@ -5,9 +5,9 @@ import pytest
 from tests.traffic.test_prefix_reuse import blocks_of
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.feeds import SCARCE, find_band
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
-from tokonomics.catalog.spot import SCARCE, find_band
 from tokonomics.money.spot_machines import LostState, Suitability, spot_verdict
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences

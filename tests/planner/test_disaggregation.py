@@ -31,8 +31,8 @@ from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.engine_flags import Role
 from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load, load_of_shape
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.sizing.spare import Spare, machines_for_both
 from tokonomics.traffic.slo import parse_slos

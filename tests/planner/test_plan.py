@@ -27,8 +27,8 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import curve_for, floors
 from tokonomics.sizing.spare import Spare
 from tokonomics.traffic.readers import open_trace

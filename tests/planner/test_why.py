@@ -10,8 +10,8 @@ from tests.there import there
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import resize
 from tokonomics.planner.why import LayoutKind, WhyPick, factors, in_words, kind_of_layout, why_pick
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.units import HOURS_PER_MONTH
 
 LOAD = load_of_shape(40, "const:1000", "const:300")

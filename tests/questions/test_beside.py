@@ -6,9 +6,9 @@ import pytest
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.guarded.inputs import checked_inputs
-from tokonomics.questions.beside import requests_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.scenario import read_request
+from tokonomics.questions.serving import requests_of
 from tokonomics.questions.verbs import find_verb
 
 ASKED = {"model": ["llama-3.1-8b"], "rate": 0.2, "input": 1000, "output": 300, "slo": "ttft_p99=1"}

@@ -31,8 +31,8 @@ from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.questions.tenants import tenants
 from tokonomics.serving import simulator
 from tokonomics.sizing import attempt
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.screen import late_alone
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.traffic.slo import parse_slos

@@ -11,20 +11,19 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy
-from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
 from tokonomics.questions.deployment import check_pauses
 from tokonomics.questions.levers import levers
 from tokonomics.questions.load import load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, LeversRequest, SimulateRequest
-from tokonomics.questions.serving import fleet_of, timeout_of
+from tokonomics.questions.serving import fleet_of, requests_of, timeout_of
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.report.shared_view import log_pace_note, short_run
 from tokonomics.report.simulate_view import simulate as described
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.attempt import Attempts
-from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.sessions import log_pace

@@ -17,7 +17,7 @@ from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
-from tokonomics.money.api_bill import ApiCost
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import bill_range

@@ -19,9 +19,9 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.stack import Waterfall
-from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.purchases import FleetComparison
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.deployment import deploy
 from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.levers import LeversResult

@@ -23,8 +23,8 @@ from tokonomics.report.answer import describe
 from tokonomics.report.blocks import Line, sections
 from tokonomics.report.breakeven_view import breakeven, letters_for
 from tokonomics.report.meter_view import ledger
-from tokonomics.report.playback_view import who
 from tokonomics.report.simulate_view import capacity as described_capacity
+from tokonomics.report.simulate_view import who
 from tokonomics.report.terminal import Terminal, as_text
 from tokonomics.serving.playback import MissCause, MissedRequest
 

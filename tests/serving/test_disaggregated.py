@@ -10,7 +10,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.money.served import served_cost_apart
+from tokonomics.money.trace_bills import served_cost_apart
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.disaggregated import sent_bytes, why_not_apart

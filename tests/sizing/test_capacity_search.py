@@ -18,8 +18,8 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, OPEN, REQUEST
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.load import load_of_requests
-from tokonomics.sizing.refusal import Reason
 from tokonomics.sizing.rules import PATIENCE, WORK_IN_HAND
 from tokonomics.sizing.search import HighestRate, NeverHolds, highest_rate, replicas_needed, smallest_that_holds
 from tokonomics.sizing.setup import Handling, Setup

@@ -9,8 +9,8 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.lever_list import right_size
 from tokonomics.physics.deployment import deploy
 from tokonomics.sizing.bill import Bill, Bills
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import load_of_log, load_of_shape
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace

@@ -26,8 +26,8 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
 from tokonomics.sizing.attempt import Sized, attempt
 from tokonomics.sizing.bill import Bill, Bills
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 from tokonomics.sizing.spare import Spare

@@ -16,8 +16,8 @@ from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.sizing import attempt, search
 from tokonomics.sizing.attempt import Attempts, Sized, serve
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import fewest, size
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from tokonomics.listening import listening
+from tokonomics.addresses import listening
 from tokonomics.web import serve
 from tokonomics.web.app import make_app
 from tokonomics.web.service import Settings

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tokonomics.listening import listening
+from tokonomics.addresses import listening
 from tokonomics.web.serve import Connection
 from tokonomics.web.uploads import sweep
 

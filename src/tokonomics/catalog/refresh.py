@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
+from tokonomics.catalog.feeds import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
-from tokonomics.catalog.skypilot import Quote, amount, full_name, known_gpu, read_vms
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.types import Noun, today
 

@@ -37,7 +37,7 @@ class Action:
 
 
 ACTIONS: dict[str, Action] = {
-    "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.scenario_command:init"),
+    "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.commands:init"),
     "sweep": Action(BUY, "Ask a verb at many points of a scenario.", "tokonomics.sweep.sweep:sweep"),
     "meter": Action(RUN, "What the tokens of live servers cost, idle time included.", "tokonomics.cli.meter:app"),
     "web": Action(RUN, "Open the page: the same answers, with sliders and charts.", "tokonomics.web.serve:web"),
@@ -98,8 +98,7 @@ def application(only: str | None = None) -> typer.Typer:
 
 
 def _add_command(app: typer.Typer, verb: Verb, name: str, hidden: bool = False) -> None:
-    from tokonomics.cli.commands import VerbCommand, command_of, more_inputs
-    from tokonomics.cli.scenario_command import ScenarioCommand
+    from tokonomics.cli.commands import ScenarioCommand, VerbCommand, command_of, more_inputs
 
     kind = ScenarioCommand if verb.scenario else VerbCommand
     app.command(name, cls=kind, hidden=hidden, epilog=more_inputs(verb))(command_of(verb))

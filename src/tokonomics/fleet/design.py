@@ -16,8 +16,7 @@ from pydantic import Field
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
-from tokonomics.fleet.availability import Availability
-from tokonomics.fleet.cheapest import FixedRule, cheapest_fleet, fixed_rule
+from tokonomics.fleet.cheapest import Availability, FixedRule, cheapest_fleet, fixed_rule
 from tokonomics.fleet.offers import MachineKind, Machines
 from tokonomics.fleet.replay import FleetReplay, replayed
 from tokonomics.fleet.traffic import FleetTraffic

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.feeds import Interruptions
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
 from tokonomics.fleet.layouts import FleetLayout, layout_name, sized_layouts
 from tokonomics.fleet.traffic import FleetTraffic
@@ -29,8 +29,7 @@ from tokonomics.planner.prospects import why_not_known
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.buy import reserved_prices, spot_markets, startup_seconds
 from tokonomics.sizing.hosts import Machine, hosts_of, told_apart, usable
-from tokonomics.sizing.layouts import fitting, weight_choices
-from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.layouts import Reason, fitting, weight_choices
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied

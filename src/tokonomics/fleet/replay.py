@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput
-from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
+from tokonomics.fleet.cheapest import FAILURES_PER_GPU_HOUR, NOTICED_S, shared_out
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.traffic import FleetTraffic, class_names
 from tokonomics.money.purchases import Demand, FleetLimits, FleetOffer, FleetPlan, SpotMarket

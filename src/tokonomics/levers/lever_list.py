@@ -29,7 +29,7 @@ from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.buy import reserved_prices
 from tokonomics.sizing.hosts import HOST_MEMORY
-from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.search import changes_over_time
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import Same, Speed, copied

@@ -25,8 +25,8 @@ from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.session_outcome import SessionOutcome
 from tokonomics.serving.tiers import TierHits, gpu_cache_bytes, kv_bytes_per_token
 from tokonomics.sizing.attempt import Attempts, Sized, cached_share, serve
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import load_of_requests
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.prefix_reuse import found_share

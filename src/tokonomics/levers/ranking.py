@@ -26,8 +26,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.sizing.bill import CENT, Bill, Bills
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied

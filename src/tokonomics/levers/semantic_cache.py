@@ -30,8 +30,8 @@ from tokonomics.errors import BadInput
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
 from tokonomics.money.cost import BeforeAfter, CostLine, CostTree, replica_hour
 from tokonomics.physics.deployment import Deployment
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import load_of_requests
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.search import NeverHolds, ReplicasNeeded, replicas_needed
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.prompts import Embedded, Prompts, Vectors, tokens_of

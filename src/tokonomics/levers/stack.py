@@ -29,8 +29,7 @@ from tokonomics.physics.deployment import acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bill, Bills
-from tokonomics.sizing.layouts import weight_choices
-from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.layouts import NotServed, weight_choices
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import Marked, Noun, copied

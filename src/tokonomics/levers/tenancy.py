@@ -29,8 +29,8 @@ from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation
 from tokonomics.sizing.attempt import Attempts, Sized, simulated
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import load_of_requests
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.search import NeverHolds, size
 from tokonomics.sizing.setup import Handling, Say, Setup, silent
 from tokonomics.traffic.slo import Slo

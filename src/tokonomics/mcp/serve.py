@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokonomics.addresses import listening
 from tokonomics.errors import BadInput
 from tokonomics.guarded.worker import MOST_BODY
-from tokonomics.listening import listening
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -48,7 +48,7 @@ def mcp(
             raise
         fix = "In a checkout: pip install '.[mcp]'"
         raise BadInput("the MCP SDK is not installed", where="tokonomics mcp", fix=fix) from None
-    from tokonomics.mcp.tools import Toolbox
+    from tokonomics.mcp.server import Toolbox
 
     with ExitStack() as until_done:
         toolbox = Toolbox(fenced=http, ledger=ledger and ledger.absolute(), whole=whole)

@@ -1,12 +1,20 @@
-"""The server: lists the tools, and has a worker answer each call; the MCP SDK is imported here and in ``serve`` alone.
+"""Answer agents: which questions are tools, what each takes, and a worker that answers each call.
+
+A tool takes the fields of the verb's request, but for those that name a file to write: no tool changes anything. Behind
+a fence (HTTP), it takes no file to read and asks no hub either, as the page, and sees the ledger that was named at the
+start. An agent pays for every character it reads, so a document longer than ``MOST_CHARACTERS`` has its lists cut to
+their first entries, and says so.
 
 A call that is cancelled, or whose client has gone, loses its worker, which stops the work; a fresh one takes its place.
+The MCP SDK is imported here and in ``serve`` alone.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mcp.server import Server, ServerRequestContext
@@ -24,10 +32,137 @@ from mcp_types import (
 )
 
 from tokonomics import __version__
-from tokonomics.errors import TokonomicsError
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, by_name, did_you_mean, shorten
+from tokonomics.guarded.inputs import checked_inputs
 from tokonomics.guarded.worker import LONG_S, home_in_texts, ours
-from tokonomics.mcp.tools import INSTRUCTIONS, Toolbox, described, document_of, headline, work_of
+from tokonomics.questions.request import Kind, Parameters, Request
+from tokonomics.questions.scenario import request_of
+from tokonomics.questions.scenario_text import command_of, inputs_schema
+from tokonomics.questions.verbs import METER_REPORT, Verb, find_verb
 from tokonomics.workers import Broken, Pool, Task
+
+TOOLS = (
+    "plan", "breakeven", "fit", "predict", "simulate", "levers", METER_REPORT.name, "models", "gpus", "offers", "apis",
+)  # fmt: skip
+INSTRUCTIONS = """\
+What a million LLM tokens costs on rented or owned GPUs, and what to change: computed here, so do not guess.
+plan: the cheapest ways to serve a model under latency targets; quick=true answers by a closed form, in seconds.
+fit: does it fit a GPU. predict: how long a step takes. simulate: a deployment under traffic. levers: what to change
+first. breakeven: host it or call an API. meter_report: what was spent. models, gpus, offers, apis: names and prices.
+Keys name their unit: ttft_s is in seconds, usd_per_mtok in US dollars for a million tokens, rate in requests a second.
+Where a list was too long to read, "shortened" says how many entries it has; the first ones are given."""
+MOST_CHARACTERS = 40_000
+"""Of a document. A choice: figures are about three characters a token, and Claude Code warns of an answer above 10,000
+tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
+_ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)  # of every list, the first that fits
+_HUB = "hub"  # the one input that has a tool ask another machine
+_SHORTER = 10  # entries that are one value, such as the regions of an offer, in the place of one that has parts
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools of one server."""
+
+    fenced: bool = False  # whether no file is read but the ledger
+    ledger: Path | None = None  # the meter's ledger; the user's own where none is named and there is no fence
+    whole: bool = False  # whether long documents are left as they are
+
+    def verbs(self) -> dict[str, Verb]:
+        """By the name of the tool."""
+        shown = [name for name in TOOLS if name != METER_REPORT.name or self.ledger or not self.fenced]
+        return {verb.function_name: verb for verb in map(find_verb, shown)}
+
+    def find(self, tool: str) -> Verb:
+        verbs = self.verbs()
+        if tool not in verbs:
+            raise UnknownName("tool", tool, verbs)
+        return verbs[tool]
+
+    def inputs(self, verb: Verb) -> Parameters:
+        """What a tool takes."""
+        taken = {name: parameter for name, parameter in verb.parameters.items() if not parameter.writes}
+        if not self.fenced:
+            return taken
+        if verb.name == "models":
+            taken["match"] = replace(taken["match"], kind=Kind.PLAIN)  # part of a name; a worker opens no file anyway
+        return {
+            name: parameter for name, parameter in taken.items() if parameter.kind is not Kind.FILE and name != _HUB
+        }
+
+    def asks_others(self, verb: Verb) -> bool:
+        """Whether a call may ask another machine, where it says so."""
+        return _HUB in self.inputs(verb)
+
+    def schema(self, verb: Verb) -> dict[str, Any]:
+        return inputs_schema(verb.request, self.inputs(verb))
+
+    def asked(self, verb: Verb, arguments: Mapping[str, Any]) -> Request:
+        """The checked request."""
+        inputs = self.inputs(verb)
+        known = {name: name for name in inputs} | {parameter.key: name for name, parameter in inputs.items()}
+        for name in arguments:
+            if name not in known:
+                fix = did_you_mean(name, known) or f"It takes {', '.join(inputs)}."
+                raise BadInput(f"unknown input '{shorten(name)}'", where=verb.function_name, fix=fix)
+        given = {known[name]: value for name, value in arguments.items() if value is not None}
+        if self.fenced:
+            given = checked_inputs(inputs, given, None)
+        if verb is METER_REPORT and self.ledger:
+            given.setdefault("ledger", str(self.ledger))
+        return verb.request.checked(given) if self.fenced else request_of(verb, given)
+
+
+def described(verb: Verb) -> str:
+    """A tool in words: what it answers."""
+    about = (verb.request.__doc__ or "").partition("Examples:")[0]
+    return by_name(" ".join([verb.summary, *about.split()]))
+
+
+def work_of(verb: Verb, request: Request) -> dict[str, Any]:
+    """What a worker is asked."""
+    command = command_of(verb, request)
+    asked = {"verb": verb.name, "call": request.given(), "inputs": {}, "command": command}
+    return {"work": "answer", **asked, "parts": ("result", "markdown")}
+
+
+def document_of(result: Any, whole: bool) -> dict[str, Any]:
+    """The document that ``--json`` prints, a list of rows as ``rows``; cut to a length that can be read."""
+    document: dict[str, Any] = result if isinstance(result, dict) else {"rows": result}
+    if whole or _length(document) <= MOST_CHARACTERS:
+        return document
+    for most in _ENTRIES:
+        counts: dict[str, int] = {}
+        cut: dict[str, Any] = _cut(document, most, "", counts)
+        if _length(cut) <= MOST_CHARACTERS:
+            break
+    return {**cut, "shortened": counts}
+
+
+def headline(answer: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """What it comes to, in one line, and what the reader should know beside it."""
+    lines = [answer["headline"], *answer["notes"]]
+    if counts := document.get("shortened"):
+        cut = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+        lines.append(f"Only the first entries are given of: {cut}. All of them: {answer['command']} --json")
+    return "\n".join(lines)
+
+
+def _length(document: object) -> int:
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _cut(value: Any, most: int, at: str, counts: dict[str, int]) -> Any:
+    """The document with lists of at most ``most`` entries; ``counts`` takes the length of those that were cut."""
+    if isinstance(value, dict):
+        return {key: _cut(part, most, f"{at}.{key}" if at else key, counts) for key, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    if not any(isinstance(part, dict | list) for part in value):
+        most *= _SHORTER
+    if len(value) > most:
+        counts[at] = max(len(value), counts.get(at, 0))
+    return [_cut(part, most, at, counts) for part in value[:most]]
+
 
 Heard = Callable[[int, str], Any]  # takes the number of lines so far and the last of them; awaited
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tokonomics.catalog.feeds import REGION_CORRELATION
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import REGION_CORRELATION
 from tokonomics.errors import BadInput, option
 from tokonomics.money.purchase_program import (
     FleetProblem,

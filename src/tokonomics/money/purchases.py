@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from tokonomics.catalog.feeds import Interruptions
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import Interruptions
 from tokonomics.errors import BadInput, option
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR

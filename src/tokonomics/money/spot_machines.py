@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from tokonomics.catalog.spot import (
+from tokonomics.catalog.feeds import (
     NOTICE_S,
     REGION_CORRELATION,
     Interruptions,

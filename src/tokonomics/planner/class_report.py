@@ -19,7 +19,7 @@ from tokonomics.planner.search import Placed, Sought
 from tokonomics.serving.class_outcome import ClassOutcome, class_outcomes
 from tokonomics.serving.counted import counted
 from tokonomics.serving.simulator import Simulation
-from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.screen import screen
 from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
@@ -135,7 +135,7 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
     placed = study.ranked_as(best).sized
     if (trial := placed.trial) is None:
         return None
-    sought = Sought(load, study.question.slos, study.question.router)
+    sought = study.question.sought()
     say("the classes on the pick, under more and more load")
 
     def serve(times: float) -> Simulation:

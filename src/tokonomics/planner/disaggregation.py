@@ -18,8 +18,8 @@ from tokonomics.serving.fleet_settings import link_speed
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.disaggregation import ENGINES, Pair, answers_per_s, cheapest_split, pair_of, prompts_per_s
 from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.screen import Screened, least_by_arithmetic, screen
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.types import Noun
@@ -30,11 +30,9 @@ _PAIRS = 6  # that are simulated, cheapest bound first: a plan must not take muc
 RATIOS = 9  # points of a curve over the ratio
 
 
-def disaggregated(
-    sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization: float | None = None, progress: Say = silent
-) -> list[Placed]:
+def disaggregated(sought: Sought, hosts: Iterable[Hosts], below: float, progress: Say = silent) -> list[Placed]:
     """The pairs that cost less than ``below`` dollars an hour and than every one before them, the cheapest last."""
-    pairs = sorted(_pairs(sought, hosts, below, max_utilization), key=lambda pair: pair.bound)
+    pairs = sorted(_pairs(sought, hosts, below), key=lambda pair: pair.bound)
     found: list[Placed] = []
     for pair in pairs[:_PAIRS]:
         if pair.bound >= below:
@@ -56,18 +54,18 @@ def _placed(sought: Sought, pair: Pair, below: float = math.inf) -> Placed | Not
     return Placed(split, sized.replicas, sized)
 
 
-def nearest_pair(sought: Sought, hosts: Iterable[Hosts], max_utilization: float | None = None) -> Pair | None:
+def nearest_pair(sought: Sought, hosts: Iterable[Hosts]) -> Pair | None:
     """The pair that could cost least by the closed form, simulated or not; None where there is none."""
-    return min(_pairs(sought, hosts, math.inf, max_utilization), key=lambda pair: pair.bound, default=None)
+    return min(_pairs(sought, hosts, math.inf), key=lambda pair: pair.bound, default=None)
 
 
-def resize_apart(sought: Sought, hosts: Hosts, max_utilization: float | None = None) -> Placed | NotServed:
+def resize_apart(sought: Sought, hosts: Hosts) -> Placed | NotServed:
     """The cheapest split of one pair for the load and SLOs of these sought, whatever it costs."""
-    pair = pair_of(sought.setup(hosts), hosts, max_utilization)
+    pair = pair_of(sought.setup(hosts), hosts, sought.limits.max_utilization)
     return _placed(sought, pair) if isinstance(pair, Pair) else pair
 
 
-def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization: float | None) -> Iterator[Pair]:
+def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float) -> Iterator[Pair]:
     """Sensible pairs of layouts: of each GPU, precision and engine, those that take the least GPU time."""
     groups: dict[object, list[Hosts]] = defaultdict(list)
     for one in hosts:
@@ -81,7 +79,7 @@ def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float, max_utilization
         for prefill in computing:
             for decode in answering:
                 both = replace(decode, prefill=PrefillPool(prefill.deployment, 1), tiers=None)
-                pair = pair_of(sought.setup(both), both, max_utilization)
+                pair = pair_of(sought.setup(both), both, sought.limits.max_utilization)
                 if isinstance(pair, Pair) and math.isfinite(pair.bound):
                     yield pair
 

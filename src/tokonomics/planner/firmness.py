@@ -37,8 +37,7 @@ from tokonomics.planner.search import Kind, Placed, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
 from tokonomics.sizing.attempt import prefill_share
 from tokonomics.sizing.hosts import Hosts, Machine
-from tokonomics.sizing.layouts import is_faithful, why_not
-from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.layouts import NotServed, is_faithful, why_not
 from tokonomics.sizing.screen import screen
 from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent

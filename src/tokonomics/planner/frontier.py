@@ -20,7 +20,7 @@ from tokonomics.physics.intervals import Interval, interval
 from tokonomics.planner.plan import Study
 from tokonomics.planner.prospects import layout
 from tokonomics.planner.search import WITHIN_REASON, Placed, Search, cheapest_machine, late_in_the_mean
-from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.screen import Screened, screen
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural
@@ -138,7 +138,7 @@ def _fleets(study: Study, candidates: Iterable[Screened]) -> Iterator[_FrontierF
     Of what the plan did not size, the fewest are those that it would take without simulation.
     """
     question, search = study.question, study.search
-    closed_form = Search(search.sought, simulate=False, max_utilization=search.max_utilization)
+    closed_form = Search(search.sought, simulate=False)
     sized = {placed.deployment: placed for placed in search.sized if placed.screened.hosts.prefill is None}
     too_slow = {where: refusal for where, refusal in search.refused if refusal.kind is Reason.too_slow}
     pick_usd = min(placed.usd_per_hour for placed in search.sized)

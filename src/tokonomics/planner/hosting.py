@@ -16,7 +16,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput
-from tokonomics.money.api_bill import HOST_TTL_S, ApiCost, ApiLeftOut
 from tokonomics.money.breakeven import (
     FILLED,
     BreakEven,
@@ -31,6 +30,7 @@ from tokonomics.money.breakeven import (
     swings,
 )
 from tokonomics.money.cost import require_share, require_utilization
+from tokonomics.money.trace_bills import HOST_TTL_S, ApiCost, ApiLeftOut
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate

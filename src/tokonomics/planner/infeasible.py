@@ -22,7 +22,7 @@ from tokonomics.planner.prospects import prospects, rejections
 from tokonomics.planner.vary import again
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.sizing.hosts import Hosts, host_gib
-from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.screen import floors
 from tokonomics.sizing.spare import ZONED
 from tokonomics.types import Marked, Noun

@@ -226,12 +226,7 @@ def dollars(text: str | None, field: str) -> float | None:
     return 0.0 if plain == "0" else amount(plain, field, "15000, 250k or 1.2M")
 
 
-_RANGES = {
-    "max_utilization": ("max_utilization", "from 0.01 to 1"),
-    "max_usd_per_gpu_hour": ("max_price", "above 0 dollars"),
-    "max_gpus": ("gpus", "at least 1"),
-    "max_age_days": ("max_age", "at least 0 days"),
-}
+_ASKED_AS = {"max_usd_per_gpu_hour": "max_price", "max_gpus": "gpus", "max_age_days": "max_age"}
 
 
 def limits_from(**given: object) -> Limits:
@@ -240,8 +235,16 @@ def limits_from(**given: object) -> Limits:
         return Limits.model_validate({name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        field, range_text = _RANGES[str(problem["loc"][0])]
-        raise BadInput(f"must be {range_text}, got {shorten(str(problem['input']))}", field=field) from None
+        name = str(problem["loc"][0])
+        bounds = Limits.model_fields[name].metadata
+        words = [
+            f"{word} {getattr(bound, sign):g}" for sign, word in _BOUNDS for bound in bounds if hasattr(bound, sign)
+        ]
+        got = shorten(str(problem["input"]))
+        raise BadInput(f"must be {' and '.join(words)}, got {got}", field=_ASKED_AS.get(name, name)) from None
+
+
+_BOUNDS = (("gt", "above"), ("ge", "at least"), ("le", "at most"))
 
 
 NO_DRAFT = "none"

@@ -70,6 +70,11 @@ class Question:
         others = {other: changes for other, changes in self.catches.items() if other != catch}
         return replace(self, **self.catches[catch], catches=others)
 
+    def sought(self, load: Load | None = None, attempts: Attempts | None = None) -> Sought:
+        """What candidates are sized for: its own load, or another under the same SLOs and limits."""
+        made = Attempts() if attempts is None else attempts
+        return Sought(self.load if load is None else load, self.slos, self.router, self.limits, made)
+
     @property
     def gpus(self) -> tuple[str, ...]:
         """Every GPU on which it may be served."""
@@ -134,7 +139,7 @@ def study(
     takes longer than to find it.
     """
     load = question.load.within(question.model.max_context)
-    sought = Sought(load, question.slos, question.router, Attempts() if attempts is None else attempts)
+    sought = question.sought(load, attempts)
     if pick_only:
         question = replace(question, near=_AS_CHEAP, catches={})
     hosts = prospects(question, load)
@@ -143,7 +148,7 @@ def study(
     pairs: list[Placed] = []
     if question.simulate and (question.disaggregate or Catch.disaggregated in question.catches):
         below = _WORTH_A_ROW * best_usd if question.disaggregate else best_usd
-        pairs = disaggregated(sought, hosts, below, question.limits.max_utilization, progress)
+        pairs = disaggregated(sought, hosts, below, progress)
     if question.disaggregate:
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
@@ -181,7 +186,7 @@ def searched(
     question: Question, sought: Sought, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
     """The candidates that could win with the load and SLOs of these sought, sized; the others refused."""
-    search = Search(sought, question.simulate, question.limits.max_utilization, below, question.near, progress)
+    search = Search(sought, question.simulate, below, question.near, progress)
     search.run(hosts)
     return search
 

@@ -9,7 +9,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.planner.search import Kind
 from tokonomics.sizing.bill import Bill
-from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload

@@ -17,9 +17,8 @@ from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
-from tokonomics.sizing.layouts import FLOOR, fitting, weight_choices, why_not
+from tokonomics.sizing.layouts import FLOOR, NotServed, Reason, fitting, weight_choices, why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.spare import Spare
 from tokonomics.types import Same, Speed, copied
 

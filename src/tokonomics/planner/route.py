@@ -26,7 +26,7 @@ from tokonomics.planner.route_models import (
     part_of,
 )
 from tokonomics.planner.route_ways import ALL, FITS, ROUND_SHARES, Routing
-from tokonomics.planner.search import Placed, Sought
+from tokonomics.planner.search import Placed
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Floats
 
@@ -66,7 +66,7 @@ class Spill:
         for filled in _LIMITS:
             kept = self.within(replicas, filled)
             part = part_of(self.load, np.flatnonzero(kept))
-            trial = Sought(part, question.slos, question.router).on(screened, replicas)
+            trial = question.sought(part).on(screened, replicas)
             if trial.holds:
                 return Placed(screened, replicas, trial), kept
         return None

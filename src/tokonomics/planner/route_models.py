@@ -18,12 +18,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
-from tokonomics.money.api_bill import api_bills
+from tokonomics.money.trace_bills import api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.hosting import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
-from tokonomics.planner.search import Placed, Sought, cheapest_machine
+from tokonomics.planner.search import Placed, cheapest_machine
 from tokonomics.serving.outcome import SloOutcome, request_latencies
 from tokonomics.sizing.attempt import attempt
 from tokonomics.sizing.hosts import Hosts
@@ -241,7 +241,7 @@ class OwnModel:
 
 
 def _cheapest(question: Question, load: Load, hosts: Sequence[Hosts], say: Say) -> Placed | None:
-    search = searched(question, Sought(load, question.slos, question.router), hosts, math.inf, say)
+    search = searched(question, question.sought(load), hosts, math.inf, say)
     return min(search.sized, key=lambda placed: placed.usd_per_hour, default=None)
 
 

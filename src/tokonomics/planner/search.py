@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
+from tokonomics.planner.plan_answer import Limits
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
 from tokonomics.sizing.disaggregation import served_on
 from tokonomics.sizing.hosts import Hosts, Machine
-from tokonomics.sizing.layouts import is_faithful
+from tokonomics.sizing.layouts import NotServed, Reason, is_faithful
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import Screened, least_by_arithmetic, least_for, most_held, screen
 from tokonomics.sizing.search import fewest
 from tokonomics.sizing.setup import Say, Setup, silent
@@ -38,11 +38,15 @@ Kind = tuple[str, int, Precision, int]
 
 @dataclass
 class Sought:
-    """What candidates are sized for: traffic, SLOs, and a router where one is asked for. Attempts are made once."""
+    """What candidates are sized for: traffic, SLOs, the user's limits, a router where one is asked for.
+
+    Attempts are made once.
+    """
 
     load: Load
     slos: tuple[Slo, ...]
     router: Router | None = None
+    limits: Limits = field(default_factory=Limits)
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, hosts: Hosts, replicas: int = 1) -> Setup:
@@ -106,7 +110,6 @@ class Search:
 
     sought: Sought
     simulate: bool = True
-    max_utilization: float | None = None
     below: float | None = None
     """Dollars an hour: only the cheapest is looked for, and only below that; None: the pick, the runner-up, a table."""
     near: float | None = None  # times the cheapest bill: what costs more is not sized, not even for a table
@@ -169,7 +172,7 @@ class Search:
 
     def _fewest_allowed(self, held: float) -> int:
         """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
-        share = self.max_utilization if self.simulate else self.max_utilization or CLOSED_FORM_UTILIZATION
+        share = self.sought.limits.max_utilization or (None if self.simulate else CLOSED_FORM_UTILIZATION)
         # The last digit of a division must not cost a replica.
         return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))
 

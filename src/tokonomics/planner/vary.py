@@ -23,14 +23,13 @@ from tokonomics.physics.intervals import interval
 from tokonomics.planner.disaggregation import RatioPoint, kv_transfer_s, resize_apart, splits_of
 from tokonomics.planner.plan import Question, Study, searched, study
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.planner.search import Placed, Sought, late_in_the_mean
+from tokonomics.planner.search import Placed, late_in_the_mean
 from tokonomics.serving.capacity import BEHIND
 from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import Hosts
-from tokonomics.sizing.layouts import why_not
+from tokonomics.sizing.layouts import NotServed, Reason, why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, screen
 from tokonomics.sizing.search import CLOSE_ENOUGH
 from tokonomics.sizing.setup import Say, silent
@@ -61,9 +60,9 @@ def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
     if refusal := why_not(hosts.deployment, question.load.longest):
         return refusal
     # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
-    sought = Sought(question.load, question.slos, question.router)
+    sought = question.sought()
     if hosts.prefill:
-        return resize_apart(sought, hosts, question.limits.max_utilization)
+        return resize_apart(sought, hosts)
     search = searched(question, sought, [hosts])
     return search.sized[0] if search.sized else search.refused[0][1]
 
@@ -114,7 +113,7 @@ def _broken(
 ) -> str | None:
     """What gives way on these replicas at a rate; None where they hold."""
     if question.simulate:
-        sought = Sought(question.load.at(rate), question.slos, question.router)
+        sought = question.sought(question.load.at(rate))
         return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
     if rate / replicas > screened.capacity.rate:
         return BEHIND
@@ -332,7 +331,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
         return ()
     question, placed = study.question, study.apart.sized
     hosts, load = placed.screened.hosts, question.load
-    sought = Sought(load, question.slos, question.router)
+    sought = question.sought()
     pair = pair_of(sought.setup(hosts), hosts, question.limits.max_utilization)
     assert isinstance(pair, Pair)
     together = screen(pair.decode.deployment, pair.decode, load, question.slos)

@@ -170,7 +170,7 @@ def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
         yield _of_row(study, study.apart)
         return
     alike = [replace(hosts, tiers=None) for hosts in _alike(study.hosts, pick.deployment)]
-    pair = nearest_pair(study.search.sought, alike, question.limits.max_utilization)
+    pair = nearest_pair(study.search.sought, alike)
     if pair and (found := _contender(study, pair.split(*pair.least), sum(pair.least), at_least=True)):
         yield found
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tokonomics.addresses import target
 from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.apis import ApiPrice, price_request
 from tokonomics.catalog.checkpoints import OwnRecovery, QuantisedPart, save_recovery
@@ -15,7 +16,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.files import check_path
-from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
 from tokonomics.measure.bench.run import MOST_USERS, BenchSettings, run_bench
 from tokonomics.measure.benchmark_run import BenchmarkRun, Stated, save_run

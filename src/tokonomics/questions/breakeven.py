@@ -5,8 +5,8 @@ from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.money.api_bill import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
+from tokonomics.money.trace_bills import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.planner.hosting import (
     TRICKLE,
     BreakEvenReport,
@@ -18,9 +18,9 @@ from tokonomics.planner.hosting import (
     tokens_per_request,
 )
 from tokonomics.planner.parsing import amount, listed
+from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
-from tokonomics.questions.offers import every_offer, extras_of
 from tokonomics.questions.plan import latencies_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import BreakevenRequest

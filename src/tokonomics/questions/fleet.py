@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.feeds import SCARCE, Interruptions, hourly_rate
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.spot import SCARCE, Interruptions, hourly_rate
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.cheapest import require_target
@@ -22,12 +22,12 @@ from tokonomics.fleet.traffic import (
     traffic_from_curve,
     traffic_from_trace,
 )
-from tokonomics.money.api_bill import host_bills
 from tokonomics.money.purchases import BatchWork, FleetLimits
+from tokonomics.money.trace_bills import host_bills
 from tokonomics.planner.parsing import kv_for, terms_from, weights_for
+from tokonomics.questions.catalogue import offers_of
 from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.offers import offers_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult

@@ -16,17 +16,16 @@ from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
+from tokonomics.questions.catalogue import extras_of, offers_of
 from tokonomics.questions.deployment import check_pauses, deployment_of, require_writer, targets_of
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.load import load_of
-from tokonomics.questions.offers import extras_of, offers_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import Changes, LeversRequest, StackRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.sizing.bill import Bills
-from tokonomics.sizing.layouts import FLOOR
-from tokonomics.sizing.refusal import NotServed
+from tokonomics.sizing.layouts import FLOOR, NotServed
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo

@@ -38,6 +38,7 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch, Limits
+from tokonomics.questions.catalogue import allowed_of, every_offer
 from tokonomics.questions.deployment import (
     NO_ANSWERS,
     check_jobs,
@@ -49,7 +50,6 @@ from tokonomics.questions.deployment import (
     targets_of,
 )
 from tokonomics.questions.inputs import Conversations, Drafting, ImageInputs, PlanInputs, PlanTraffic
-from tokonomics.questions.offers import allowed_of, every_offer
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CompareRequest, PlanRequest
 from tokonomics.questions.traffic import number_above_0, prompts_of, rate_of, read_log, read_rate

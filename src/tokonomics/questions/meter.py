@@ -37,7 +37,7 @@ from tokonomics.measure.meter.watch import CLOCK_SLACK_S
 from tokonomics.money.attribution import sell_terms
 from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cost import require_positive
-from tokonomics.questions.offers import extras_of
+from tokonomics.questions.catalogue import extras_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import (
     PROMETHEUS,

@@ -20,9 +20,9 @@ from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, short
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun, api_latency
 from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
-from tokonomics.money.api_bill import ApiCost, host_bills
 from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
+from tokonomics.money.trace_bills import ApiCost, host_bills
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
@@ -37,9 +37,9 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.vary import bill_range, headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.can_run import on_own_machine
+from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.inputs import MeasuredApis
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
-from tokonomics.questions.offers import every_offer, extras_of
 from tokonomics.questions.request import SILENT, Listener, parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (
@@ -70,7 +70,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         listener.note(f"{option('own')} is now a verb: tokonomics can-run")
         return on_own_machine(request, listener)
     if request.beside:
-        from tokonomics.questions.beside import plan_beside  # Slow to load: only where it is used.
+        from tokonomics.questions.serving import plan_beside
 
         return plan_beside(request, listener)
     targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
@@ -384,7 +384,7 @@ def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILEN
 
     A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
     """
-    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+    from tokonomics.measure.importers.recognise import read_runs
 
     paths = [Path(name) for name in request.measured or ()]
     runs = [read_runs([path]) for path in paths]
@@ -423,7 +423,7 @@ def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
     """By ``host:model``; none unless files are given."""
     if not request.measured:
         return {}
-    from tokonomics.measure.importers.recognise import read_runs  # Slow to load: only where it is used.
+    from tokonomics.measure.importers.recognise import read_runs
 
     found: dict[str, ApiLatency] = {}
     for name in request.measured:

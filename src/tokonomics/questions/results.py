@@ -16,11 +16,11 @@ from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.scaling import ScalingReport
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.attribution import FleetSale
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.own_hardware import Energy
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport

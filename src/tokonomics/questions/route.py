@@ -18,9 +18,9 @@ from tokonomics.planner.parsing import listed
 from tokonomics.planner.route import route as compared
 from tokonomics.planner.route_models import OwnModel, RoutedModel, RouteReport, called, part_of, tokens_in
 from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing
+from tokonomics.questions.catalogue import every_offer
 from tokonomics.questions.deployment import require_writer, targets_of
 from tokonomics.questions.load import cases_of, load_of, question_of, say_not_tried
-from tokonomics.questions.offers import every_offer
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import RouteRequest
 from tokonomics.questions.result import Result

@@ -13,7 +13,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
 from tokonomics.files import check_path
 from tokonomics.money.attribution import class_bills
-from tokonomics.money.served import ServedCost, served_cost, served_cost_apart
+from tokonomics.money.trace_bills import ServedCost, served_cost, served_cost_apart
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.class_report import ClassReport, OneSlo, class_report, run_bill, slo_texts
 from tokonomics.planner.parsing import router_from

@@ -7,8 +7,8 @@ from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts

@@ -23,8 +23,7 @@ from tokonomics.report.wording import (
     time_text,
     workload_text,
 )  # fmt: skip
-from tokonomics.sizing.layouts import FLOOR
-from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.layouts import FLOOR, Reason
 from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd

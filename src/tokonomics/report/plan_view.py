@@ -26,8 +26,18 @@ from tokonomics.report.plan_pick_view import (
     quality_facts,
     set_aside_lines,
 )
-from tokonomics.report.plan_several_view import cases_view, models_view, sold_view, together_view
-from tokonomics.report.plan_table_view import flip_lines, ranking, ratio_blocks, split_legend, why_blocks, why_line
+from tokonomics.report.plan_table_view import (
+    cases_view,
+    flip_lines,
+    models_view,
+    ranking,
+    ratio_blocks,
+    sold_view,
+    split_legend,
+    together_view,
+    why_blocks,
+    why_line,
+)
 from tokonomics.report.shared_view import (
     class_sections,
     energy_facts,
@@ -47,7 +57,7 @@ from tokonomics.report.wording import (
     thinking_facts,
     usd_text,
 )  # fmt: skip
-from tokonomics.sizing.refusal import Reason
+from tokonomics.sizing.layouts import Reason
 from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 if TYPE_CHECKING:

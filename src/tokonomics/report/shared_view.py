@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tokonomics.errors import option
 from tokonomics.measure.benchmark_run import ApiLatency
-from tokonomics.money.api_bill import ApiCost
 from tokonomics.money.attribution import FleetSale, Sale, SellPrice
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.own_hardware import Energy
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.class_report import ClassLoad, ClassReport, OneSlo
 from tokonomics.report import blocks
 from tokonomics.report.wording import (

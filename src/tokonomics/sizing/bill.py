@@ -28,9 +28,8 @@ from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_sha
 from tokonomics.sizing.buy import Bought, buy, hosts_for
 from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import HOST_MEMORY, UNUSED, Hosts, left_gb
-from tokonomics.sizing.layouts import is_faithful
+from tokonomics.sizing.layouts import NotServed, Reason, is_faithful
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Say, Setup, silent

@@ -21,8 +21,8 @@ from statistics import median
 import numpy as np
 
 from tokonomics.catalog.engines import start_times
+from tokonomics.catalog.feeds import Interruptions, load_bands, load_zone_prices
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.spot import Interruptions, load_bands, load_zone_prices
 from tokonomics.errors import BadInput
 from tokonomics.money.purchase_search import optimal_fleet
 from tokonomics.money.purchases import EVERY_SIZE, MOST_HOURS, Demand, FleetLimits, FleetOffer, SpotMarket, one_kind_usd
@@ -32,7 +32,7 @@ from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.hosts import Hosts, Machine, told_apart
-from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.prefix_reuse import waiting_state
 from tokonomics.traffic.trace import Trace

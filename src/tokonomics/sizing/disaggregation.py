@@ -19,8 +19,8 @@ from tokonomics.serving.fleet_settings import link_speed
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, prefill_only_rate
 from tokonomics.sizing.attempt import Attempts, Sized
 from tokonomics.sizing.hosts import Hosts, PrefillPool
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import LEEWAY, Screened, curve_for, floors, tpot_limit
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo

@@ -21,7 +21,7 @@ from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes, shard
 from tokonomics.serving.fleet_settings import network_of
-from tokonomics.sizing.refusal import NotServed, Reason
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machines_for_both, replicas_on
 from tokonomics.types import today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd

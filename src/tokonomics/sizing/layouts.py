@@ -1,4 +1,4 @@
-"""What could serve a model: every way to lay it on GPUs of a kind, or why it cannot.
+"""List what could serve a model, every way to lay it on GPUs of a kind, or say why it cannot.
 
 A layer is split over the GPUs of one machine (TP), experts are split likewise or dealt out whole (EP). Groups of GPUs
 may attend to sequences of their own over one set of experts (DP), in one machine or over several with a fast network.
@@ -8,6 +8,8 @@ nothing else holds a sequence. Every verb that chooses a layout chooses from the
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from itertools import product
 
@@ -15,11 +17,59 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import MoeMlp, Precision
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.errors import option
 from tokonomics.physics.deployment import NETWORKED, Deployment, valid_tp, why_not_run
 from tokonomics.physics.memory import max_sequences, smallest
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.types import copied
 from tokonomics.units import gigabytes
+
+
+class Reason(StrEnum):
+    """The kinds of reasons why something is not served."""
+
+    no_price = "no price on these terms"
+    too_expensive = "more expensive than the price limit"
+    old_price = "price too old"
+    too_long = "requests longer than the model's context"
+    not_supported = "not run by the engine"
+    does_not_fit = "does not fit"
+    too_slow = "misses the SLO"
+    instance_too_small = "needs more GPUs than the instance has"
+    host_too_small = "host memory below the weights and a process for each GPU"
+    no_zones = "sold without zones"
+    no_network = "no fast network between machines is known"
+    assumed_speed = "speed assumed: no kernels timed on such a GPU"
+    too_many_gpus = "takes more GPUs than allowed"
+    more_expensive = "more expensive than the pick"
+    no_machine = "no machine is sold for it on these terms"
+    not_simulated = "not simulated like that"
+    nothing_to_change = "nothing to change"
+
+
+@dataclass(frozen=True)
+class NotServed:
+    """Why a setup cannot meet its SLOs or be bought, or why a lever changes nothing."""
+
+    kind: Reason
+    reason: str  # the case in words
+    fix: str | None = None  # what to change, where more is known than the kind tells
+
+    @property
+    def what_to_do(self) -> str | None:
+        """Suggest what to change: the specific fix, or the usual one for this kind."""
+        return self.fix or _FIXES.get(self.kind)
+
+
+_FIXES = {
+    Reason.too_long: "Take a model with a longer context, or shorter prompts and answers.",
+    Reason.does_not_fit: f"Give more GPUs ({option('tp')}), larger ones ({option('gpu')}) or fewer bits "
+    f"({option('weights')}).",
+    Reason.too_slow: f"Loosen {option('slo')}, or name more or faster GPUs ({option('tp')}, {option('gpu')}).",
+    Reason.not_supported: f"Name another engine ({option('engine')}) or precision ({option('weights')}).",
+    Reason.instance_too_small: f"Split it over fewer GPUs ({option('tp')}).",
+    Reason.no_machine: f"Give its price: {option('usd_per_hour')}, or {option('offers')} with your own list.",
+}
+
 
 _QUANTISED = (Precision.fp8, Precision.int4)
 """What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""

@@ -20,8 +20,8 @@ from tokonomics.physics.operations import least_decode_attention_s
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
+from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace

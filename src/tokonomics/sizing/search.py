@@ -27,9 +27,8 @@ from tokonomics.sizing import rules
 from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, serve, simulated
 from tokonomics.sizing.buy import startup_seconds
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
-from tokonomics.sizing.layouts import why_not
+from tokonomics.sizing.layouts import NotServed, Reason, why_not
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed, Reason
 from tokonomics.sizing.screen import closed_form_replicas, late_alone
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS

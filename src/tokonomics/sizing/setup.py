@@ -14,8 +14,8 @@ from tokonomics.money.cache_tiers import TierPrice, parse_tiers
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.fleet_settings import FIRST_BACKOFF_S, LINK_BYTES_PER_S, Router
 from tokonomics.sizing.hosts import Hosts, PrefillPool, hosts_of, usable
+from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load
-from tokonomics.sizing.refusal import NotServed
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 

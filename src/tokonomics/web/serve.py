@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tokonomics.addresses import listening, say_once_when_full
 from tokonomics.errors import BadInput
-from tokonomics.listening import listening, say_once_when_full
 from tokonomics.memory_budget import can_limit_memory
 
 SILENT_S = 10.0  # for the headers of a first request to arrive

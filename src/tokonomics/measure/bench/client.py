@@ -28,8 +28,8 @@ import aiohttp
 import numpy as np
 from aiohttp.abc import AbstractStreamWriter
 
+from tokonomics.addresses import BenchTarget
 from tokonomics.errors import shorten
-from tokonomics.measure.addresses import BenchTarget
 from tokonomics.units import seconds
 
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from time import perf_counter, process_time
 import numpy as np
 
 from tokonomics import __version__
+from tokonomics.addresses import BenchTarget
 from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.measure.addresses import BenchTarget
 from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, LoopTurns, Reply, run_in_turns
 from tokonomics.measure.bench.loads import (
     Budget,

@@ -23,7 +23,7 @@ from itertools import accumulate
 from time import perf_counter
 from typing import NamedTuple
 
-from tokonomics.measure.addresses import BenchTarget
+from tokonomics.addresses import BenchTarget
 from tokonomics.measure.bench.client import Asked, Client, Reply
 from tokonomics.measure.bench.loads import Heard, LoadWindow, Spent, Stopping, measured, until_ended
 from tokonomics.traffic.trace import Trace

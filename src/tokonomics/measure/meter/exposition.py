@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
+from tokonomics.addresses import say_once_when_full
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.listening import say_once_when_full
 from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of

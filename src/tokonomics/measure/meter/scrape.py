@@ -19,8 +19,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from tokonomics.addresses import host_of, shown_address, split_address
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
-from tokonomics.measure.addresses import host_of, shown_address, split_address
 from tokonomics.measure.meter import engines
 from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading, body_of
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
-from tokonomics.money.api_bill import ApiCost
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.intervals import Interval
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
