@@ -7,7 +7,6 @@ from pydantic import Field
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
-from tokonomics.planner.search import Kind
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
@@ -16,6 +15,9 @@ from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun
 
 KV_CHOICES = (Precision.bf16, Precision.fp8)
+
+
+Kind = tuple[str, int, Precision, int]  # what a table shows one row of
 
 
 class Catch(StrEnum):

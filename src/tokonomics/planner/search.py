@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tokonomics.catalog.layers import Precision
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.plan_answer import Kind, Limits
 from tokonomics.serving.capacity import MOST_REPLICAS
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.attempt import Attempts, Sized, attempt
@@ -32,8 +31,6 @@ CLOSED_FORM_UTILIZATION = 0.7  # assumed where bursts are not simulated: room fo
 _LEADERS = 10  # kinds of hardware that are sized whether or not they can win: the rows that a table shows
 WITHIN_REASON = 10.0  # times the cheapest bill: nobody looks at a row that costs more
 _SAME = 1 + 1e-12
-
-Kind = tuple[str, int, Precision, int]
 
 
 @dataclass
