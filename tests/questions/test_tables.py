@@ -1,4 +1,4 @@
-"""A table in memory asks what the same file asks, and an empty text is not nothing."""
+"""A table in memory asks what the same file asks; an empty text is not nothing; what is excluded is not there."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import polars as pl
 import pytest
 
 from tokonomics.errors import BadInput
+from tokonomics.questions.catalogue import every_offer
 from tokonomics.questions.request import SILENT
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.verbs import find_verb
 
 LOG = {"arrival_s": [float(second) for second in range(60)], "input_tokens": [500] * 60, "output_tokens": [50] * 60}
@@ -36,3 +38,14 @@ def test_an_empty_text_is_not_taken_for_nothing(name: str, empty: str) -> None:
     request = verb.request.checked({**ASKED[name], "input": 500, "output": 50, **pace, empty: ""})
     with pytest.raises(BadInput):
         verb.answer(request, SILENT)
+
+
+def test_what_is_excluded_is_as_if_nobody_sold_it() -> None:
+    request = PlanRequest.checked({"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300})
+    every = every_offer(request)
+    left = every_offer(request.model_copy(update={"exclude": ("yotta", "rtx 6000 ada")}))
+    assert set(left) == {offer for offer in every if offer.provider != "yotta" and offer.gpu != "RTX6000-Ada"}
+    assert set(left) < set(every)
+    with pytest.raises(BadInput) as refused:
+        every_offer(request.model_copy(update={"exclude": ("nobody",)}))
+    assert refused.value.field == "exclude"

@@ -31,9 +31,9 @@ from tokonomics.catalog.places import LISTED_EVERYWHERE, WORLD, Grid, grid_named
 from tokonomics.money.own_hardware import HOST_SHARE, Energy, energy, fleet_watts, pue_of
 from tokonomics.physics.curves import power_of
 from tokonomics.planner.plan import Question, Study
-from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.plan_answer import Candidate, Kind
 from tokonomics.planner.prospects import layout
-from tokonomics.planner.search import Kind, Placed, kind_of
+from tokonomics.planner.search import Placed, kind_of
 from tokonomics.planner.vary import ANSWERS, PROMPTS, RATE, again, resize, traffic_axes
 from tokonomics.sizing.attempt import prefill_share
 from tokonomics.sizing.hosts import Hosts, Machine

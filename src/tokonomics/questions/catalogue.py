@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
-from tokonomics.catalog.gpus import find_gpus
+from tokonomics.catalog.gpus import find_gpu, find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import (
@@ -67,7 +67,27 @@ def every_offer(request: Market) -> tuple[Offer, ...]:
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
     filters = (request.provider, request.region, names, request.sellers)
     words = tuple(None if filter is None else tuple(filter) for filter in filters)
-    return _left(Same(prices_in(request.offers)), words, tuple(discounts_from(request.discount).items()))
+    return _left(Same(_known(request)), words, tuple(discounts_from(request.discount).items()))
+
+
+def _known(request: Market) -> tuple[Offer, ...]:
+    """The price list, without whom and what it excludes."""
+    known = prices_in(request.offers)
+    return _without(Same(known), tuple(listed(request.exclude, "exclude") or ())) if request.exclude else known
+
+
+@lru_cache(maxsize=16)
+def _without(known: Same[tuple[Offer, ...]], names: tuple[str, ...]) -> tuple[Offer, ...]:
+    """The offers that are neither of these providers nor of these GPUs."""
+    providers = {offer.provider for offer in known.value}
+    left_out = set()
+    for name in names:
+        try:
+            left_out.add(name.lower() if name.lower() in providers else find_gpu(name).key)
+        except UnknownName:
+            fix = "Their names: `tokonomics offers`."
+            raise BadInput(f"no provider and no GPU is called '{shorten(name)}'", field="exclude", fix=fix) from None
+    return tuple(offer for offer in known.value if not left_out & {offer.provider, offer.gpu})
 
 
 @lru_cache(maxsize=16)
@@ -130,7 +150,7 @@ def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
 def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
-    known, terms = prices_in(request.offers), parse_terms(request.terms)
+    known, terms = _known(request), parse_terms(request.terms)
     found = select_offers(
         known,
         provider=listed(request.provider, "provider"),

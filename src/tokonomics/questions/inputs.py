@@ -330,6 +330,7 @@ class Market(PriceList, about=About.PRICES):
     region: Texts | None = declared(
         "Only there: a region or how it begins, a country, a continent, EU.", example=["EU"]
     )
+    exclude: Texts | None = declared("Leave out these providers and GPUs.", example=["yotta", "T4"], rare=True)
     sellers: Texts | None = declared(
         "Only of these: hyperscaler, cloud, marketplace, or all.",
         without="hyperscaler,cloud; a provider that is named, whatever it is",
