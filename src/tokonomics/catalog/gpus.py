@@ -11,6 +11,7 @@ is a GPU of its own: its share of the multiprocessors, and of memory, cache and 
 """
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Literal, Self
@@ -294,3 +295,8 @@ def slice_of(gpu: Gpu, profile: MigProfile) -> Gpu:
             "aliases": (),
         }
     )
+
+
+def gpu_text(gpu: str) -> str:
+    """Return the name that people use: ``H100``, ``A100 80GB``, ``RTX 5090``, ``RTX PRO 6000``."""
+    return re.sub("(RTX|PRO)(?=[A-Z0-9])", r"\1 ", gpu.removesuffix("-SXM").replace("-", " "))

@@ -19,6 +19,7 @@ from operator import attrgetter
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.gpus import gpu_text
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.disaggregation import nearest_pair
 from tokonomics.planner.plan import RankedRow, Study
@@ -278,7 +279,9 @@ def _sentence(pick: Contender, rival: Contender) -> str:
         if max(factor, 1 / factor) >= _TELLING and not (same and name == "in_use"):
             (against if factor > 1 else favour).append(_clause(name, pick, rival))
     text = "Disaggregated, " if rival.kind is LayoutKind.apart else ""
-    text += f"{rival.gpu} ({rival.layout}) costs {'at least ' if rival.at_least else ''}{'the same' if same else more}"
+    costs = "would cost no less" if same and rival.at_least else "costs the same" if same else f"costs {more}"
+    costs = costs.replace("costs ", "costs at least ") if rival.at_least else costs
+    text += f"{gpu_text(rival.gpu)} ({rival.layout}) {costs}"
     text += " on one machine, without redundancy" if same and rival.machines == 1 < pick.machines else ""
     text += f": {' and '.join(against[:_CLAUSES])}" if against else ""
     text += f", although {favour[0]}" if favour else ""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
+from tokonomics.catalog.gpus import gpu_text
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
 from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.errors import option
@@ -51,11 +52,6 @@ def provider_text(provider: str) -> str:
     if seller_of(provider) is None:
         return provider
     return _PROVIDERS.get(provider, provider.capitalize())
-
-
-def gpu_text(gpu: str) -> str:
-    """``H100``, ``A100 80GB``, ``RTX 5090``, ``RTX PRO 6000``."""
-    return re.sub("(RTX|PRO)(?=[A-Z0-9])", r"\1 ", gpu.removesuffix("-SXM").replace("-", " "))
 
 
 def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: str = UNSPECIFIED) -> str:

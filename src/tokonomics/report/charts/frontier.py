@@ -12,6 +12,7 @@ to put the same together, and does so where the chart is saved.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tokonomics.catalog.gpus import gpu_text
 from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
@@ -130,7 +131,7 @@ def _way(fleet: FrontierPoint | Candidate, split: str) -> str:
     """What a fleet is of, however many replicas it has: by that the page knows it in the next answer."""
     each = f"{fleet.gpus_per_replica} " if fleet.gpus_per_replica > 1 else ""
     machine = machine_text(fleet.provider, fleet.instance, fleet.gpu)
-    return f"{each}{fleet.gpu}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {machine}"
+    return f"{each}{gpu_text(fleet.gpu)}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {machine}"
 
 
 def _predicted(point: FrontierPoint, promised: bool) -> style.Row:
@@ -198,8 +199,8 @@ def measured_rows(run: PricedRun) -> Iterable[style.Row]:
         row: style.Row = {
             "kind": "yours",
             "gpu": machine.gpu,
-            "deployment": f"Measured by {run.run.tool} at {load.load}: {machine.gpus} × {machine.gpu}{unsaid}, "
-            f"{machine.engine}, {load.mean_input_tokens:,.0f} in, {load.mean_output_tokens:,.0f} out",
+            "deployment": f"Measured by {run.run.tool} at {load.load}: {machine.gpus} × {gpu_text(machine.gpu)}"
+            f"{unsaid}, {machine.engine}, {load.mean_input_tokens:,.0f} in, {load.mean_output_tokens:,.0f} out",
             "price": _price_text(point.usd_per_mtok.blended, run.price.usd_per_hour if run.price else None, "an hour"),
             "usd": point.usd_per_mtok.blended,
             **({"tps": 1 / tpot, "speed": _speed_text(1 / tpot)} if tpot else {}),

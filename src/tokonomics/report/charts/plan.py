@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from tokonomics.catalog.gpus import gpu_text
 from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Regret
@@ -146,7 +147,7 @@ def mark_of(point: RatioPoint) -> str:
 def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevelMixin:
     """The bill of each choice in every case; the best of each case as a tick, regret beside it."""
     choices = [
-        (f"{choice.gpu} {choice.layout.removeprefix('TP=1 ')}, {provider_text(choice.provider)}", choice)
+        (f"{gpu_text(choice.gpu)} {choice.layout.removeprefix('TP=1 ')}, {provider_text(choice.provider)}", choice)
         for choice in regret.choices[:rows]
     ]
     cases = _case_names(regret)
@@ -261,7 +262,7 @@ def _front(found: Comparison) -> alt.TopLevelMixin:
             "usd": cell.usd_per_mtok,
             "quality": cell.quality,
             "front": (cell.model, cell.gpu) in found.front,
-            "label": f"{cell.model_name} on {cell.gpu}",
+            "label": f"{cell.model_name} on {gpu_text(cell.gpu)}",
         }
         for cell in found.cells
         if cell.usd_per_mtok is not None and cell.quality is not None
