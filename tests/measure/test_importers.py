@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies, LoadPoint, RequestRecord, point_from_records
-from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
 from tokonomics.measure.importers.load_generators import read_aiperf_requests
+from tokonomics.measure.importers.recognise import FORMATS, read_run, read_runs
 from tokonomics.measure.measurements import RunFacts
 from tokonomics.measure.priced_run import MeasuredMachine, measurements_of, price_run
 from tokonomics.measure.validate import predict

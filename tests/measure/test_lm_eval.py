@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tokonomics.errors import BadInput
-from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.importers.lm_eval import kept_quality, matches, read_scores
+from tokonomics.measure.importers.recognise import read_run
 
 SCORES = Path(__file__).parent / "scores"
 RESULTS = Path(__file__).parent / "results"

@@ -24,8 +24,8 @@ from tokonomics.measure.benchmark_run import (
     judge,
     point_from_records,
 )
-from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.importers.load_generators import read_inferencex
+from tokonomics.measure.importers.recognise import read_run
 from tokonomics.measure.measurements import Metric, RunFacts
 from tokonomics.measure.priced_run import (
     GivenMachine,
