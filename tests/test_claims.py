@@ -14,11 +14,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.fleet.cheapest import fixed_rule
-from tokonomics.money.cost import (
-    cost,
-    load_cost,
-    saving,
-)
+from tokonomics.money.cost import cost, load_cost, saving
 from tokonomics.physics.steptime import step_model
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks

@@ -781,20 +781,13 @@ def test_any_measurements_are_scored_or_refused(
 
 
 @pytest.mark.parametrize(
-    "command",
-    [PLAN, FIT, PREDICT, CURVE, SIMULATE, CAPACITY, VALIDATE, MODELS, GPUS, OFFERED, APIS],
-    ids=named,
+    "command", [PLAN, FIT, PREDICT, CURVE, SIMULATE, CAPACITY, VALIDATE, MODELS, GPUS, OFFERED, APIS], ids=named
 )
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "no such file"), ("[models", "not valid TOML"), ("[model.x]", "Did you mean models")]
 )
 def test_a_catalogue_of_the_users_that_is_wrong_is_named(
-    tokonomics: Call,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    command: Command,
-    content: str | None,
-    says: str,
+    tokonomics: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: Command, content: str | None, says: str
 ) -> None:
     file = tmp_path / "catalog.toml"
     if content is not None:

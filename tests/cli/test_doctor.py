@@ -61,11 +61,7 @@ def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Run, monkey
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "check"),
-    [
-        ("catalog.toml", "[gpus\n", "catalogue"),
-        ("profile.json", "{}", "profile"),
-    ],
+    ("name", "text", "check"), [("catalog.toml", "[gpus\n", "catalogue"), ("profile.json", "{}", "profile")]
 )
 def test_a_broken_file_of_ones_own_is_named(
     tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, check: str

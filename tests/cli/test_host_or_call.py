@@ -22,15 +22,7 @@ OFFERS = f"--offers={Path(__file__).parents[1] / 'golden' / 'offers.csv'}"
 SIZES = ("--input=1000", "--output=300")
 QUICK = ("breakeven", "llama-3.1-8b", *SIZES, OFFERS, "--quick")
 MOONCAKE = ("breakeven", "llama-3.1-8b", "--trace=mooncake-conversation", OFFERS, "--quick", "--api=openai:gpt-4o")
-OWN = (
-    "cost",
-    "--gpu=H100",
-    "--gpus=8",
-    "--purchase-usd=250000",
-    "--years=4",
-    "--usd-per-kwh=0.1",
-    "--host-watts=4600",
-)
+OWN = ("cost", "--gpu=H100", "--gpus=8", "--purchase-usd=250000", "--years=4", "--usd-per-kwh=0.1", "--host-watts=4600")
 COMPARE = ("plan", "--by-gpu", "llama-3.1-8b", "qwen2.5-32b", "--rate=20", *SIZES, OFFERS)
 
 

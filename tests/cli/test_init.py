@@ -16,13 +16,7 @@ from tokonomics.cli.scenario_command import as_text
 from tokonomics.errors import BadInput, TokonomicsError, flag
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import SILENT
-from tokonomics.questions.scenario import (
-    known_keys,
-    parameter_for,
-    read_scenario_file,
-    shared_keys,
-    shown,
-)
+from tokonomics.questions.scenario import known_keys, parameter_for, read_scenario_file, shared_keys, shown
 from tokonomics.questions.scenario_text import groups, scenario_schema, scenario_text
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 

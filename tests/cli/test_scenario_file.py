@@ -143,8 +143,7 @@ def test_a_model_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
 
 def test_hyphens_are_underscores(tmp_path: Path) -> None:
     file = saved(
-        tmp_path,
-        "usd-per-hour = 2.21\n[cost]\ntokens-per-second = 2400\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n",
+        tmp_path, "usd-per-hour = 2.21\n[cost]\ntokens-per-second = 2400\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n"
     )
     typed = answer("cost", "--tokens-per-second", "2400", "--usd-per-hour", "2.21", "--gpus", "4")
     assert answer("cost", str(file)) == typed

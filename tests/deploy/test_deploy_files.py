@@ -362,8 +362,7 @@ def test_disks_lie_behind_host_memory_in_a_folder_that_the_user_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "tiers"),
-    [("vllm", "ssd=2000@0"), ("sglang", "ssd=2000@0"), ("sglang", "dram=8@0,ssd=9@0,remote=9@0")],
+    ("engine", "tiers"), [("vllm", "ssd=2000@0"), ("sglang", "ssd=2000@0"), ("sglang", "dram=8@0,ssd=9@0,remote=9@0")]
 )
 def test_memories_that_an_engine_cannot_have_are_refused(engine: str, tiers: str) -> None:
     with pytest.raises(BadInput):
@@ -692,10 +691,7 @@ def test_without_a_label_that_tells_gpu_machines_apart_spreading_does_not_keep_p
     assert {each["whenUnsatisfiable"] for each in pod_of(made)["topologySpreadConstraints"]} == {"ScheduleAnyway"}
 
 
-@pytest.mark.parametrize(
-    ("spare", "machines", "missing"),
-    [(0, 2, 0), (1, 2, 2), (2, 4, 2)],
-)
+@pytest.mark.parametrize(("spare", "machines", "missing"), [(0, 2, 0), (1, 2, 2), (2, 4, 2)])
 def test_an_update_and_a_drain_take_no_more_than_the_plan_can_do_without(
     spare: int, machines: int, missing: int
 ) -> None:

@@ -52,9 +52,7 @@ def own_or_api() -> Iterable[Candidate]:
 
 
 @pytest.mark.parametrize("question", [which_gpu_for_a_70b, why_is_my_bill_twice_the_plan, own_or_api])
-def test_no_pick_is_on_a_marketplace_of_assumed_speed_or_below_fp8(
-    question: Callable[[], Iterable[Candidate]],
-) -> None:
+def test_no_pick_is_on_a_marketplace_of_assumed_speed_or_below_fp8(question: Callable[[], Iterable[Candidate]]) -> None:
     for row in question():
         assert row.seller in (Seller.hyperscaler, Seller.cloud)
         assert row.speed is not Speed.assumed

@@ -20,12 +20,7 @@ from tokonomics.errors import BadInput
 from tokonomics.fleet import layouts
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.layouts import FleetLayout, _levels
-from tokonomics.fleet.offers import (
-    FleetMarket,
-    Machines,
-    fleet_machines,
-    zones_needed,
-)
+from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.replay import FleetReplay, ReplayCase, places_of, replay, window_of
 from tokonomics.fleet.traffic import FleetTraffic, parse_demand, traffic_from_curve, traffic_from_trace
 from tokonomics.money.purchases import FleetLimits

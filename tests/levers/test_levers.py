@@ -379,12 +379,7 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() 
 def drafting_stack(**said: object) -> Stacked:
     """One GPU for sale and a tight SLO per token: a good draft needs fewer replicas."""
     alone = frozenset(KNOBS) - {"batch", "speculation"}
-    lone = replace(
-        NOW,
-        load=short_load(5),
-        offers=CHEAP[1:2],
-        slos=parse_slos("ttft_p99=1,tpot_p99=13ms"),
-    )
+    lone = replace(NOW, load=short_load(5), offers=CHEAP[1:2], slos=parse_slos("ttft_p99=1,tpot_p99=13ms"))
     return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
 
 

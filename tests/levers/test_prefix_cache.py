@@ -15,11 +15,7 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput
-from tokonomics.levers.prefix_cache import (
-    hits_by_size,
-    hits_by_ttl,
-    prefix_cache_lever,
-)
+from tokonomics.levers.prefix_cache import hits_by_size, hits_by_ttl, prefix_cache_lever
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE, DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes

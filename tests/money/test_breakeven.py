@@ -85,11 +85,7 @@ PRICES = some.floats(10, 1e5)
 TOKENS = some.floats(1e6, 1e11)
 kinds = some.builds(
     lambda price, tokens, replicas, spare, gain: kind(
-        price,
-        tokens,
-        replicas,
-        spare=spare,
-        holds=rising([(1, tokens), (4, tokens * gain)]),
+        price, tokens, replicas, spare=spare, holds=rising([(1, tokens), (4, tokens * gain)])
     ),
     PRICES,
     TOKENS,

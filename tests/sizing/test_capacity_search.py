@@ -204,9 +204,7 @@ def test_clients_who_hang_up_at_once_are_said_to_have_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "trace",
-    [make_trace([0.0], [100], [10]), make_trace([0.0] * 50, [100] * 50, [10] * 50)],
-    ids=["one", "all at once"],
+    "trace", [make_trace([0.0], [100], [10]), make_trace([0.0] * 50, [100] * 50, [10] * 50)], ids=["one", "all at once"]
 )
 def test_requests_that_have_no_rate_are_refused(trace: Trace) -> None:
     with pytest.raises(TokonomicsError):

@@ -41,11 +41,7 @@ def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:
     """Always needed: two, reserved alone at 1.50. Half of the day eight more: on demand 8 × 2 × 12 h or reserved."""
     made = buy(HERE, by_day())
     assert isinstance(made, Bought)
-    ways = [
-        2 * 1.5 * 24 + min(8 * 2.0 * 12, 15.0 * 12),
-        10.0 * 24 + 2 * 2.0 * 12,
-        10 * 1.5 * 24,
-    ]
+    ways = [2 * 1.5 * 24 + min(8 * 2.0 * 12, 15.0 * 12), 10.0 * 24 + 2 * 2.0 * 12, 10 * 1.5 * 24]
     assert 0 <= made.gap <= GAP
     assert made.usd_per_month <= min(ways) / 24 * 730 * (1 + GAP)
 

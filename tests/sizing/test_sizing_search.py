@@ -126,10 +126,7 @@ def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
     ],
 )
 def test_a_climb_ends_where_more_replicas_no_longer_help(
-    monkeypatch: pytest.MonkeyPatch,
-    late: Callable[[int], tuple[float, float]],
-    needs: int | None,
-    tried_up_to: int,
+    monkeypatch: pytest.MonkeyPatch, late: Callable[[int], tuple[float, float]], needs: int | None, tried_up_to: int
 ) -> None:
     summed = outcome(serve(NOW, 1)[0], NOW.slos)
     attempts = Attempts()
