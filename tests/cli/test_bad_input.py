@@ -382,21 +382,9 @@ def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
 
 
 LOADS = [
-    "",
-    "8",
-    "x",
-    "8x2",
-    "8x-0.1",
-    "0x1",
-    "8x0.5,",
-    "nanx1",
-    "8x0.5x3",
-    "8×0.5",
-    "1e400x1",
-    "8x50%",
-    "8x0",
+    "", "8", "x", "8x2", "8x-0.1", "0x1", "8x0.5,", "nanx1", "8x0.5x3", "8×0.5", "1e400x1", "8x50%", "8x0",
     "8x0,16x0",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("load", [*LOADS, "a" * 10_000, "\x1b[2Jx1"], ids=named)
@@ -564,15 +552,9 @@ def test_any_price_list_is_answered_or_refused(
 
 
 LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 REST = {"plan": PLAN[2:], "predict": FIT[2:], "models": ()}
@@ -667,17 +649,14 @@ STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1
         gzip.compress(b"\xff\xfe" * 9, mtime=0),
         HEADER.replace("tp,", "").encode(),
         *[
-            b'{"gpu": "H200"',
-            b'{"gpu": "H200"}',
-            b'{"rows": []}',
-            b'{"gpu": 3, "rows": []}',
+            b'{"gpu": "H200"', b'{"gpu": "H200"}', b'{"rows": []}', b'{"gpu": 3, "rows": []}',
             b'{"gpu": "H200", "rows": {}}',
         ],
         b'{"gpu": "H200", "rows": ' + b"[" * 100_000,
         f'{HEADER}\n{ROW},tpot_ms,"{"1" * 200_000}"\n'.encode(),
     ],
     ids=lambda value: named(value[:24].decode("latin-1")),
-)
+)  # fmt: skip
 def test_measurements_that_are_none_are_named(tokonomics: Call, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "results"
     file.write_bytes(content)

@@ -134,20 +134,11 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
 @pytest.mark.parametrize(
     "text",
     [
-        "rrate = 5",
-        "tp = 'two'",
-        "tp = true",
-        "spare = -1",
-        "[fit]\nrate = 5",
-        "json = true",
-        "gpu = [1.5, {a = 1}]",
-        "rate = -1",
-        "usd_per_hour = -2.5",
-        "input = -100",
-        "[trace]\nduration = -3600",
+        "rrate = 5", "tp = 'two'", "tp = true", "spare = -1", "[fit]\nrate = 5", "json = true",
+        "gpu = [1.5, {a = 1}]", "rate = -1", "usd_per_hour = -2.5", "input = -100", "[trace]\nduration = -3600",
         "[cost]\ngpus = -4",
     ],
-)
+)  # fmt: skip
 def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         schema().validate(tomllib.loads(text))

@@ -17,20 +17,9 @@ from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
 
 PLAN = (
-    "plan",
-    "llama-3.1-8b",
-    "--rate",
-    "5",
-    "--input",
-    "1000",
-    "--output",
-    "300",
-    "--min-weights",
-    "bf16",
-    "--top",
-    "1",
-    "--quick",
-)
+    "plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--min-weights", "bf16",
+    "--top", "1", "--quick",
+)  # fmt: skip
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -46,16 +46,10 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
         'slo = "ttft_p99=0.5"\nterms = ["spot", "on_demand"]\nkv = "fp8"\nspare = 1\nmax_price = 3.5\n',
     )
     flags = {
-        "model": ("llama-3.1-8b", "qwen3-8b"),
-        "rate": "5",
-        "input": "lognormal:mean=800,p99=6000",
-        "output": "200",
-        "slo": "ttft_p99=0.5",
-        "terms": ("spot", "on_demand"),
-        "kv": ("fp8",),
-        "spare": 1,
+        "model": ("llama-3.1-8b", "qwen3-8b"), "rate": "5", "input": "lognormal:mean=800,p99=6000",
+        "output": "200", "slo": "ttft_p99=0.5", "terms": ("spot", "on_demand"), "kv": ("fp8",), "spare": 1,
         "max_price": 3.5,
-    }
+    }  # fmt: skip
     assert read_scenario(file) == PlanRequest.checked(flags)
     first, second = questions_in(read_scenario(file))
     assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")

@@ -24,13 +24,9 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 ON = ("simulate", "--model=llama-3.1-8b", "--gpu=H100")
 MADE_UP = (
-    *ON,
-    "--arrivals=poisson:20",
-    "--requests=400",
-    "--input=const:512",
-    "--output=uniform:1-99",
+    *ON, "--arrivals=poisson:20", "--requests=400", "--input=const:512", "--output=uniform:1-99",
     "--usd-per-hour=3",
-)
+)  # fmt: skip
 SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
 CLOCKS = ("wall_s", "simulated_requests_per_s")
 

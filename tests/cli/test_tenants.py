@@ -12,17 +12,9 @@ import pytest
 Call = Callable[..., subprocess.CompletedProcess[str]]
 SERVED = ("tenants", "--model", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
 MADE_UP = (
-    "--arrivals",
-    "poisson:10",
-    "--requests",
-    "1500",
-    "--input",
-    "500",
-    "--output",
-    "50",
-    "--tenants",
+    "--arrivals", "poisson:10", "--requests", "1500", "--input", "500", "--output", "50", "--tenants",
     "3,skew=1",
-)
+)  # fmt: skip
 
 
 def test_a_log_with_a_tenant_column_gives_bills_that_sum(tokonomics: Call, tmp_path: Path) -> None:

@@ -193,14 +193,11 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
 @pytest.mark.parametrize(
     "rows",
     [
-        "5,10,3\n",
-        "5,10,3\n5,20,4\n5,20,4\n",
-        "9,10,3\n1,20,4\n5,30,4\n",
-        "1,10,3\n1,10,3\n2,10,3\n",
+        "5,10,3\n", "5,10,3\n5,20,4\n5,20,4\n", "9,10,3\n1,20,4\n5,30,4\n", "1,10,3\n1,10,3\n2,10,3\n",
         "0,10,0\n1,20,0\n",
     ],
     ids=["one", "all at once", "unsorted", "twice the same", "no answers"],
-)
+)  # fmt: skip
 def test_a_log_of_a_few_odd_rows_is_described_and_drawn(tokonomics: Call, tmp_path: Path, rows: str) -> None:
     log, chart = tmp_path / "log.csv", tmp_path / "chart.json"
     log.write_text(HEADER + rows, encoding="utf-8")

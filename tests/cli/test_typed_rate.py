@@ -26,16 +26,10 @@ def ask(*args: str) -> Result:
 @pytest.mark.parametrize(
     "arrivals",
     [
-        None,
-        "gamma:5,cv=3",
-        "constant:7",
-        "onoff:10,on=60,off=300",
-        "diurnal:5,peak=3",
-        "weekly:9,weekend=0.3",
-        "step:2,to=8,at=600",
-        "spike:2,to=20,at=600,for=60",
+        None, "gamma:5,cv=3", "constant:7", "onoff:10,on=60,off=300", "diurnal:5,peak=3",
+        "weekly:9,weekend=0.3", "step:2,to=8,at=600", "spike:2,to=20,at=600,for=60",
     ],
-)
+)  # fmt: skip
 def test_made_up_requests_are_those_of_a_plan_and_have_its_rate(arrivals: str | None) -> None:
     made = traffic_of(Traffic(rate="2", arrivals=arrivals, **SHAPE), SILENT)
     said = {"model": "m", "rate": "2", "arrivals": arrivals, **SHAPE}

@@ -291,11 +291,9 @@ def test_vllm_joins_groups_of_the_attention_over_machines_by_data_parallelism(ta
         run_in_shell(f"set -- {rank} 10.0.0.1\n{text}", SKYPILOT_NODE_RANK=str(rank), **addresses)[0] for rank in (0, 1)
     )
     joined = {
-        ("--data-parallel-size", "16"),
-        ("--data-parallel-size-local", "8"),
-        ("--data-parallel-address", "10.0.0.1"),
-        ("--data-parallel-rpc-port", "13345"),
-    }
+        ("--data-parallel-size", "16"), ("--data-parallel-size-local", "8"),
+        ("--data-parallel-address", "10.0.0.1"), ("--data-parallel-rpc-port", "13345"),
+    }  # fmt: skip
     for words in (first, second):
         assert joined <= set(pairwise(words))
         assert {"--enable-expert-parallel", "--enable-dbo"} <= set(words)
@@ -434,11 +432,8 @@ def test_requests_are_a_part_of_the_machine() -> None:
     # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
     (container,) = pod_of(job(offer=machine()))["containers"]
     assert container["resources"]["requests"] == {
-        "cpu": "36",
-        "memory": "384Gi",
-        "ephemeral-storage": "10Gi",
-        "nvidia.com/gpu": 2,
-    }
+        "cpu": "36", "memory": "384Gi", "ephemeral-storage": "10Gi", "nvidia.com/gpu": 2,
+    }  # fmt: skip
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
     # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: what is asked for where neither
     # CPUs nor memory are told.

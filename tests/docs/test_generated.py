@@ -59,13 +59,10 @@ DEAR = (
 )
 """How commands begin that take 10 seconds and more; another page or a golden file shows each of these verbs."""
 DEAR_PAGES = {
-    "docs/caching.md",
-    "docs/claims.md",
-    "docs/questions/own-or-api.md",
-    "docs/questions/which-gpu-for-a-70b.md",
-    "docs/questions/why-is-my-bill-twice-the-plan.md",
+    "docs/caching.md", "docs/claims.md", "docs/questions/own-or-api.md",
+    "docs/questions/which-gpu-for-a-70b.md", "docs/questions/why-is-my-bill-twice-the-plan.md",
     "docs/tenants.md",
-}
+}  # fmt: skip
 """A quarter of a minute and more, for figures of other tests and views of other pages."""
 
 

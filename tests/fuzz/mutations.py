@@ -12,15 +12,10 @@ from random import Random
 from typing import Any
 
 RAW = {
-    "@@nan@@": "NaN",
-    "@@inf@@": "Infinity",
-    "@@overflow@@": "1e999",
-    "@@digits@@": "9" * 5000,
-    "@@long@@": "1" + "0" * 400,
-    "@@deep list@@": "[" * 20_000 + "]" * 20_000,
-    "@@deep object@@": '{"a":' * 20_000 + "1" + "}" * 20_000,
-    "@@lone surrogate@@": '"\\ud800"',
-}
+    "@@nan@@": "NaN", "@@inf@@": "Infinity", "@@overflow@@": "1e999", "@@digits@@": "9" * 5000,
+    "@@long@@": "1" + "0" * 400, "@@deep list@@": "[" * 20_000 + "]" * 20_000,
+    "@@deep object@@": '{"a":' * 20_000 + "1" + "}" * 20_000, "@@lone surrogate@@": '"\\ud800"',
+}  # fmt: skip
 """JSON that ``json.dumps`` does not write, by what stands for it until the text is made."""
 VALUES: tuple[Any, ...] = (
     *RAW,

@@ -287,15 +287,9 @@ def test_every_writer_of_the_product_goes_through_one_module() -> None:
     }
     source = ROOT / "src" / "tokonomics"
     words = (
-        ".write_text(",
-        ".write_bytes(",
-        '.open("w',
-        '.open("a',
-        '.open("x',
-        "os.replace(",
-        "mkstemp(",
+        ".write_text(", ".write_bytes(", '.open("w', '.open("a', '.open("x', "os.replace(", "mkstemp(",
         "NamedTemp",
-    )
+    )  # fmt: skip
     found = {
         str(file.relative_to(source))
         for file in source.rglob("*.py")

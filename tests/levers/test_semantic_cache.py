@@ -278,13 +278,9 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_
     deployment: Deployment,
 ) -> None:
     trace = generate(
-        parse_arrivals("poisson:4"),
-        parse_lengths("const:1000", "input"),
-        parse_lengths("const:50", "output"),
-        requests=400,
-        seed=1,
-        system=parse_system("1,tokens=2048"),
-    )
+        parse_arrivals("poisson:4"), parse_lengths("const:1000", "input"), parse_lengths("const:50", "output"),
+        requests=400, seed=1, system=parse_system("1,tokens=2048"),
+    )  # fmt: skip
     made = template_lever(deployment, trace, USD)
     simulated = outcome(simulate(deployment, trace))
     spent_usd = simulated.shares.prefill * simulated.replica_hours * USD
@@ -302,11 +298,9 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_
 @pytest.fixture(scope="module")
 def asked() -> Trace:
     return generate(
-        parse_arrivals("poisson:60"),
-        parse_lengths("const:1500", "input"),
-        parse_lengths("const:200", "output"),
-        requests=1500,
-    )
+        parse_arrivals("poisson:60"), parse_lengths("const:1500", "input"),
+        parse_lengths("const:200", "output"), requests=1500,
+    )  # fmt: skip
 
 
 TEXTS = Prompts(("four" * 10, "four" * 30), None, "here")

@@ -42,13 +42,9 @@ def deployment() -> Deployment:
 
 def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600) -> Trace:
     return generate(
-        parse_arrivals(arrivals),
-        parse_lengths("lognormal:mean=800,p99=3000", "input"),
-        parse_lengths("const:150", "output"),
-        duration_s=duration_s,
-        seed=seed,
-        tenants=parse_tenants(tenants),
-    )
+        parse_arrivals(arrivals), parse_lengths("lognormal:mean=800,p99=3000", "input"),
+        parse_lengths("const:150", "output"), duration_s=duration_s, seed=seed, tenants=parse_tenants(tenants),
+    )  # fmt: skip
 
 
 def sharing(deployment: Deployment, trace: Trace, text: str = "ttft_p99=0.3,tpot_p99=30ms") -> Sharing:
@@ -154,13 +150,9 @@ def test_mistakes_are_refused(deployment: Deployment) -> None:
 def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment: Deployment) -> None:
     """Conversations: the cache works in the pool as well, so the search may begin at one replica."""
     trace = generate(
-        parse_arrivals("poisson:3"),
-        parse_lengths("const:400", "input"),
-        parse_lengths("const:100", "output"),
-        requests=1500,
-        sessions=parse_sessions("5,think=5"),
-        tenants=parse_tenants("3"),
-    )
+        parse_arrivals("poisson:3"), parse_lengths("const:400", "input"), parse_lengths("const:100", "output"),
+        requests=1500, sessions=parse_sessions("5,think=5"), tenants=parse_tenants("3"),
+    )  # fmt: skip
     shared = sharing(deployment, trace)
     made = pool(shared)
     without = pool(replace(shared, trace=replace(trace, prefix=None)))
@@ -210,12 +202,9 @@ def test_adapters_that_nobody_uses_need_a_replica_each_when_apart(deployment: De
 def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     """As published: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
     trace = generate(
-        parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("const:500", "input"),
-        parse_lengths("const:100", "output"),
-        duration_s=86_400,
-        tenants=parse_tenants("10,skew=0"),
-    ).faster(12)
+        parse_arrivals("diurnal:1.2,peak=2"), parse_lengths("const:500", "input"),
+        parse_lengths("const:100", "output"), duration_s=86_400, tenants=parse_tenants("10,skew=0"),
+    ).faster(12)  # fmt: skip
     small = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
     made = pool(sharing(small, trace, "ttft_p99=2,tpot_p99=200ms"))
     same, spread = made.together, made.what_if[-1]

@@ -233,12 +233,7 @@ def test_texts_of_a_result_name_arguments_and_its_document_names_flags() -> None
 def test_one_request_a_second_is_singular(rate: float, said: str) -> None:
     first_to_break = SimpleNamespace(breaks="TTFT p99")
     made = CapacityResult.model_construct(
-        deployment="1×H100",
-        rate=rate,
-        replicas=None,
-        usd_per_mtok=None,
-        replicas_needed=None,
-        cost=None,
+        deployment="1×H100", rate=rate, replicas=None, usd_per_mtok=None, replicas_needed=None, cost=None,
         highest_rate=cast(Any, first_to_break),
-    )
+    )  # fmt: skip
     assert said in made.headline()

@@ -50,13 +50,10 @@ def test_every_line_counts_and_none_is_negative(
 ) -> None:
     made = BOUGHT.model_copy(
         update={
-            "purchase_usd": price,
-            "years": years,
-            "residual_share": residual,
-            "cost_of_capital": interest,
+            "purchase_usd": price, "years": years, "residual_share": residual, "cost_of_capital": interest,
             "pue": pue,
         }
-    )
+    )  # fmt: skip
     hour = own_hour(made, H100)
     assert hour.usd == pytest.approx(sum(line.usd for line in hour.lines))
     dearer = own_hour(made.model_copy(update={"staff_usd_per_year": 8760.0, "usd_per_kwh": 0.2}), H100)

@@ -71,12 +71,9 @@ def test_what_waits_in_a_cache_is_what_arrives_times_how_long_it_waits() -> None
 def test_what_waits_in_a_cache_equals_losing_it_at_every_moment() -> None:
     """Against the cache of ``prefix_reuse`` emptied at many moments: what the rest of the log then finds less."""
     trace = generate(
-        parse_arrivals("poisson:2"),
-        parse_lengths("60", "input"),
-        parse_lengths("40", "output"),
-        requests=300,
+        parse_arrivals("poisson:2"), parse_lengths("60", "input"), parse_lengths("40", "output"), requests=300,
         sessions=parse_sessions("4,think=10"),
-    )
+    )  # fmt: skip
     assert trace.prefix is not None
     whole = reuse(trace.prefix, trace.input_tokens)
     moments = np.linspace(0, trace.duration_s, 200, endpoint=False) + trace.duration_s / 400

@@ -64,16 +64,9 @@ def test_more_tokens_or_wider_experts_never_take_less(
 ) -> None:
     def seconds(tokens: float, hidden: float, intermediate: float, active: int) -> Array:
         return experts_s(
-            gpu,
-            weights,
-            tokens,
-            hidden=hidden,
-            intermediate=intermediate,
-            active=active,
-            experts=2**log_experts,
-            ep=4,
-            backend=backend,
-        )
+            gpu, weights, tokens, hidden=hidden, intermediate=intermediate, active=active,
+            experts=2**log_experts, ep=4, backend=backend,
+        )  # fmt: skip
 
     small = seconds(tokens, hidden, intermediate, active)
     large = seconds(tokens * more_tokens, hidden * more_hidden, intermediate * more_intermediate, min(active + 1, 8))
@@ -94,16 +87,9 @@ def test_no_experts_beat_the_datasheet(
     gpu: Gpu, weights: Precision, backend: str, tokens: int, hidden: int, intermediate: int, tp: int, ep: int
 ) -> None:
     seconds = SLACK * experts_s(
-        gpu,
-        weights,
-        tokens,
-        hidden=hidden,
-        intermediate=intermediate / tp,
-        active=4,
-        experts=64,
-        ep=ep,
+        gpu, weights, tokens, hidden=hidden, intermediate=intermediate / tp, active=4, experts=64, ep=ep,
         backend=backend,
-    )
+    )  # fmt: skip
     expert = 3 * hidden * intermediate / tp
     distinct = 64 * (1 - (1 - 4 / 64) ** tokens) / ep
     assert seconds >= distinct * expert * weights.bytes_per_weight / gpu.bandwidth_bytes_per_s

@@ -13,14 +13,9 @@ from tokonomics.questions.results import PlanResult
 from tokonomics.report.plan_view import plan as described
 
 ASKED = {
-    "model": ["llama-3.1-8b"],
-    "rate": "40",
-    "input": "const:1500",
-    "output": "const:200",
-    "slo": "ttft_p99=1,tpot_p99=60ms",
-    "gpu": ["H100,L40S,L4,V100"],
-    "quick": True,
-}
+    "model": ["llama-3.1-8b"], "rate": "40", "input": "const:1500", "output": "const:200",
+    "slo": "ttft_p99=1,tpot_p99=60ms", "gpu": ["H100,L40S,L4,V100"], "quick": True,
+}  # fmt: skip
 
 
 @cache

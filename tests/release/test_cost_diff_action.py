@@ -118,11 +118,9 @@ def repository(tmp_path: Path) -> Repository:
     made = Repository(folder)
     made.git("init", "-q", "-b", "main")
     made.base = made.commit(
-        dear_csv=OFFERS.format(gpu="H100-SXM", price=4),
-        cheap_csv=OFFERS.format(gpu="H100-SXM", price=3),
-        plans__chat_toml=SCENARIO.format(offers="../cheap.csv"),
-        pyproject_toml="[project]\nname = 'app'\n",
-    )
+        dear_csv=OFFERS.format(gpu="H100-SXM", price=4), cheap_csv=OFFERS.format(gpu="H100-SXM", price=3),
+        plans__chat_toml=SCENARIO.format(offers="../cheap.csv"), pyproject_toml="[project]\nname = 'app'\n",
+    )  # fmt: skip
     return made
 
 
