@@ -47,9 +47,7 @@ def test_c01_70b_on_four_a100() -> None:
         ("C17", 4.50, 3800, 1, 0.3289),
     ],
 )
-def test_prices_per_mtok_at_full_utilisation(
-    claim: str, usd_per_hour: float, tokens_per_second: float, gpus: int, expected: float
-) -> None:
+def test_prices_per_mtok(claim: str, usd_per_hour: float, tokens_per_second: float, gpus: int, expected: float) -> None:
     assert cost(usd_per_hour, tokens_per_second, 1.0, gpus).usd_per_mtok == pytest.approx(expected, abs=6e-5), claim
 
 

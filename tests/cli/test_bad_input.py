@@ -207,9 +207,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tokonomics: Call, args: Com
 @pytest.mark.parametrize(
     ("options", "field"), [(("--tp=3",), "--tp"), (("--pp=33",), "--pp"), (("--tp=2", "--ep=2"), "--ep")]
 )
-def test_a_split_that_cannot_be_names_its_option(
-    tokonomics: Call, command: Command, options: Command, field: str
-) -> None:
+def test_an_impossible_split_names_its_option(tokonomics: Call, command: Command, options: Command, field: str) -> None:
     assert field in refusal(tokonomics(*command, *options))
 
 
@@ -237,17 +235,13 @@ def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish:
 
 @pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
 @pytest.mark.parametrize("name", ["", "y" * 5_000, "zz\a\r\x1b]0;title\x07"], ids=["empty", "long", "control"])
-def test_what_cannot_be_a_name_is_refused_in_a_short_message(
-    tokonomics: Call, command: Command, option: str, name: str
-) -> None:
+def test_what_cannot_be_a_name_is_refused_shortly(tokonomics: Call, command: Command, option: str, name: str) -> None:
     refusal(tokonomics(*command, f"--{option}={name}"))
 
 
 @pytest.mark.parametrize(("before", "after"), POSITIONAL, ids=named)
 @pytest.mark.parametrize("name", ["y" * 20_000, "\a\rred\n\u202egnp", "\udcff\udcfe", "~nobody/zzqq"])
-def test_an_outlandish_name_is_refused_in_a_short_message(
-    tokonomics: Call, before: Command, after: Command, name: str
-) -> None:
+def test_an_outlandish_name_is_refused_shortly(tokonomics: Call, before: Command, after: Command, name: str) -> None:
     done = tokonomics(*before, name, *after)
     if before == ("apis",):
         settled(done)
@@ -264,9 +258,7 @@ text = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(NAMES), text, st.booleans())
-def test_any_text_for_any_option_is_answered_or_refused(
-    tokonomics: Call, where: tuple[Command, str], value: str, as_json: bool
-) -> None:
+def test_any_text_for_an_option(tokonomics: Call, where: tuple[Command, str], value: str, as_json: bool) -> None:
     command, option = where
     if command == REFRESH and option != "source":
         return  # reaches for the network, which has its own tests
@@ -276,9 +268,7 @@ def test_any_text_for_any_option_is_answered_or_refused(
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(POSITIONAL), text.filter(lambda value: not value.startswith("-")))
-def test_any_text_for_any_argument_is_answered_or_refused(
-    tokonomics: Call, where: tuple[Command, Command], value: str
-) -> None:
+def test_any_text_for_an_argument(tokonomics: Call, where: tuple[Command, Command], value: str) -> None:
     before, after = where
     done = tokonomics(*before, value, *after)
     if not done.returncode:
@@ -319,9 +309,7 @@ def test_an_absurd_number_is_answered_or_refused(tokonomics: Call, command: Comm
     st.one_of(st.floats().map(repr), st.integers().map(str), st.integers(-(10**40), 10**40).map(str)),
     st.booleans(),
 )
-def test_any_number_for_any_option_is_answered_or_refused(
-    tokonomics: Call, where: tuple[Command, str], number: str, as_json: bool
-) -> None:
+def test_any_number_of_an_option(tokonomics: Call, where: tuple[Command, str], number: str, as_json: bool) -> None:
     command, option = where
     settled(tokonomics(*command, f"--{option}={number}", *["--json"] * as_json))
 
@@ -349,7 +337,7 @@ def test_cost_of_any_positive_numbers_is_answered_or_refused(
     st.floats(min_value=0, exclude_min=True, max_value=1),
     st.booleans(),
 )
-def test_plan_of_any_traffic_in_range_is_answered_or_refused(
+def test_plan_of_any_traffic(
     tokonomics: Call, rate: float, prompt: int, output: int, most: float, as_json: bool
 ) -> None:
     traffic = (f"--rate={rate}", f"--input={prompt}", f"--output={output}", f"--max-utilization={most}")
@@ -484,9 +472,7 @@ def unusable(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize(("command", "option"), FILES, ids=named)
 @pytest.mark.parametrize("kind", ["missing", "empty", "a folder", "binary", "under a file", "long", "\a\r"], ids=named)
-def test_a_file_that_cannot_be_used_is_named(
-    tokonomics: Call, tmp_path: Path, command: Command, option: str, kind: str
-) -> None:
+def test_an_unusable_file_is_named(tokonomics: Call, tmp_path: Path, command: Command, option: str, kind: str) -> None:
     message = refusal(tokonomics(*command, f"--{option}={unusable(tmp_path, kind)}"))
     assert str(tmp_path) in joined(message).replace(" ", "")
 
@@ -523,9 +509,7 @@ def test_measurements_and_logs_that_cannot_be_opened_are_named(
     ],
 )
 @pytest.mark.parametrize("command", [FILES[0][0], FILES[2][0]], ids=named)
-def test_a_price_list_that_is_wrong_names_the_line_and_the_column(
-    tokonomics: Call, tmp_path: Path, command: Command, content: str, says: list[str]
-) -> None:
+def test_a_wrong_price_list(tokonomics: Call, tmp_path: Path, command: Command, content: str, says: list[str]) -> None:
     file = tmp_path / "prices.csv"
     file.write_text(content, encoding="utf-8")
     message = refusal(tokonomics(*command, f"--offers={file}"))
@@ -542,9 +526,7 @@ def test_a_price_list_that_is_wrong_names_the_line_and_the_column(
         ).map(lambda cells: ("provider,instance,gpu,gpus,usd_per_hour\n" + ",".join(cells)).encode()),
     )
 )
-def test_any_price_list_is_answered_or_refused(
-    tokonomics: Call, tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_price_list(tokonomics: Call, tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = tmp_path_factory.mktemp("any") / "prices.csv"
     file.write_bytes(content)
     settled(tokonomics("offers", f"--offers={file}"))
@@ -580,9 +562,7 @@ REST = {"plan": PLAN[2:], "predict": FIT[2:], "models": ()}
     ],
     ids=lambda value: named(value.decode("latin-1")) if isinstance(value, bytes) else "",
 )
-def test_a_config_that_is_wrong_names_the_file_and_the_field(
-    tokonomics: Call, tmp_path: Path, verb: str, content: bytes, says: list[str]
-) -> None:
+def test_a_wrong_config_is_named(tokonomics: Call, tmp_path: Path, verb: str, content: bytes, says: list[str]) -> None:
     (tmp_path / "config.json").write_bytes(content)
     message = refusal(tokonomics(verb, tmp_path / "config.json", *REST[verb]))
     assert [say for say in says if say not in message] == []
@@ -623,9 +603,7 @@ def test_any_config_is_answered_or_refused(
         ('{"m": {"input_cost_per_token": 1e400, "output_cost_per_token": 1}}', ["'m'", "input_cost_per_token", "inf"]),
     ],
 )
-def test_a_litellm_file_that_is_wrong_names_the_model_and_the_field(
-    tokonomics: Call, tmp_path: Path, content: str, says: list[str]
-) -> None:
+def test_a_wrong_litellm_file_names_its_model(tokonomics: Call, tmp_path: Path, content: str, says: list[str]) -> None:
     file = tmp_path / "prices.json"
     file.write_text(content, encoding="utf-8")
     message = refusal(tokonomics(*APIS, f"--litellm={file}"))
@@ -711,9 +689,7 @@ ODD_STEPS: dict[str, tuple[object, ...]] = {
     [{name: value} for name, values in ODD_STEPS.items() for value in values],
     ids=lambda value: named(str(value)[:24]),
 )
-def test_a_step_that_makes_no_sense_is_counted_with_its_reason(
-    tokonomics: Call, tmp_path: Path, changes: dict[str, object]
-) -> None:
+def test_a_senseless_step_is_counted_with_why(tokonomics: Call, tmp_path: Path, changes: dict[str, object]) -> None:
     file = tmp_path / "steps.json"
     file.write_text(json.dumps({"gpu": "H200", "rows": [{**STEP, **changes}, STEP]}), encoding="utf-8")
     counted(tokonomics, file)
@@ -835,7 +811,7 @@ def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_price
     ],
     ids=named,
 )
-def test_a_chart_that_cannot_be_saved_leaves_nothing_behind(
+def test_an_unsaved_chart_leaves_nothing_behind(
     tokonomics: Call, tmp_path: Path, command: Command, name: str, says: list[str]
 ) -> None:
     (tmp_path / "a-folder.svg").mkdir()

@@ -67,9 +67,7 @@ def test_an_open_loop_and_a_trace_are_loads_too(tokonomics: Call, server: Loopba
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_slip_is_found_before_the_server_is_asked(
-    tokonomics: Call, server: Loopback, flags: tuple[str, ...], says: str
-) -> None:
+def test_a_slip_is_found_before_asking(tokonomics: Call, server: Loopback, flags: tuple[str, ...], says: str) -> None:
     before = sum(server.seen.values())
     done = tokonomics("bench", server.url("good"), *SHORT, *flags)
     assert (done.returncode, done.stdout) == (2, "")

@@ -155,9 +155,7 @@ def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> Non
     assert seen(tokonomics)["completion"]["seen"] == "installed for zsh"
 
 
-def test_code_of_other_versions_is_counted_with_the_way_to_be_rid_of_it(
-    tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_code_of_other_versions_is_counted(tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "cache" / "tokonomics"
     monkeypatch.setattr("tokonomics.serving.compiled.code_folder", lambda: home / "compiled-now")
     for name in ("compiled-now", "compiled-before", "compiled-long-ago"):

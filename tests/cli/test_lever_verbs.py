@@ -21,9 +21,7 @@ def test_a_model_that_does_not_fit_says_on_how_many_it_does(tokonomics: Call, ve
 
 
 @pytest.mark.parametrize("verb", [("levers",), ("levers", "--from-scratch")])
-def test_a_memory_below_nothing_is_refused_though_nothing_would_be_kept_in_it(
-    tokonomics: Call, verb: tuple[str, ...]
-) -> None:
+def test_a_memory_below_nothing_is_refused_even_if_unused(tokonomics: Call, verb: tuple[str, ...]) -> None:
     done = tokonomics(*verb, "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--tiers=dram=-4")
     assert done.returncode == 2
     assert "--tiers: 'dram=-4'" in done.stderr

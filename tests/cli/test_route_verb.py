@@ -32,9 +32,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_scores_of_a_log_route_it_and_the_floor_picks_the_cheapest(
-    tokonomics: Call, log: Path, tmp_path: Path
-) -> None:
+def test_scores_of_a_log_route_it_and_the_floor_picks_the_cheapest(tokonomics: Call, log: Path, tmp_path: Path) -> None:
     scored = ("--score", "confidence", "--by", "task", "--quality", "llama-3.2-1b=small_ok,llama-3.1-8b=large_ok")
     done = tokonomics(
         *MODELS, *ON_TIME, "--trace", log, *scored, "--min-quality", 0.99, "--chart", tmp_path / "r.svg", "--json"

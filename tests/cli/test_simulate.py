@@ -81,9 +81,7 @@ def test_the_price_is_the_time_of_the_gpus(tokonomics: Call) -> None:
     assert sum(line["quantity"] * line["usd_per_unit"] for line in lines) == pytest.approx(bill)
 
 
-def test_a_gpu_that_nobody_offers_has_no_price(
-    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_nobody_offers_has_no_price(tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "offers.csv").write_bytes(OFFERS.read_bytes())
     monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
     made = answer(tokonomics, *MADE_UP[:-1], "--gpu=L40S")
@@ -223,9 +221,7 @@ def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> Non
     ],
     ids=["one token", "all at once"],
 )
-def test_odd_traffic_is_answered_and_drawn(
-    tokonomics: Call, tmp_path: Path, traffic: tuple[str, ...], says: list[str]
-) -> None:
+def test_odd_traffic_is_drawn(tokonomics: Call, tmp_path: Path, traffic: tuple[str, ...], says: list[str]) -> None:
     done = tokonomics(*ON, *traffic, f"--chart={tmp_path / 'chart.json'}", f"--save={tmp_path / 'served.parquet'}")
     assert done.returncode == 0, done.stderr
     assert [say for say in says if say not in done.stdout] == []

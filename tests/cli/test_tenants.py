@@ -115,9 +115,7 @@ def test_two_sizes_of_fleet_at_two_prices_name_both_offers() -> None:
     assert both.startswith("$1.90 apart (one), $2.00 together (two): ")
 
 
-def test_a_slo_that_no_request_keeps_is_refused_before_thousands_of_replicas_are_tried(
-    tokonomics: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slo_no_request_meets_is_refused_before_trials(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from tokonomics.serving.simulator import simulate
     from tokonomics.sizing import attempt
 

@@ -283,9 +283,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
          "tokonomics plan MODEL --rate 2 --input 200 --output 50 --sessions 5"),
     ],
 )  # fmt: skip
-def test_the_next_step_is_a_plan_for_the_same_requests(
-    tokonomics: Call, asked: tuple[str, ...], next_step: str
-) -> None:
+def test_the_next_step_plans_for_the_same_requests(tokonomics: Call, asked: tuple[str, ...], next_step: str) -> None:
     """Not for their means: the bursts and the long ones decide the bill."""
     done = tokonomics("trace", *asked)
     assert done.returncode == 0, done.stderr

@@ -577,9 +577,7 @@ class Cluster:
     extra=st.integers(0, 4),
     chance=st.randoms(use_true_random=False),
 )
-def test_losing_a_machine_takes_no_more_replicas_than_the_plan_counts_on(
-    replicas: int, gpus: int, extra: int, chance: Random
-) -> None:
+def test_a_lost_machine_takes_only_the_planned_replicas(replicas: int, gpus: int, extra: int, chance: Random) -> None:
     machines = min(replicas, math.ceil(replicas / (gpus // 2)) + extra)
     cluster = Cluster(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)), chance)
     cluster.grow("abc")
@@ -608,9 +606,7 @@ def left_without_a_zone(cluster: Cluster) -> int:
 
 
 @given(**ZONE_PLANS)
-def test_every_pod_runs_on_machines_that_are_even_over_zones_and_any_zone_may_fail(
-    needed: int, gpus: int, chance: Random
-) -> None:
+def test_pods_run_on_machines_even_over_zones_of_which_one_may_fail(needed: int, gpus: int, chance: Random) -> None:
     made = zone_job(needed, gpus)
     cluster = Cluster(made, chance, ("abc" * made.machines)[: made.machines])
     cluster.start()
@@ -626,9 +622,7 @@ def test_every_pod_runs_on_machines_that_are_even_over_zones_and_any_zone_may_fa
 
 
 @given(**ZONE_PLANS)
-def test_a_cluster_that_grows_for_its_pods_ends_with_the_planned_machines(
-    needed: int, gpus: int, chance: Random
-) -> None:
+def test_a_cluster_that_grows_for_its_pods_has_the_planned_machines(needed: int, gpus: int, chance: Random) -> None:
     made = zone_job(needed, gpus)
     cluster = Cluster(made, chance)
     cluster.grow("abc")
@@ -637,9 +631,7 @@ def test_a_cluster_that_grows_for_its_pods_ends_with_the_planned_machines(
 
 
 @given(**ZONE_PLANS, data=st.data())
-def test_wherever_the_planned_machines_are_pods_wait_sooner_than_that_a_zone_has_too_many(
-    needed: int, gpus: int, chance: Random, data: st.DataObject
-) -> None:
+def test_pods_wait_rather_than_crowd_a_zone(needed: int, gpus: int, chance: Random, data: st.DataObject) -> None:
     made = zone_job(needed, gpus)
     zones = data.draw(st.text("abcd", min_size=made.machines, max_size=made.machines))
     cluster = Cluster(made, chance, zones)
@@ -687,9 +679,7 @@ def test_without_a_label_that_tells_gpu_machines_apart_spreading_does_not_keep_p
 
 
 @pytest.mark.parametrize(("spare", "machines", "missing"), [(0, 2, 0), (1, 2, 2), (2, 4, 2)])
-def test_an_update_and_a_drain_take_no_more_than_the_plan_can_do_without(
-    spare: int, machines: int, missing: int
-) -> None:
+def test_an_update_and_a_drain_take_no_more_than_the_plan_can_spare(spare: int, machines: int, missing: int) -> None:
     found = objects(job(replicas=4, machines=machines, spare=spare, offer=machine(gpus=4)))
     assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": missing}
     # A budget of nothing would keep machines from being drained at all.

@@ -124,9 +124,7 @@ def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None
         ("llama-3.1-8b", offer("one", "L4", 1, 1.0), parse_slos("tpot_p50=0.004"), "slo"),
     ],
 )
-def test_what_cannot_be_held_is_refused_with_what_stands_in_the_way(
-    model: str, sold: Offer, slo: tuple[Slo, ...], field: str | None
-) -> None:
+def test_what_cannot_be_held_says_why(model: str, sold: Offer, slo: tuple[Slo, ...], field: str | None) -> None:
     with pytest.raises(BadInput) as refused:
         fleet_machines(find_model(model), ENGINE, [sold], curve(), slo, MARKET)
     assert refused.value.field == field
@@ -419,9 +417,7 @@ def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatc
     assert np.ceil(hours / np.interp(hours, rates, each) - 1e-9).tolist() == [8] * 5
 
 
-def test_a_class_that_another_ones_limits_leave_no_room_for_is_refused_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_class_without_room_beside_another_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "_levels", lambda *_: ())
     with pytest.raises(BadInput) as refused:
         fleet_machines(MODEL, ENGINE, [ONE], traffic_of("24x5", ("900", "99")), LOOSE, FleetMarket(today=TODAY))

@@ -167,9 +167,7 @@ def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
         assert refused.value.field == "scaling"
 
 
-def test_much_traffic_is_simulated_in_part_at_the_same_bill_but_not_below_a_few_replicas(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_much_traffic_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a hundredth of the requests one replica would serve all, and be paid for as a hundred."""
     monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
     small, large = three_days(0.02, 0.16), three_days(0.16, 0.76)

@@ -180,9 +180,7 @@ def test_every_verb_that_makes_or_reads_requests_refuses_more_than_fit(
     assert "Traceback" not in done.stderr
 
 
-def test_a_log_that_unpacks_to_more_than_fits_is_not_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_unpacks_beyond_memory_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 1_000_000
     path = tmp_path / "log.parquet"
     save_trace(make_trace(np.zeros(rows), np.ones(rows, np.int32), np.ones(rows, np.int32)), path)
@@ -200,9 +198,7 @@ def log(tmp_path: Path, rows: int, **more: "pl.Series") -> Path:
     return path
 
 
-def test_more_tenants_than_can_be_counted_apart_are_refused(
-    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_tenants_are_refused(tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = pl.Series(range(300_000)).cast(pl.String)
     path = log(tmp_path, 300_000, customer=numbers)
     columns = "--columns=arrival=arrival,input=input,output=output"
@@ -216,9 +212,7 @@ def test_more_tenants_than_can_be_counted_apart_are_refused(
     assert tokonomics("trace", str(path), f"{columns},tenant=customer").returncode == 0
 
 
-def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_keys_of_shared_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = pl.Series(range(300_000)).cast(pl.String)
     columns = "arrival=arrival,input=input,output=output,prefix=template"
     path = log(tmp_path, 300_000, template=numbers)
@@ -231,9 +225,7 @@ def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
     assert open_trace(path, columns=columns).block_tokens, "few keys fit, however often they occur"
 
 
-def test_of_shared_blocks_trace_replays_as_much_as_fits(
-    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trace_replays_blocks_that_fit(tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """1.2 million rows of one block: 140 bytes each."""
     path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
     monkeypatch.setenv(VARIABLE, "100M")

@@ -290,9 +290,7 @@ def test_more_hits_are_never_dearer_and_the_cheapest_mix_is_found(deployment: De
     assert best.bill.usd == min(bills)
 
 
-def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
-    deployment: Deployment, conversations: Trace
-) -> None:
+def test_a_slo_that_no_replicas_meet_says_in_a_table_why(deployment: Deployment, conversations: Trace) -> None:
     few = conversations.take(np.arange(200))
     made = prefix_cache_lever(deployment, few, lambda count: USD, slos=parse_slos("ttft_p99=0.001"))
     assert made.best is None
@@ -304,9 +302,7 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
         assert row.ttft_s.p99 > 0.001
 
 
-def test_at_the_same_bill_the_setting_with_the_fewest_parts_is_named(
-    deployment: Deployment, conversations: Trace
-) -> None:
+def test_at_the_same_bill_the_setting_of_fewest_parts_wins(deployment: Deployment, conversations: Trace) -> None:
     """Both take as many replicas here; the router's first tokens come a little sooner."""
     made = prefix_cache_lever(deployment, conversations, lambda count: USD)
     rows = {row.setting.name: row for row in made.rows}
@@ -333,9 +329,7 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
     assert refused.value.field == "tiers"
 
 
-def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(
-    deployment: Deployment, crowded: Trace
-) -> None:
+def test_a_row_has_the_latency_of_its_fleet_and_slower_is_no_saving(deployment: Deployment, crowded: Trace) -> None:
     made = prefix_cache_lever(deployment, crowded, lambda count: USD)
     for row in made.rows:
         assert row.needs

@@ -244,9 +244,7 @@ def in_turn() -> Trace:
     )
 
 
-def test_the_first_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time_and_takes_its_room(
-    deployment: Deployment, in_turn: Trace
-) -> None:
+def test_an_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time(deployment: Deployment, in_turn: Trace) -> None:
     made = template_lever(deployment, in_turn, USD, least_share=0.05)
     model, count = step_model(deployment), KINDS * ROUNDS
     whole, rest = float(model.prefill(WHOLE)), float(model.prefill(WHOLE - HEAD, HEAD))
@@ -274,9 +272,7 @@ def test_templates_that_do_not_fit_half_the_memory_are_not_all_pinned(deployment
     assert made.room_share <= 0.5
 
 
-def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_of_the_run(
-    deployment: Deployment,
-) -> None:
+def test_what_the_cache_keeps_anyway_is_saved_once_and_below_the_runs_prefill(deployment: Deployment) -> None:
     trace = generate(
         parse_arrivals("poisson:4"), parse_lengths("const:1000", "input"), parse_lengths("const:50", "output"),
         requests=400, seed=1, system=parse_system("1,tokens=2048"),
@@ -306,9 +302,7 @@ def asked() -> Trace:
 TEXTS = Prompts(("four" * 10, "four" * 30), None, "here")
 
 
-def test_without_hits_the_replicas_stay_and_embedding_memory_and_processors_are_added(
-    deployment: Deployment, asked: Trace
-) -> None:
+def test_without_hits_the_replicas_stay_and_the_caches_own_cost_is_added(deployment: Deployment, asked: Trace) -> None:
     index = VectorIndex(bytes_per_vector=1536, embed_s=0.02, lookup_s=0.001, add_s=0.002)
     made = semantic_cache_lever(deployment, asked, TEXTS, 0.0, lambda count: USD, embed_usd_per_mtok=0.1, index=index)
     assert made.replicas_after == made.replicas_before > 1

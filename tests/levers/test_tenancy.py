@@ -70,9 +70,7 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
     st.floats(0, 1.5),
     st.integers(0, 50),
 )
-def test_pooling_never_needs_more_and_its_shares_sum_to_the_bill(
-    arrivals: str, count: int, skew: float, seed: int
-) -> None:
+def test_pooling_never_needs_more_and_shares_sum_to_it(arrivals: str, count: int, skew: float, seed: int) -> None:
     deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
     trace = requests(arrivals, f"{count},skew={skew}", seed, duration_s=240)
     made = pool(sharing(deployment, trace))
@@ -93,9 +91,7 @@ def pooled(deployment: Deployment) -> tuple[Sharing, Pooling]:
     return shared, pool(shared)
 
 
-def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(
-    deployment: Deployment, pooled: tuple[Sharing, Pooling]
-) -> None:
+def test_the_shared_fleet_is_the_smallest_for_all(deployment: Deployment, pooled: tuple[Sharing, Pooling]) -> None:
     shared, made = pooled
     trace, count = shared.trace, made.together.replicas
     assert count > 1
@@ -120,9 +116,7 @@ def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Dep
     assert tenant_breaks(simulate(deployment, many, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3")) is None
 
 
-def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_their_first_token(
-    pooled: tuple[Sharing, Pooling],
-) -> None:
+def test_twice_the_traffic_of_one_slows_the_others_and_priorities_shield_them(pooled: tuple[Sharing, Pooling]) -> None:
     made, trace = noisy_neighbour(*pooled), pooled[0].trace
     before, loud, last, enough = (row.others.ttft_p99_s or 0.0 for row in made.rows)
     assert made.tenant == "tenant-1"

@@ -113,9 +113,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_printing_a_result_shows_what_the_terminal_shows(
-    name: str, made: Callable[[str], Result], tokonomics: Cli
-) -> None:
+def test_a_printed_result_is_what_a_terminal_shows(name: str, made: Callable[[str], Result], tokonomics: Cli) -> None:
     assert str(made(name)) == tokonomics(*VIEWS[name].split()).stdout.rstrip()
 
 

@@ -45,9 +45,7 @@ def test_an_annuity_without_interest_is_a_division() -> None:
 
 
 @given(some.floats(1e3, 1e6), some.floats(0.5, 10), some.floats(0, 0.9), some.floats(0, 0.3), some.floats(1, 2))
-def test_every_line_counts_and_none_is_negative(
-    price: float, years: float, residual: float, interest: float, pue: float
-) -> None:
+def test_every_line_is_positive(price: float, years: float, residual: float, interest: float, pue: float) -> None:
     made = BOUGHT.model_copy(
         update={
             "purchase_usd": price, "years": years, "residual_share": residual, "cost_of_capital": interest,

@@ -163,9 +163,7 @@ def test_origins(gpu: str, op: Op, weights: Precision, origin: Origin) -> None:
     assert curve_origin(find_gpu(gpu), op, weights) == origin
 
 
-def test_timings_over_nvlink_do_not_speak_for_a_users_card_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvlink_timings_do_not_speak_for_a_card_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(
         """[gpus.H200]
@@ -231,9 +229,7 @@ def test_all_reduces_measured_in_cuda_graphs(gpu: str, group: int, elements: int
 
 
 @given(gpus, precisions, sizes, widths, widths)
-def test_fusing_the_quantising_only_ever_saves_and_only_in_fp8(
-    gpu: Gpu, weights: Precision, m: int, n: int, k: int
-) -> None:
+def test_fused_quantising_only_ever_saves_and_only_in_fp8(gpu: Gpu, weights: Precision, m: int, n: int, k: int) -> None:
     fused, timed = gemm_s(gpu, weights, m, n, k, FUSED), gemm_s(gpu, weights, m, n, k, "vllm")
     assert fused <= timed * SLACK
     if weights is not Precision.fp8 or gpu.architecture != "hopper":

@@ -40,7 +40,7 @@ def prices_of_august(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ],
     ids=lambda asked: asked.split()[0],
 )
-def test_the_first_line_says_that_a_price_is_older_than_90_days(
+def test_the_first_line_says_a_price_is_old(
     asked: str, prices_of_august: Callable[[str], None], tokonomics: Run
 ) -> None:
     said = {}

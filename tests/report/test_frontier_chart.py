@@ -146,9 +146,7 @@ def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_as
 
 
 @pytest.mark.parametrize(("name", "said"), [("own-13b", "own-13b, which is not in"), (None, "names no model")])
-def test_a_file_without_a_known_model_or_gpu_says_what_it_is_taken_for(
-    tmp_path: Path, name: str | None, said: str
-) -> None:
+def test_a_file_without_a_known_model_says_what_it_is_taken_for(tmp_path: Path, name: str | None, said: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps(json.loads((RESULTS / "vllm.json").read_text()) | {"model_id": name}))
     hears, made = Mock(spec=Listener), planned()[0].plan

@@ -69,9 +69,7 @@ def test_a_share_close_to_all_is_not_called_all(share: float | None, said: str) 
         ((15_000, 10_000, 10_000), None, "$10,000 a month, all on api", "as much as"),
     ],
 )
-def test_the_cheapest_that_is_good_enough_leads(
-    bills: tuple[float, ...], floor: float | None, pick: str, against: str
-) -> None:
+def test_the_cheapest_good_one_leads(bills: tuple[float, ...], floor: float | None, pick: str, against: str) -> None:
     named = ("all on small", (OWN,), 0.5), ("all on api", (CALLED,), 0.9), ("both", (OWN, CALLED), 0.8)
     ways = [
         way(name, *parts, usd=usd, quality=quality if floor else None)

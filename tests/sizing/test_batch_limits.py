@@ -65,9 +65,7 @@ def every_limit(load: Load, slo: str) -> tuple[int, set[int | None]]:
         (2.0, 1000, 100, "ttft_p99=1,tpot_p99=0.05"),
     ],
 )
-def test_no_fleet_is_smaller_than_the_one_found_whatever_its_limit(
-    rate: float, inputs: int, outputs: int, slo: str
-) -> None:
+def test_no_fleet_of_any_limit_is_smaller_than_the_one_found(rate: float, inputs: int, outputs: int, slo: str) -> None:
     load, slos = poisson(rate, inputs, outputs), parse_slos(slo)
     replicas, hold = every_limit(load, slo)
     best = planned(load=load, slos=slos, weights=(Precision.bf16,), offers=(A100,), simulate=True).best

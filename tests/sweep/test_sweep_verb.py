@@ -79,9 +79,7 @@ def test_what_cannot_be_answered_is_a_row_with_its_reason(tokonomics: Call, chat
     assert "unknown GPU 'H999'" in done.stdout
 
 
-def test_want_of_memory_is_a_failure_that_can_be_done_again(
-    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_want_of_memory_can_be_done_again(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another day there may be more of it."""
     flags = ["--verb", "simulate", "--over", "gpu=H100", "--over", "requests=500", "--jobs", 1, "--json"]
     monkeypatch.setenv("TOKONOMICS_MEMORY", "100K")
@@ -121,9 +119,7 @@ def test_workers_share_what_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch)
     assert crew.most_workers() == 1
 
 
-def test_the_same_command_again_does_nothing_again_and_a_changed_scenario_everything(
-    tokonomics: Call, chat: Path
-) -> None:
+def test_the_same_command_does_nothing_again_and_another_everything(tokonomics: Call, chat: Path) -> None:
     over = ["--over", "gpu=H100,L4", "--json", "--jobs", 1, "--verb", "predict", "--by", "ttft_s"]
     first = plain(tokonomics("sweep", chat, *over).stdout)
     again = plain(tokonomics("sweep", chat, *over).stdout)
@@ -183,9 +179,7 @@ def test_what_is_wrong_is_said_with_a_way_out(tokonomics: Call, chat: Path, flag
     assert not (chat.with_suffix(".sweep") / "results.parquet").exists()
 
 
-def test_without_the_extra_ray_says_how_to_install_it(
-    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_ray_names_it(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     done = tokonomics("sweep", chat, "--over", "gpu=H100", "--ray", "auto")
     assert done.returncode == 2
@@ -242,9 +236,7 @@ def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, t
 
 
 @pytest.mark.explore
-def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
-    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_loses_nothing(tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.toml"
     path.write_text(LONG)
     asked = WorkerProcess.ask
@@ -266,9 +258,7 @@ def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
 
 
 @pytest.mark.slow
-def test_too_much_memory_or_time_is_a_failed_simulate_point_that_can_be_done_again(
-    tokonomics: Call, tmp_path: Path
-) -> None:
+def test_too_much_memory_or_time_fails_a_point_that_can_be_done_again(tokonomics: Call, tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text(LONG)
     flags = ["--verb", "simulate", "--over", "requests=100,4000000", "--over", "rate=5", "--jobs", 1, "--json"]
