@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-Call = Callable[..., subprocess.CompletedProcess[str]]
+from tests.command import Call
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"

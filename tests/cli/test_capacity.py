@@ -1,16 +1,12 @@
 """``capacity`` as a user calls it: the rate it names holds when simulated, and its replicas are the fewest."""
 
-import json
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.command import Call, answer, refusal
 from tests.explore import some
-
-Call = Callable[..., subprocess.CompletedProcess[str]]
 
 ON = ("--model=llama-3.1-8b", "--gpu=H100")
 LENGTHS = ("--input=1000", "--output=uniform:20-200")
@@ -18,19 +14,6 @@ SLO = "--slo=ttft_p99=0.5,tpot_p99=30ms"
 LOG = ("--trace=azure-code", "--requests=2000", "--speed=60")
 MADE_UP = ("simulate", "--capacity", *ON, *LENGTHS, SLO, "--usd-per-hour=3")
 OF_A_LOG = ("simulate", "--capacity", *ON, *LOG, "--slo=ttft_p99=0.5", "--usd-per-hour=3")
-
-
-def answer(tokonomics: Call, *args: str | Path) -> Any:
-    done = tokonomics(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-
-def refusal(tokonomics: Call, *args: str | Path) -> str:
-    done = tokonomics(*args)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    return " ".join(done.stderr.split())
 
 
 def test_simulate_meets_the_slo_at_the_rate_and_breaks_it_beyond(tokonomics: Call) -> None:

@@ -1,25 +1,17 @@
 """``simulate`` as a user calls it: what it answers, saves and draws, and what it refuses."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer, on_a_terminal, refusal
 from tests.explore import some
 
 from tokonomics.questions import simulate as verb
 from tokonomics.traffic.readers import open_trace
-
-Call = Callable[..., subprocess.CompletedProcess[str]]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 ON = ("simulate", "--model=llama-3.1-8b", "--gpu=H100")
@@ -29,19 +21,6 @@ MADE_UP = (
 )  # fmt: skip
 SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
 CLOCKS = ("wall_s", "simulated_requests_per_s")
-
-
-def answer(tokonomics: Call, *args: str | Path) -> Any:
-    done = tokonomics(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-
-def refusal(tokonomics: Call, *args: str | Path) -> str:
-    done = tokonomics(*args)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    return " ".join(done.stderr.split())
 
 
 def without_clocks(made: dict[str, Any]) -> dict[str, Any]:
@@ -276,30 +255,9 @@ def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tm
 
 
 @pytest.mark.explore
-def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets the answer alone; a terminal also hears how far a long simulation is."""
-    many = str(verb._WORTH_COUNTING)
-    command = [sys.executable, "-m", "tokonomics", *ON, "--arrivals=poisson:20", f"--requests={many}"]
-    command += ["--input=9", "--output=2", "--usd-per-hour=3"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert piped.stderr == ""
-    seen: list[bytes] = []
-    master, slave = pty.openpty()
-
-    def listen() -> None:
-        with suppress(OSError):  # what the other end says when it hangs up
-            while heard := os.read(master, 65536):
-                seen.append(heard)
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    monkeypatch.setenv("TERM", "xterm")
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, check=True, timeout=600)
-    os.close(slave)
-    listener.join(timeout=600)
-    os.close(master)
-    assert shown.stdout.decode() == piped.stdout
-    assert b"serving 200,000 requests" in b"".join(seen)
+def test_progress_is_shown_on_a_terminal_only() -> None:
+    made_up = ("--arrivals=poisson:20", f"--requests={verb._WORTH_COUNTING}", "--input=9", "--output=2")
+    assert b"serving 200,000 requests" in on_a_terminal(*ON, *made_up, "--usd-per-hour=3")
 
 
 # --- what it refuses ------------------------------------------------------------------------------------------------

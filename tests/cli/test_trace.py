@@ -1,38 +1,17 @@
 """``trace`` as a user calls it: logs, samples, made-up traffic, and what it refuses."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer, on_a_terminal, refusal
 
 from tokonomics.traffic.readers import open_trace
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
-
 MADE_UP = ("trace", "--arrivals=poisson:5", "--requests=500", "--input=512", "--output=uniform:1-99")
-
-
-def answer(tokonomics: Call, *args: str | Path) -> Any:
-    done = tokonomics(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def refusal(tokonomics: Call, *args: str | Path) -> str:
-    done = tokonomics(*args)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_a_log_by_its_labels(tokonomics: Call, tmp_path: Path) -> None:
@@ -249,27 +228,7 @@ def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:
-    """A pipe gets the answer alone; a terminal also hears that a file is being read."""
-    command = [sys.executable, "-m", "tokonomics", "trace", "azure-code"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert piped.stderr == ""
-    seen: list[bytes] = []
-    master, slave = pty.openpty()
-
-    def listen() -> None:
-        with suppress(OSError):  # what the other end says when it hangs up
-            while heard := os.read(master, 65536):
-                seen.append(heard)
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    env = {**os.environ, "TERM": "xterm"}
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=env, check=True, timeout=600)
-    os.close(slave)
-    listener.join(timeout=600)
-    os.close(master)
-    assert shown.stdout.decode() == piped.stdout
-    assert b"azure-code" in b"".join(seen)
+    assert b"azure-code" in on_a_terminal("trace", "azure-code")
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
 """What needs more memory than there is, is refused before it begins, with the numbers and a way out."""
 
-import json
 import os
 import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer
 from tests.kill.test_killed_writers import ROOT
 
 from tokonomics import memory_budget
@@ -33,7 +32,6 @@ from tokonomics.traffic.trace import make_trace, save_trace
 
 LLAMA = ("llama-3.1-8b", "--gpu=H100")
 MADE_UP = ("--arrivals=poisson:10", "--requests=100000", "--input=100", "--output=10")
-Call = Callable[..., subprocess.CompletedProcess[str]]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere addresses are not limited, or not told")
 
 
@@ -230,9 +228,7 @@ def test_trace_replays_blocks_that_fit(tmp_path: Path, tokonomics: Call, monkeyp
     path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
     monkeypatch.setenv(VARIABLE, "100M")
     columns = "arrival=arrival,input=input,output=output,prefix=blocks,block=64"
-    done = tokonomics("trace", str(path), f"--columns={columns}", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = answer(tokonomics, "trace", str(path), f"--columns={columns}")
     assert told["requests"] == 1_200_000
     said = re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))
     assert said

@@ -2,7 +2,6 @@
 
 import pickle
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, cast
 import altair as alt
 import polars as pl
 import pytest
+from tests.command import Call
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
@@ -23,7 +23,6 @@ from tokonomics.questions.simulate import CapacityResult, SimulateResult
 from tokonomics.questions.traffic import TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 KINDS: tuple[type[Result], ...] = (
     BreakevenResult, CapacityResult, CurveResult, FitResult, FleetResult, LeversResult, PlanResult, PredictResult,
     SimulateResult, TraceResult,
@@ -113,7 +112,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_printed_result_is_what_a_terminal_shows(name: str, made: Callable[[str], Result], tokonomics: Cli) -> None:
+def test_a_printed_result_is_what_a_terminal_shows(name: str, made: Callable[[str], Result], tokonomics: Call) -> None:
     assert str(made(name)) == tokonomics(*VIEWS[name].split()).stdout.rstrip()
 
 

@@ -1,13 +1,12 @@
 """A plan's screen: short first, machines by the names people know, and no figure that could mislead."""
 
 import json
-from collections.abc import Callable
 from functools import cache
 from math import log2
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from tests.command import Call
 from tests.planner.small_catalogue import OFFERS, SLOS, asked
 
 import tokonomics
@@ -23,7 +22,6 @@ from tokonomics.report.wording import gpu_text, machine_text
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.units import seconds, seconds_apart
 
-Run = Callable[..., CompletedProcess[str]]
 GOLDEN_OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 
 
@@ -38,7 +36,7 @@ def row(**changes: object) -> Candidate:
     return best.model_copy(update=changes)
 
 
-def test_a_plan_is_one_screen_and_explain_says_more(tokonomics: Run) -> None:
+def test_a_plan_is_one_screen_and_explain_says_more(tokonomics: Call) -> None:
     words = "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --quick --top 5"
     short, long = (
         tokonomics(*words.split(), f"--offers={GOLDEN_OFFERS}", *more, env={"COLUMNS": "100"}).stdout.splitlines()
