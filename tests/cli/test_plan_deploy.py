@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.command import Call, answer, refusal
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.deploy.job import longest_context
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
 
 PLAN = (
@@ -82,9 +79,9 @@ def test_a_slip_is_told(tokonomics: Call, flags: tuple[str, ...], message: str) 
 
 
 def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
-    roomy = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
+    roomy = on("H200")
     assert longest_context(roomy) == roomy.model.max_context
-    tight = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    tight = on("L4")
     longest = longest_context(tight)
     assert longest < tight.model.max_context
     assert max_sequences(tight, longest) >= 1

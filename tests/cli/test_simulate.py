@@ -27,9 +27,6 @@ def without_clocks(made: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in made.items() if key not in CLOCKS}
 
 
-# --- what it answers ------------------------------------------------------------------------------------------------
-
-
 def test_the_keys_that_others_read_are_there(tokonomics: Call) -> None:
     made = answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5")
     counts = ("requests", "completed", "failed", "input_tokens", "output_tokens", "cached_tokens", "preemptions")
@@ -78,9 +75,6 @@ def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_proc
     done = tokonomics_process(*MADE_UP, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
-
-
-# --- each flag does what it says ------------------------------------------------------------------------------------
 
 
 def test_more_replicas_answer_sooner_and_cost_more(tokonomics: Call) -> None:
@@ -210,9 +204,6 @@ def test_odd_traffic_is_drawn(tokonomics: Call, tmp_path: Path, traffic: tuple[s
     answer(tokonomics, *ON, *traffic)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
 def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None:
     file = tmp_path / "served.parquet"
     done = tokonomics(*MADE_UP, f"--save={file}", "--json")
@@ -251,16 +242,10 @@ def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tm
         assert file.read_text(encoding="utf-8") == "mine"
 
 
-# --- a terminal and a pipe ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.explore
 def test_progress_is_shown_on_a_terminal_only() -> None:
     made_up = ("--arrivals=poisson:20", f"--requests={verb._WORTH_COUNTING}", "--input=9", "--output=2")
     assert b"serving 200,000 requests" in on_a_terminal(*ON, *made_up, "--usd-per-hour=3")
-
-
-# --- what it refuses ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

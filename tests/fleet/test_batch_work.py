@@ -136,8 +136,6 @@ def test_batch_work_is_read_in_tokens_and_hours() -> None:
         read.windows(30)
 
 
-# --- beside a fleet's own traffic -------------------------------------------------------------------------------------
-
 LLAMA = find_model("llama-3.1-8b")
 L40S = deploy(LLAMA, find_gpu("L40S"), find_engine("vllm"))
 SAMPLE = make_trace(np.arange(100.0), np.full(100, 500), np.full(100, 50))

@@ -112,9 +112,6 @@ def test_large_requests_keep_the_machines_that_alone_can_hold_them() -> None:
     assert shared_out([], {"all": 0.0})[0] == math.inf
 
 
-# --- simpler ways to buy --------------------------------------------------------------------------------------------
-
-
 def test_the_document_s_hybrid_fleet_saves_a_fifth() -> None:
     rule = fixed_rule()
     assert rule.base_usd == pytest.approx(4 * 2.21 * 730)

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.deployed import on
 from tests.money.simple_offers import simple_offer
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.spot import SCARCE, Interruptions
 from tokonomics.fleet.availability import FAILURES_PER_GPU_HOUR
 from tokonomics.fleet.layouts import FleetLayout
@@ -25,11 +23,10 @@ from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.purchase_search import optimal_fleet
 from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket, demand_of
 from tokonomics.money.spot_machines import counted_share
-from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
-L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+L40S = on("L40S")
 
 
 def present(places: list[Place], at_s: float) -> int:

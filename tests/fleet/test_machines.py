@@ -316,8 +316,6 @@ def test_the_bought_fleet_keeps_its_slo_on_its_own_traffic() -> None:
     assert loss.expected_per_month > 0
 
 
-# --- sized by the plan's engine: as many replicas, served alike, and fewer of them carry less each ------------------
-
 STRICT = parse_slos("ttft_p99=300ms,tpot_p99=20ms")
 LOOSE = parse_slos("ttft_p99=1s")
 ONE = offer("one", "H100-SXM", 1, 2.0)

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.money.simple_offers import simple_offer
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.fleet import scaling
 from tokonomics.fleet.layouts import FleetLayout
@@ -25,14 +23,13 @@ from tokonomics.fleet.scaling import (
 )
 from tokonomics.fleet.traffic import FleetTraffic, days_of
 from tokonomics.money.purchases import EVERY_SIZE, demand_of
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.units import DAY_S, HOURS_PER_MONTH
 
-L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+L40S = on("L40S")
 COLD_S = 200.0
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-# --- the catalogue --------------------------------------------------------------------------------------------------
-
 
 def read_config(path: Path) -> object:
     from tokonomics.catalog.config_json import read_config
@@ -213,9 +211,6 @@ LITELLM = json.dumps(
 ).encode()  # fmt: skip
 
 
-# --- traffic --------------------------------------------------------------------------------------------------------
-
-
 def read_trace(path: Path) -> object:
     from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.summary import summarize
@@ -378,9 +373,6 @@ def prompt_files() -> list[bytes]:
         b"pairs\ntext_a,text_b,label\na,b,1\nc,d,0\n",
         b"parquet\n" + _parquet_prompts(),
     ]
-
-
-# --- what is typed --------------------------------------------------------------------------------------------------
 
 
 @cache

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.traffic.test_prefix_reuse import blocks_of
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.errors import BadInput
 from tokonomics.levers.semantic_cache import (
@@ -29,7 +27,7 @@ from tokonomics.levers.semantic_cache import (
 )
 from tokonomics.levers.templates import template_lever, text_templates, with_less_room
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.outcome import outcome
@@ -46,7 +44,7 @@ USD = 3.0
 
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 def on_circle(*degrees: float) -> Embedded:
@@ -222,9 +220,6 @@ def test_templates_are_the_leading_blocks_that_many_share(deployment: Deployment
     assert made.templates[0].kv_bytes == 32 * 131_072
 
 
-# --- bills of templates ---------------------------------------------------------------------------------------------
-
-
 HEAD, WHOLE, KINDS, ROUNDS = 8_192, 65_536, 10, 4
 """Ten templates in turn, each the first eighth of prompts of which the GPU's memory holds seven."""
 
@@ -288,9 +283,6 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_below_the_runs_prefill(de
     assert abs(made.bill.saved_usd) * hours <= 2 * made.once_usd
 
 
-# --- bills of similar prompts ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def asked() -> Trace:
     return generate(
@@ -351,9 +343,6 @@ def test_the_look_up_is_waited_for_and_may_break_a_slo(deployment: Deployment, a
         assert broken.breaks
     assert lever(0.0, "ttft_p99=0.2").bill
     assert lever(0.25, "ttft_p99=0.45,tpot_p99=0.1").replicas_after == lever(0.0, "ttft_p99=0.2").replicas_after
-
-
-# --- what the index costs beside the GPUs, by hand ------------------------------------------------------------------
 
 
 def test_a_million_entries_of_a_small_model() -> None:

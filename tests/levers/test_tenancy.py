@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.levers.tenancy import Pooling, Sharing, noisy_neighbour, pool
 from tokonomics.money.cost import saving
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
@@ -37,7 +35,7 @@ USD = 2.0
 
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600) -> Trace:
@@ -71,7 +69,7 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
     st.integers(0, 50),
 )
 def test_pooling_never_needs_more_and_shares_sum_to_it(arrivals: str, count: int, skew: float, seed: int) -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    deployment = on()
     trace = requests(arrivals, f"{count},skew={skew}", seed, duration_s=240)
     made = pool(sharing(deployment, trace))
     assert made.together.replicas <= made.apart.replicas
@@ -155,7 +153,7 @@ def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment
 
 
 def test_c24_fifty_adapters_on_one_70b_base() -> None:
-    base = deploy(find_model("llama-2-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4, lora_rank=16,
+    base = on("A100-80GB", "llama-2-70b", tp=4, lora_rank=16,
                   lora_adapters=50)  # fmt: skip
     found = lora(base, 32, 1024)
     # Llama 2 70B: 80 layers of q and o 8192 → 8192, k and v 8192 → 1024, gate, up and down 8192 ↔ 28672. Split over
@@ -199,7 +197,7 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
         parse_arrivals("diurnal:1.2,peak=2"), parse_lengths("const:500", "input"),
         parse_lengths("const:100", "output"), duration_s=86_400, tenants=parse_tenants("10,skew=0"),
     ).faster(12)  # fmt: skip
-    small = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    small = on("L4")
     made = pool(sharing(small, trace, "ttft_p99=2,tpot_p99=200ms"))
     same, spread = made.together, made.what_if[-1]
     assert made.apart.load_share == pytest.approx(0.4, abs=0.05)

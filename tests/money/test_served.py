@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.money.served import served_cost

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.deployed import on
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -19,7 +20,7 @@ from tokonomics.traffic.trace import make_trace
 
 def r1(gpu: str = "GB200", *, tp: int = 1, ep: int = 1, dp: int = 1) -> Deployment:
     split = {"tp": tp, "ep": ep, "dp": dp}
-    return deploy(find_model("deepseek-r1"), find_gpu(gpu), find_engine("sglang"), weights=Precision.fp8, **split)  # type: ignore[arg-type]
+    return on(gpu, "deepseek-r1", "sglang", weights=Precision.fp8, **split)  # type: ignore[arg-type]
 
 
 # Microseconds that DeepEP's README states for its low-latency kernels: H800 machines of 8 with 400 Gbit/s a GPU, 128
@@ -167,4 +168,4 @@ def test_a_gpu_holds_the_biases_of_the_experts_dealt_to_it() -> None:
 
 def test_a_model_without_experts_has_nothing_to_share() -> None:
     with pytest.raises(BadInput, match="no experts"):
-        deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), dp=2)
+        on(dp=2)

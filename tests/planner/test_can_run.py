@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, on, planned
+from tests.deployed import on
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
 from tests.there import there
@@ -147,9 +148,6 @@ def test_nothing_drafts_over_pipeline_stages_or_on_engines_that_do_not() -> None
     assert {host.deployment.pp > 1 for host in kept if not host.deployment.speculation} == {False, True}
 
 
-# --- what a person sees ---------------------------------------------------------------------------------------------
-
-
 def test_drafting_is_told_of_below_the_pick_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offers = [offer("aws", "H100", 4.0 * gpus, gpus=gpus) for gpus in (1, 2, 4, 8)]
     found = answered(tmp_path, offers, monkeypatch, slo="tpot_p99=5ms", weights="bf16")
@@ -202,9 +200,6 @@ def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> N
     assert plain / tpot(draft="eagle") == pytest.approx(2.6, rel=0.25)
     assert "2.6 with 3 drafted" in said[0]
     assert tpot(draft="eagle", acceptance=0) > plain
-
-
-# --- deploy files ---------------------------------------------------------------------------------------------------
 
 
 def command(model: ModelSpec, engine: str, drafts: Speculation) -> str:

@@ -1,7 +1,7 @@
 """Input, cached input and output: three prices that are one bill, and what a cached token still costs."""
 
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine

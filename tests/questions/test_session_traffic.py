@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import deploy
 from tokonomics.questions.beside import requests_of
 from tokonomics.questions.cache import cache
 from tokonomics.questions.deployment import check_pauses
@@ -160,7 +157,7 @@ def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_
     paused = np.zeros(load.trace.turns.sessions)
     np.add.at(paused, load.trace.turns.session, load.trace.turns.pause_s)
     told = f"no hardware meets job_p99 of 2 min: .* have a p99 of {seconds(float(np.percentile(paused, 99)))}$"
-    deployment, attempts = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), Attempts()
+    deployment, attempts = on(), Attempts()
     refused = size(Setup(deployment=deployment, load=load, slos=parse_slos(said["slo"])), attempts)
     assert isinstance(refused, NotServed)
     assert re.match(told, refused.reason)

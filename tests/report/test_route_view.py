@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.tenancy import Sharing, noisy_neighbour, pool
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.route_models import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.request import Request
 from tokonomics.questions.route import RouteResult
@@ -95,7 +92,7 @@ def test_the_points_of_the_tenants_chart_have_one_legend_and_fill_their_axis() -
         parse_arrivals("gamma:8,cv=2"), parse_lengths("const:500", "input"), parse_lengths("const:60", "output"),
         duration_s=120, seed=0, tenants=parse_tenants("2,skew=1"),
     )  # fmt: skip
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    deployment = on()
     slos = parse_slos("ttft_p99=0.5")
     sharing = Sharing(deployment, deployment, trace, slos, lambda count: 2.0)
     pooling = pool(sharing)

@@ -6,13 +6,10 @@ from typing import cast
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, TODAY, planned
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -26,7 +23,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 A100 = OFFERS[1]
-ON_A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+ON_A100 = on("A100-80GB")
 
 
 def poisson(rate: float, inputs: int, outputs: int, count: int = 2000) -> Load:

@@ -5,21 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import SLOS, TODAY, offer
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.ranking import _BUYING
 from tokonomics.money.purchase_search import GAP
-from tokonomics.physics.deployment import deploy
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.buy import PLACES, Bought, buy
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 
-A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+A100 = on("A100-80GB")
 OFFERS = (
     offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, spot_usd_per_hour=0.8),
     offer("A100-80GB", 8, 15.0, reserved_1yr_usd_per_hour=10.0),
