@@ -78,14 +78,6 @@ def test_a_stricter_slo_or_burstier_arrivals_hold_less(tokonomics: Call) -> None
     assert answer(tokonomics, *MADE_UP, "--arrivals=gamma:1,cv=6")["rate"] < usual
 
 
-def test_the_view_names_the_rate_what_breaks_and_the_replicas(tokonomics: Call) -> None:
-    made, shown = answer(tokonomics, *OF_A_LOG), tokonomics(*OF_A_LOG).stdout
-    assert shown.startswith(f"{made['rate']:,.3g} requests/s")
-    assert made["highest_rate"]["broken"] in shown
-    assert f"{made['replicas']} replicas" in shown
-    assert shown.count("holds") + shown.count("does not") >= len(made["highest_rate"]["trials"])
-
-
 @pytest.mark.parametrize("suffix", some(["svg", "png", "html", "json"], keep=2))
 def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"chart.{suffix}"

@@ -54,17 +54,6 @@ def test_a_price_that_is_none_is_refused(tokonomics: Call) -> None:
     assert "250k" in refusal(tokonomics, *OWN, "--purchase-usd=much")
 
 
-def test_an_engineer_may_cost_15k(tokonomics: Call) -> None:
-    given = (
-        "breakeven", "--replica-tokens-per-second=2400", "--usd-per-hour=2", "--max-utilization=0.7",
-        "--api=openai:gpt-4o",
-    )  # fmt: skip
-    flags = (*given, *TRAFFIC[1:], "--engineers=0.5", "--json")
-    short, long = (tokonomics(*flags, f"--engineer-usd-per-month={each}") for each in ("15k", "15000"))
-    assert short.returncode == 0, short.stderr
-    assert json.loads(short.stdout) == json.loads(long.stdout)
-
-
 def test_rent_is_of_a_machine_like_the_one_bought(tokonomics: Call) -> None:
     rented = answer(tokonomics, *OWN, "--purchase-usd=250k")["rented"][0]
     assert rented["gpu"] == "H100-SXM"

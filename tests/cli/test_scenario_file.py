@@ -276,23 +276,6 @@ def test_asking_in_this_process_answers_what_the_command_line_prints(tmp_path: P
     assert asked.plain() == answer("predict", "--curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"gpu": "H100"}, "model: is missing"),
-        ({"model": "llama-3.1-8b"}, "gpu: is missing"),
-        ({"model": "llama-3.1-8b", "gpu": ["H100", "L4"]}, "one GPU at a time, got 2"),
-        ({"model": "llama-3.1-8b", "gpu": "H100", "tp": "two"}, "tp: "),
-        ({"model": "llama-3.1-8b", "gpu": "H100", "tpp": 2}, "Did you mean tp?"),
-        ({"model": "other.toml", "gpu": "H100"}, "unknown model"),
-    ],
-)
-def test_values_that_cannot_be_asked_are_refused(values: dict[str, object], says: str) -> None:
-    with pytest.raises(TokonomicsError) as caught:
-        ask("fit", values)
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize("verb", scenario_verbs())
 def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
     assert ".toml" in run(verb, "--help").stdout

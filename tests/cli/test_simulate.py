@@ -169,23 +169,6 @@ def test_a_smaller_step_takes_a_prompt_in_more_of_them(tokonomics: Call) -> None
     assert parts["ttft_s"]["p50"] > whole["ttft_s"]["p50"]
 
 
-def test_a_cut_of_a_log_is_what_is_served(tokonomics: Call) -> None:
-    arrival = open_trace("azure-code").read().arrival_s
-    made = answer(tokonomics, *ON, "--trace=azure-code", "--from=10m", "--to=12m")
-    assert made["requests"] == ((arrival >= 600) & (arrival < 720)).sum()
-    assert answer(tokonomics, *ON, "--trace=azure-code", "--requests=70")["requests"] == 70
-
-
-def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,x,5\n2,10,5\n", encoding="utf-8")
-    done = tokonomics(*ON, f"--trace={log}")
-    assert done.returncode == 0
-    assert "1 row could not be used" in done.stderr
-    assert "2 of 2 answered" in done.stdout
-    assert "log.csv:3" in refusal(tokonomics, *ON, f"--trace={log}", "--strict")
-
-
 @pytest.mark.parametrize(
     ("traffic", "says"),
     [
@@ -232,14 +215,6 @@ def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
     missing = tmp_path / "no" / "served.parquet"
     assert "does not exist" in refusal(tokonomics, *MADE_UP, f"--save={missing}")
     assert list(tmp_path.iterdir()) == [taken]
-
-
-def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
-    for name, flag in (("served.parquet", "--save"), ("chart.json", "--chart")):
-        file = tmp_path / name
-        file.write_text("mine", encoding="utf-8")
-        refusal(tokonomics, *MADE_UP, "--tp=3", f"{flag}={file}")
-        assert file.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.explore

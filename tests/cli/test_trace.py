@@ -187,15 +187,6 @@ def test_a_log_of_a_few_odd_rows_is_described_and_drawn(tokonomics: Call, tmp_pa
     assert answer(tokonomics, "trace", log)["requests"] == len(rows.splitlines())
 
 
-@pytest.mark.parametrize("suffix", ["svg", "json"])
-def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"chart.{suffix}"
-    done = tokonomics(*MADE_UP, f"--chart={file}")
-    assert done.returncode == 0
-    assert "chart saved" in done.stderr
-    assert file.stat().st_size > 1000
-
-
 @pytest.mark.parametrize(
     "flags",
     [

@@ -52,18 +52,10 @@ TODAY = date(2026, 11, 15)
 
 def machine(gpu: str = "H100-SXM", gpus: int = 8, provider: str = "aws", instance: str = "p5.48xlarge") -> Offer:
     return Offer(
-        provider=provider,
-        region="us-east-1",
-        instance=instance,
-        gpu=gpu,
-        gpus=gpus,
-        vcpus=24.0 * gpus,
-        memory_gb=256.0 * gpus,
-        usd_per_hour=30.0,
-        spot_usd_per_hour=12.0,
-        date=date(2026, 10, 1),
+        provider=provider, region="us-east-1", instance=instance, gpu=gpu, gpus=gpus, vcpus=24.0 * gpus,
+        memory_gb=256.0 * gpus, usd_per_hour=30.0, spot_usd_per_hour=12.0, date=date(2026, 10, 1),
         source="test",
-    )
+    )  # fmt: skip
 
 
 def served(model: str = "llama-3.3-70b", gpu: str = "H100-SXM", engine: str = "vllm", **more: Any) -> Deployment:
@@ -572,11 +564,9 @@ class Cluster:
 
 
 @given(
-    replicas=st.integers(2, 24),
-    gpus=st.sampled_from([2, 4, 8]),
-    extra=st.integers(0, 4),
+    replicas=st.integers(2, 24), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 4),
     chance=st.randoms(use_true_random=False),
-)
+)  # fmt: skip
 def test_a_lost_machine_takes_only_the_planned_replicas(replicas: int, gpus: int, extra: int, chance: Random) -> None:
     machines = min(replicas, math.ceil(replicas / (gpus // 2)) + extra)
     cluster = Cluster(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)), chance)

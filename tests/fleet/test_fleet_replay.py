@@ -132,15 +132,9 @@ def served(
     arrival = np.sort(rng.uniform(0, 3600, round(3600 * rate)))
     traffic = make_trace(arrival, np.full(len(arrival), 700), np.full(len(arrival), 120))
     return replay(
-        ReplayCase(places),
-        {offer.name: offer},
-        {offer.name: layout},
-        traffic,
-        ("all",),
-        np.zeros(len(traffic), np.int32),
-        parse_slos("ttft_p99=1,tpot_p99=0.1"),
-        window=(0.0, 3600.0),
-    )
+        ReplayCase(places), {offer.name: offer}, {offer.name: layout}, traffic, ("all",),
+        np.zeros(len(traffic), np.int32), parse_slos("ttft_p99=1,tpot_p99=0.1"), window=(0.0, 3600.0),
+    )  # fmt: skip
 
 
 def test_replicas_are_replayed_with_the_limit_on_sequences_that_they_were_sized_with() -> None:
@@ -162,15 +156,9 @@ def test_a_slo_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_n
 
     def tried(classes: tuple[str, ...], class_of: NDArray[np.int32]) -> FleetReplay:
         return replay(
-            ReplayCase([Place("one", None, ())]),
-            {"one": offer},
-            {"one": FleetLayout(L40S, {})},
-            traffic,
-            classes,
-            class_of,
-            parse_slos("ttft_p95=0.5"),
-            window=(0.0, 2.0 * COUNT),
-        )
+            ReplayCase([Place("one", None, ())]), {"one": offer}, {"one": FleetLayout(L40S, {})}, traffic,
+            classes, class_of, parse_slos("ttft_p95=0.5"), window=(0.0, 2.0 * COUNT),
+        )  # fmt: skip
 
     together = tried(("small",), np.zeros_like(size))
     by_class = tried(("small", "large"), size)

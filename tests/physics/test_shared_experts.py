@@ -58,13 +58,6 @@ def test_each_group_attends_as_a_replica_alone_would() -> None:
     assert one < eight < 8 * one
 
 
-def test_one_group_is_tensor_parallelism_alone() -> None:
-    plain, named = r1(tp=8, ep=8), r1(tp=8, ep=8, dp=1)
-    assert plain == named
-    assert plain.gpus == 8
-    assert float(step_model(named).decode(64, 2000)) == float(step_model(plain).decode(64, 2000))
-
-
 def test_groups_hold_their_own_sequences_and_a_part_of_the_experts() -> None:
     narrow, wide = r1(tp=8, ep=8), r1(dp=8, ep=8)
     assert wide.gpus == narrow.gpus == 8

@@ -48,14 +48,9 @@ def around(found: Study) -> tuple[Study, Frontier]:
 
 def api(name: str, usd_per_mtok: float) -> ApiCost:
     return ApiCost(
-        name=name,
-        usd_per_request=usd_per_mtok * 1300 / 1e6,
-        usd_per_mtok=usd_per_mtok,
-        input_usd_per_mtok=0.1,
-        output_usd_per_mtok=0.4,
-        date=dt.date(2026, 11, 1),
-        source="a list",
-    )
+        name=name, usd_per_request=usd_per_mtok * 1300 / 1e6, usd_per_mtok=usd_per_mtok, input_usd_per_mtok=0.1,
+        output_usd_per_mtok=0.4, date=dt.date(2026, 11, 1), source="a list",
+    )  # fmt: skip
 
 
 def of_kind(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
