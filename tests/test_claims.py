@@ -98,7 +98,9 @@ def test_c18_prefix_caching_and_c19_its_two_shares() -> None:
 def test_c22_hybrid_fleet_and_c23_spot_discount() -> None:
     hybrid = fixed_rule()
     assert [line.usd for line in hybrid.tree.lines] == pytest.approx([6453.2, 1278.96])
+    assert hybrid.usd_per_month == pytest.approx(7732.16)
     assert hybrid.compared_usd_per_month == pytest.approx(9679.8)
+    assert hybrid.largest_fleet == 8  # its own text says that the peak needs ten
     assert hybrid.saved_share == pytest.approx(0.2012, abs=5e-5)
     assert saving(2.21, 0.73) == pytest.approx(0.6697, abs=5e-5)
 

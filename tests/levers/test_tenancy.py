@@ -12,7 +12,6 @@ from tests.deployed import on
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.levers.tenancy import Pooling, Sharing, noisy_neighbour, pool
-from tokonomics.money.cost import saving
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
@@ -210,7 +209,3 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     # Whatever the hours, load is conserved: utilisation × replicas is the work, give or take the ends of the trace.
     work = (made.apart.load_share or 0) * made.apart.replicas
     assert (same.load_share or 0) * same.replicas == pytest.approx(work, rel=0.03)
-
-
-def test_c26_a_shared_bill_of_15_000_instead_of_40_000() -> None:
-    assert saving(40_000, 15_000) == pytest.approx(0.625)
