@@ -177,7 +177,6 @@ def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, says: list[str]) -
 
 @pytest.mark.parametrize("line", ["gpu = ['H100']", "tp = [2]", "context = [512]", "weights = ['fp8']"])
 def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
-    """Also where a number is taken, typed or not."""
     base = "" if line.startswith("gpu") else "gpu = 'H100'\n"
     plain = line.replace("[", "").replace("]", "")
     answers = [

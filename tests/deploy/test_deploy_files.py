@@ -76,7 +76,6 @@ def latency(p99: float | None, mean: float = 4.0) -> Spread:
 
 
 def deploy_file(target: Target, *jobs: DeployJob) -> DeployFile:
-    """The one file of a target."""
     (file,) = deploy_files(target, *jobs)
     return file
 
@@ -495,8 +494,6 @@ def test_pods_of_a_full_machine_never_ask_for_more_than_it_has(replicas: int, gp
 
 
 class Machine:
-    """A machine of a cluster, in a zone, with pods on it."""
-
     def __init__(self, zone: str) -> None:
         self.zone, self.pods = zone, 0
 
@@ -536,7 +533,6 @@ class Cluster:
         return free
 
     def start(self) -> None:
-        """Start the pods that are missing, until one has to wait."""
         while self.running < self.made.replicas and (places := self.places()):
             self.chance.choice(places).pods += 1
 
@@ -554,7 +550,6 @@ class Cluster:
             self.start()
 
     def stop(self, pods: int) -> None:
-        """Stop some pods, whichever they are."""
         on = [machine for machine in self.machines for _ in range(machine.pods)]
         for machine in self.chance.sample(on, pods):
             machine.pods -= 1

@@ -154,7 +154,6 @@ def reported(requests: float) -> tuple[BatchReport, FleetPlan]:
 
 
 def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
-    """Twice as much as the idle hours hold."""
     report, online = reported(24 * 3600)
     usd = {way.name: way.usd_per_month for way in report.ways}
     full = max(1.0, ReplicaCurve(L40S, 500, 50).capacity().rate)

@@ -34,7 +34,6 @@ COLD_S = 200.0
 
 
 def steady(rates: list[float], each_s: float) -> Trace:
-    """Requests evenly spaced, at one rate after another."""
     parts = [place * each_s + np.arange(round(rate * each_s)) / rate for place, rate in enumerate(rates)]
     arrival_s = np.concatenate(parts)
     return make_trace(arrival_s, np.full(len(arrival_s), 500), np.full(len(arrival_s), 50))

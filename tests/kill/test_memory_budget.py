@@ -224,7 +224,6 @@ def test_too_many_keys_of_shared_prompts_are_refused(tmp_path: Path, monkeypatch
 
 
 def test_trace_replays_blocks_that_fit(tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.2 million rows of one block: 140 bytes each."""
     path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
     monkeypatch.setenv(VARIABLE, "100M")
     columns = "arrival=arrival,input=input,output=output,prefix=blocks,block=64"

@@ -126,7 +126,6 @@ def test_together_is_the_bill_of_one_setup_and_no_dearer_than_the_best_lever() -
 
 
 def test_a_lever_taken_matters() -> None:
-    """Putting any of them back makes it dearer."""
     ranking, end = ranked().ranking, ranked().setup
     knobs = {lever.name: lever.knob for lever in all_levers()}
     assert ranking.taken
@@ -272,7 +271,6 @@ def test_the_steps_add_up_to_the_whole_and_the_first_is_batching() -> None:
 
 
 def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
-    """Made apart, with nothing remembered."""
     made = stacked()
     here = made.naive
     for step in made.waterfall.steps:

@@ -27,7 +27,6 @@ ON_A100 = on("A100-80GB")
 
 
 def poisson(rate: float, inputs: int, outputs: int, count: int = 2000) -> Load:
-    """A log of requests of one length."""
     arrival_s = np.cumsum(np.random.default_rng(11).exponential(1 / rate, count))
     return load_of_log(make_trace(arrival_s, np.full(count, inputs), np.full(count, outputs)))
 

@@ -43,7 +43,6 @@ def test_the_bill_is_within_its_gap_of_the_least_by_hand() -> None:
 
 
 def test_machines_of_one_name_can_be_committed_to() -> None:
-    """The cheaper of the two for each replica: as if they had names of their own."""
     apart = buy(HERE, by_day())
     same = buy(replace(HERE, offers=tuple(each.model_copy(update={"instance": "box"}) for each in OFFERS)), by_day())
     assert isinstance(apart, Bought)

@@ -206,7 +206,6 @@ FEW_LARGE = (offer("A100-80GB", 8, 15.0),)
 
 
 def a_day_with_a_peak() -> Load:
-    """Four busy hours and twenty quiet ones."""
     rng = np.random.default_rng(1)
     rates = np.where(np.arange(24) < 4, 12.0, 0.2)
     times = np.concatenate([hour * 3600 + rng.uniform(0, 3600, int(rate * 3600)) for hour, rate in enumerate(rates)])

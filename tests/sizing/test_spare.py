@@ -54,7 +54,6 @@ def test_what_is_left_after_any_loss_is_enough_and_one_machine_less_is_not(spare
 
 
 def test_two_replicas_that_share_a_machine_need_a_second_machine() -> None:
-    """What 0.1 answered with one machine: both replicas were on it."""
     deployment, offer = deployed(tp=4), machine(8)
     assert machines_for(deployment, offer, 1) == 1
     assert machines_for(deployment, offer, 1, ONE) == 2

@@ -78,7 +78,6 @@ def test_what_cannot_be_answered_is_a_row_with_its_reason(tokonomics: Call, chat
 
 
 def test_want_of_memory_can_be_done_again(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another day there may be more of it."""
     flags = ["--verb", "simulate", "--over", "gpu=H100", "--over", "requests=500", "--jobs", 1, "--json"]
     monkeypatch.setenv("TOKONOMICS_MEMORY", "100K")
     tokonomics("sweep", chat, *flags)
@@ -191,7 +190,6 @@ def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path
 
 
 def begun(path: Path, *flags: str) -> "subprocess.Popen[str]":
-    """A sweep in its own process, after its first point is done."""
     command = [sys.executable, "-m", "tokonomics", "sweep", str(path), "--verb", "simulate", *flags]
     made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert made.stderr is not None
