@@ -12,8 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
+
+from tokonomics.__main__ import app
+from tokonomics.errors import TokonomicsError, flag
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def run(*words: str) -> Result:
+    """The command in this process, with whatever it raised."""
+    return CliRunner().invoke(app, list(words))
+
+
+def refused(*words: str) -> str:
+    """The message of the error that it raised."""
+    done = run(*words)
+    assert isinstance(done.exception, TokonomicsError), done.output
+    return done.exception.message(flag)
 
 
 def answer(call: Call, *args: str | Path) -> Any:

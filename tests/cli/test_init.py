@@ -8,12 +8,11 @@ from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from tests.command import refused, run
 from tests.explore import some
-from typer.testing import CliRunner, Result
 
-from tokonomics.__main__ import app
 from tokonomics.cli.scenario_command import as_text
-from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.errors import BadInput
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.scenario import known_keys, parameter_for, read_scenario_file, shared_keys, shown
@@ -27,16 +26,6 @@ COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
 @cache
 def schema() -> jsonschema.Draft4Validator:
     return jsonschema.Draft4Validator(scenario_schema())
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def refused(*words: str) -> str:
-    done = run(*words)
-    assert isinstance(done.exception, TokonomicsError), done.output
-    return done.exception.message(flag)
 
 
 def ask(name: str, values: dict[str, object]) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from tests.command import refused, run
 
 from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.errors import BadInput
 from tokonomics.questions.plan import questions_in
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
@@ -79,16 +79,6 @@ def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, con
 
 
 SMALL = 'model = "llama-3.1-8b"\ngpu = "H100"\n'
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def refused(*words: str) -> str:
-    done = run(*words)
-    assert isinstance(done.exception, TokonomicsError), done.output
-    return done.exception.message(flag)
 
 
 def answer(*words: str) -> Any:
@@ -292,12 +282,9 @@ def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
         ("fit", SMALL + "weights = 8\n", "scenario.toml: weights: '8'"),
         ("fit", SMALL + "[fit]\ncontext = 0\n", "scenario.toml: [fit] context: must be between"),
         ("plan", "", "scenario.toml: says no model"),
-        ("plan", "", 'Write model = "llama-3.1-8b" there, or type it.'),
-        ("simulate", "", "scenario.toml: says no gpu"),
         ("simulate", "", 'Write gpu = "H100" there, or type --gpu.'),
         ("cost", SMALL, "or type --tokens-per-second."),
         ("fit", "[simulate]\ndemand = '12x20'\n", "It is for [fleet]."),
-        ("fit", "[fit]\nrate = 5\n", "not for fit"),
         ("fit", "[slo]\nttft_p99 = 0.5\n", 'Write slo = "ttft_p99=0.5,tpot_p99=50ms".'),
         ("fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
     ],

@@ -61,12 +61,6 @@ def test_each_term_alone_reaches_the_target(price: float, speed: float, share: f
         assert cost(price, speed, needed.utilization, gpus).usd_per_mtok == pytest.approx(target)
 
 
-def test_a_burst_then_idle_costs_more_than_steady_seventy_percent() -> None:
-    burst = load_cost("8x0.99,16x0", 10, 1000)
-    steady = load_cost("24x0.7", 10, 1000)
-    assert burst.usd_per_mtok / steady.usd_per_mtok == pytest.approx(0.7 / (8 * 0.99 / 24))
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 1)), min_size=1, max_size=8))
 def test_at_the_same_mean_utilisation_the_pattern_does_not_change_the_price(steps: list[tuple[float, float]]) -> None:
     if math.fsum(hours * share for hours, share in steps) < 1e-6:
