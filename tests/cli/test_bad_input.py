@@ -219,14 +219,6 @@ def test_what_the_engine_does_not_run_is_refused_with_those_that_do(tokonomics: 
         settled(tokonomics(*FIT, *options, f"--engine={engine}", "--weights=int4"))
 
 
-def test_a_batch_that_does_not_fit_names_the_largest_that_does(tokonomics: Call) -> None:
-    found = re.search(r"largest batch that fits is ([\d,]+)\.", refusal(tokonomics(*PREDICT, "--batch=100000")))
-    assert found
-    largest = int(found[1].replace(",", ""))
-    assert tokonomics(*PREDICT, f"--batch={largest}").returncode == 0
-    refusal(tokonomics(*PREDICT, f"--batch={largest + 1}"))
-
-
 @pytest.mark.parametrize("wish", [["--gpu=T4", "--provider=aws"], ["--gpus=T4,GH200", "--region=us-east-1"]])
 def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str]) -> None:
     assert wish[1].partition("=")[0] in refusal(tokonomics(*PLAN, *wish))

@@ -152,15 +152,6 @@ def test_nothing_is_cut_with_several_hosts_at_120_columns(tokonomics: Call) -> N
         assert usd(api.usd_per_mtok) in text
 
 
-def test_a_share_may_be_written_in_percent(tokonomics: Call) -> None:
-    made = [
-        answer(tokonomics, *OWN, f"--residual={each}", f"--cost-of-capital={interest}")
-        for each, interest in (("10%", "8 %"), ("0.1", "0.08"))
-    ]
-    assert made[0] == made[1]
-    assert "write 0.1 or 10%" in tokonomics(*OWN, "--residual=tenth").stderr
-
-
 def test_without_an_api_every_host_of_the_model_is_compared_the_cheapest_first(tokonomics: Call) -> None:
     made = found(tokonomics)
     prices = [api["usd_per_mtok"] for api in made["apis"]]

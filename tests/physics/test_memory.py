@@ -186,11 +186,6 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does() -> No
     assert refusal.value.largest == largest
 
 
-def test_a_model_too_large_is_refused_with_the_gpus_it_needs() -> None:
-    with pytest.raises(DoesNotFit, match="It needs 2 GPUs"):
-        require_fit(on("llama-3.1-70b", "H100"), 4096)
-
-
 def test_tp_3_on_32_heads_is_refused_with_the_valid_degrees() -> None:
     with pytest.raises(BadInput, match="32 attention heads") as refusal:
         on("llama-3.1-8b", "H100", tp=3)
