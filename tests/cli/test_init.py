@@ -59,9 +59,8 @@ def test_it_writes_a_file_once(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_cannot_write_is_said_and_nothing_is_written(words: tuple[str, ...], says: str) -> None:
-    before = set(Path().iterdir())
     assert says in refused("init", *words)
-    assert set(Path().iterdir()) == before
+    assert not Path(words[0]).exists()
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 def test_scores_of_a_log_route_it_and_the_floor_picks_the_cheapest(tokonomics: Call, log: Path, tmp_path: Path) -> None:
     scored = ("--score", "confidence", "--by", "task", "--quality", "llama-3.2-1b=small_ok,llama-3.1-8b=large_ok")
     made = answer(
-        tokonomics, *MODELS, *ON_TIME, "--trace", log, *scored, "--min-quality", 0.99, "--chart", tmp_path / "r.svg"
+        tokonomics, *MODELS, *ON_TIME, "--trace", log, *scored, "--min-quality=0.99", "--chart", tmp_path / "r.svg"
     )
     assert (tmp_path / "r.svg").exists()
     singles = {way["parts"][0]["model"]: way for way in made["ways"] if way["kind"] == "single"}
