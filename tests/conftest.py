@@ -137,13 +137,8 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def local(address: object) -> bool:
         host = address[0] if isinstance(address, tuple) else address
         return isinstance(host, str | bytes | None) and host in (
-            None,
-            "",
-            "localhost",
-            "::1",
-            "127.0.0.1",
-            b"localhost",
-        )
+            None, "", "localhost", "::1", "127.0.0.1", b"localhost",
+        )  # fmt: skip
 
     def guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
         def to(sock: socket.socket, address: object) -> Any:

@@ -14,11 +14,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.fleet.cheapest import fixed_rule
-from tokonomics.money.cost import (
-    cost,
-    load_cost,
-    saving,
-)
+from tokonomics.money.cost import cost, load_cost, saving
 from tokonomics.physics.steptime import step_model
 from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.trace import PrefixBlocks
@@ -51,9 +47,7 @@ def test_c01_70b_on_four_a100() -> None:
         ("C17", 4.50, 3800, 1, 0.3289),
     ],
 )
-def test_prices_per_mtok_at_full_utilisation(
-    claim: str, usd_per_hour: float, tokens_per_second: float, gpus: int, expected: float
-) -> None:
+def test_prices_per_mtok(claim: str, usd_per_hour: float, tokens_per_second: float, gpus: int, expected: float) -> None:
     assert cost(usd_per_hour, tokens_per_second, 1.0, gpus).usd_per_mtok == pytest.approx(expected, abs=6e-5), claim
 
 
@@ -104,7 +98,9 @@ def test_c18_prefix_caching_and_c19_its_two_shares() -> None:
 def test_c22_hybrid_fleet_and_c23_spot_discount() -> None:
     hybrid = fixed_rule()
     assert [line.usd for line in hybrid.tree.lines] == pytest.approx([6453.2, 1278.96])
+    assert hybrid.usd_per_month == pytest.approx(7732.16)
     assert hybrid.compared_usd_per_month == pytest.approx(9679.8)
+    assert hybrid.largest_fleet == 8  # its own text says that the peak needs ten
     assert hybrid.saved_share == pytest.approx(0.2012, abs=5e-5)
     assert saving(2.21, 0.73) == pytest.approx(0.6697, abs=5e-5)
 

@@ -2,13 +2,11 @@
 
 import json
 import math
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.command import Call, answer
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
 TRAFFIC = ("--arrivals", "poisson:30", "--requests", "1200", "--input", "500", "--output", "50")
 SERVED = ("llama-3.1-8b", "--gpu", "L4", "--usd-per-hour", "0.5", "--max-sequences", "16")
 SCENARIO = """
@@ -62,9 +60,7 @@ def test_classes_are_shown_with_who_breaks_first(tokonomics: Call) -> None:
 
 def test_tenants_are_billed_by_class_as_well(tokonomics: Call) -> None:
     named = ("--tenants", "3,skew=1", "--class", "gold,tenants=tenant-1,slo=ttft_p99=5,priority=0", "--class", "rest")
-    done = tokonomics("tenants", *SERVED[:-2], *TRAFFIC, *named, "--json")
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
+    made = answer(tokonomics, "tenants", *SERVED[:-2], *TRAFFIC, *named)
     gold, rest = made["classes"]["bill"]
     pays = {row["tenant"]: row["pays_usd_per_hour"] for row in made["tenants"]}
     assert gold["usd"] == pytest.approx(pays["tenant-1"])
@@ -93,9 +89,7 @@ def test_what_classes_cannot_be_asked_is_said(tokonomics: Call, typed: tuple[str
 def test_capacity_compares_with_one_slo_for_all(tokonomics: Call) -> None:
     classes = ("--class", "gold,share=20%,slo=ttft_p99=2,priority=0", "--class", "free,slo=ttft_p90=60,priority=1")
     shape = ("--input", "const:500", "--output", "const:50", "--requests", "4000")
-    done = tokonomics("simulate", "--capacity", *SERVED, *shape, *classes, "--json")
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
+    made = answer(tokonomics, "simulate", "--capacity", *SERVED, *shape, *classes)
     alike = tokonomics("simulate", "--capacity", *SERVED, *shape, "--slo", "ttft_p99=2,ttft_p90=60", "--json")
     assert made["classes"]["one_slo"]["rate"] == pytest.approx(json.loads(alike.stdout)["rate"], rel=0.02)
     assert made["rate"] >= made["classes"]["one_slo"]["rate"]

@@ -4,22 +4,20 @@ import csv
 import datetime as dt
 import json
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.command import Call
 
 from tokonomics.catalog.offers import SNAPSHOT
 from tokonomics.questions import doctor
 
-Run = Callable[..., CompletedProcess[str]]
 TODAY = dt.date(2026, 11, 15)
 
 
-def seen(tokonomics: Run, code: int = 0) -> dict[str, dict[str, Any]]:
+def seen(tokonomics: Call, code: int = 0) -> dict[str, dict[str, Any]]:
     done = tokonomics("doctor", "--json")
     assert done.returncode == code, done.stdout + done.stderr
     found = json.loads(done.stdout)
@@ -27,7 +25,7 @@ def seen(tokonomics: Run, code: int = 0) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in found["checks"]}
 
 
-def test_a_fresh_installation_works(tokonomics: Run) -> None:
+def test_a_fresh_installation_works(tokonomics: Call) -> None:
     checks = seen(tokonomics)
     assert {check["state"] for check in checks.values()} == {"ok", "note"}
     shown = tokonomics("doctor")
@@ -36,7 +34,7 @@ def test_a_fresh_installation_works(tokonomics: Run) -> None:
     assert all(name in shown.stdout for name in checks)
 
 
-def test_prices_are_as_old_as_their_file_says(tokonomics: Run) -> None:
+def test_prices_are_as_old_as_their_file_says(tokonomics: Call) -> None:
     with SNAPSHOT.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) for _ in row["region"].split("|")]
     ages = [(TODAY - dt.date.fromisoformat(row["date"])).days for row in rows]
@@ -50,7 +48,7 @@ def test_prices_are_as_old_as_their_file_says(tokonomics: Run) -> None:
     assert "offers --refresh" in prices["fix"]
 
 
-def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path.home() / "prices"
     folder.mkdir()
     header, row = "provider,region,instance,gpu,gpus,usd_per_hour,date,source", "aws,us,p5,H100,8,50,2026-11-10,mine"
@@ -61,14 +59,10 @@ def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Run, monkey
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "check"),
-    [
-        ("catalog.toml", "[gpus\n", "catalogue"),
-        ("profile.json", "{}", "profile"),
-    ],
+    ("name", "text", "check"), [("catalog.toml", "[gpus\n", "catalogue"), ("profile.json", "{}", "profile")]
 )
 def test_a_broken_file_of_ones_own_is_named(
-    tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, check: str
+    tokonomics: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, check: str
 ) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.setenv("TOKONOMICS_CATALOG" if check == "catalogue" else "TOKONOMICS_PROFILE", str(tmp_path / name))
@@ -77,7 +71,7 @@ def test_a_broken_file_of_ones_own_is_named(
     assert name in broken["facts"]["where"]
 
 
-def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Run) -> None:
+def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Call) -> None:
     from tokonomics.measure.meter.ledger import default_ledger
 
     path = default_ledger()
@@ -88,7 +82,7 @@ def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Run) -> None:
     assert path.read_bytes().startswith(b"not a database")
 
 
-def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Run) -> None:
+def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Call) -> None:
     from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, default_ledger
 
     path = default_ledger()
@@ -102,14 +96,14 @@ def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Run) -> None:
     assert "Move it away" in seen(tokonomics, code=1)["meter"]["fix"]
 
 
-def test_a_package_that_does_not_import_is_broken(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_does_not_import_is_broken(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NEEDED", ("numpy", "a_package_that_nobody_wrote"))
     checks = seen(tokonomics, code=1)
     assert checks["a_package_that_nobody_wrote"]["state"] == "broken"
     assert "numpy" in checks["packages"]["facts"]
 
 
-def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprise() -> None:
         raise ZeroDivisionError("of all things")
 
@@ -119,7 +113,7 @@ def test_a_check_that_fails_does_not_hide_the_others(tokonomics: Run, monkeypatc
     assert checks["machine"]["state"] == "ok"
 
 
-def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_what_work_may_take(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a container its own, not the machine's; and a limit that was stated, right or wrong."""
     monkeypatch.setattr(doctor, "given_bytes", lambda: 8e9)
     monkeypatch.setattr(doctor, "available_bytes", lambda: 3e9)
@@ -131,7 +125,7 @@ def test_memory_is_what_work_may_take(tokonomics: Run, monkeypatch: pytest.Monke
     assert (wrong["state"], wrong["fix"]) == ("broken", "Such as 8G or 500M.")
 
 
-def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [SimpleNamespace(name="NVIDIA H100 80GB HBM3"), SimpleNamespace(name="NVIDIA Abacus")]
     monkeypatch.setattr("tokonomics.measure.meter.readings.read_nvml", lambda at: cards[:1])
     assert seen(tokonomics)["GPU here"]["seen"].startswith("NVIDIA H100 80GB HBM3: H100")
@@ -139,7 +133,7 @@ def test_gpus_of_this_machine_are_found_in_the_catalogue(tokonomics: Run, monkey
     assert seen(tokonomics)["GPU here"]["state"] == "note"
 
 
-def test_nothing_tells_whose_machine_it_is(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_tells_whose_machine_it_is(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path.home() / "my" / "catalog.toml"
     own.parent.mkdir()
     own.write_text("", encoding="utf-8")
@@ -151,7 +145,7 @@ def test_nothing_tells_whose_machine_it_is(tokonomics: Run, monkeypatch: pytest.
         assert "sk-very-secret" not in done.stdout
 
 
-def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> None:
+def test_completion_is_found_where_the_installer_puts_it(tokonomics: Call) -> None:
     assert seen(tokonomics)["completion"]["state"] == "note"
     script = Path.home() / ".zfunc" / "_tokonomics"
     script.parent.mkdir()
@@ -159,9 +153,7 @@ def test_completion_is_found_where_the_installer_puts_it(tokonomics: Run) -> Non
     assert seen(tokonomics)["completion"]["seen"] == "installed for zsh"
 
 
-def test_code_of_other_versions_is_counted_with_the_way_to_be_rid_of_it(
-    tokonomics: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_code_of_other_versions_is_counted(tokonomics: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "cache" / "tokonomics"
     monkeypatch.setattr("tokonomics.serving.compiled.code_folder", lambda: home / "compiled-now")
     for name in ("compiled-now", "compiled-before", "compiled-long-ago"):
@@ -173,7 +165,7 @@ def test_code_of_other_versions_is_counted_with_the_way_to_be_rid_of_it(
     assert str(home / "compiled-*") in simulator["fix"]
 
 
-def test_a_folder_counts_as_writable_when_a_file_was_written(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_counts_as_writable_when_a_file_was_written(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **named: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -184,7 +176,7 @@ def test_a_folder_counts_as_writable_when_a_file_was_written(tokonomics: Run, mo
     assert "No space left on device" in folder["seen"]
 
 
-def test_little_room_is_noted(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_room_is_noted(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(tokonomics)["cache folder"]["state"] == "ok"
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
     folder = seen(tokonomics)["cache folder"]

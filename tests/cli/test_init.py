@@ -8,21 +8,14 @@ from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from tests.command import refused, run
 from tests.explore import some
-from typer.testing import CliRunner, Result
 
-from tokonomics.__main__ import app
 from tokonomics.cli.commands import as_text
-from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.errors import BadInput
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import SILENT
-from tokonomics.questions.scenario import (
-    known_keys,
-    parameter_for,
-    read_scenario_file,
-    shared_keys,
-    shown,
-)
+from tokonomics.questions.scenario import known_keys, parameter_for, read_scenario_file, shared_keys, shown
 from tokonomics.questions.scenario_text import groups, scenario_schema, scenario_text
 from tokonomics.questions.verbs import find_verb, scenario_verbs
 
@@ -33,16 +26,6 @@ COMMENTED = re.compile(r"^#(?=\[?[a-z_-]+(\]$| = ))", re.M)
 @cache
 def schema() -> jsonschema.Draft4Validator:
     return jsonschema.Draft4Validator(scenario_schema())
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def refused(*words: str) -> str:
-    done = run(*words)
-    assert isinstance(done.exception, TokonomicsError), done.output
-    return done.exception.message(flag)
 
 
 def ask(name: str, values: dict[str, object]) -> None:
@@ -68,13 +51,16 @@ def test_it_writes_a_file_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("init", "no/such/folder/x.toml"), "cannot be written"),
-        (("init", "-", "--verb", "plann"), "Did you mean plan"),
-        (("init", "-", "--schema", "--verb", "plan"), "--verb"),
+        (("no/such/folder/x.toml",), "cannot be written"),
+        (("-", "--verb", "plann"), "Did you mean plan"),
+        (("-", "--schema", "--verb", "plan"), "--verb"),
+        (("x.json",), "'x.json' does not end with .toml"),
+        (("x.toml", "--schema"), "'x.toml' does not end with .json"),
     ],
 )
-def test_what_it_cannot_write_is_said(words: tuple[str, ...], says: str) -> None:
-    assert says in refused(*words)
+def test_what_it_cannot_write_is_said_and_nothing_is_written(words: tuple[str, ...], says: str) -> None:
+    assert says in refused("init", *words)
+    assert not Path(words[0]).exists()
 
 
 @pytest.mark.slow
@@ -140,20 +126,11 @@ def test_the_file_uncommented_is_read_and_fits_the_schema(tmp_path: Path, verb: 
 @pytest.mark.parametrize(
     "text",
     [
-        "rrate = 5",
-        "tp = 'two'",
-        "tp = true",
-        "spare = -1",
-        "[fit]\nrate = 5",
-        "json = true",
-        "gpu = [1.5, {a = 1}]",
-        "rate = -1",
-        "usd_per_hour = -2.5",
-        "input = -100",
-        "[trace]\nduration = -3600",
+        "rrate = 5", "tp = 'two'", "tp = true", "spare = -1", "[fit]\nrate = 5", "json = true",
+        "gpu = [1.5, {a = 1}]", "rate = -1", "usd_per_hour = -2.5", "input = -100", "[trace]\nduration = -3600",
         "[cost]\ngpus = -4",
     ],
-)
+)  # fmt: skip
 def test_the_schema_refuses_what_the_reader_refuses(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         schema().validate(tomllib.loads(text))
@@ -191,18 +168,6 @@ def test_a_folder_is_not_written_over(tmp_path: Path, monkeypatch: pytest.Monkey
         told = refused("init", folder, *force)
         assert "is a folder" in told
         assert "--force" not in told
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [(("x.json",), "'x.json' does not end with .toml"), (("x.toml", "--schema"), "'x.toml' does not end with .json")],
-)
-def test_a_name_that_no_verb_would_take_for_a_scenario_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert says in refused("init", *words)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_names_of_verbs_are_whole_and_examples_are_their_own() -> None:

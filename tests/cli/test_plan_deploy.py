@@ -1,43 +1,24 @@
 """``tokonomics plan --deploy``: the files that start the pick."""
 
-import json
 import math
 import shlex
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.command import Call, answer, refusal
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.deploy.job import longest_context
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
 
 PLAN = (
-    "plan",
-    "llama-3.1-8b",
-    "--rate",
-    "5",
-    "--input",
-    "1000",
-    "--output",
-    "300",
-    "--min-weights",
-    "bf16",
-    "--top",
-    "1",
-    "--quick",
-)
-Run = Callable[..., subprocess.CompletedProcess[str]]
+    "plan", "llama-3.1-8b", "--rate", "5", "--input", "1000", "--output", "300", "--min-weights", "bf16",
+    "--top", "1", "--quick",
+)  # fmt: skip
 
 
-def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Run) -> None:
-    done = tokonomics(*PLAN, "--deploy", "vllm", "--json")
-    assert done.returncode == 0
-    made = json.loads(done.stdout)
+def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Call) -> None:
+    made = answer(tokonomics, *PLAN, "--deploy", "vllm")
     best, text = made["best"], made["deploy"][0]["text"]
     line = next(
         each for each in text.replace("\\\n", " ").splitlines() if each.lstrip().startswith(("vllm", "exec vllm"))
@@ -48,26 +29,21 @@ def test_the_vllm_line_says_what_the_plan_decided(tokonomics: Run) -> None:
     assert best["price_date"] in text
 
 
-def test_several_files_are_printed_after_the_plan(tokonomics: Run) -> None:
+def test_several_files_are_printed_after_the_plan(tokonomics: Call) -> None:
     out = tokonomics(*PLAN, "--deploy", "skypilot,kubernetes").stdout
     assert out.index("Cheapest") < out.index("resources:") < out.index("kind: HorizontalPodAutoscaler")
 
 
-def test_no_printed_line_of_a_file_is_broken(tokonomics: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_printed_line_of_a_file_is_broken(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comment in two lines is half a comment: the shell would run the rest."""
     monkeypatch.setenv("COLUMNS", "120")
-    (file,) = json.loads(tokonomics(*PLAN, "--deploy", "kubernetes", "--json").stdout)["deploy"]
+    (file,) = answer(tokonomics, *PLAN, "--deploy", "kubernetes")["deploy"]
     text = file["text"].replace(" --json", "")
     assert max(map(len, text.splitlines())) > 120
     assert text in tokonomics(*PLAN, "--deploy", "kubernetes").stdout
 
 
-def test_every_tool_has_a_file_of_its_own(tokonomics: Run, tmp_path: Path) -> None:
-    tokonomics(*PLAN, "--deploy", "vllm,skypilot,kubernetes", "--deploy-to", tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_files_are_saved_where_asked(tokonomics: Run, tmp_path: Path) -> None:
+def test_files_are_saved_where_asked(tokonomics: Call, tmp_path: Path) -> None:
     done = tokonomics(*PLAN, "--deploy", "vllm", "--deploy-to", tmp_path / "new")
     saved = list((tmp_path / "new").iterdir())
     assert done.returncode == 0
@@ -77,7 +53,7 @@ def test_files_are_saved_where_asked(tokonomics: Run, tmp_path: Path) -> None:
     assert saved[0].name in done.stderr
 
 
-def test_a_stack_may_have_several_files(tokonomics: Run, tmp_path: Path) -> None:
+def test_a_stack_may_have_several_files(tokonomics: Call, tmp_path: Path) -> None:
     done = tokonomics(*PLAN, "--deploy", "llm-d,dstack", "--deploy-to", tmp_path)
     assert done.returncode == 0
     endings = {each.name.removeprefix("llm-llama-3-1-8b-") for each in tmp_path.iterdir()}
@@ -93,16 +69,14 @@ def test_a_stack_may_have_several_files(tokonomics: Run, tmp_path: Path) -> None
         (("--deploy-to", "here"), "Give --deploy vllm as well."),
     ],
 )
-def test_a_slip_is_told(tokonomics: Run, flags: tuple[str, ...], message: str) -> None:
-    done = tokonomics(*PLAN, *flags)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_a_slip_is_told(tokonomics: Call, flags: tuple[str, ...], message: str) -> None:
+    assert message in refusal(tokonomics, *PLAN, *flags)
 
 
 def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
-    roomy = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
+    roomy = on("H200")
     assert longest_context(roomy) == roomy.model.max_context
-    tight = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    tight = on("L4")
     longest = longest_context(tight)
     assert longest < tight.model.max_context
     assert max_sequences(tight, longest) >= 1

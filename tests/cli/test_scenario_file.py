@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from tests.command import refused, run
 
 from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
-from tokonomics.errors import BadInput, TokonomicsError, flag
+from tokonomics.errors import BadInput
 from tokonomics.questions.plan import questions_in
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
@@ -46,16 +46,10 @@ def test_a_file_says_what_the_flags_say(tmp_path: Path) -> None:
         'slo = "ttft_p99=0.5"\nterms = ["spot", "on_demand"]\nkv = "fp8"\nspare = 1\nmax_price = 3.5\n',
     )
     flags = {
-        "model": ("llama-3.1-8b", "qwen3-8b"),
-        "rate": "5",
-        "input": "lognormal:mean=800,p99=6000",
-        "output": "200",
-        "slo": "ttft_p99=0.5",
-        "terms": ("spot", "on_demand"),
-        "kv": ("fp8",),
-        "spare": 1,
+        "model": ("llama-3.1-8b", "qwen3-8b"), "rate": "5", "input": "lognormal:mean=800,p99=6000",
+        "output": "200", "slo": "ttft_p99=0.5", "terms": ("spot", "on_demand"), "kv": ("fp8",), "spare": 1,
         "max_price": 3.5,
-    }
+    }  # fmt: skip
     assert read_scenario(file) == PlanRequest.checked(flags)
     first, second = questions_in(read_scenario(file))
     assert (first.model.key, second.model.key) == ("llama-3.1-8b", "qwen3-8b")
@@ -85,16 +79,6 @@ def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, con
 
 
 SMALL = 'model = "llama-3.1-8b"\ngpu = "H100"\n'
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
-
-
-def refused(*words: str) -> str:
-    done = run(*words)
-    assert isinstance(done.exception, TokonomicsError), done.output
-    return done.exception.message(flag)
 
 
 def answer(*words: str) -> Any:
@@ -143,8 +127,7 @@ def test_a_model_that_is_typed_replaces_the_files(tmp_path: Path) -> None:
 
 def test_hyphens_are_underscores(tmp_path: Path) -> None:
     file = saved(
-        tmp_path,
-        "usd-per-hour = 2.21\n[cost]\ntokens-per-second = 2400\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n",
+        tmp_path, "usd-per-hour = 2.21\n[cost]\ntokens-per-second = 2400\ngpus = 4\n[own-hardware]\nusd-per-kwh = 0.1\n"
     )
     typed = answer("cost", "--tokens-per-second", "2400", "--usd-per-hour", "2.21", "--gpus", "4")
     assert answer("cost", str(file)) == typed
@@ -184,7 +167,6 @@ def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, says: list[str]) -
 
 @pytest.mark.parametrize("line", ["gpu = ['H100']", "tp = [2]", "context = [512]", "weights = ['fp8']"])
 def test_a_list_of_one_is_that_one(tmp_path: Path, line: str) -> None:
-    """Also where a number is taken, typed or not."""
     base = "" if line.startswith("gpu") else "gpu = 'H100'\n"
     plain = line.replace("[", "").replace("]", "")
     answers = [
@@ -283,23 +265,6 @@ def test_asking_in_this_process_answers_what_the_command_line_prints(tmp_path: P
     assert asked.plain() == answer("predict", "--curve", "llama-3.1-8b", "--gpu", "H100", "--usd-per-hour", "2")
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"gpu": "H100"}, "model: is missing"),
-        ({"model": "llama-3.1-8b"}, "gpu: is missing"),
-        ({"model": "llama-3.1-8b", "gpu": ["H100", "L4"]}, "one GPU at a time, got 2"),
-        ({"model": "llama-3.1-8b", "gpu": "H100", "tp": "two"}, "tp: "),
-        ({"model": "llama-3.1-8b", "gpu": "H100", "tpp": 2}, "Did you mean tp?"),
-        ({"model": "other.toml", "gpu": "H100"}, "unknown model"),
-    ],
-)
-def test_values_that_cannot_be_asked_are_refused(values: dict[str, object], says: str) -> None:
-    with pytest.raises(TokonomicsError) as caught:
-        ask("fit", values)
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize("verb", scenario_verbs())
 def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
     assert ".toml" in run(verb, "--help").stdout
@@ -317,12 +282,9 @@ def test_every_flag_of_every_verb_is_a_key(verb: str) -> None:
         ("fit", SMALL + "weights = 8\n", "scenario.toml: weights: '8'"),
         ("fit", SMALL + "[fit]\ncontext = 0\n", "scenario.toml: [fit] context: must be between"),
         ("plan", "", "scenario.toml: says no model"),
-        ("plan", "", 'Write model = "llama-3.1-8b" there, or type it.'),
-        ("simulate", "", "scenario.toml: says no gpu"),
         ("simulate", "", 'Write gpu = "H100" there, or type --gpu.'),
         ("cost", SMALL, "or type --tokens-per-second."),
         ("fit", "[simulate]\ndemand = '12x20'\n", "It is for [fleet]."),
-        ("fit", "[fit]\nrate = 5\n", "not for fit"),
         ("fit", "[slo]\nttft_p99 = 0.5\n", 'Write slo = "ttft_p99=0.5,tpot_p99=50ms".'),
         ("fit", "tp = 2\ntp = 3\n", "a key is given twice (at line 2"),
     ],

@@ -1,58 +1,30 @@
 """``simulate`` as a user calls it: what it answers, saves and draws, and what it refuses."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer, on_a_terminal, refusal
 from tests.explore import some
 
 from tokonomics.questions import simulate as verb
 from tokonomics.traffic.readers import open_trace
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
-
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 ON = ("simulate", "--model=llama-3.1-8b", "--gpu=H100")
 MADE_UP = (
-    *ON,
-    "--arrivals=poisson:20",
-    "--requests=400",
-    "--input=const:512",
-    "--output=uniform:1-99",
+    *ON, "--arrivals=poisson:20", "--requests=400", "--input=const:512", "--output=uniform:1-99",
     "--usd-per-hour=3",
-)
+)  # fmt: skip
 SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
 CLOCKS = ("wall_s", "simulated_requests_per_s")
 
 
-def answer(tokonomics: Call, *args: str | Path) -> Any:
-    done = tokonomics(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-
-
-def refusal(tokonomics: Call, *args: str | Path) -> str:
-    done = tokonomics(*args)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    return " ".join(done.stderr.split())
-
-
 def without_clocks(made: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in made.items() if key not in CLOCKS}
-
-
-# --- what it answers ------------------------------------------------------------------------------------------------
 
 
 def test_the_keys_that_others_read_are_there(tokonomics: Call) -> None:
@@ -85,9 +57,7 @@ def test_the_price_is_the_time_of_the_gpus(tokonomics: Call) -> None:
     assert sum(line["quantity"] * line["usd_per_unit"] for line in lines) == pytest.approx(bill)
 
 
-def test_a_gpu_that_nobody_offers_has_no_price(
-    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_nobody_offers_has_no_price(tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "offers.csv").write_bytes(OFFERS.read_bytes())
     monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
     made = answer(tokonomics, *MADE_UP[:-1], "--gpu=L40S")
@@ -105,9 +75,6 @@ def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_proc
     done = tokonomics_process(*MADE_UP, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
-
-
-# --- each flag does what it says ------------------------------------------------------------------------------------
 
 
 def test_more_replicas_answer_sooner_and_cost_more(tokonomics: Call) -> None:
@@ -202,23 +169,6 @@ def test_a_smaller_step_takes_a_prompt_in_more_of_them(tokonomics: Call) -> None
     assert parts["ttft_s"]["p50"] > whole["ttft_s"]["p50"]
 
 
-def test_a_cut_of_a_log_is_what_is_served(tokonomics: Call) -> None:
-    arrival = open_trace("azure-code").read().arrival_s
-    made = answer(tokonomics, *ON, "--trace=azure-code", "--from=10m", "--to=12m")
-    assert made["requests"] == ((arrival >= 600) & (arrival < 720)).sum()
-    assert answer(tokonomics, *ON, "--trace=azure-code", "--requests=70")["requests"] == 70
-
-
-def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,x,5\n2,10,5\n", encoding="utf-8")
-    done = tokonomics(*ON, f"--trace={log}")
-    assert done.returncode == 0
-    assert "1 row could not be used" in done.stderr
-    assert "2 of 2 answered" in done.stdout
-    assert "log.csv:3" in refusal(tokonomics, *ON, f"--trace={log}", "--strict")
-
-
 @pytest.mark.parametrize(
     ("traffic", "says"),
     [
@@ -227,9 +177,7 @@ def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> Non
     ],
     ids=["one token", "all at once"],
 )
-def test_odd_traffic_is_answered_and_drawn(
-    tokonomics: Call, tmp_path: Path, traffic: tuple[str, ...], says: list[str]
-) -> None:
+def test_odd_traffic_is_drawn(tokonomics: Call, tmp_path: Path, traffic: tuple[str, ...], says: list[str]) -> None:
     done = tokonomics(*ON, *traffic, f"--chart={tmp_path / 'chart.json'}", f"--save={tmp_path / 'served.parquet'}")
     assert done.returncode == 0, done.stderr
     assert [say for say in says if say not in done.stdout] == []
@@ -237,9 +185,6 @@ def test_odd_traffic_is_answered_and_drawn(
     chart = (tmp_path / "chart.json").read_text(encoding="utf-8")
     json.loads(chart, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     answer(tokonomics, *ON, *traffic)
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
 
 
 def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None:
@@ -272,45 +217,10 @@ def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [taken]
 
 
-def test_a_refused_simulation_keeps_the_file_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
-    for name, flag in (("served.parquet", "--save"), ("chart.json", "--chart")):
-        file = tmp_path / name
-        file.write_text("mine", encoding="utf-8")
-        refusal(tokonomics, *MADE_UP, "--tp=3", f"{flag}={file}")
-        assert file.read_text(encoding="utf-8") == "mine"
-
-
-# --- a terminal and a pipe ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.explore
-def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets the answer alone; a terminal also hears how far a long simulation is."""
-    many = str(verb._WORTH_COUNTING)
-    command = [sys.executable, "-m", "tokonomics", *ON, "--arrivals=poisson:20", f"--requests={many}"]
-    command += ["--input=9", "--output=2", "--usd-per-hour=3"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert piped.stderr == ""
-    seen: list[bytes] = []
-    master, slave = pty.openpty()
-
-    def listen() -> None:
-        with suppress(OSError):  # what the other end says when it hangs up
-            while heard := os.read(master, 65536):
-                seen.append(heard)
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    monkeypatch.setenv("TERM", "xterm")
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, check=True, timeout=600)
-    os.close(slave)
-    listener.join(timeout=600)
-    os.close(master)
-    assert shown.stdout.decode() == piped.stdout
-    assert b"serving 200,000 requests" in b"".join(seen)
-
-
-# --- what it refuses ------------------------------------------------------------------------------------------------
+def test_progress_is_shown_on_a_terminal_only() -> None:
+    made_up = ("--arrivals=poisson:20", f"--requests={verb._WORTH_COUNTING}", "--input=9", "--output=2")
+    assert b"serving 200,000 requests" in on_a_terminal(*ON, *made_up, "--usd-per-hour=3")
 
 
 @pytest.mark.parametrize(

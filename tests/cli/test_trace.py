@@ -1,38 +1,17 @@
 """``trace`` as a user calls it: logs, samples, made-up traffic, and what it refuses."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer, on_a_terminal, refusal
 
 from tokonomics.traffic.readers import open_trace
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
-
 MADE_UP = ("trace", "--arrivals=poisson:5", "--requests=500", "--input=512", "--output=uniform:1-99")
-
-
-def answer(tokonomics: Call, *args: str | Path) -> Any:
-    done = tokonomics(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def refusal(tokonomics: Call, *args: str | Path) -> str:
-    done = tokonomics(*args)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_a_log_by_its_labels(tokonomics: Call, tmp_path: Path) -> None:
@@ -113,14 +92,6 @@ def test_speed_sample_and_window(tokonomics: Call) -> None:
     assert answer(tokonomics, "trace", "azure-conv", "--requests=100", "--from=10m")["requests"] == 100
 
 
-def test_answers_are_paired_with_prompts_of_the_same_sample(tokonomics: Call, tmp_path: Path) -> None:
-    file = tmp_path / "pairs.parquet"
-    answer(tokonomics, "trace", "--arrivals=burst:200", "--input=sample:azure-conv", f"--save={file}")
-    known, made = open_trace("azure-conv").read(), open_trace(file).read()
-    pairs = set(zip(known.input_tokens.tolist(), known.output_tokens.tolist(), strict=True))
-    assert set(zip(made.input_tokens.tolist(), made.output_tokens.tolist(), strict=True)) <= pairs
-
-
 def test_rows_left_out_are_never_silent(tokonomics: Call, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,x,5\n2,10,5\n", encoding="utf-8")
@@ -193,14 +164,11 @@ HEADER = "arrival_s,input_tokens,output_tokens\n"
 @pytest.mark.parametrize(
     "rows",
     [
-        "5,10,3\n",
-        "5,10,3\n5,20,4\n5,20,4\n",
-        "9,10,3\n1,20,4\n5,30,4\n",
-        "1,10,3\n1,10,3\n2,10,3\n",
+        "5,10,3\n", "5,10,3\n5,20,4\n5,20,4\n", "9,10,3\n1,20,4\n5,30,4\n", "1,10,3\n1,10,3\n2,10,3\n",
         "0,10,0\n1,20,0\n",
     ],
     ids=["one", "all at once", "unsorted", "twice the same", "no answers"],
-)
+)  # fmt: skip
 def test_a_log_of_a_few_odd_rows_is_described_and_drawn(tokonomics: Call, tmp_path: Path, rows: str) -> None:
     log, chart = tmp_path / "log.csv", tmp_path / "chart.json"
     log.write_text(HEADER + rows, encoding="utf-8")
@@ -209,15 +177,6 @@ def test_a_log_of_a_few_odd_rows_is_described_and_drawn(tokonomics: Call, tmp_pa
     drawn = chart.read_text(encoding="utf-8")
     json.loads(drawn, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert answer(tokonomics, "trace", log)["requests"] == len(rows.splitlines())
-
-
-@pytest.mark.parametrize("suffix", ["svg", "json"])
-def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"chart.{suffix}"
-    done = tokonomics(*MADE_UP, f"--chart={file}")
-    assert done.returncode == 0
-    assert "chart saved" in done.stderr
-    assert file.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -252,27 +211,7 @@ def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:
-    """A pipe gets the answer alone; a terminal also hears that a file is being read."""
-    command = [sys.executable, "-m", "tokonomics", "trace", "azure-code"]
-    piped = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=600)
-    assert piped.stderr == ""
-    seen: list[bytes] = []
-    master, slave = pty.openpty()
-
-    def listen() -> None:
-        with suppress(OSError):  # what the other end says when it hangs up
-            while heard := os.read(master, 65536):
-                seen.append(heard)
-
-    listener = threading.Thread(target=listen)
-    listener.start()
-    env = {**os.environ, "TERM": "xterm"}
-    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, env=env, check=True, timeout=600)
-    os.close(slave)
-    listener.join(timeout=600)
-    os.close(master)
-    assert shown.stdout.decode() == piped.stdout
-    assert b"azure-code" in b"".join(seen)
+    assert b"azure-code" in on_a_terminal("trace", "azure-code")
 
 
 @pytest.mark.parametrize(
@@ -286,9 +225,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
          "tokonomics plan MODEL --rate 2 --input 200 --output 50 --sessions 5"),
     ],
 )  # fmt: skip
-def test_the_next_step_is_a_plan_for_the_same_requests(
-    tokonomics: Call, asked: tuple[str, ...], next_step: str
-) -> None:
+def test_the_next_step_plans_for_the_same_requests(tokonomics: Call, asked: tuple[str, ...], next_step: str) -> None:
     """Not for their means: the bursts and the long ones decide the bill."""
     done = tokonomics("trace", *asked)
     assert done.returncode == 0, done.stderr

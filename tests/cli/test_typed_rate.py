@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from tests.command import run
 
-from tokonomics.__main__ import app
 from tokonomics.errors import BadInput, flag
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.load import load_of
@@ -19,23 +18,13 @@ from tokonomics.report.terminal import Terminal
 SHAPE: dict[str, Any] = {"input": "100", "output": "10"}
 
 
-def ask(*args: str) -> Result:
-    return CliRunner().invoke(app, list(args))
-
-
 @pytest.mark.parametrize(
     "arrivals",
     [
-        None,
-        "gamma:5,cv=3",
-        "constant:7",
-        "onoff:10,on=60,off=300",
-        "diurnal:5,peak=3",
-        "weekly:9,weekend=0.3",
-        "step:2,to=8,at=600",
-        "spike:2,to=20,at=600,for=60",
+        None, "gamma:5,cv=3", "constant:7", "onoff:10,on=60,off=300", "diurnal:5,peak=3",
+        "weekly:9,weekend=0.3", "step:2,to=8,at=600", "spike:2,to=20,at=600,for=60",
     ],
-)
+)  # fmt: skip
 def test_made_up_requests_are_those_of_a_plan_and_have_its_rate(arrivals: str | None) -> None:
     made = traffic_of(Traffic(rate="2", arrivals=arrivals, **SHAPE), SILENT)
     said = {"model": "m", "rate": "2", "arrivals": arrivals, **SHAPE}
@@ -55,20 +44,20 @@ def test_a_fast_onoff_has_enough_periods_to_show_its_silence() -> None:
 @pytest.mark.parametrize("verb", ["trace", "simulate", "cache", "tenants"])
 def test_a_day_of_too_many_requests_is_refused_and_not_served_at_night_alone(verb: str) -> None:
     on = () if verb == "trace" else ("--model=llama-3.1-8b", "--gpu=H100")
-    told = ask(verb, *on, "--rate=500", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10")
+    told = run(verb, *on, "--rate=500", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10")
     assert isinstance(told.exception, BadInput)
     assert "43,200,000 requests" in told.exception.message(flag)
     assert "--duration 1h" in (told.exception.message(flag))
 
 
 def test_a_part_of_a_day_says_which_rate_it_has() -> None:
-    told = ask("trace", "--rate=500", "--arrivals=diurnal:5,peak=3", "--requests=50000", "--input=100", "--output=10",
+    told = run("trace", "--rate=500", "--arrivals=diurnal:5,peak=3", "--requests=50000", "--input=100", "--output=10",
                "--json")  # fmt: skip
     assert told.exit_code == 0
     rate = json.loads(told.stdout)["rate"]
     assert rate < 10
     assert f"at {rate:.3g} a second, not 500" in told.stderr
-    whole = ask("trace", "--rate=2", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10", "--json")
+    whole = run("trace", "--rate=2", "--arrivals=diurnal:5,peak=3", "--input=100", "--output=10", "--json")
     assert whole.stderr == ""
     noon = Traffic(rate="500", arrivals="diurnal:5,peak=3,start=11.5h", duration="1h", **SHAPE)
     assert traffic_of(noon, SILENT).rate == pytest.approx(1500, rel=0.05)

@@ -52,18 +52,10 @@ TODAY = date(2026, 11, 15)
 
 def machine(gpu: str = "H100-SXM", gpus: int = 8, provider: str = "aws", instance: str = "p5.48xlarge") -> Offer:
     return Offer(
-        provider=provider,
-        region="us-east-1",
-        instance=instance,
-        gpu=gpu,
-        gpus=gpus,
-        vcpus=24.0 * gpus,
-        memory_gb=256.0 * gpus,
-        usd_per_hour=30.0,
-        spot_usd_per_hour=12.0,
-        date=date(2026, 10, 1),
+        provider=provider, region="us-east-1", instance=instance, gpu=gpu, gpus=gpus, vcpus=24.0 * gpus,
+        memory_gb=256.0 * gpus, usd_per_hour=30.0, spot_usd_per_hour=12.0, date=date(2026, 10, 1),
         source="test",
-    )
+    )  # fmt: skip
 
 
 def served(model: str = "llama-3.3-70b", gpu: str = "H100-SXM", engine: str = "vllm", **more: Any) -> Deployment:
@@ -84,7 +76,6 @@ def latency(p99: float | None, mean: float = 4.0) -> Spread:
 
 
 def deploy_file(target: Target, *jobs: DeployJob) -> DeployFile:
-    """The one file of a target."""
     (file,) = deploy_files(target, *jobs)
     return file
 
@@ -291,11 +282,9 @@ def test_vllm_joins_groups_of_the_attention_over_machines_by_data_parallelism(ta
         run_in_shell(f"set -- {rank} 10.0.0.1\n{text}", SKYPILOT_NODE_RANK=str(rank), **addresses)[0] for rank in (0, 1)
     )
     joined = {
-        ("--data-parallel-size", "16"),
-        ("--data-parallel-size-local", "8"),
-        ("--data-parallel-address", "10.0.0.1"),
-        ("--data-parallel-rpc-port", "13345"),
-    }
+        ("--data-parallel-size", "16"), ("--data-parallel-size-local", "8"),
+        ("--data-parallel-address", "10.0.0.1"), ("--data-parallel-rpc-port", "13345"),
+    }  # fmt: skip
     for words in (first, second):
         assert joined <= set(pairwise(words))
         assert {"--enable-expert-parallel", "--enable-dbo"} <= set(words)
@@ -362,8 +351,7 @@ def test_disks_lie_behind_host_memory_in_a_folder_that_the_user_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "tiers"),
-    [("vllm", "ssd=2000@0"), ("sglang", "ssd=2000@0"), ("sglang", "dram=8@0,ssd=9@0,remote=9@0")],
+    ("engine", "tiers"), [("vllm", "ssd=2000@0"), ("sglang", "ssd=2000@0"), ("sglang", "dram=8@0,ssd=9@0,remote=9@0")]
 )
 def test_memories_that_an_engine_cannot_have_are_refused(engine: str, tiers: str) -> None:
     with pytest.raises(BadInput):
@@ -435,11 +423,8 @@ def test_requests_are_a_part_of_the_machine() -> None:
     # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
     (container,) = pod_of(job(offer=machine()))["containers"]
     assert container["resources"]["requests"] == {
-        "cpu": "36",
-        "memory": "384Gi",
-        "ephemeral-storage": "10Gi",
-        "nvidia.com/gpu": 2,
-    }
+        "cpu": "36", "memory": "384Gi", "ephemeral-storage": "10Gi", "nvidia.com/gpu": 2,
+    }  # fmt: skip
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
     # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: what is asked for where neither
     # CPUs nor memory are told.
@@ -509,8 +494,6 @@ def test_pods_of_a_full_machine_never_ask_for_more_than_it_has(replicas: int, gp
 
 
 class Machine:
-    """A machine of a cluster, in a zone, with pods on it."""
-
     def __init__(self, zone: str) -> None:
         self.zone, self.pods = zone, 0
 
@@ -550,7 +533,6 @@ class Cluster:
         return free
 
     def start(self) -> None:
-        """Start the pods that are missing, until one has to wait."""
         while self.running < self.made.replicas and (places := self.places()):
             self.chance.choice(places).pods += 1
 
@@ -568,7 +550,6 @@ class Cluster:
             self.start()
 
     def stop(self, pods: int) -> None:
-        """Stop some pods, whichever they are."""
         on = [machine for machine in self.machines for _ in range(machine.pods)]
         for machine in self.chance.sample(on, pods):
             machine.pods -= 1
@@ -578,14 +559,10 @@ class Cluster:
 
 
 @given(
-    replicas=st.integers(2, 24),
-    gpus=st.sampled_from([2, 4, 8]),
-    extra=st.integers(0, 4),
+    replicas=st.integers(2, 24), gpus=st.sampled_from([2, 4, 8]), extra=st.integers(0, 4),
     chance=st.randoms(use_true_random=False),
-)
-def test_losing_a_machine_takes_no_more_replicas_than_the_plan_counts_on(
-    replicas: int, gpus: int, extra: int, chance: Random
-) -> None:
+)  # fmt: skip
+def test_a_lost_machine_takes_only_the_planned_replicas(replicas: int, gpus: int, extra: int, chance: Random) -> None:
     machines = min(replicas, math.ceil(replicas / (gpus // 2)) + extra)
     cluster = Cluster(job(replicas=replicas, machines=machines, offer=machine(gpus=gpus)), chance)
     cluster.grow("abc")
@@ -614,9 +591,7 @@ def left_without_a_zone(cluster: Cluster) -> int:
 
 
 @given(**ZONE_PLANS)
-def test_every_pod_runs_on_machines_that_are_even_over_zones_and_any_zone_may_fail(
-    needed: int, gpus: int, chance: Random
-) -> None:
+def test_pods_run_on_machines_even_over_zones_of_which_one_may_fail(needed: int, gpus: int, chance: Random) -> None:
     made = zone_job(needed, gpus)
     cluster = Cluster(made, chance, ("abc" * made.machines)[: made.machines])
     cluster.start()
@@ -632,9 +607,7 @@ def test_every_pod_runs_on_machines_that_are_even_over_zones_and_any_zone_may_fa
 
 
 @given(**ZONE_PLANS)
-def test_a_cluster_that_grows_for_its_pods_ends_with_the_planned_machines(
-    needed: int, gpus: int, chance: Random
-) -> None:
+def test_a_cluster_that_grows_for_its_pods_has_the_planned_machines(needed: int, gpus: int, chance: Random) -> None:
     made = zone_job(needed, gpus)
     cluster = Cluster(made, chance)
     cluster.grow("abc")
@@ -643,9 +616,7 @@ def test_a_cluster_that_grows_for_its_pods_ends_with_the_planned_machines(
 
 
 @given(**ZONE_PLANS, data=st.data())
-def test_wherever_the_planned_machines_are_pods_wait_sooner_than_that_a_zone_has_too_many(
-    needed: int, gpus: int, chance: Random, data: st.DataObject
-) -> None:
+def test_pods_wait_rather_than_crowd_a_zone(needed: int, gpus: int, chance: Random, data: st.DataObject) -> None:
     made = zone_job(needed, gpus)
     zones = data.draw(st.text("abcd", min_size=made.machines, max_size=made.machines))
     cluster = Cluster(made, chance, zones)
@@ -692,13 +663,8 @@ def test_without_a_label_that_tells_gpu_machines_apart_spreading_does_not_keep_p
     assert {each["whenUnsatisfiable"] for each in pod_of(made)["topologySpreadConstraints"]} == {"ScheduleAnyway"}
 
 
-@pytest.mark.parametrize(
-    ("spare", "machines", "missing"),
-    [(0, 2, 0), (1, 2, 2), (2, 4, 2)],
-)
-def test_an_update_and_a_drain_take_no_more_than_the_plan_can_do_without(
-    spare: int, machines: int, missing: int
-) -> None:
+@pytest.mark.parametrize(("spare", "machines", "missing"), [(0, 2, 0), (1, 2, 2), (2, 4, 2)])
+def test_an_update_and_a_drain_take_no_more_than_the_plan_can_spare(spare: int, machines: int, missing: int) -> None:
     found = objects(job(replicas=4, machines=machines, spare=spare, offer=machine(gpus=4)))
     assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": missing}
     # A budget of nothing would keep machines from being drained at all.

@@ -59,13 +59,10 @@ DEAR = (
 )
 """How commands begin that take 10 seconds and more; another page or a golden file shows each of these verbs."""
 DEAR_PAGES = {
-    "docs/caching.md",
-    "docs/claims.md",
-    "docs/questions/own-or-api.md",
-    "docs/questions/which-gpu-for-a-70b.md",
-    "docs/questions/why-is-my-bill-twice-the-plan.md",
+    "docs/caching.md", "docs/claims.md", "docs/questions/own-or-api.md",
+    "docs/questions/which-gpu-for-a-70b.md", "docs/questions/why-is-my-bill-twice-the-plan.md",
     "docs/tenants.md",
-}
+}  # fmt: skip
 """A quarter of a minute and more, for figures of other tests and views of other pages."""
 
 
@@ -94,9 +91,7 @@ def is_up_to_date(page: str) -> bool:
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=[pytest.mark.explore] * (each in DEAR_PAGES)) for each in (*WHOLE, *PAGES)]
 )
-def test_every_output_in_the_readme_and_the_guide_is_what_the_command_prints(
-    page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_output_in_the_pages_is_what_the_command_prints(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in OWN_PROCESS:
         command = [sys.executable, "docs/generate.py", "--check", page]
         assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0

@@ -136,8 +136,6 @@ def test_batch_work_is_read_in_tokens_and_hours() -> None:
         read.windows(30)
 
 
-# --- beside a fleet's own traffic -------------------------------------------------------------------------------------
-
 LLAMA = find_model("llama-3.1-8b")
 L40S = deploy(LLAMA, find_gpu("L40S"), find_engine("vllm"))
 SAMPLE = make_trace(np.arange(100.0), np.full(100, 500), np.full(100, 50))
@@ -156,7 +154,6 @@ def reported(requests: float) -> tuple[BatchReport, FleetPlan]:
 
 
 def test_what_idle_hours_do_not_hold_may_stand_on_machines_of_its_own() -> None:
-    """Twice as much as the idle hours hold."""
     report, online = reported(24 * 3600)
     usd = {way.name: way.usd_per_month for way in report.ways}
     full = max(1.0, ReplicaCurve(L40S, 500, 50).capacity().rate)

@@ -13,7 +13,6 @@ from tokonomics.fleet.cheapest import (
     _nines,
     availability,
     compare,
-    fixed_rule,
     hold_availability,
     median_rule_usd,
     peak_usd,
@@ -119,19 +118,6 @@ def test_large_requests_keep_the_machines_that_alone_can_hold_them() -> None:
     assert shares["short"] == pytest.approx([1 / 3, 2 / 3])
     assert shared_out([(small, 2)], {"short": 1.0, "long": 1.0})[0] == 0
     assert shared_out([], {"all": 0.0})[0] == math.inf
-
-
-# --- simpler ways to buy --------------------------------------------------------------------------------------------
-
-
-def test_the_document_s_hybrid_fleet_saves_a_fifth() -> None:
-    rule = fixed_rule()
-    assert rule.base_usd == pytest.approx(4 * 2.21 * 730)
-    assert rule.burst_usd == pytest.approx(4 * 0.73 * 730 * 0.6)
-    assert rule.usd_per_month == pytest.approx(7732.16)
-    assert rule.compared_usd_per_month == pytest.approx(9679.8)
-    assert rule.saved_share == pytest.approx(0.2012, abs=5e-5)
-    assert rule.largest_fleet == 8  # Its own text says that the peak needs ten.
 
 
 def test_for_the_document_s_demand_the_program_beats_its_rule() -> None:

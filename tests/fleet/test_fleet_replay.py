@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.deployed import on
 from tests.money.simple_offers import simple_offer
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.feeds import SCARCE, Interruptions
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.fleet.cheapest import FAILURES_PER_GPU_HOUR
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.replay import (
@@ -25,11 +23,10 @@ from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.purchase_search import optimal_fleet
 from tokonomics.money.purchases import FleetLimits, FleetOffer, FleetPlan, SpotMarket, demand_of
 from tokonomics.money.spot_machines import counted_share
-from tokonomics.physics.deployment import deploy
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
-L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+L40S = on("L40S")
 
 
 def present(places: list[Place], at_s: float) -> int:
@@ -135,15 +132,9 @@ def served(
     arrival = np.sort(rng.uniform(0, 3600, round(3600 * rate)))
     traffic = make_trace(arrival, np.full(len(arrival), 700), np.full(len(arrival), 120))
     return replay(
-        ReplayCase(places),
-        {offer.name: offer},
-        {offer.name: layout},
-        traffic,
-        ("all",),
-        np.zeros(len(traffic), np.int32),
-        parse_slos("ttft_p99=1,tpot_p99=0.1"),
-        window=(0.0, 3600.0),
-    )
+        ReplayCase(places), {offer.name: offer}, {offer.name: layout}, traffic, ("all",),
+        np.zeros(len(traffic), np.int32), parse_slos("ttft_p99=1,tpot_p99=0.1"), window=(0.0, 3600.0),
+    )  # fmt: skip
 
 
 def test_replicas_are_replayed_with_the_limit_on_sequences_that_they_were_sized_with() -> None:
@@ -165,15 +156,9 @@ def test_a_slo_is_judged_by_the_size_class_that_waits_longest_and_refusals_are_n
 
     def tried(classes: tuple[str, ...], class_of: NDArray[np.int32]) -> FleetReplay:
         return replay(
-            ReplayCase([Place("one", None, ())]),
-            {"one": offer},
-            {"one": FleetLayout(L40S, {})},
-            traffic,
-            classes,
-            class_of,
-            parse_slos("ttft_p95=0.5"),
-            window=(0.0, 2.0 * COUNT),
-        )
+            ReplayCase([Place("one", None, ())]), {"one": offer}, {"one": FleetLayout(L40S, {})}, traffic,
+            classes, class_of, parse_slos("ttft_p95=0.5"), window=(0.0, 2.0 * COUNT),
+        )  # fmt: skip
 
     together = tried(("small",), np.zeros_like(size))
     by_class = tried(("small", "large"), size)

@@ -20,12 +20,7 @@ from tokonomics.errors import BadInput
 from tokonomics.fleet import layouts
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.layouts import FleetLayout, _levels
-from tokonomics.fleet.offers import (
-    FleetMarket,
-    Machines,
-    fleet_machines,
-    zones_needed,
-)
+from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.replay import FleetReplay, ReplayCase, places_of, replay, window_of
 from tokonomics.fleet.traffic import FleetTraffic, parse_demand, traffic_from_curve, traffic_from_trace
 from tokonomics.money.purchases import FleetLimits
@@ -129,9 +124,7 @@ def test_a_layout_that_breaks_the_slo_alone_takes_no_better_ones_place() -> None
         ("llama-3.1-8b", offer("one", "L4", 1, 1.0), parse_slos("tpot_p50=0.004"), "slo"),
     ],
 )
-def test_what_cannot_be_held_is_refused_with_what_stands_in_the_way(
-    model: str, sold: Offer, slo: tuple[Slo, ...], field: str | None
-) -> None:
+def test_what_cannot_be_held_says_why(model: str, sold: Offer, slo: tuple[Slo, ...], field: str | None) -> None:
     with pytest.raises(BadInput) as refused:
         fleet_machines(find_model(model), ENGINE, [sold], curve(), slo, MARKET)
     assert refused.value.field == field
@@ -323,8 +316,6 @@ def test_the_bought_fleet_keeps_its_slo_on_its_own_traffic() -> None:
     assert loss.expected_per_month > 0
 
 
-# --- sized by the plan's engine: as many replicas, served alike, and fewer of them carry less each ------------------
-
 STRICT = parse_slos("ttft_p99=300ms,tpot_p99=20ms")
 LOOSE = parse_slos("ttft_p99=1s")
 ONE = offer("one", "H100-SXM", 1, 2.0)
@@ -424,9 +415,7 @@ def test_quiet_hours_keep_the_peaks_replicas_where_fewer_hold_nothing(monkeypatc
     assert np.ceil(hours / np.interp(hours, rates, each) - 1e-9).tolist() == [8] * 5
 
 
-def test_a_class_that_another_ones_limits_leave_no_room_for_is_refused_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_class_without_room_beside_another_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "_levels", lambda *_: ())
     with pytest.raises(BadInput) as refused:
         fleet_machines(MODEL, ENGINE, [ONE], traffic_of("24x5", ("900", "99")), LOOSE, FleetMarket(today=TODAY))

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.money.simple_offers import simple_offer
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.fleet import scaling
 from tokonomics.fleet.layouts import FleetLayout
@@ -25,19 +23,17 @@ from tokonomics.fleet.scaling import (
 )
 from tokonomics.fleet.traffic import FleetTraffic, days_of
 from tokonomics.money.purchases import EVERY_SIZE, demand_of
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.units import DAY_S, HOURS_PER_MONTH
 
-L40S = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"))
+L40S = on("L40S")
 COLD_S = 200.0
 
 
 def steady(rates: list[float], each_s: float) -> Trace:
-    """Requests evenly spaced, at one rate after another."""
     parts = [place * each_s + np.arange(round(rate * each_s)) / rate for place, rate in enumerate(rates)]
     arrival_s = np.concatenate(parts)
     return make_trace(arrival_s, np.full(len(arrival_s), 500), np.full(len(arrival_s), 50))
@@ -167,9 +163,7 @@ def test_ways_to_scale_need_an_slo_and_a_price_on_demand() -> None:
         assert refused.value.field == "scaling"
 
 
-def test_much_traffic_is_simulated_in_part_at_the_same_bill_but_not_below_a_few_replicas(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_much_traffic_is_simulated_in_part_at_the_same_bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a hundredth of the requests one replica would serve all, and be paid for as a hundred."""
     monkeypatch.setattr(scaling, "MOST_REQUESTS", 500)
     small, large = three_days(0.02, 0.16), three_days(0.16, 0.76)

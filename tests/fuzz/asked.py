@@ -13,8 +13,6 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-# --- the catalogue --------------------------------------------------------------------------------------------------
-
 
 def read_config(path: Path) -> object:
     from tokonomics.catalog.config_json import read_config
@@ -204,20 +202,13 @@ LITELLM = json.dumps(
     {
         "sample_spec": {"input_cost_per_token": 0},
         "openai/gpt-4o": {
-            "litellm_provider": "openai",
-            "input_cost_per_token": 2.5e-06,
-            "output_cost_per_token": 1e-05,
-            "cache_read_input_token_cost": 1.25e-06,
-            "input_cost_per_token_batches": 1.25e-06,
-            "output_cost_per_token_batches": 5e-06,
-            "input_cost_per_token_above_200k_tokens": 5e-06,
+            "litellm_provider": "openai", "input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05,
+            "cache_read_input_token_cost": 1.25e-06, "input_cost_per_token_batches": 1.25e-06,
+            "output_cost_per_token_batches": 5e-06, "input_cost_per_token_above_200k_tokens": 5e-06,
         },
         "gemini/x": {"input_cost_per_token": 1e-07, "output_cost_per_token": "4e-07"},
     }
-).encode()
-
-
-# --- traffic --------------------------------------------------------------------------------------------------------
+).encode()  # fmt: skip
 
 
 def read_trace(path: Path) -> object:
@@ -384,9 +375,6 @@ def prompt_files() -> list[bytes]:
     ]
 
 
-# --- what is typed --------------------------------------------------------------------------------------------------
-
-
 @cache
 def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     """The small languages of the flags; the last is a path of the page's, with what it may be."""
@@ -410,13 +398,8 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "arrivals": (
             parse_arrivals,
             [
-                "poisson:2",
-                "gamma:2,cv=3",
-                "diurnal:5,peak=3",
-                "burst:100",
-                "onoff:10,on=60,off=300",
-                "weekly:5,peak=2,weekend=0.4",
-                "spike:2,to=20,at=600,for=60",
+                "poisson:2", "gamma:2,cv=3", "diurnal:5,peak=3", "burst:100", "onoff:10,on=60,off=300",
+                "weekly:5,peak=2,weekend=0.4", "spike:2,to=20,at=600,for=60",
             ],
         ),
         "lengths": (parse_lengths, ["1000", "lognormal:mean=800,cv=1", "uniform:100-900", "sample:sharegpt"]),
@@ -444,7 +427,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "matchers": (matchers, ['namespace="prod",job=~"vllm.*"']),
         "address": (address_of, ["http://localhost:8000/v1", "gpu2:8000"]),
         "gpu": (find_gpu, ["NVIDIA H100 80GB HBM3", "l4"]),
-    }
+    }  # fmt: skip
 
 
 def read_flag(path: Path) -> object:

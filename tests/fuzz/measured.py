@@ -10,8 +10,6 @@ from typing import Any
 TESTS = Path(__file__).parents[1]
 BENCHMARKS = TESTS.parent / "benchmarks"
 
-# --- measurements ---------------------------------------------------------------------------------------------------
-
 
 def read_result(path: Path) -> object:
     from tokonomics.measure.importers.recognise import read_run
@@ -125,9 +123,6 @@ PLAN = json.dumps(
         "workload": {"rate": 5.0, "input_tokens": 1000.0, "output_tokens": 300.0},
     }
 ).encode()
-
-
-# --- what is scraped ------------------------------------------------------------------------------------------------
 
 
 def read_metrics(path: Path) -> object:

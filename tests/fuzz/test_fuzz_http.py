@@ -58,12 +58,9 @@ def test_a_spoilt_body_is_answered_or_refused(page: TestClient, address: str) ->
 
     @given(place=st.integers(0, len(seeds) - 1), chance=st.randoms())
     @settings(
-        max_examples=CASES,
-        deadline=None,
-        derandomize=not ("FUZZ_CASES" in os.environ or EXPLORE),
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+        max_examples=CASES, deadline=None, derandomize=not ("FUZZ_CASES" in os.environ or EXPLORE),
+        database=None, suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
     def holds(place: int, chance: Random) -> None:
         body = spoilt(seeds[place], chance)
         reply = page.post(address, content=body, headers={"content-type": "application/json"})

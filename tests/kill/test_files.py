@@ -119,9 +119,7 @@ def test_the_next_writer_removes_what_a_killed_one_left_long_ago_and_nothing_els
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("call", ["fsync", "open"])
-def test_what_the_system_says_is_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
-) -> None:
+def test_a_systems_error_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
 
@@ -185,9 +183,7 @@ def open_to_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o666, 0o555), (0o444, 0o777)])
-def test_where_the_file_or_its_folder_may_not_be_written_the_old_file_stays(
-    tmp_path: Path, file_mode: int, folder_mode: int
-) -> None:
+def test_where_writing_is_not_allowed_the_old_file_stays(tmp_path: Path, file_mode: int, folder_mode: int) -> None:
     """A copy of this process gives up its rights, which is for good."""
     path = tmp_path / "file.txt"
     path.write_text("old")
@@ -287,15 +283,9 @@ def test_every_writer_of_the_product_goes_through_one_module() -> None:
     }
     source = ROOT / "src" / "tokonomics"
     words = (
-        ".write_text(",
-        ".write_bytes(",
-        '.open("w',
-        '.open("a',
-        '.open("x',
-        "os.replace(",
-        "mkstemp(",
+        ".write_text(", ".write_bytes(", '.open("w', '.open("a', '.open("x', "os.replace(", "mkstemp(",
         "NamedTemp",
-    )
+    )  # fmt: skip
     found = {
         str(file.relative_to(source))
         for file in source.rglob("*.py")

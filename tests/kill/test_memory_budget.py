@@ -1,18 +1,17 @@
 """What needs more memory than there is, is refused before it begins, with the numbers and a way out."""
 
-import json
 import os
 import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from tests.command import Call, answer
 from tests.kill.test_killed_writers import ROOT
 
 from tokonomics import memory_budget
@@ -33,7 +32,6 @@ from tokonomics.traffic.trace import make_trace, save_trace
 
 LLAMA = ("llama-3.1-8b", "--gpu=H100")
 MADE_UP = ("--arrivals=poisson:10", "--requests=100000", "--input=100", "--output=10")
-Call = Callable[..., subprocess.CompletedProcess[str]]
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere addresses are not limited, or not told")
 
 
@@ -180,9 +178,7 @@ def test_every_verb_that_makes_or_reads_requests_refuses_more_than_fit(
     assert "Traceback" not in done.stderr
 
 
-def test_a_log_that_unpacks_to_more_than_fits_is_not_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_unpacks_beyond_memory_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 1_000_000
     path = tmp_path / "log.parquet"
     save_trace(make_trace(np.zeros(rows), np.ones(rows, np.int32), np.ones(rows, np.int32)), path)
@@ -200,9 +196,7 @@ def log(tmp_path: Path, rows: int, **more: "pl.Series") -> Path:
     return path
 
 
-def test_more_tenants_than_can_be_counted_apart_are_refused(
-    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_tenants_are_refused(tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = pl.Series(range(300_000)).cast(pl.String)
     path = log(tmp_path, 300_000, customer=numbers)
     columns = "--columns=arrival=arrival,input=input,output=output"
@@ -216,9 +210,7 @@ def test_more_tenants_than_can_be_counted_apart_are_refused(
     assert tokonomics("trace", str(path), f"{columns},tenant=customer").returncode == 0
 
 
-def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_keys_of_shared_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = pl.Series(range(300_000)).cast(pl.String)
     columns = "arrival=arrival,input=input,output=output,prefix=template"
     path = log(tmp_path, 300_000, template=numbers)
@@ -231,16 +223,11 @@ def test_more_keys_of_shared_prompts_than_can_be_compared_are_refused(
     assert open_trace(path, columns=columns).block_tokens, "few keys fit, however often they occur"
 
 
-def test_of_shared_blocks_trace_replays_as_much_as_fits(
-    tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """1.2 million rows of one block: 140 bytes each."""
+def test_trace_replays_blocks_that_fit(tmp_path: Path, tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     path = log(tmp_path, 1_200_000, blocks=pl.Series([[1]]).extend_constant([1], 1_199_999))
     monkeypatch.setenv(VARIABLE, "100M")
     columns = "arrival=arrival,input=input,output=output,prefix=blocks,block=64"
-    done = tokonomics("trace", str(path), f"--columns={columns}", "--json")
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = answer(tokonomics, "trace", str(path), f"--columns={columns}")
     assert told["requests"] == 1_200_000
     said = re.search(r"first ([\d,]+) requests", " ".join(told["notes"]))
     assert said

@@ -11,10 +11,10 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, offer
 
 from tokonomics.catalog.checkpoints import recovery_of
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
@@ -32,7 +32,7 @@ from tokonomics.levers.lever_list import (
 from tokonomics.levers.ranking import Ranked, effects_of, quality_kept, rank_levers
 from tokonomics.levers.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -46,7 +46,7 @@ from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 
-A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+A100 = on("A100-80GB")
 CHEAP = (
     OFFERS[0],
     offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.9, reserved_1yr_usd_per_hour=1.5),
@@ -126,7 +126,6 @@ def test_together_is_the_bill_of_one_setup_and_no_dearer_than_the_best_lever() -
 
 
 def test_a_lever_taken_matters() -> None:
-    """Putting any of them back makes it dearer."""
     ranking, end = ranked().ranking, ranked().setup
     knobs = {lever.name: lever.knob for lever in all_levers()}
     assert ranking.taken
@@ -242,9 +241,6 @@ def test_an_old_price_of_a_memory_marks_the_bill() -> None:
     assert [key for key, old in stale.items() if old] == [("ssd=500", fresh), ("dram=50", later)]
 
 
-# --- the stack ------------------------------------------------------------------------------------------------------
-
-
 def test_the_baseline_serves_one_request_at_a_time_in_16_bit_on_demand() -> None:
     naive = naive_setup(replace(NOW, commit=True, router=Router.prefix_aware).deployed(weights=Precision.int4))
     assert (naive.max_sequences, naive.prefix_cache, naive.commit, naive.spot) == (1, False, False, False)
@@ -275,7 +271,6 @@ def test_the_steps_add_up_to_the_whole_and_the_first_is_batching() -> None:
 
 
 def test_each_step_is_billed_as_the_setup_it_leads_to() -> None:
-    """Made apart, with nothing remembered."""
     made = stacked()
     here = made.naive
     for step in made.waterfall.steps:
@@ -301,7 +296,7 @@ def test_the_order_changes_the_steps_and_not_the_end() -> None:
 
 def test_a_step_that_does_not_fit_alone_is_taken_with_the_next() -> None:
     """A 70B in 16 bits fits four A100s and no single H100; in int4 it does."""
-    big = deploy(find_model("llama-3.1-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4)
+    big = on("A100-80GB", "llama-3.1-70b", tp=4)
     start = Setup(big, load_of_shape(0.2, "const:500", "const:100"), CHEAP, TODAY)
     end = start.deployed(weights=Precision.int4, gpu=find_gpu("H100"), tp=1)
     made = walk(start, end, ("hardware", "weights", *(knob for knob in ORDER if knob not in ("hardware", "weights"))))
@@ -316,9 +311,6 @@ def test_an_order_names_known_steps_once() -> None:
         with pytest.raises(BadInput) as refused:
             order_from(wrong)
         assert refused.value.field == "order"
-
-
-# --- single levers --------------------------------------------------------------------------------------------------
 
 
 def test_levers_that_have_nothing_to_move_do_not_apply() -> None:
@@ -372,19 +364,11 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() 
     assert isinstance(right_size(on_h100, bills=bills), NotServed)
 
 
-# --- what a draft rests on ------------------------------------------------------------------------------------------
-
-
 @cache
 def drafting_stack(**said: object) -> Stacked:
     """One GPU for sale and a tight SLO per token: a good draft needs fewer replicas."""
     alone = frozenset(KNOBS) - {"batch", "speculation"}
-    lone = replace(
-        NOW,
-        load=short_load(5),
-        offers=CHEAP[1:2],
-        slos=parse_slos("ttft_p99=1,tpot_p99=13ms"),
-    )
+    lone = replace(NOW, load=short_load(5), offers=CHEAP[1:2], slos=parse_slos("ttft_p99=1,tpot_p99=13ms"))
     return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
 
 
@@ -416,11 +400,8 @@ def test_a_draft_saves_time_from_the_acceptance_that_is_told() -> None:
         assert (took < plain) == (off > 0)
 
 
-# --- what is kept of a model's quality ------------------------------------------------------------------------------
-
-
 def on_h100(model: str, weights: Precision = Precision.bf16) -> Deployment:
-    return deploy(find_model(model), find_gpu("H100"), find_engine("vllm"), tp=1, weights=weights, kv=Precision.bf16)
+    return on("H100", model, tp=1, weights=weights, kv=Precision.bf16)
 
 
 def test_what_leaves_the_precisions_alone_loses_nothing() -> None:

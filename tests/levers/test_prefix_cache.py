@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.deployed import on
 from tests.traffic.test_prefix_reuse import blocks_of, chains
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput
-from tokonomics.levers.prefix_cache import (
-    hits_by_size,
-    hits_by_ttl,
-    prefix_cache_lever,
-)
+from tokonomics.levers.prefix_cache import hits_by_size, hits_by_ttl, prefix_cache_lever
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE, DRAM_USD_PER_GB_HOUR, break_even, parse_tiers
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
@@ -53,7 +47,7 @@ USD = 3.0
 
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 def sent_at_their_times(*how: Any, requests: int, **more: Any) -> Trace:
@@ -162,7 +156,7 @@ def test_a_block_pays_for_its_place_as_long_as_its_time_is_worth_more(deployment
 
 def test_where_computing_is_quicker_a_block_never_pays_whatever_its_place_costs() -> None:
     """The 1B model computes sixteen tokens in less time than a disk takes to bring their 524 KB."""
-    small = deploy(find_model("llama-3.2-1b"), find_gpu("H100"), find_engine("vllm"))
+    small = on("H100", "llama-3.2-1b")
     for text in ("ssd=1000", "ssd=1000@0"):
         made = break_even(small, parse_tiers(text, small)[0], USD)
         assert made.fetch_s == pytest.approx(16 * 2 * 16 * 8 * 64 * 2 / 6.9e9)
@@ -174,16 +168,16 @@ def test_where_computing_is_quicker_a_block_never_pays_whatever_its_place_costs(
 def test_every_rank_fetches_its_copy_of_what_is_not_split() -> None:
     """MLA's 576 numbers a layer go to all eight ranks; four KV heads on eight ranks lie twice."""
     tier = Tier(name="t", size_bytes=1e12, bytes_per_s=1e9)
-    latent = deploy(find_model("deepseek-v3"), find_gpu("H200"), find_engine("vllm"), tp=8)
+    latent = on("H200", "deepseek-v3", tp=8)
     token = 61 * 576 * 2
     assert token == 70_272 == kv_bytes_per_token(latent)
     assert float(fetch_s(latent, tier, 1)) == pytest.approx(token / 1e9)
     assert gpu_cache_bytes(latent) == pytest.approx(kv_budget_bytes(latent), rel=1e-6)
-    grouped = deploy(find_model("qwen3-30b-a3b"), find_gpu("H100"), find_engine("vllm"), tp=8)
+    grouped = on("H100", "qwen3-30b-a3b", tp=8)
     token = 48 * 2 * 4 * 128 * 2
     assert float(fetch_s(grouped, tier, 1)) == pytest.approx(token / 4 / 1e9)
     assert gpu_cache_bytes(grouped) == pytest.approx(kv_budget_bytes(grouped) * 4, rel=1e-6)
-    split = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), tp=2)
+    split = on(tp=2)
     assert float(fetch_s(split, tier, 1)) == pytest.approx(131_072 / 2 / 1e9)
     assert gpu_cache_bytes(split) == pytest.approx(kv_budget_bytes(split) * 2, rel=1e-6)
 
@@ -294,9 +288,7 @@ def test_more_hits_are_never_dearer_and_the_cheapest_mix_is_found(deployment: De
     assert best.bill.usd == min(bills)
 
 
-def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
-    deployment: Deployment, conversations: Trace
-) -> None:
+def test_a_slo_that_no_replicas_meet_says_in_a_table_why(deployment: Deployment, conversations: Trace) -> None:
     few = conversations.take(np.arange(200))
     made = prefix_cache_lever(deployment, few, lambda count: USD, slos=parse_slos("ttft_p99=0.001"))
     assert made.best is None
@@ -308,9 +300,7 @@ def test_a_slo_that_no_replicas_keep_is_a_table_that_says_what_breaks(
         assert row.ttft_s.p99 > 0.001
 
 
-def test_at_the_same_bill_the_setting_with_the_fewest_parts_is_named(
-    deployment: Deployment, conversations: Trace
-) -> None:
+def test_at_the_same_bill_the_setting_of_fewest_parts_wins(deployment: Deployment, conversations: Trace) -> None:
     """Both take as many replicas here; the router's first tokens come a little sooner."""
     made = prefix_cache_lever(deployment, conversations, lambda count: USD)
     rows = {row.setting.name: row for row in made.rows}
@@ -337,9 +327,7 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
     assert refused.value.field == "tiers"
 
 
-def test_a_row_shows_the_latency_of_the_fleet_it_bills_and_a_later_answer_is_no_saving(
-    deployment: Deployment, crowded: Trace
-) -> None:
+def test_a_row_has_the_latency_of_its_fleet_and_slower_is_no_saving(deployment: Deployment, crowded: Trace) -> None:
     made = prefix_cache_lever(deployment, crowded, lambda count: USD)
     for row in made.rows:
         assert row.needs

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.traffic.test_prefix_reuse import blocks_of
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import SNAPSHOT, load_offers
 from tokonomics.errors import BadInput
 from tokonomics.levers.semantic_cache import (
@@ -29,7 +27,7 @@ from tokonomics.levers.semantic_cache import (
 )
 from tokonomics.levers.templates import template_lever, text_templates, with_less_room
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.outcome import outcome
@@ -46,7 +44,7 @@ USD = 3.0
 
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 def on_circle(*degrees: float) -> Embedded:
@@ -222,9 +220,6 @@ def test_templates_are_the_leading_blocks_that_many_share(deployment: Deployment
     assert made.templates[0].kv_bytes == 32 * 131_072
 
 
-# --- bills of templates ---------------------------------------------------------------------------------------------
-
-
 HEAD, WHOLE, KINDS, ROUNDS = 8_192, 65_536, 10, 4
 """Ten templates in turn, each the first eighth of prompts of which the GPU's memory holds seven."""
 
@@ -244,9 +239,7 @@ def in_turn() -> Trace:
     )
 
 
-def test_the_first_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time_and_takes_its_room(
-    deployment: Deployment, in_turn: Trace
-) -> None:
+def test_an_eighth_of_a_prompt_saves_less_than_an_eighth_of_its_time(deployment: Deployment, in_turn: Trace) -> None:
     made = template_lever(deployment, in_turn, USD, least_share=0.05)
     model, count = step_model(deployment), KINDS * ROUNDS
     whole, rest = float(model.prefill(WHOLE)), float(model.prefill(WHOLE - HEAD, HEAD))
@@ -274,17 +267,11 @@ def test_templates_that_do_not_fit_half_the_memory_are_not_all_pinned(deployment
     assert made.room_share <= 0.5
 
 
-def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_of_the_run(
-    deployment: Deployment,
-) -> None:
+def test_what_the_cache_keeps_anyway_is_saved_once_and_below_the_runs_prefill(deployment: Deployment) -> None:
     trace = generate(
-        parse_arrivals("poisson:4"),
-        parse_lengths("const:1000", "input"),
-        parse_lengths("const:50", "output"),
-        requests=400,
-        seed=1,
-        system=parse_system("1,tokens=2048"),
-    )
+        parse_arrivals("poisson:4"), parse_lengths("const:1000", "input"), parse_lengths("const:50", "output"),
+        requests=400, seed=1, system=parse_system("1,tokens=2048"),
+    )  # fmt: skip
     made = template_lever(deployment, trace, USD)
     simulated = outcome(simulate(deployment, trace))
     spent_usd = simulated.shares.prefill * simulated.replica_hours * USD
@@ -296,25 +283,18 @@ def test_what_the_cache_keeps_anyway_is_saved_once_and_no_more_than_the_prefill_
     assert abs(made.bill.saved_usd) * hours <= 2 * made.once_usd
 
 
-# --- bills of similar prompts ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def asked() -> Trace:
     return generate(
-        parse_arrivals("poisson:60"),
-        parse_lengths("const:1500", "input"),
-        parse_lengths("const:200", "output"),
-        requests=1500,
-    )
+        parse_arrivals("poisson:60"), parse_lengths("const:1500", "input"),
+        parse_lengths("const:200", "output"), requests=1500,
+    )  # fmt: skip
 
 
 TEXTS = Prompts(("four" * 10, "four" * 30), None, "here")
 
 
-def test_without_hits_the_replicas_stay_and_embedding_memory_and_processors_are_added(
-    deployment: Deployment, asked: Trace
-) -> None:
+def test_without_hits_the_replicas_stay_and_the_caches_own_cost_is_added(deployment: Deployment, asked: Trace) -> None:
     index = VectorIndex(bytes_per_vector=1536, embed_s=0.02, lookup_s=0.001, add_s=0.002)
     made = semantic_cache_lever(deployment, asked, TEXTS, 0.0, lambda count: USD, embed_usd_per_mtok=0.1, index=index)
     assert made.replicas_after == made.replicas_before > 1
@@ -363,9 +343,6 @@ def test_the_look_up_is_waited_for_and_may_break_a_slo(deployment: Deployment, a
         assert broken.breaks
     assert lever(0.0, "ttft_p99=0.2").bill
     assert lever(0.25, "ttft_p99=0.45,tpot_p99=0.1").replicas_after == lever(0.0, "ttft_p99=0.2").replicas_after
-
-
-# --- what the index costs beside the GPUs, by hand ------------------------------------------------------------------
 
 
 def test_a_million_entries_of_a_small_model() -> None:

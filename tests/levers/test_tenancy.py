@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.levers.lora import distinct_adapters, lora, lora_lever
 from tokonomics.levers.tenancy import Pooling, Sharing, noisy_neighbour, pool
-from tokonomics.money.cost import saving
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
@@ -37,18 +34,14 @@ USD = 2.0
 
 @pytest.fixture(scope="module")
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 def requests(arrivals: str, tenants: str, seed: int = 0, duration_s: float = 600) -> Trace:
     return generate(
-        parse_arrivals(arrivals),
-        parse_lengths("lognormal:mean=800,p99=3000", "input"),
-        parse_lengths("const:150", "output"),
-        duration_s=duration_s,
-        seed=seed,
-        tenants=parse_tenants(tenants),
-    )
+        parse_arrivals(arrivals), parse_lengths("lognormal:mean=800,p99=3000", "input"),
+        parse_lengths("const:150", "output"), duration_s=duration_s, seed=seed, tenants=parse_tenants(tenants),
+    )  # fmt: skip
 
 
 def sharing(deployment: Deployment, trace: Trace, text: str = "ttft_p99=0.3,tpot_p99=30ms") -> Sharing:
@@ -74,10 +67,8 @@ def test_a_tenant_alone_needs_what_capacity_says_of_its_log(deployment: Deployme
     st.floats(0, 1.5),
     st.integers(0, 50),
 )
-def test_pooling_never_needs_more_and_its_shares_sum_to_the_bill(
-    arrivals: str, count: int, skew: float, seed: int
-) -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+def test_pooling_never_needs_more_and_shares_sum_to_it(arrivals: str, count: int, skew: float, seed: int) -> None:
+    deployment = on()
     trace = requests(arrivals, f"{count},skew={skew}", seed, duration_s=240)
     made = pool(sharing(deployment, trace))
     assert made.together.replicas <= made.apart.replicas
@@ -97,9 +88,7 @@ def pooled(deployment: Deployment) -> tuple[Sharing, Pooling]:
     return shared, pool(shared)
 
 
-def test_the_shared_fleet_meets_the_slo_for_every_tenant_and_one_less_does_not(
-    deployment: Deployment, pooled: tuple[Sharing, Pooling]
-) -> None:
+def test_the_shared_fleet_is_the_smallest_for_all(deployment: Deployment, pooled: tuple[Sharing, Pooling]) -> None:
     shared, made = pooled
     trace, count = shared.trace, made.together.replicas
     assert count > 1
@@ -124,9 +113,7 @@ def test_a_tenant_of_seven_requests_is_not_judged_by_its_slowest(deployment: Dep
     assert tenant_breaks(simulate(deployment, many, FleetSettings(replicas=8)), parse_slos("ttft_p99=0.3")) is None
 
 
-def test_twice_the_traffic_of_one_makes_the_others_wait_and_priorities_shield_their_first_token(
-    pooled: tuple[Sharing, Pooling],
-) -> None:
+def test_twice_the_traffic_of_one_slows_the_others_and_priorities_shield_them(pooled: tuple[Sharing, Pooling]) -> None:
     made, trace = noisy_neighbour(*pooled), pooled[0].trace
     before, loud, last, enough = (row.others.ttft_p99_s or 0.0 for row in made.rows)
     assert made.tenant == "tenant-1"
@@ -154,13 +141,9 @@ def test_mistakes_are_refused(deployment: Deployment) -> None:
 def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment: Deployment) -> None:
     """Conversations: the cache works in the pool as well, so the search may begin at one replica."""
     trace = generate(
-        parse_arrivals("poisson:3"),
-        parse_lengths("const:400", "input"),
-        parse_lengths("const:100", "output"),
-        requests=1500,
-        sessions=parse_sessions("5,think=5"),
-        tenants=parse_tenants("3"),
-    )
+        parse_arrivals("poisson:3"), parse_lengths("const:400", "input"), parse_lengths("const:100", "output"),
+        requests=1500, sessions=parse_sessions("5,think=5"), tenants=parse_tenants("3"),
+    )  # fmt: skip
     shared = sharing(deployment, trace)
     made = pool(shared)
     without = pool(replace(shared, trace=replace(trace, prefix=None)))
@@ -169,7 +152,7 @@ def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment
 
 
 def test_c24_fifty_adapters_on_one_70b_base() -> None:
-    base = deploy(find_model("llama-2-70b"), find_gpu("A100-80GB"), find_engine("vllm"), tp=4, lora_rank=16,
+    base = on("A100-80GB", "llama-2-70b", tp=4, lora_rank=16,
                   lora_adapters=50)  # fmt: skip
     found = lora(base, 32, 1024)
     # Llama 2 70B: 80 layers of q and o 8192 → 8192, k and v 8192 → 1024, gate, up and down 8192 ↔ 28672. Split over
@@ -210,13 +193,10 @@ def test_adapters_that_nobody_uses_need_a_replica_each_when_apart(deployment: De
 def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     """As published: 10 tenants at 40 % pool to 85-90 %, twice as cheap. Only where the days are spread."""
     trace = generate(
-        parse_arrivals("diurnal:1.2,peak=2"),
-        parse_lengths("const:500", "input"),
-        parse_lengths("const:100", "output"),
-        duration_s=86_400,
-        tenants=parse_tenants("10,skew=0"),
-    ).faster(12)
-    small = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+        parse_arrivals("diurnal:1.2,peak=2"), parse_lengths("const:500", "input"),
+        parse_lengths("const:100", "output"), duration_s=86_400, tenants=parse_tenants("10,skew=0"),
+    ).faster(12)  # fmt: skip
+    small = on("L4")
     made = pool(sharing(small, trace, "ttft_p99=2,tpot_p99=200ms"))
     same, spread = made.together, made.what_if[-1]
     assert made.apart.load_share == pytest.approx(0.4, abs=0.05)
@@ -229,7 +209,3 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
     # Whatever the hours, load is conserved: utilisation × replicas is the work, give or take the ends of the trace.
     work = (made.apart.load_share or 0) * made.apart.replicas
     assert (same.load_share or 0) * same.replicas == pytest.approx(work, rel=0.03)
-
-
-def test_c26_a_shared_bill_of_15_000_instead_of_40_000() -> None:
-    assert saving(40_000, 15_000) == pytest.approx(0.625)

@@ -2,16 +2,15 @@
 
 import pickle
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import altair as alt
 import polars as pl
 import pytest
+from tests.command import Call
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
@@ -23,7 +22,6 @@ from tokonomics.questions.simulate import CapacityResult, SimulateResult
 from tokonomics.questions.traffic import TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 KINDS: tuple[type[Result], ...] = (
     BreakevenResult, CapacityResult, CurveResult, FitResult, FleetResult, LeversResult, PlanResult, PredictResult,
     SimulateResult, TraceResult,
@@ -113,9 +111,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_printing_a_result_shows_what_the_terminal_shows(
-    name: str, made: Callable[[str], Result], tokonomics: Cli
-) -> None:
+def test_a_printed_result_is_what_a_terminal_shows(name: str, made: Callable[[str], Result], tokonomics: Call) -> None:
     assert str(made(name)) == tokonomics(*VIEWS[name].split()).stdout.rstrip()
 
 
@@ -207,15 +203,11 @@ def test_a_column_of_a_latency_says_its_unit(name: str, made: Callable[[str], Re
 def test_a_frame_flattens_figures_and_leaves_lists_of_nouns_out() -> None:
     rows = [
         {
-            "a": 1,
-            "ttft_s": {"p99": 0.5},
-            "rate_per_s": {"low": 1.0},
-            "bill": {"usd": 2.0},
-            "lines": [{"x": 1}],
-            "n": [],
+            "a": 1, "ttft_s": {"p99": 0.5}, "rate_per_s": {"low": 1.0}, "bill": {"usd": 2.0},
+            "lines": [{"x": 1}], "n": [],
         },
         {"a": 2.5, "ttft_s": {"p99": None}, "rate_per_s": {"low": 2.0}, "bill": None, "lines": [], "n": []},
-    ]
+    ]  # fmt: skip
     frame = frame_of(rows)
     assert frame.columns == ["a", "ttft_p99_s", "rate_per_s_low", "bill_usd"]
     assert frame.rows() == [(1.0, 0.5, 1.0, 2.0), (2.5, None, 2.0, None)]
@@ -227,18 +219,3 @@ def test_texts_of_a_result_name_arguments_and_its_document_names_flags() -> None
     found = tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, max_price=0.01, quick=True)
     assert [blame.constraint for blame in found.blame] == ["max_price=0.01"]
     assert [blame["constraint"] for blame in found.plain()["blame"]] == ["--max-price 0.01"]
-
-
-@pytest.mark.parametrize(("rate", "said"), [(1.0, "1 request/s a replica"), (1.5, "1.5 requests/s a replica")])
-def test_one_request_a_second_is_singular(rate: float, said: str) -> None:
-    first_to_break = SimpleNamespace(breaks="TTFT p99")
-    made = CapacityResult.model_construct(
-        deployment="1×H100",
-        rate=rate,
-        replicas=None,
-        usd_per_mtok=None,
-        replicas_needed=None,
-        cost=None,
-        highest_rate=cast(Any, first_to_break),
-    )
-    assert said in made.headline()

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 import tokonomics as tk
 from tokonomics.cli.commands import command_of
-from tokonomics.errors import BadInput, by_name, in_python, option, spelled
+from tokonomics.errors import by_name
 from tokonomics.library import function
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -130,14 +129,6 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
     assert "--" not in said
 
 
-def test_help_shows_a_function_with_its_arguments() -> None:
-    said = pydoc.render_doc(tk.fit, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
-    assert "Does a model fit" in said
-    assert "tp: Tensor parallelism" in said
-    assert str(inspect.signature(tk.fit)).startswith("(model: 'Words', *, gpu: 'Words', context: 'int | str' = 4096")
-    assert inspect.signature(tk.fit).return_annotation == "FitResult"
-
-
 @pytest.mark.parametrize(
     ("typed", "written"),
     [
@@ -149,18 +140,6 @@ def test_help_shows_a_function_with_its_arguments() -> None:
 )
 def test_help_speaks_of_arguments_instead_of_flags(typed: str, written: str) -> None:
     assert by_name(typed) == written
-
-
-def test_messages_speak_of_arguments_instead_of_flags() -> None:
-    said = BadInput(
-        f"must be later than {option('start')}",
-        field="end",
-        fix=f"Such as {option('rate', 5)}, or {option('tokens_per_month', '2B')}; see `tokonomics fit x --gpu H100`.",
-    )
-    assert str(said) == (
-        'end: must be later than start\n  Such as rate=5, or tokens_per_month="2B"; see `tokonomics fit x --gpu H100`.'
-    )
-    assert spelled(f"{option('slo', 'ttft_p99=0.5')}", in_python) == 'slo="ttft_p99=0.5"'
 
 
 def test_a_package_of_the_same_name_does_not_take_a_functions_place() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.errors import BadInput
@@ -31,9 +31,7 @@ def test_shares_sum_to_the_bill_exactly(parts: list[tuple[float, float, float]],
 
 @given(tenants, st.floats(0, 1))
 @example(parts=[(0.0, 0.0, 1.0), (0.0, 5e-324, 2.0)], saved=0.5)  # the smallest load at the peak a number can hold
-def test_nobody_pays_more_than_alone_while_the_pool_is_cheaper(
-    parts: list[tuple[float, float, float]], saved: float
-) -> None:
+def test_nobody_pays_more_than_alone_in_a_cheaper_pool(parts: list[tuple[float, float, float]], saved: float) -> None:
     usage = [part[0] for part in parts]
     alone = [part[0] + part[2] for part in parts]
     bill = math.fsum(usage) + (1 - saved) * (math.fsum(alone) - math.fsum(usage))

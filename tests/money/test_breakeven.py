@@ -45,9 +45,6 @@ def kind(price: float, tokens: float, replicas: int = 1, **more: object) -> Flee
     return FleetKind.model_validate(fields | more)
 
 
-# --- a published example ----------------------------------------------------------------------------------------------
-
-
 def test_c27_a_billion_tokens_of_gpt_4o_half_input_half_output() -> None:
     bill = api_bill(find_api("openai:gpt-4o"), HALF_AND_HALF)
     assert bill.usd_per_mtok * 1000 == pytest.approx(6250)
@@ -79,17 +76,11 @@ def test_c31_the_rule_of_thumb_is_the_document_s_fleet_with_an_engineer() -> Non
         assert 2e9 < there(found.first_tokens_per_month) < 5e9
 
 
-# --- crossings ------------------------------------------------------------------------------------------------------
-
 PRICES = some.floats(10, 1e5)
 TOKENS = some.floats(1e6, 1e11)
 kinds = some.builds(
     lambda price, tokens, replicas, spare, gain: kind(
-        price,
-        tokens,
-        replicas,
-        spare=spare,
-        holds=rising([(1, tokens), (4, tokens * gain)]),
+        price, tokens, replicas, spare=spare, holds=rising([(1, tokens), (4, tokens * gain)])
     ),
     PRICES,
     TOKENS,
@@ -229,8 +220,6 @@ def test_less_filled_machines_move_the_break_even_up() -> None:
     stays = [each.found.stays_tokens_per_month or math.inf for each in found[:3]]
     assert stays == sorted(stays)
 
-
-# --- API prices -----------------------------------------------------------------------------------------------------
 
 API = ApiPrice(
     host="h", model="m", input_usd_per_mtok=2, output_usd_per_mtok=8, cached_input_usd_per_mtok=1,

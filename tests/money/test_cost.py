@@ -53,20 +53,12 @@ def test_doubling_the_price_doubles_the_cost(price: float, speed: float, share: 
 
 
 @given(prices, speeds, shares, fleets, st.floats(0.001, 1e3))
-def test_each_needed_term_alone_reaches_the_target(
-    price: float, speed: float, share: float, gpus: int, target: float
-) -> None:
+def test_each_term_alone_reaches_the_target(price: float, speed: float, share: float, gpus: int, target: float) -> None:
     needed = needed_for(target, price, speed, share, gpus)
     assert cost(price, needed.tokens_per_second, share, gpus).usd_per_mtok == pytest.approx(target)
     assert cost(needed.usd_per_hour, speed, share, gpus).usd_per_mtok == pytest.approx(target)
     if needed.utilization <= 1:
         assert cost(price, speed, needed.utilization, gpus).usd_per_mtok == pytest.approx(target)
-
-
-def test_a_burst_then_idle_costs_more_than_steady_seventy_percent() -> None:
-    burst = load_cost("8x0.99,16x0", 10, 1000)
-    steady = load_cost("24x0.7", 10, 1000)
-    assert burst.usd_per_mtok / steady.usd_per_mtok == pytest.approx(0.7 / (8 * 0.99 / 24))
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0, 1)), min_size=1, max_size=8))
@@ -79,9 +71,7 @@ def test_at_the_same_mean_utilisation_the_pattern_does_not_change_the_price(step
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 1000), st.floats(0.01, 1)), min_size=1, max_size=8), prices, fleets)
-def test_working_and_idle_dollars_sum_to_the_hours_paid(
-    steps: list[tuple[float, float]], price: float, gpus: int
-) -> None:
+def test_working_and_idle_dollars_sum_to_the_bill(steps: list[tuple[float, float]], price: float, gpus: int) -> None:
     load = load_cost(",".join(f"{hours}x{share}" for hours, share in steps), price, 100, gpus)
     assert load.working_usd + load.idle_usd == pytest.approx(price * gpus * math.fsum(hours for hours, _ in steps))
 

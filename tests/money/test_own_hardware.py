@@ -45,18 +45,13 @@ def test_an_annuity_without_interest_is_a_division() -> None:
 
 
 @given(some.floats(1e3, 1e6), some.floats(0.5, 10), some.floats(0, 0.9), some.floats(0, 0.3), some.floats(1, 2))
-def test_every_line_counts_and_none_is_negative(
-    price: float, years: float, residual: float, interest: float, pue: float
-) -> None:
+def test_every_line_is_positive(price: float, years: float, residual: float, interest: float, pue: float) -> None:
     made = BOUGHT.model_copy(
         update={
-            "purchase_usd": price,
-            "years": years,
-            "residual_share": residual,
-            "cost_of_capital": interest,
+            "purchase_usd": price, "years": years, "residual_share": residual, "cost_of_capital": interest,
             "pue": pue,
         }
-    )
+    )  # fmt: skip
     hour = own_hour(made, H100)
     assert hour.usd == pytest.approx(sum(line.usd for line in hour.lines))
     dearer = own_hour(made.model_copy(update={"staff_usd_per_year": 8760.0, "usd_per_kwh": 0.2}), H100)

@@ -300,9 +300,7 @@ def test_offers_that_cannot_be_bought_from_are_refused(offers: list[FleetOffer])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("startup_s", [0.0, pytest.param(600.0, marks=pytest.mark.explore)])
-def test_a_program_taken_apart_is_near_the_whole_one_and_its_gap_is_honest(
-    startup_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_in_parts_is_near_the_whole_within_its_gap(startup_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     offers = [
         simple_offer("a", 1.0, 1.0, spot=zones(0.4, 0.5), startup_s=startup_s),
         simple_offer("b", 2.3, 2.1, reserved={"3 years": 1.2}, startup_s=startup_s),

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.money.trace_bills import served_cost

@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.traffic.test_prefix_reuse import blocks_of
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.feeds import SCARCE, find_band
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.money.spot_machines import LostState, Suitability, spot_verdict
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
 from tokonomics.sizing.buy import lost_state
@@ -71,12 +68,9 @@ def test_what_waits_in_a_cache_is_what_arrives_times_how_long_it_waits() -> None
 def test_what_waits_in_a_cache_equals_losing_it_at_every_moment() -> None:
     """Against the cache of ``prefix_reuse`` emptied at many moments: what the rest of the log then finds less."""
     trace = generate(
-        parse_arrivals("poisson:2"),
-        parse_lengths("60", "input"),
-        parse_lengths("40", "output"),
-        requests=300,
+        parse_arrivals("poisson:2"), parse_lengths("60", "input"), parse_lengths("40", "output"), requests=300,
         sessions=parse_sessions("4,think=10"),
-    )
+    )  # fmt: skip
     assert trace.prefix is not None
     whole = reuse(trace.prefix, trace.input_tokens)
     moments = np.linspace(0, trace.duration_s, 200, endpoint=False) + trace.duration_s / 400
@@ -90,7 +84,7 @@ def test_what_waits_in_a_cache_equals_losing_it_at_every_moment() -> None:
 
 
 def test_a_replica_loses_its_share_and_no_more_than_its_memory_holds() -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
+    deployment = on("L4")
     blocks = [list(range(number)) for number in (400, 800)]
     trace = make_trace([0.0, 10.0], [6400, 12800], [1, 1], prefix=blocks_of(blocks, 16))
     one, two = (lost_state(deployment, trace, replicas) for replicas in (1, 2))

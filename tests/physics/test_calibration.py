@@ -113,12 +113,9 @@ def test_a_prompt_factor_leaves_small_steps_alone_and_scales_long_prompts_whole(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.floats(0.5, 4),
-    st.floats(0.5, 4),
-    st.floats(0, 0.05),
-    st.sampled_from(["llama-3.1-8b"]),
+    st.floats(0.5, 4), st.floats(0.5, 4), st.floats(0, 0.05), st.sampled_from(["llama-3.1-8b"]),
     st.sampled_from([1.0, 500.0, 8000.0]),
-)
+)  # fmt: skip
 def test_under_any_correction_more_work_takes_longer_and_none_beats_the_datasheet(
     decode: float, prefill: float, step_s: float, model: str, context: float
 ) -> None:

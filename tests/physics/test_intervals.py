@@ -7,11 +7,8 @@ from itertools import pairwise, product
 from typing import get_args
 
 import pytest
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.intervals import KNOWN, Kind, error_class, interval, weakest_badge
 from tokonomics.physics.overhead import overhead
 from tokonomics.types import Badge
@@ -21,7 +18,7 @@ CLASSES = tomllib.loads(files("tokonomics.physics").joinpath("data/intervals.tom
 
 @pytest.mark.parametrize(("kind", "model"), list(product(get_args(Kind), ("llama-3.1-8b", "qwen3-30b-a3b"))))
 def test_every_situation_has_an_interval_and_the_less_is_known_the_wider_it_is(kind: Kind, model: str) -> None:
-    deployment = deploy(find_model(model), find_gpu("H100"), find_engine("vllm"))
+    deployment = on("H100", model)
     names = [error_class(kind, deployment, badge) for badge in KNOWN]
     assert all(CLASSES[name]["low"] < 0 < CLASSES[name]["high"] for name in names)
     for better, worse in pairwise(CLASSES[name] for name in names):
@@ -30,7 +27,7 @@ def test_every_situation_has_an_interval_and_the_less_is_known_the_wider_it_is(k
 
 
 def test_an_engine_whose_time_is_assumed_makes_an_assumed_interval() -> None:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    deployment = on()
     own = overhead(deployment.engine)
     guessed = own.model_copy(update={"badge": Badge.assumed})
     assert weakest_badge(deployment, own) is Badge.measured

@@ -18,14 +18,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import deploy
 from tokonomics.physics.intervals import speed_badge, speed_from
-from tokonomics.physics.layer_kernels import (
-    absorbed_prompt_s,
-    index_s,
-    layer_origin,
-    scan_s,
-    sparse_decode_s,
-    state_s,
-)
+from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, layer_origin, scan_s, sparse_decode_s, state_s
 from tokonomics.types import Badge
 
 TIMINGS = json.loads((Path(__file__).parents[2] / "benchmarks" / "data" / "h200_new_layers.json").read_text())

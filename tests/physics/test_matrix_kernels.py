@@ -64,16 +64,9 @@ def test_more_tokens_or_wider_experts_never_take_less(
 ) -> None:
     def seconds(tokens: float, hidden: float, intermediate: float, active: int) -> Array:
         return experts_s(
-            gpu,
-            weights,
-            tokens,
-            hidden=hidden,
-            intermediate=intermediate,
-            active=active,
-            experts=2**log_experts,
-            ep=4,
-            backend=backend,
-        )
+            gpu, weights, tokens, hidden=hidden, intermediate=intermediate, active=active,
+            experts=2**log_experts, ep=4, backend=backend,
+        )  # fmt: skip
 
     small = seconds(tokens, hidden, intermediate, active)
     large = seconds(tokens * more_tokens, hidden * more_hidden, intermediate * more_intermediate, min(active + 1, 8))
@@ -94,16 +87,9 @@ def test_no_experts_beat_the_datasheet(
     gpu: Gpu, weights: Precision, backend: str, tokens: int, hidden: int, intermediate: int, tp: int, ep: int
 ) -> None:
     seconds = SLACK * experts_s(
-        gpu,
-        weights,
-        tokens,
-        hidden=hidden,
-        intermediate=intermediate / tp,
-        active=4,
-        experts=64,
-        ep=ep,
+        gpu, weights, tokens, hidden=hidden, intermediate=intermediate / tp, active=4, experts=64, ep=ep,
         backend=backend,
-    )
+    )  # fmt: skip
     expert = 3 * hidden * intermediate / tp
     distinct = 64 * (1 - (1 - 4 / 64) ** tokens) / ep
     assert seconds >= distinct * expert * weights.bytes_per_weight / gpu.bandwidth_bytes_per_s
@@ -177,9 +163,7 @@ def test_origins(gpu: str, op: Op, weights: Precision, origin: Origin) -> None:
     assert curve_origin(find_gpu(gpu), op, weights) == origin
 
 
-def test_timings_over_nvlink_do_not_speak_for_a_users_card_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvlink_timings_do_not_speak_for_a_card_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(
         """[gpus.H200]
@@ -245,9 +229,7 @@ def test_all_reduces_measured_in_cuda_graphs(gpu: str, group: int, elements: int
 
 
 @given(gpus, precisions, sizes, widths, widths)
-def test_fusing_the_quantising_only_ever_saves_and_only_in_fp8(
-    gpu: Gpu, weights: Precision, m: int, n: int, k: int
-) -> None:
+def test_fused_quantising_only_ever_saves_and_only_in_fp8(gpu: Gpu, weights: Precision, m: int, n: int, k: int) -> None:
     fused, timed = gemm_s(gpu, weights, m, n, k, FUSED), gemm_s(gpu, weights, m, n, k, "vllm")
     assert fused <= timed * SLACK
     if weights is not Precision.fp8 or gpu.architecture != "hopper":

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.deployed import on
 from tests.physics.hosts import hostless
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, Speculation, acceptance_for, deploy
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
@@ -16,7 +15,7 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
 from tokonomics.types import Badge
 
-PLAIN = deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4)
+PLAIN = on("H100", "llama-3.1-70b", tp=4)
 DRAFT = find_model("llama-3.2-1b")
 
 

@@ -130,9 +130,7 @@ def test_longer_prompts_and_more_cached_tokens_never_make_a_step_faster(
 
 @given(deployments, st.integers(1, 4096), batches, contexts)
 @settings(max_examples=100, deadline=None)
-def test_a_mixed_step_takes_longer_than_either_part_and_less_than_both(
-    deployment: Deployment, prompt: int, batch: int, context: int
-) -> None:
+def test_a_mixed_step_lies_between_part_and_sum(deployment: Deployment, prompt: int, batch: int, context: int) -> None:
     steps = hostless(deployment)
     mixed = float(steps.step(prompt, 0, batch, context))
     alone, answers = float(steps.prefill(prompt)), float(steps.decode(batch, context))
@@ -155,9 +153,7 @@ def test_more_bandwidth_or_flops_never_slows_a_step(deployment: Deployment, batc
 
 @given(deployments, batches, contexts, st.floats(1.0001, 1.2))
 @settings(max_examples=80, deadline=None)
-def test_a_little_more_bandwidth_never_slows_a_gpu_that_nobody_timed(
-    deployment: Deployment, batch: int, context: int, factor: float
-) -> None:
+def test_bandwidth_never_slows_an_untimed_gpu(deployment: Deployment, batch: int, context: int, factor: float) -> None:
     # A GPU without timings borrows a relative's curves: which relative must not depend on its own rates.
     untimed = deployment.gpu.model_copy(update={"key": "nobody-timed-it"})
     faster = untimed.model_copy(update={"bandwidth_bytes_per_s": untimed.bandwidth_bytes_per_s * factor})
@@ -183,9 +179,7 @@ def test_arrays_give_what_single_numbers_give(deployment: Deployment, many: list
 
 @given(deployments, batches, contexts)
 @settings(max_examples=60, deadline=None)
-def test_the_parts_of_a_step_are_never_negative_and_make_the_step(
-    deployment: Deployment, batch: int, context: int
-) -> None:
+def test_parts_of_a_step_are_not_negative_and_make_the_step(deployment: Deployment, batch: int, context: int) -> None:
     parts = step_model(deployment).parts(batch, context)
     shares = (parts.weights_s, parts.kv_s, parts.compute_s, parts.communication_s, parts.overhead_s)
     assert min(shares) >= -1e-12
@@ -298,9 +292,7 @@ def test_two_gpus_of_a_mesh_share_one_link() -> None:
 
 
 @pytest.mark.parametrize(("batch", "context", "measured_ms"), [(1, 1157, 3.453), (16, 1089, 4.008), (128, 242, 5.73)])
-def test_decode_steps_of_a_real_vllm_in_fp8_are_predicted_within_five_percent(
-    batch: int, context: int, measured_ms: float
-) -> None:
+def test_fp8_decode_steps_of_a_real_vllm_are_within_five_percent(batch: int, context: int, measured_ms: float) -> None:
     """Medians of steps logged on an H200 under vLLM 0.26.0 (``fp8`` of benchmarks/data/vllm_h200.json.gz)."""
     deployment = on("llama-3.1-8b", "H200", weights=Precision.fp8)
     assert float(decode_step(deployment, batch, context)) == pytest.approx(measured_ms * 1e-3, rel=0.05)

@@ -1,14 +1,13 @@
 """A price list of five offers, and questions about it, for the tests of the planner."""
 
 from datetime import date
-from typing import Any
+
+from tests.deployed import on as on  # laws take it from here
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.plan import Question, plan
 from tokonomics.planner.plan_answer import Plan
 from tokonomics.sizing.load import Load, load_of_shape
@@ -34,11 +33,6 @@ OFFERS = (
     offer("H100-SXM", 1, 3.0, spot_usd_per_hour=1.0),
     offer("H100-SXM", 8, 22.0, network_gbit=3200),
 )
-
-
-def on(gpu: str = "H100", model: str = "llama-3.1-8b", engine: str = "vllm", **more: Any) -> Deployment:
-    """A model on a GPU as its engine starts it."""
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine), **more)
 
 
 def asked(

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -32,7 +32,6 @@ def asked(*names: str, gpu: str = "RTX3090", gpus: int = 2, slo: str = "tpot=50m
 
 
 def row_of(found: CanRun, weights: str) -> RunnableModel:
-    """The best layout at a precision."""
     return next(row for row in found.runs if row.weights == weights)
 
 

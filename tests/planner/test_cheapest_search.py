@@ -1,7 +1,8 @@
 """The cheapest alone, by the closed form: found with less work than a table of all, and the same."""
 
 import pytest
-from tests.planner.small_catalogue import BUSY, asked, on
+from tests.deployed import on
+from tests.planner.small_catalogue import BUSY, asked
 
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.prospects import prospects

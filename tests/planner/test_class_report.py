@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import BF16, offer, on
+from tests.deployed import on
+from tests.planner.small_catalogue import BF16, offer
 from tests.planner.small_catalogue import asked as asked_of
 from tests.there import there
 

@@ -1,11 +1,11 @@
 """Speculative decoding in a plan: never unasked, by published acceptance or the user's, and only where it pays."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, on, planned
+from tests.deployed import on
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
 from tests.planner.test_market import offer
 from tests.planner.test_market import planned as answered
 from tests.there import there
@@ -99,17 +99,6 @@ def test_a_module_takes_its_own_weights_and_not_the_models_tables_again() -> Non
     assert draft_bytes(plain) == 0
 
 
-@pytest.mark.parametrize(("name", "gpu", "tp"), [("llama-3.1-8b", "H100", 1), ("llama-3.3-70b", "H100", 4)])
-def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, gpu: str, tp: int) -> None:
-    plain = on(gpu, name, tp=tp)
-    made = plain.model_copy(update={"speculation": published_draft(plain.model)})
-    gains = [
-        float(step_model(plain).decode(batch, 500) / step_model(made).decode(batch, 500)) for batch in (1, 32, 256)
-    ]
-    assert all(less < more for more, less in pairwise(gains))
-    assert gains[0] > 1.5
-
-
 def test_published_speed_ups_of_deepseeks_module() -> None:
     """1.8 times at batch 1 and 1.5 at 32 on H200, TP 8 (SGLang, "DeepSeek V3", docs/references/deepseek.md)."""
     plain = on("H200", "deepseek-v3", engine="sglang", tp=8)
@@ -145,9 +134,6 @@ def test_nothing_drafts_over_pipeline_stages_or_on_engines_that_do_not() -> None
     kept = prospects(question, CHAT)
     assert {host.deployment.pp > 1 for host in kept if host.deployment.speculation} == {False}
     assert {host.deployment.pp > 1 for host in kept if not host.deployment.speculation} == {False, True}
-
-
-# --- what a person sees ---------------------------------------------------------------------------------------------
 
 
 def test_drafting_is_told_of_below_the_pick_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +188,6 @@ def test_a_simulation_drafts_when_it_is_asked_to_and_says_by_whose_figure() -> N
     assert plain / tpot(draft="eagle") == pytest.approx(2.6, rel=0.25)
     assert "2.6 with 3 drafted" in said[0]
     assert tpot(draft="eagle", acceptance=0) > plain
-
-
-# --- deploy files ---------------------------------------------------------------------------------------------------
 
 
 def command(model: ModelSpec, engine: str, drafts: Speculation) -> str:

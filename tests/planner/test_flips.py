@@ -94,9 +94,7 @@ def test_on_either_side_of_every_crossing_the_plan_picks_what_is_said() -> None:
 
 
 @pytest.mark.parametrize(("simulate", "only", "directions"), [(True, (RATE,), 2), (False, None, 6)])
-def test_crossings_are_narrow_and_the_nearest_comes_first(
-    simulate: bool, only: tuple[str, ...] | None, directions: int
-) -> None:
+def test_crossings_are_narrow_the_nearest_first(simulate: bool, only: tuple[str, ...] | None, directions: int) -> None:
     _, found = made(simulate, only)
     distances = []
     for flip in found.traffic:

@@ -15,12 +15,8 @@ from tokonomics.sizing.load import load_of_shape
 from tokonomics.units import BYTES_PER_GB, GIB
 
 TALKS: dict[str, object] = {
-    "model": ["llama-3.1-8b"],
-    "rate": "1",
-    "input": "300",
-    "output": "100",
-    "slo": "ttft_p99=2",
-}
+    "model": ["llama-3.1-8b"], "rate": "1", "input": "300", "output": "100", "slo": "ttft_p99=2",
+}  # fmt: skip
 
 
 def test_a_replica_has_what_its_host_has_left_and_only_machines_with_as_much_remain() -> None:

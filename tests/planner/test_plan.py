@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.explore import some
-from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS, asked, offer, on, planned
+from tests.planner.small_catalogue import BF16, BUSY, CHAT, OFFERS, RECENT, SLOS, asked, offer, planned
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -91,9 +92,6 @@ def test_the_quick_fleet_carries_the_traffic_within_the_slo_in_the_mean() -> Non
         assert there(row.tpot_s.mean) <= 0.02
         assert row.load_share <= 0.7 + 1e-9
         assert row.gpus_paid >= row.replicas * row.gpus_per_replica
-
-
-# --- sized by simulation --------------------------------------------------------------------------------------------
 
 
 def exhaustive(load: Load, slos: tuple[Slo, ...], weights: tuple[Precision, ...], most: int) -> Iterator[float]:
@@ -235,9 +233,6 @@ def test_a_batch_from_a_log_is_fed_evenly() -> None:
     even = load_of_log(log).evenly()
     assert np.diff(even.trace.arrival_s) == pytest.approx(np.full(9_999, 100_000 / 9_999))
     assert bill(load=even, simulate=True) < bill(load=load_of_log(log), simulate=True)
-
-
-# --- limits ---------------------------------------------------------------------------------------------------------
 
 
 def test_spot_is_priced_where_there_is_a_spot_price_and_refused_elsewhere() -> None:

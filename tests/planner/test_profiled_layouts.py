@@ -19,17 +19,9 @@ from tokonomics.sizing.load import load_of_shape
 from tokonomics.traffic.slo import parse_slos
 
 SLOW = Correction(
-    gpu="H200",
-    engine="vllm",
-    model="deepseek-v3",
-    weights=Precision.fp8,
-    kv=Precision.bf16,
-    tp=8,
-    decode=1.5,
-    prefill=1.5,
-    loads=8,
-    rows=24,
-)
+    gpu="H200", engine="vllm", model="deepseek-v3", weights=Precision.fp8, kv=Precision.bf16, tp=8, decode=1.5,
+    prefill=1.5, loads=8, rows=24,
+)  # fmt: skip
 PROFILE = Profile(name="mine", made=date(2026, 11, 15), command="test", corrections=(SLOW,))
 TENSOR = (8, 1, 1)
 

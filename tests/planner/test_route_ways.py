@@ -160,7 +160,6 @@ def test_break_evens_are_those_of_trying_every_threshold_of_the_log() -> None:
 
 
 def busy() -> Load:
-    """A small model that takes several L4 for it."""
     load = load_of_shape(16, "const:700", "const:120")
     return replace(load, trace=load.trace.take(np.arange(3000)), is_stationary=False)
 

@@ -1,32 +1,14 @@
 """Scenarios: the words of the flags as a question to the planner; slips are named."""
 
-from pathlib import Path
-
 import pytest
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.load import cases_of, load_of
 from tokonomics.questions.plan import questions_in
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.scenario import read_request
 
 SHAPE = {"model": "llama-3.1-8b", "input": 1000, "output": 300}
 CHAT = {**SHAPE, "rate": 5}
-
-
-def test_a_flag_wins_over_the_file_and_other_traffic_replaces_it(tmp_path: Path) -> None:
-    file = tmp_path / "chat.toml"
-    file.write_text('model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\nslo = "ttft_p99=1"\n')
-
-    def over(more: dict[str, object]) -> PlanRequest:
-        return read_request(file, PlanRequest, "plan", more)
-
-    assert over({"rate": "9"}).rate == "9"
-    assert over({"rate": "9"}).input == "1000"
-    log = over({"trace": "azure-conv"})
-    assert (log.trace, log.input, log.output, log.slo) == ("azure-conv", None, None, "ttft_p99=1")
-    assert over({"offline": True}).slo is None
-    assert over({"tokens_per_month": "2B"}).rate is None
 
 
 def test_tokens_a_month_are_a_rate() -> None:

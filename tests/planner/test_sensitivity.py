@@ -35,12 +35,7 @@ def test_every_assumption_is_changed_and_the_strongest_comes_first() -> None:
     base, found = made()
     names = {swing.assumption for swing in found.swings}
     traffic = {"requests a second", "prompt tokens", "answer tokens"}
-    assert names == traffic | {
-        "speed of the replicas",
-        "price of the machine",
-        "SLO ttft_p99",
-        "SLO tpot_p99",
-    }
+    assert names == traffic | {"speed of the replicas", "price of the machine", "SLO ttft_p99", "SLO tpot_p99"}
     swings = [swing.usd(found.usd_per_month) for swing in found.swings]
     assert swings == sorted(swings, reverse=True)
     assert found.usd_per_month == there(base.plan.best).usd_per_month

@@ -1,7 +1,7 @@
 """Input, cached input and output: three prices that are one bill, and what a cached token still costs."""
 
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -39,12 +39,9 @@ def test_where_nothing_is_cached_input_costs_what_it_did() -> None:
 def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
     """Timed step by step: a prompt of 4,000 tokens behind 2,000 that are there, against the same prompt alone."""
     deployment = Deployment(
-        model=find_model("llama-3.1-8b"),
-        gpu=find_gpu("H100"),
-        engine=find_engine("vllm"),
-        weights=Precision.bf16,
-        kv=Precision.bf16,
-    )
+        model=find_model("llama-3.1-8b"), gpu=find_gpu("H100"), engine=find_engine("vllm"),
+        weights=Precision.bf16, kv=Precision.bf16,
+    )  # fmt: skip
     steps = step_model(deployment).with_engine(None)
     added = float(steps.prefill(4000, 2000)) / float(steps.prefill(4000)) - 1
     assert attending(deployment, 4000, 2000) == pytest.approx(added / 2000)

@@ -35,9 +35,7 @@ class Asked(Exception):
 
 
 @pytest.mark.parametrize(("name", "values"), CASES, ids=str)
-def test_a_command_is_read_back_as_the_same_request(
-    name: str, values: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_is_read_back_the_same(name: str, values: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(verb: Verb, request: Request, listener: Listener) -> NoReturn:
         raise Asked(verb.name, request)
 

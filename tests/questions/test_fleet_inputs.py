@@ -21,9 +21,7 @@ from tokonomics.questions.requests.buy import FleetRequest
         ({"batch_work": "60M", "size_classes": "500"}, "batch_work"),
     ],
 )
-def test_a_wrong_input_is_refused_before_machines_are_measured(
-    asked: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_input_is_refused_at_once(asked: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(question, "fleet_machines", lambda *_, **__: pytest.fail("simulated first"))
     day: dict[str, Any] = {"demand": "12x2,12x1", "input": "900", "output": "99", "gpu": ("L40S",), "provider": "aws"}
     with pytest.raises(BadInput) as refused:

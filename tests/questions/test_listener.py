@@ -78,9 +78,7 @@ def test_a_plan_says_how_many_rows_it_left_out(log: Path) -> None:
     ]
 
 
-def test_a_terminal_says_notes_on_standard_error_and_nobody_says_nothing(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_notes_on_standard_error_and_silence_nothing(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traffic_of(Traffic.checked({"trace": log}), SILENT)
     assert capsys.readouterr() == ("", "")
     with Terminal() as terminal:

@@ -13,14 +13,9 @@ from tokonomics.questions.results import PlanResult
 from tokonomics.report.plan_view import plan as described
 
 ASKED = {
-    "model": ["llama-3.1-8b"],
-    "rate": "40",
-    "input": "const:1500",
-    "output": "const:200",
-    "slo": "ttft_p99=1,tpot_p99=60ms",
-    "gpu": ["H100,L40S,L4,V100"],
-    "quick": True,
-}
+    "model": ["llama-3.1-8b"], "rate": "40", "input": "const:1500", "output": "const:200",
+    "slo": "ttft_p99=1,tpot_p99=60ms", "gpu": ["H100,L40S,L4,V100"], "quick": True,
+}  # fmt: skip
 
 
 @cache
@@ -42,12 +37,6 @@ def test_every_point_that_is_drawn_is_a_point_of_the_document() -> None:
     assert {(row["gpu"], row["usd"], row["met"]) for row in drawn} <= known
     reasons = {point["why_not"] for point in points if not point["meets_slo"]}
     assert all(row["slo"].removeprefix("missed: ") in reasons for row in drawn if not row["met"])
-
-
-def test_no_point_that_meets_the_slo_is_cheaper_than_the_headline() -> None:
-    _, document, _, _ = answered()
-    met = [point["usd_per_month"] for point in document["frontier"]["points"] if point["meets_slo"]]
-    assert min(met) == pytest.approx(document["best"]["usd_per_month"])
 
 
 def test_every_api_that_is_drawn_is_priced_in_the_document() -> None:

@@ -5,14 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.deployed import on
 
 from tokonomics.catalog.api_hosts import list_apis
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput, UnknownName, option
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions.cache import cache
 from tokonomics.questions.levers import levers
@@ -82,7 +80,7 @@ def test_an_slo_below_a_lone_request_is_refused_at_once(verb: str) -> None:
 
 def test_the_floor_is_that_of_the_step_model() -> None:
     """A token after a prompt of 900 on an idle H100: an SLO of nine tenths of it is refused, of 11 tenths not."""
-    deployment = deploy(find_model("qwen3-8b"), find_gpu("H100"), find_engine("vllm"))
+    deployment = on("H100", "qwen3-8b")
     load = load_of_shape(0.1, "const:900", "const:99")
     token_s = float(step_model(deployment).decode(1.0, 900.0))
     tight, loose = (parse_slos(f"tpot_p99={token_s * times}") for times in (0.9, 1.1))

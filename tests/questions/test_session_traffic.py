@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import deploy
 from tokonomics.questions.cache import cache
 from tokonomics.questions.deployment import check_pauses
 from tokonomics.questions.levers import levers
@@ -72,6 +69,7 @@ def test_an_agent_brings_its_own_lengths() -> None:
     load = load_of(PlanRequest.checked({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
     assert load.workload.rate == 2
     assert load.trace.turns is not None
+    assert load.trace.source == "sessions agent:swe"
     assert load.trace.rate == pytest.approx(2, rel=0.01)
     assert load.workload.output_tokens == pytest.approx(113.8, rel=0.03)
 
@@ -117,16 +115,9 @@ def test_cache_and_simulate_tell_the_same_cost_of_a_job() -> None:
     assert row.usd_per_mtok == pytest.approx(alone.usd_per_mtok)
 
 
-def test_a_target_that_pauses_alone_break_is_refused_before_a_search() -> None:
-    """Pauses of a minute in the mean break five seconds on any hardware; without pauses nothing is refused."""
-    asked = SERVED | TALKS | {"sessions": "4,think=1m", "slo": "job_p99=5s"}
-    with pytest.raises(BadInput, match="no hardware meets job_p99 of 5 s: the pauses"):
-        capacity(CapacityRequest.checked(asked))
-    plan = {"model": ("llama-3.1-8b",), "rate": "4", "slo": "job_p99=5s"} | TALKS | {"sessions": "4,think=1m"}
-    with pytest.raises(BadInput, match="no hardware meets"):
-        questions_of(PlanRequest.checked(plan), quick=False)
-    without = load_of(PlanRequest.checked(plan | {"sessions": "4,think=0"})).trace
-    check_pauses(parse_slos("job_p99=5s"), without)
+def test_without_pauses_no_target_of_a_job_is_refused_for_them() -> None:
+    plan = {"model": ("llama-3.1-8b",), "rate": "4"} | TALKS | {"sessions": "4,think=0"}
+    check_pauses(parse_slos("job_p99=5s"), load_of(PlanRequest.checked(plan)).trace)
 
 
 def test_the_traffic_is_told_with_the_time_in_which_it_is_offered() -> None:
@@ -159,7 +150,7 @@ def test_every_question_refuses_jobs_that_pauses_alone_break_and_tells_the_same_
     paused = np.zeros(load.trace.turns.sessions)
     np.add.at(paused, load.trace.turns.session, load.trace.turns.pause_s)
     told = f"no hardware meets job_p99 of 2 min: .* have a p99 of {seconds(float(np.percentile(paused, 99)))}$"
-    deployment, attempts = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm")), Attempts()
+    deployment, attempts = on(), Attempts()
     refused = size(Setup(deployment=deployment, load=load, slos=parse_slos(said["slo"])), attempts)
     assert isinstance(refused, NotServed)
     assert re.match(told, refused.reason)
@@ -188,11 +179,6 @@ def test_sessions_are_for_one_model() -> None:
     asked = {"model": ("llama-3.1-8b",), "sessions": "agent", "rate": "1", "beside": ("qwen3-8b,rate=1",)}
     with pytest.raises(BadInput, match="is for one model"):
         requests_of(PlanRequest.checked(asked))
-
-
-def test_made_up_sessions_have_their_name() -> None:
-    load = load_of(PlanRequest.checked({"model": ("llama-3.1-8b",), "sessions": "agent:swe", "rate": "2"}))
-    assert load.trace.source == "sessions agent:swe"
 
 
 def test_a_plan_of_a_log_of_sessions_says_why_its_rate_is_not_the_logs_own_mean() -> None:

@@ -21,14 +21,8 @@ def main() -> int:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-            "--no-compile",
-        ]
+            python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile",
+        ]  # fmt: skip
         for lock in ("run.lock", "litellm.lock"):
             path = ROOT / "requirements" / lock
             fetched = subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", path], check=False)
@@ -38,19 +32,9 @@ def main() -> int:
         # The tree itself, and the tests beside it. What LiteLLM warns of is not ours to mend.
         nowhere = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         tested: list[str | Path] = [
-            python,
-            "-m",
-            "pytest",
-            "--quiet",
-            "-s",
-            "-rs",
-            "--noconftest",
-            "-W",
-            "ignore",
-            "-p",
-            "no:cacheprovider",
-            TESTS,
-        ]
+            python, "-m", "pytest", "--quiet", "-s", "-rs", "--noconftest", "-W", "ignore", "-p",
+            "no:cacheprovider", TESTS,
+        ]  # fmt: skip
         return subprocess.run(tested, cwd=ROOT, env={**os.environ, **nowhere}, check=False).returncode
 
 

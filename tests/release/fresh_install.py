@@ -17,23 +17,12 @@ COMMANDS = (
     ["-m", "tokonomics", "--version"],
     ["-m", "tokonomics", "doctor"],
     [
-        "-m",
-        "tokonomics",
-        "plan",
-        "llama-3.1-8b",
-        "--gpu",
-        "L4",
-        "--rate",
-        "1",
-        "--input",
-        "500",
-        "--output",
-        "100",
-        "--quick",
+        "-m", "tokonomics", "plan", "llama-3.1-8b", "--gpu", "L4", "--rate", "1", "--input", "500", "--output",
+        "100", "--quick",
     ],
     ["-m", "tokonomics", "trace", "azure-conv"],
     ["-m", "tokonomics", "web", "--help"],
-)
+)  # fmt: skip
 
 
 def main(wheel: Path) -> None:
@@ -42,14 +31,8 @@ def main(wheel: Path) -> None:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         pip: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-            "--no-compile",
-        ]
+            python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile",
+        ]  # fmt: skip
         lock = ROOT / "requirements" / "run.lock"
         subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", lock], check=True)
         subprocess.run([*pip, "--no-deps", "--no-index", wheel], check=True)

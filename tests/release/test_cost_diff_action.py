@@ -118,11 +118,9 @@ def repository(tmp_path: Path) -> Repository:
     made = Repository(folder)
     made.git("init", "-q", "-b", "main")
     made.base = made.commit(
-        dear_csv=OFFERS.format(gpu="H100-SXM", price=4),
-        cheap_csv=OFFERS.format(gpu="H100-SXM", price=3),
-        plans__chat_toml=SCENARIO.format(offers="../cheap.csv"),
-        pyproject_toml="[project]\nname = 'app'\n",
-    )
+        dear_csv=OFFERS.format(gpu="H100-SXM", price=4), cheap_csv=OFFERS.format(gpu="H100-SXM", price=3),
+        plans__chat_toml=SCENARIO.format(offers="../cheap.csv"), pyproject_toml="[project]\nname = 'app'\n",
+    )  # fmt: skip
     return made
 
 
@@ -190,9 +188,7 @@ def test_it_fails_above_the_threshold_and_only_then(fail_above: str, code: int) 
     assert script()._verdict(2190.0, 2920.0, fail_above) == code
 
 
-def test_a_threshold_that_is_none_fails_and_the_comment_is_there_all_the_same(
-    repository: Repository, forge: Forge
-) -> None:
+def test_a_threshold_that_is_none_fails_and_the_comment_is_made(repository: Repository, forge: Forge) -> None:
     repository.commit(plans__chat_toml=SCENARIO.format(offers="../dear.csv"))
     code, said, _ = run(repository, forge, fail_above="much")
     assert code == 2
@@ -208,9 +204,7 @@ def test_new_and_removed_scenarios_count(repository: Repository, forge: Forge) -
     assert "Removed: $2,190.00 a month less." in body
 
 
-def test_a_scenario_that_is_no_toml_any_more_fails_and_the_older_comment_says_so(
-    repository: Repository, forge: Forge
-) -> None:
+def test_a_scenario_that_is_no_toml_fails_and_the_comment_says_so(repository: Repository, forge: Forge) -> None:
     repository.commit(plans__chat_toml="model = [\n")
     forge.comments = [{"id": 5, "user": {"type": "Bot"}, "body": "<!-- tokonomics cost-diff -->\n$1 a month"}]
     code, said, _ = run(repository, forge)

@@ -51,12 +51,9 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
     about = {name for name in built if name.startswith(f"tokonomics-{__version__}.dist-info/")}
     assert {name: digest for name, digest in built.items() if name not in about} == ours
     assert {
-        "tokonomics/py.typed",
-        "tokonomics/web/page/index.html",
-        "tokonomics/catalog/data/offers.csv",
-        f"tokonomics/serving/{SIMULATOR.shipped.name}",
-        f"tokonomics/traffic/{REUSE.shipped.name}",
-    } <= ours.keys()
+        "tokonomics/py.typed", "tokonomics/web/page/index.html", "tokonomics/catalog/data/offers.csv",
+        f"tokonomics/serving/{SIMULATOR.shipped.name}", f"tokonomics/traffic/{REUSE.shipped.name}",
+    } <= ours.keys()  # fmt: skip
     assert {f"tokonomics-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= about
 
 

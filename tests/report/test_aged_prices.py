@@ -3,14 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from tests.command import Call
 
 from tokonomics.report.wording import aged, marked_old
 from tokonomics.web.verbs import catalogue
 
-Run = Callable[..., CompletedProcess[str]]
 MEASURED = Path(__file__).parents[1] / "measure" / "results" / "inferencex.json"
 OFFERS = "provider,region,instance,gpu,gpus,usd_per_hour,date,source\naws,us,p5,H100,8,50,2026-08-22,mine\n"
 SMALL = "--model llama-3.1-8b --gpu H100 --arrivals poisson:1 --duration 60s --input 500 --output 50"
@@ -40,8 +39,8 @@ def prices_of_august(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     ],
     ids=lambda asked: asked.split()[0],
 )
-def test_the_first_line_says_that_a_price_is_older_than_90_days(
-    asked: str, prices_of_august: Callable[[str], None], tokonomics: Run
+def test_the_first_line_says_a_price_is_old(
+    asked: str, prices_of_august: Callable[[str], None], tokonomics: Call
 ) -> None:
     said = {}
     for day in (LAST, FIRST):
@@ -62,7 +61,7 @@ def test_the_first_line_says_that_a_price_is_older_than_90_days(
     ],
     ids=lambda asked: asked.split()[0],
 )
-def test_a_bill_says_how_old_its_price_is(asked: str, prices_of_august: Callable[[str], None], tokonomics: Run) -> None:
+def test_a_bill_says_how_old_a_price_is(asked: str, prices_of_august: Callable[[str], None], tokonomics: Call) -> None:
     prices_of_august(FIRST)
     answered = tokonomics(*asked.split(), env={"COLUMNS": "400"})
     first = next(line for line in answered.stdout.splitlines() if "$" in line or "No lever" in line)
@@ -76,7 +75,7 @@ def test_ages_of_several_prices_are_told_by_the_oldest() -> None:
     assert marked_old(None) == marked_old("as given") == ""
 
 
-def test_doctor_says_it_first_once_no_price_is_recent(prices_of_august: Callable[[str], None], tokonomics: Run) -> None:
+def test_doctor_says_first_that_no_price_is_recent(prices_of_august: Callable[[str], None], tokonomics: Call) -> None:
     prices_of_august(LAST)
     assert tokonomics("doctor").stdout.splitlines()[0] == "All that is needed works."
     prices_of_august(FIRST)

@@ -56,15 +56,9 @@ def test_one_load_is_drawn_too(name: str, tmp_path: Path) -> None:
 
 def test_the_live_line_says_load_speed_price_and_precision() -> None:
     progress = Progress(
-        load="16 users",
-        phase="measuring",
-        elapsed_s=12.0,
-        completed=340,
-        failed=2,
-        output_tokens_per_s=4321.0,
-        usd_per_mtok=0.5,
-        precision=0.08,
-    )
+        load="16 users", phase="measuring", elapsed_s=12.0, completed=340, failed=2, output_tokens_per_s=4321.0,
+        usd_per_mtok=0.5, precision=0.08,
+    )  # fmt: skip
     shown = progress_line(progress).plain
     assert all(
         part in shown for part in ("16 users", "measuring", "340 answered", "2 failed", "4,321 tok/s", "$0.500/Mtok")

@@ -2,34 +2,28 @@
 
 import datetime as dt
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import altair as alt
-import numpy as np
 import pytest
 from tests.planner.small_catalogue import SLOS, asked
 
-from tokonomics.catalog.api_hosts import find_api
-from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import bill_range
-from tokonomics.questions.plan import api_bills, measured_beside, plan
+from tokonomics.questions.plan import measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
-from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"
@@ -48,14 +42,9 @@ def around(found: Study) -> tuple[Study, Frontier]:
 
 def api(name: str, usd_per_mtok: float) -> ApiCost:
     return ApiCost(
-        name=name,
-        usd_per_request=usd_per_mtok * 1300 / 1e6,
-        usd_per_mtok=usd_per_mtok,
-        input_usd_per_mtok=0.1,
-        output_usd_per_mtok=0.4,
-        date=dt.date(2026, 11, 1),
-        source="a list",
-    )
+        name=name, usd_per_request=usd_per_mtok * 1300 / 1e6, usd_per_mtok=usd_per_mtok, input_usd_per_mtok=0.1,
+        output_usd_per_mtok=0.4, date=dt.date(2026, 11, 1), source="a list",
+    )  # fmt: skip
 
 
 def of_kind(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -146,9 +135,7 @@ def test_a_file_without_a_gpu_was_measured_on_the_pick_where_several_gpus_are_as
 
 
 @pytest.mark.parametrize(("name", "said"), [("own-13b", "own-13b, which is not in"), (None, "names no model")])
-def test_a_file_without_a_known_model_or_gpu_says_what_it_is_taken_for(
-    tmp_path: Path, name: str | None, said: str
-) -> None:
+def test_a_file_without_a_known_model_says_what_it_is_taken_for(tmp_path: Path, name: str | None, said: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps(json.loads((RESULTS / "vllm.json").read_text()) | {"model_id": name}))
     hears, made = Mock(spec=Listener), planned()[0].plan
@@ -183,22 +170,3 @@ def test_without_slos_nothing_is_shaded() -> None:
     found, made = around(study(asked(simulate=False)))
     spec = frontier_chart(made, found.plan, "A model").to_dict()
     assert not any(layer["mark"]["type"] == "rect" for panel in spec["hconcat"] for layer in panel["layer"])
-
-
-def test_an_api_reads_from_its_cache_what_a_log_repeats() -> None:
-    """Four prompts of 64 tokens, half of each alike: three of them begin as the one 200 seconds before."""
-    prefix = PrefixBlocks(
-        ids=np.tile(np.arange(2, dtype=np.int32), 4), starts=np.arange(0, 9, 2), block_tokens=16, distinct=2
-    )
-    log = load_of_log(replace(make_trace([0, 200, 400, 600], [64] * 4, [10] * 4), prefix=prefix))
-    found, made = planned()
-    question = replace(found.question, model=find_model("gpt-oss-120b"), load=log)
-    bills = api_bills(question, "gpt-oss-120b")
-    (groq,) = [bill for bill in bills if bill.name == "groq:openai/gpt-oss-120b"]
-    quoted = find_api(groq.name)
-    assert quoted.cached_input_usd_per_mtok is not None
-    share = 3 * 32 / (4 * 64)
-    prompt = (1 - share) * quoted.input_usd_per_mtok + share * quoted.cached_input_usd_per_mtok
-    assert groq.usd_per_mtok == pytest.approx((64 * prompt + 10 * quoted.output_usd_per_mtok) / 74)
-    (line,) = of_kind(frontier_rows(made, found.plan, apis=[groq]), "API")
-    assert "38 % of prompts from its cache" in line["price"]

@@ -32,11 +32,7 @@ def swing(name: str, low: float | None, high: float | None, factor: float = 0.25
 
 
 def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:
-    swings = (
-        swing("SLO tpot_p99", None, 100.0),
-        swing("requests a second", 50.0, 200.0),
-        swing("speed", 100.0, 100.0),
-    )
+    swings = (swing("SLO tpot_p99", None, 100.0), swing("requests a second", 50.0, 200.0), swing("speed", 100.0, 100.0))
     made = Sensitivity(usd_per_month=100.0, replicas=1, used=0.5, swings=swings)
     chart = sensitivity_chart(made, "1 × H100").to_dict()
     text = json.dumps(chart, ensure_ascii=False)

@@ -1,17 +1,16 @@
 """A plan's screen: short first, machines by the names people know, and no figure that could mislead."""
 
 import json
-from collections.abc import Callable
 from functools import cache
 from math import log2
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from tests.command import Call
 from tests.planner.small_catalogue import OFFERS, SLOS, asked
 
 import tokonomics
-from tokonomics.catalog.gpus import all_gpus
+from tokonomics.catalog.gpus import all_gpus, gpu_text
 from tokonomics.catalog.load_models import all_models
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
@@ -19,11 +18,10 @@ from tokonomics.planner.vary import AtSpeed, CostRange
 from tokonomics.report.plan_pick_view import set_aside_lines
 from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.plan_view import _interval
-from tokonomics.report.wording import gpu_text, machine_text
+from tokonomics.report.wording import machine_text
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.units import seconds, seconds_apart
 
-Run = Callable[..., CompletedProcess[str]]
 GOLDEN_OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 
 
@@ -38,7 +36,7 @@ def row(**changes: object) -> Candidate:
     return best.model_copy(update=changes)
 
 
-def test_a_plan_is_one_screen_and_explain_says_more(tokonomics: Run) -> None:
+def test_a_plan_is_one_screen_and_explain_says_more(tokonomics: Call) -> None:
     words = "plan llama-3.1-8b --rate 5 --input 1000 --output 300 --slo ttft_p99=0.5,tpot_p99=50ms --quick --top 5"
     short, long = (
         tokonomics(*words.split(), f"--offers={GOLDEN_OFFERS}", *more, env={"COLUMNS": "100"}).stdout.splitlines()

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, SLOS, TODAY
 from tests.report.test_plan_charts import layers
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.stack import Waterfall
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even, swings
 from tokonomics.money.purchases import FleetComparison
 from tokonomics.money.trace_bills import ApiCost
-from tokonomics.physics.deployment import deploy
 from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.requests.buy import FleetRequest
@@ -45,7 +42,7 @@ def result(verb: str) -> dict[str, Any]:
 
 @cache
 def setup() -> Setup:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100-SXM"), find_engine("vllm"))
+    deployment = on("H100-SXM")
     return Setup(deployment, load_of_shape(5, "const:1000", "const:300"), OFFERS, TODAY, SLOS)
 
 

@@ -6,13 +6,10 @@ from typing import cast
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, TODAY, planned
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -26,11 +23,10 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 A100 = OFFERS[1]
-ON_A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+ON_A100 = on("A100-80GB")
 
 
 def poisson(rate: float, inputs: int, outputs: int, count: int = 2000) -> Load:
-    """A log of requests of one length."""
     arrival_s = np.cumsum(np.random.default_rng(11).exponential(1 / rate, count))
     return load_of_log(make_trace(arrival_s, np.full(count, inputs), np.full(count, outputs)))
 
@@ -65,9 +61,7 @@ def every_limit(load: Load, slo: str) -> tuple[int, set[int | None]]:
         (2.0, 1000, 100, "ttft_p99=1,tpot_p99=0.05"),
     ],
 )
-def test_no_fleet_is_smaller_than_the_one_found_whatever_its_limit(
-    rate: float, inputs: int, outputs: int, slo: str
-) -> None:
+def test_no_fleet_of_any_limit_is_smaller_than_the_one_found(rate: float, inputs: int, outputs: int, slo: str) -> None:
     load, slos = poisson(rate, inputs, outputs), parse_slos(slo)
     replicas, hold = every_limit(load, slo)
     best = planned(load=load, slos=slos, weights=(Precision.bf16,), offers=(A100,), simulate=True).best

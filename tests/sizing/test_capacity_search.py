@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, sure_to_miss, what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -31,7 +29,7 @@ SLOS = ["ttft_p99=0.3", "tpot_p99=20ms", "e2e_p90=4,ttft_mean=0.2"]
 
 @cache
 def deployment() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    return on()
 
 
 @cache
@@ -204,9 +202,7 @@ def test_clients_who_hang_up_at_once_are_said_to_have_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "trace",
-    [make_trace([0.0], [100], [10]), make_trace([0.0] * 50, [100] * 50, [10] * 50)],
-    ids=["one", "all at once"],
+    "trace", [make_trace([0.0], [100], [10]), make_trace([0.0] * 50, [100] * 50, [10] * 50)], ids=["one", "all at once"]
 )
 def test_requests_that_have_no_rate_are_refused(trace: Trace) -> None:
     with pytest.raises(TokonomicsError):

@@ -3,16 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import SLOS, TODAY, offer
 
 from tokonomics.catalog import offer_choice
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offer_choice import PROCESS_GIB, NoOffer, cheapest_offer
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.cost import cost
 from tokonomics.questions.requests.buy import CostRequest
 from tokonomics.questions.requests.run import OffersRequest
@@ -25,8 +23,8 @@ from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, 
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
 
-SMALL = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-LARGE = deploy(find_model("llama-3.3-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, weights=Precision.fp8)
+SMALL = on()
+LARGE = on("H100", "llama-3.3-70b", tp=4, weights=Precision.fp8)
 
 
 def has_room(deployment: Deployment, offer: Offer) -> bool:

@@ -1,11 +1,10 @@
 """A spike in long traffic does not choose the GPU where the SLO lets it be late."""
 
 import numpy as np
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, TODAY
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.levers.lever_list import right_size
 from tokonomics.physics.deployment import deploy
 from tokonomics.sizing.bill import Bill, Bills
@@ -16,7 +15,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 DAY = Setup(
-    deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm")),
+    on("L4"),
     load_of_shape(None, "const:1500", "const:200", arrivals="diurnal:0.5,peak=3"),
     OFFERS,
     TODAY,

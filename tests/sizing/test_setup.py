@@ -7,11 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, asked, offer
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.levers.ranking import Ranked, arrival_patterns, arriving, rank_levers, utilization_bills
 from tokonomics.physics.deployment import deploy
@@ -35,7 +34,7 @@ from tokonomics.traffic.generate import parse_sessions
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
-A100 = deploy(find_model("llama-3.1-8b"), find_gpu("A100-80GB"), find_engine("vllm"))
+A100 = on("A100-80GB")
 LOAD = load_of_shape(20, "const:1000", "const:300")
 
 
@@ -110,12 +109,9 @@ def test_spot_carries_no_more_than_the_verdict_allows_and_costs_no_more_than_on_
     assert least * 730 <= mixed.usd_per_month < firm.usd_per_month
 
 
-# --- utilisation: C16, C17, C36 -------------------------------------------------------------------------------------
-
-
 def test_the_documents_h100_costs_what_its_tokens_say_at_low_and_high_load() -> None:
     """C16 and C17: $4.50 an hour over 400 and 3,800 tokens a second, one replica either way."""
-    h100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+    h100 = on()
     for tokens_per_s, stated in ((400, 3.125), (3800, 0.3289)):
         load = load_of_shape(tokens_per_s / 1000, "const:500", "const:500")
         made = Bills().bill_of(Setup(h100, load, (offer("H100-SXM", 1, 4.50),), TODAY))
@@ -202,8 +198,6 @@ def test_where_nothing_is_asked_the_levers_say_that_requests_may_wait_longer() -
     assert "No SLO is set" not in shown(slos=(), offline=True)
 
 
-# --- the lines of a bill --------------------------------------------------------------------------------------------
-
 WITH_TERMS = (
     offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.5, reserved_1yr_usd_per_hour=1.2),
     offer("A100-80GB", 8, 15.0, spot_usd_per_hour=5.0),
@@ -212,7 +206,6 @@ FEW_LARGE = (offer("A100-80GB", 8, 15.0),)
 
 
 def a_day_with_a_peak() -> Load:
-    """Four busy hours and twenty quiet ones."""
     rng = np.random.default_rng(1)
     rates = np.where(np.arange(24) < 4, 12.0, 0.2)
     times = np.concatenate([hour * 3600 + rng.uniform(0, 3600, int(rate * 3600)) for hour, rate in enumerate(rates)])
@@ -253,9 +246,6 @@ def test_the_lines_of_a_bill_sum_to_it_and_its_gpu_hours_to_those_paid(way: str)
     of_one = sum(memory.usd_per_gb_hour * memory.tier.size_bytes / 1e9 for memory in asked_for.memories()) * 730
     by_hand = of_one * made.replicas  # spare ones included
     assert paid_for_memory == pytest.approx(by_hand)
-
-
-# --- what a strict reader found ---------------------------------------------------------------------------------------
 
 
 def test_a_spare_zone_is_bought_only_where_zones_fail_apart() -> None:

@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, TODAY
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
@@ -23,7 +20,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
-H100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
+H100 = on()
 NOW = Setup(H100, load_of_shape(5, "const:1000", "const:100"), OFFERS, TODAY, parse_slos("ttft_p99=0.5"))
 BLOCK, TURN = 512, 8
 
@@ -126,10 +123,7 @@ def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
     ],
 )
 def test_a_climb_ends_where_more_replicas_no_longer_help(
-    monkeypatch: pytest.MonkeyPatch,
-    late: Callable[[int], tuple[float, float]],
-    needs: int | None,
-    tried_up_to: int,
+    monkeypatch: pytest.MonkeyPatch, late: Callable[[int], tuple[float, float]], needs: int | None, tried_up_to: int
 ) -> None:
     summed = outcome(serve(NOW, 1)[0], NOW.slos)
     attempts = Attempts()

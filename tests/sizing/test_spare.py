@@ -4,12 +4,10 @@ import math
 from itertools import combinations
 
 import pytest
+from tests.deployed import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.sizing.spare import NO_SPARE, ZONES, Spare, machines_for, replicas_on
 
 ONE = Spare(machines=1)
@@ -17,7 +15,7 @@ ZONE = Spare(zone=True)
 
 
 def deployed(tp: int, pp: int = 1) -> Deployment:
-    return deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=tp, pp=pp)
+    return on("H100", "llama-3.1-70b", tp=tp, pp=pp)
 
 
 def machine(gpus: int) -> Offer:
@@ -56,7 +54,6 @@ def test_what_is_left_after_any_loss_is_enough_and_one_machine_less_is_not(spare
 
 
 def test_two_replicas_that_share_a_machine_need_a_second_machine() -> None:
-    """What 0.1 answered with one machine: both replicas were on it."""
     deployment, offer = deployed(tp=4), machine(8)
     assert machines_for(deployment, offer, 1) == 1
     assert machines_for(deployment, offer, 1, ONE) == 2

@@ -25,7 +25,6 @@ LONGEST_S = 7200.0
 
 
 def scenario_in(folder: Path, requests: int) -> Path:
-    """A scenario of so many requests to be simulated."""
     path = folder / "chat.toml"
     path.write_text(
         f'model = "llama-3.1-8b"\ninput = 1000\noutput = 300\nrequests = {requests}\nslo = "tpot_p99=50ms"\n'

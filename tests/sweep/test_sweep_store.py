@@ -38,9 +38,7 @@ def test_what_is_added_is_there_when_the_folder_is_opened_again(tmp_path: Path) 
         assert store.done["id0"].outcome.figures == {"usd_per_mtok": 0.0}
 
 
-def test_results_have_a_row_for_each_point_in_order_with_its_own_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_point_has_its_row_in_order_with_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 points added backwards, so that parts are merged on the way and chunks of the results span several."""
     monkeypatch.setattr(folders, "_CHUNK", 70)
     with opened(tmp_path / "a.sweep") as store:
@@ -77,9 +75,7 @@ class Death(BaseException):
 
 
 @pytest.mark.parametrize("steps", range(7))
-def test_a_death_after_any_step_of_a_merge_loses_and_doubles_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
-) -> None:
+def test_a_death_within_a_merge_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Five parts: before the merged one is written, after it, and after each of the five that are cleared away."""
     left = [steps]
 

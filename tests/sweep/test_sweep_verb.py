@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from tests.command import Call, refusal
 
 import tokonomics.__main__  # registers the verb  # noqa: F401
 from tokonomics.sweep import crew
@@ -18,8 +18,6 @@ from tokonomics.sweep.points import base_values
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
 from tokonomics.workers import WorkerProcess
-
-Call = Callable[..., "subprocess.CompletedProcess[str]"]
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 CHAT = 'model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\nslo = "ttft_p99=1,tpot_p99=50ms"\nquick = true\n'
@@ -79,10 +77,7 @@ def test_what_cannot_be_answered_is_a_row_with_its_reason(tokonomics: Call, chat
     assert "unknown GPU 'H999'" in done.stdout
 
 
-def test_want_of_memory_is_a_failure_that_can_be_done_again(
-    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another day there may be more of it."""
+def test_want_of_memory_can_be_done_again(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ["--verb", "simulate", "--over", "gpu=H100", "--over", "requests=500", "--jobs", 1, "--json"]
     monkeypatch.setenv("TOKONOMICS_MEMORY", "100K")
     tokonomics("sweep", chat, *flags)
@@ -101,10 +96,7 @@ def test_want_of_memory_is_a_failure_that_can_be_done_again(
 def test_a_manifest_without_its_ground_is_refused(tokonomics: Call, chat: Path, said: Any) -> None:
     (folder := chat.with_suffix(".sweep")).mkdir()
     (folder / MANIFEST).write_text(json.dumps({"schema": 1, **said}))
-    done = tokonomics("sweep", chat, "--over", "gpu=H100", "--dry-run", "--json")
-    assert done.returncode == 2
-    assert "--fresh" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "--fresh" in refusal(tokonomics, "sweep", chat, "--over", "gpu=H100", "--dry-run", "--json")
     assert tokonomics("sweep", chat, "--over", "gpu=H100", "--dry-run", "--json", "--fresh").returncode == 0
 
 
@@ -121,9 +113,7 @@ def test_workers_share_what_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch)
     assert crew.most_workers() == 1
 
 
-def test_the_same_command_again_does_nothing_again_and_a_changed_scenario_everything(
-    tokonomics: Call, chat: Path
-) -> None:
+def test_the_same_command_does_nothing_again_and_another_everything(tokonomics: Call, chat: Path) -> None:
     over = ["--over", "gpu=H100,L4", "--json", "--jobs", 1, "--verb", "predict", "--by", "ttft_s"]
     first = plain(tokonomics("sweep", chat, *over).stdout)
     again = plain(tokonomics("sweep", chat, *over).stdout)
@@ -176,20 +166,13 @@ def test_a_dry_run_shows_the_points_and_writes_nothing(tokonomics: Call, chat: P
     ],
 )
 def test_what_is_wrong_is_said_with_a_way_out(tokonomics: Call, chat: Path, flags: list[str], said: str) -> None:
-    done = tokonomics("sweep", chat, *flags)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert said in refusal(tokonomics, "sweep", chat, *flags)
     assert not (chat.with_suffix(".sweep") / "results.parquet").exists()
 
 
-def test_without_the_extra_ray_says_how_to_install_it(
-    tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_ray_names_it(tokonomics: Call, chat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = tokonomics("sweep", chat, "--over", "gpu=H100", "--ray", "auto")
-    assert done.returncode == 2
-    assert "pip install '.[ray]'" in done.stderr
+    assert "pip install '.[ray]'" in refusal(tokonomics, "sweep", chat, "--over", "gpu=H100", "--ray", "auto")
 
 
 def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path, tmp_path: Path) -> None:
@@ -207,7 +190,6 @@ def test_a_chart_is_drawn_for_one_key_two_and_three(tokonomics: Call, chat: Path
 
 
 def begun(path: Path, *flags: str) -> "subprocess.Popen[str]":
-    """A sweep in its own process, after its first point is done."""
     command = [sys.executable, "-m", "tokonomics", "sweep", str(path), "--verb", "simulate", *flags]
     made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert made.stderr is not None
@@ -242,9 +224,7 @@ def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, t
 
 
 @pytest.mark.explore
-def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
-    tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_loses_nothing(tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.toml"
     path.write_text(LONG)
     asked = WorkerProcess.ask
@@ -266,9 +246,7 @@ def test_a_killed_worker_of_a_simulate_sweep_loses_nothing(
 
 
 @pytest.mark.slow
-def test_too_much_memory_or_time_is_a_failed_simulate_point_that_can_be_done_again(
-    tokonomics: Call, tmp_path: Path
-) -> None:
+def test_too_much_memory_or_time_fails_a_point_that_can_be_done_again(tokonomics: Call, tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text(LONG)
     flags = ["--verb", "simulate", "--over", "requests=100,4000000", "--over", "rate=5", "--jobs", 1, "--json"]
