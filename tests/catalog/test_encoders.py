@@ -114,8 +114,7 @@ NOMIC_FILE = """{"activation_function": "swiglu", "architectures": ["NomicBertMo
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
-    [(BERT_FILE, "bge-m3"), (MODERN_FILE, "modernbert-large"), (NOMIC_FILE, "nomic-embed-text-v1.5")],
+    ("text", "key"), [(BERT_FILE, "bge-m3"), (MODERN_FILE, "modernbert-large"), (NOMIC_FILE, "nomic-embed-text-v1.5")]
 )
 def test_files_as_they_are_published_are_read_as_the_rows_are(text: str, key: str) -> None:
     assert read(json.loads(text)).groups == find_model(key).groups

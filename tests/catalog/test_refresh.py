@@ -363,10 +363,7 @@ QUOTED: dict[str, list[tuple[str, str, int, str, float | None, float | None]]] =
         ("1x-H100_NVL-32-65536", "H100-NVL", 1, "Bulgaria, BG, EU", 1.98, None),
         ("4x-H200-32-65536", "H200", 4, "US, NA", 10.35, None),
     ],
-    "verda": [
-        ("1B300.30V", "B300", 1, "FIN-03", 6.99, 2.447),
-        ("2B200.60V", "B200", 2, "FIN-03", None, 3.423),
-    ],
+    "verda": [("1B300.30V", "B300", 1, "FIN-03", 6.99, 2.447), ("2B200.60V", "B200", 2, "FIN-03", None, 3.423)],
     "yotta": [("8x112v952g_NVIDIA_GeForce_RTX_5090_32G_SECURE", "RTX5090", 8, "us-east-2", 5.2, None)],
 }
 """Read in the recorded rows by eye: instance, GPU, number, region, price on demand, on spot."""

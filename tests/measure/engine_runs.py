@@ -67,10 +67,7 @@ def engine_run(requests: Sequence[tuple[float, int, int]]) -> dict[str, Any]:
                 if written[each] == 1:
                     first[each] = now
         running = [each for each in running if written[each] < requests[each][2]]
-    return {
-        "requests": [[*request, first[at], last[at]] for at, request in enumerate(requests)],
-        "steps": steps,
-    }
+    return {"requests": [[*request, first[at], last[at]] for at, request in enumerate(requests)], "steps": steps}
 
 
 def engine_log(runs: dict[str, Sequence[tuple[float, int, int]]]) -> dict[str, Any]:

@@ -171,8 +171,7 @@ def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "share"),
-    [("SemiAnalysis InferenceMAX 2026", 0.9), ("InferenceX", 0.9), ("MLPerf", 1.0), ("", 1.0)],
+    ("source", "share"), [("SemiAnalysis InferenceMAX 2026", 0.9), ("InferenceX", 0.9), ("MLPerf", 1.0), ("", 1.0)]
 )
 def test_lengths_that_vary_have_a_mean(tmp_path: Path, source: str, share: float) -> None:
     row = read_one(tmp_path, source_name=source)

@@ -118,10 +118,7 @@ def test_a_better_name_that_appears_later_is_counted_from_there() -> None:
     )
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=30),
-    st.integers(0, 1000),
-)
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=30), st.integers(0, 1000))
 def test_cached_tokens_never_outgrow_the_input_and_none_is_lost(steps: list[tuple[int, int]], base: int) -> None:
     """Engines count hits when a request is scheduled and its prompt when it ends: the one runs ahead of the other."""
     total, cached = 0, base

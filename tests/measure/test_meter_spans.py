@@ -160,13 +160,7 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
     now = [replace(reading, counters={Counted.output: {"x": 10.0}}) for reading in readings.values()]
-    both = sum(
-        map(
-            tally,
-            of_models(readings, now),
-        ),
-        MeterTally(),
-    )
+    both = sum(map(tally, of_models(readings, now)), MeterTally())
     assert both.batch == pytest.approx(3 + 3)
 
 

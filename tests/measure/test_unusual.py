@@ -59,8 +59,7 @@ def test_the_cause_that_was_put_in_is_named(cause: str) -> None:
 def test_a_cheap_day_is_unusual_too_and_names_why() -> None:
     """Twice the batch at the same speed: twice the tokens."""
     (found,) = weeks(
-        MONDAY + timedelta(days=9),
-        {"running_s": 40 * HOUR_S, "input_total": 2e6, "input_cached": 8e5, "output": 4e5},
+        MONDAY + timedelta(days=9), {"running_s": 40 * HOUR_S, "input_total": 2e6, "input_cached": 8e5, "output": 4e5}
     )
     assert found.ratio == pytest.approx(0.5, rel=0.02)
     assert found.largest is not None

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from tests.measure.rows import measurement
 
-from tokonomics.measure.measurements import (
-    Measurement,
-    Metric,
-    Mode,
-    RunFacts,
-    Statistic,
-    Unread,
-    read_measurements,
-)
+from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread, read_measurements
 from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
 from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
