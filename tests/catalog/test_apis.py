@@ -233,9 +233,7 @@ def test_a_model_only_you_know_can_have_tiers(monkeypatch: pytest.MonkeyPatch, t
         ("[apis.ours]\ninput = 1\noutput = 1\n", "host:model"),
     ],
 )
-def test_mistakes_in_your_prices_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str, says: str
-) -> None:
+def test_mistakes_in_prices_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str, says: str) -> None:
     user_file(monkeypatch, tmp_path, table)
     with pytest.raises(BadInput, match=says):
         list_apis()
@@ -296,7 +294,7 @@ def test_a_bad_litellm_file_is_one_clear_error(tmp_path: Path, content: str) -> 
         st.one_of(st.none(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=1), st.integers()),
     )
 )
-def test_no_litellm_entry_makes_anything_but_prices_or_our_own_error(
+def test_any_litellm_entry_makes_prices_or_an_error(
     entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("litellm") / "any.json"

@@ -85,9 +85,7 @@ ABOVE = {"sliding_window": 64, "max_window_layers": 4}
         ("qwen2", ABOVE | {"use_sliding_window": True}, {None: 4, 64: 2}),
     ],
 )
-def test_layers_have_the_windows_of_their_family(
-    family: str, fields: dict[str, Any], windows: dict[int | None, int]
-) -> None:
+def test_layers_have_their_familys_windows(family: str, fields: dict[str, Any], windows: dict[int | None, int]) -> None:
     assert window_counts(read(BASE | {"model_type": family} | fields)) == windows
 
 
@@ -142,19 +140,10 @@ def test_qwen2_moe_mixes_dense_layers_shared_expert_and_its_gate() -> None:
 
 
 DEEPSEEK = without(BASE, "num_key_value_heads") | {
-    "model_type": "deepseek_v3",
-    "q_lora_rank": 48,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 24,
-    "n_routed_experts": 8,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "first_k_dense_replace": 2,
-    "num_nextn_predict_layers": 1,
-}
+    "model_type": "deepseek_v3", "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 24, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "first_k_dense_replace": 2, "num_nextn_predict_layers": 1,
+}  # fmt: skip
 
 
 def test_deepseek_v3_latent_attention_and_experts() -> None:
@@ -188,13 +177,9 @@ def test_gpt_oss_has_sinks_biases_and_alternating_windows() -> None:
 
 
 LLAMA4_TEXT = BASE | {
-    "model_type": "llama4_text",
-    "intermediate_size_mlp": 900,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 1,
-    "interleave_moe_layer_step": 2,
-    "attention_chunk_size": 32,
-}
+    "model_type": "llama4_text", "intermediate_size_mlp": 900, "num_local_experts": 4, "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2, "attention_chunk_size": 32,
+}  # fmt: skip
 
 
 def test_llama4_interleaves_experts_and_chunks_three_layers_of_four() -> None:
@@ -207,16 +192,10 @@ def test_llama4_interleaves_experts_and_chunks_three_layers_of_four() -> None:
 # --- recurrent hybrids ------------------------------------------------------------------------------------------------
 
 QWEN3_NEXT = QWEN_MOE | {
-    "model_type": "qwen3_next",
-    "num_hidden_layers": 8,
-    "head_dim": 32,
-    "shared_expert_intermediate_size": 64,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
+    "model_type": "qwen3_next", "num_hidden_layers": 8, "head_dim": 32, "shared_expert_intermediate_size": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
     "linear_conv_kernel_dim": 4,
-}
+}  # fmt: skip
 
 
 def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
@@ -231,20 +210,11 @@ def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
 
 
 NEMOTRON_H = BASE | {
-    "model_type": "nemotron_h",
-    "hybrid_override_pattern": "M-*EM-",
-    "head_dim": 32,
-    "mamba_num_heads": 16,
-    "mamba_head_dim": 32,
-    "ssm_state_size": 16,
-    "n_groups": 2,
-    "conv_kernel": 4,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
+    "model_type": "nemotron_h", "hybrid_override_pattern": "M-*EM-", "head_dim": 32, "mamba_num_heads": 16,
+    "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "n_routed_experts": 8,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "moe_shared_expert_intermediate_size": 96,
-}
+}  # fmt: skip
 
 
 def test_nemotron_h_reads_its_pattern() -> None:
@@ -471,16 +441,10 @@ def test_fields_without_effect_on_cost_are_accepted() -> None:
 
 
 FILES = {
-    "empty": b"",
-    "cut off": b'{\n "hidden_size": 12',
-    "list": b"[1, 2]",
-    "string": b'"llama"',
-    "binary": b"\xff\xfe\x00",
-    "deep": b"[" * 100_000,
-    "digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
-    "nan": b'{"model_type": NaN}',
-    "large": b" " * 10_000_001,
-}
+    "empty": b"", "cut off": b'{\n "hidden_size": 12', "list": b"[1, 2]", "string": b'"llama"',
+    "binary": b"\xff\xfe\x00", "deep": b"[" * 100_000, "digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
+    "nan": b'{"model_type": NaN}', "large": b" " * 10_000_001,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog import checkpoints
 from tokonomics.catalog.checkpoints import drafts_of, eagle_head, load_drafts, longer_draft, mtp_module, nearest_draft
@@ -15,8 +16,7 @@ from tokonomics.catalog.load_models import all_models, find_model
 def test_deepseeks_module_has_the_parameters_that_it_publishes() -> None:
     """11.5B of its own and 0.9B each of embedding and head, shared (deepseek-ai/DeepSeek-V3, README_WEIGHTS.md)."""
     model = find_model("deepseek-v3")
-    module = mtp_module(model)
-    assert module is not None
+    module = there(mtp_module(model))
     shared = 2 * model.vocab * model.hidden
     assert shared == pytest.approx(2 * 0.9e9, rel=0.04)
     own = module.parameters - module.parts.embedding - module.parts.head
@@ -29,8 +29,7 @@ def test_deepseeks_module_has_the_parameters_that_it_publishes() -> None:
 def test_a_module_of_a_hybrid_has_attention_and_experts() -> None:
     """Qwen3-Next's and Nemotron 3's draft with a layer of attention, not with one of their recurrent ones."""
     for name in ("qwen3-next-80b-a3b", "qwen3.5-397b-a17b", "nemotron-3-super-120b-a12b"):
-        module = mtp_module(find_model(name))
-        assert module is not None
+        module = there(mtp_module(find_model(name)))
         assert not any(isinstance(group.mixer, RecurrentMixer) for group in module.groups)
         assert any(group.mixer for group in module.groups)
         assert any(isinstance(group.mlp, MoeMlp) for group in module.groups)
@@ -65,11 +64,9 @@ def test_a_config_says_how_many_modules_its_checkpoint_has(tmp_path: Path) -> No
 def test_a_head_has_the_parameters_of_the_published_one() -> None:
     """nebius/EAGLE3-Qwen3-235B-A22B-Instruct-2507 is listed with 0.6B parameters on Hugging Face."""
     model = find_model("qwen3-235b-a22b")
-    row = nearest_draft(model, "eagle3", 3)
-    assert row is not None
+    row = there(nearest_draft(model, "eagle3", 3))
     assert row.intermediate is not None
-    head = eagle_head(model, row.intermediate)
-    assert head is not None
+    head = there(eagle_head(model, row.intermediate))
     assert head.parameters == pytest.approx(0.6e9, rel=0.05)
 
 
@@ -78,8 +75,7 @@ def test_an_eagle_head_has_the_matrices_of_its_architecture() -> None:
     hidden, heads, kv_heads, width, intermediate, vocab = 4096, 32, 8, 128, 14336, 32000
     projected = 3 * hidden * hidden + 2 * hidden * (heads + 2 * kv_heads) * width + heads * width * hidden
     norms = 4 * hidden
-    head = eagle_head(find_model("llama-3.1-8b"), intermediate)
-    assert head is not None
+    head = there(eagle_head(find_model("llama-3.1-8b"), intermediate))
     assert head.parameters == projected + 3 * hidden * intermediate + vocab * hidden + norms
 
 

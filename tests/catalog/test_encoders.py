@@ -12,17 +12,10 @@ from tokonomics.errors import BadInput
 
 H, M, L, V, P = 64, 256, 3, 1000, 34
 BERT: dict[str, Any] = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "hidden_size": H,
-    "intermediate_size": M,
-    "num_hidden_layers": L,
-    "num_attention_heads": 4,
-    "vocab_size": V,
-    "type_vocab_size": 2,
-    "max_position_embeddings": P,
-    "torch_dtype": "float32",
-}
+    "model_type": "bert", "architectures": ["BertModel"], "hidden_size": H, "intermediate_size": M,
+    "num_hidden_layers": L, "num_attention_heads": 4, "vocab_size": V, "type_vocab_size": 2,
+    "max_position_embeddings": P, "torch_dtype": "float32",
+}  # fmt: skip
 LAYER = 4 * (H * H + H) + (H * M + M) + (M * H + H) + 2 * 2 * H  # attention, feed-forward, two norms with biases
 POOLER = H * H + H
 

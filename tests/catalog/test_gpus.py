@@ -300,9 +300,7 @@ def test_a_users_row_replaces_the_figures_of_ours_and_keeps_its_names(catalogue:
         ({"date": '"soon"'}, "date"),
     ],
 )
-def test_a_bad_row_names_the_file_the_table_and_the_field(
-    catalogue: Path, change: dict[str, str], complaint: str
-) -> None:
+def test_a_bad_row_names_its_file_table_and_field(catalogue: Path, change: dict[str, str], complaint: str) -> None:
     catalogue.write_text(table("X1", {field: value for field, value in (ROW | change).items() if value}))
     with pytest.raises(BadInput) as caught:
         find_gpu("H100")

@@ -189,17 +189,13 @@ def test_every_refusal_names_the_model_and_no_token(
     assert TOKEN not in told
 
 
-def test_a_token_that_no_header_can_hold_is_neither_sent_nor_told(
-    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_no_header_holds_is_not_sent(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\nsecond-line")
     looked_up()
     assert {token for _, token in hosts[0].asked} == {None}
 
 
-def test_a_token_is_hidden_before_an_error_is_cut_within_it(
-    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_hidden_before_an_error_is_cut(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError("x" * 110 + TOKEN + "y" * 100)
 

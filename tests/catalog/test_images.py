@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_towers import read_tower
@@ -23,15 +24,11 @@ GEMMA4 = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 2
 
 
 def read(model_type: str, vision: Mapping[str, object], hidden: int) -> VisionTower:
-    found = read_tower(Fields({"vision_config": vision}, "config.json"), model_type, hidden)
-    assert found is not None
-    return found
+    return there(read_tower(Fields({"vision_config": vision}, "config.json"), model_type, hidden))
 
 
 def tower(model: str) -> VisionTower:
-    found = find_model(model).vision
-    assert found is not None
-    return found
+    return there(find_model(model).vision)
 
 
 @pytest.mark.parametrize(

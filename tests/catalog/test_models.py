@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.entries import spellings
 from tokonomics.catalog.layers import GroupedAttention, LatentAttention, Precision, RecurrentMixer, weights_of
@@ -30,8 +31,7 @@ with pytest.MonkeyPatch.context() as patch:
 @pytest.mark.parametrize("model", MODELS, ids=[model.key for model in MODELS])
 def test_a_row_says_where_it_is_from_and_counts_what_its_authors_published(model: ModelSpec) -> None:
     """Authors count embeddings or not, and round "A3B" freely: the figure lies within half a billion or 5 %."""
-    published = model.published
-    assert published is not None
+    published = there(model.published)
     assert model.source
     assert model.date.year >= 2024
     assert published.source
@@ -137,9 +137,7 @@ def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int
         ("deepseek-v3", 61 * 576 * 2, 0),
     ],
 )
-def test_what_grows_with_every_token_and_what_a_sequence_holds_at_any_length(
-    key: str, growing: int, constant: int
-) -> None:
+def test_what_grows_with_tokens_and_what_a_sequence_always_holds(key: str, growing: int, constant: int) -> None:
     model = find_model(key)
     assert (model.kv_bytes_per_token(BF16), model.kv_constant_bytes(BF16)) == (growing, constant)
 
@@ -321,9 +319,7 @@ def test_the_users_catalogue_adds_and_replaces(tmp_path: Path, monkeypatch: pyte
         b"\xff\xfe",
     ],
 )
-def test_a_wrong_user_catalogue_is_one_message_that_names_it(
-    text: str | bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_user_catalogue_is_named(text: str | bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = tmp_path / "catalog.toml"
     catalogue.write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setenv("TOKONOMICS_CATALOG", str(catalogue))

@@ -39,9 +39,7 @@ def test_every_region_of_every_provider_is_on_one_continent(by_continent: dict[t
         assert on == expected if expected is not None else len(on) == 1, offer
 
 
-def test_a_provider_and_a_continent_together_find_what_they_share(
-    by_continent: dict[tuple[str, str], set[str]],
-) -> None:
+def test_a_provider_and_a_continent_find_what_they_share(by_continent: dict[tuple[str, str], set[str]]) -> None:
     providers = sorted({offer.provider for offer in load_offers()})
     for provider in providers:
         for name in CONTINENTS:

@@ -5,6 +5,7 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.checkpoints import (
     OwnRecovery,
@@ -73,8 +74,7 @@ def test_what_a_checkpoint_recovers_is_the_mean_over_its_benchmarks() -> None:
     with (DATA / "recovery.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["checkpoint"].endswith("3.1-8B-Instruct-quantized.w4a16")]
     shares = [float(row["recovery_percent"]) / 100 for row in rows]
-    found = recovery_of(find_model("llama-3.1-8b"), Precision.int4)
-    assert found is not None
+    found = there(recovery_of(find_model("llama-3.1-8b"), Precision.int4))
     assert len(rows) == 5
     assert found.recovery == pytest.approx(sum(shares) / 5)
     assert set(found.benchmarks) == {row["benchmark"] for row in rows}
@@ -84,15 +84,12 @@ def test_the_score_is_of_the_checkpoint_that_a_plan_names() -> None:
     for key, precision in (("llama-3.1-70b", Precision.fp8), ("qwen2.5-72b", Precision.int4)):
         model = find_model(key)
         found, checkpoint = recovery_of(model, precision), checkpoint_for(model, precision)
-        assert found is not None
-        assert checkpoint is not None
-        assert found.checkpoint == checkpoint.repository
+        assert there(found).checkpoint == there(checkpoint).repository
 
 
 def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says_so() -> None:
     model = find_model("qwen3-32b")  # 14B is scored at int4, as is 8B, which is farther
-    found = recovery_of(model, Precision.int4)
-    assert found is not None
+    found = there(recovery_of(model, Precision.int4))
     assert found.model == "qwen3-14b"
     assert "scored on Qwen3 14B" in recovery_text(found, model)
     assert recovery_of(find_model("gemma-3-27b"), Precision.int4) is None
@@ -131,8 +128,7 @@ def test_an_fp8_cache_is_held_against_scores_of_caches_not_of_weights() -> None:
     model, both = find_model("llama-3.3-70b"), (Precision.bf16, Precision.fp8)
     assert allowed_by_recovery(model, both, 0.97, "kv")[0] == both
     assert allowed_by_recovery(model, both, 0.98, "kv")[0] == (Precision.bf16,)
-    relative = recovery_of(find_model("llama-3.1-70b"), Precision.fp8, "kv")
-    assert relative is not None
+    relative = there(recovery_of(find_model("llama-3.1-70b"), Precision.fp8, "kv"))
     assert relative.model == "llama-3.3-70b"  # of the same generation
     assert recovery_of(find_model("gemma-3-27b"), Precision.fp8, "kv") is None
 
@@ -140,8 +136,7 @@ def test_an_fp8_cache_is_held_against_scores_of_caches_not_of_weights() -> None:
 def test_one_s_own_score_counts_before_published_ones(catalogue: Path) -> None:
     catalogue.write_text('[gpus.X]\n# mine\narchitecture = "hopper"\n')
     save_recovery(OWN)
-    found = recovery_of(find_model("llama-3.1-8b"), Precision.int4)
-    assert found is not None
+    found = there(recovery_of(find_model("llama-3.1-8b"), Precision.int4))
     assert (found.recovery, found.own, found.benchmarks) == (0.985, True, ("gsm8k",))
     assert catalogue.read_text().startswith('[gpus.X]\n# mine\narchitecture = "hopper"\n')
 
@@ -169,6 +164,5 @@ def test_where_no_checkpoint_is_known_it_says_what_makes_one() -> None:
 
 
 def test_at_its_own_precision_a_model_is_loaded_from_its_authors() -> None:
-    found = checkpoint_for(find_model("deepseek-r1"), Precision.fp8)
-    assert found is not None
+    found = there(checkpoint_for(find_model("deepseek-r1"), Precision.fp8))
     assert found.repository == "deepseek-ai/DeepSeek-R1"

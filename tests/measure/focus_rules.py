@@ -57,25 +57,9 @@ COLUMNS = {
         "string",
         False,
         (
-            "AI and Machine Learning",
-            "Analytics",
-            "Business Applications",
-            "Compute",
-            "Databases",
-            "Developer Tools",
-            "Multicloud",
-            "Identity",
-            "Integration",
-            "Internet of Things",
-            "Management and Governance",
-            "Media",
-            "Migration",
-            "Mobile",
-            "Networking",
-            "Security",
-            "Storage",
-            "Web",
-            "Other",
+            "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
+            "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media",
+            "Migration", "Mobile", "Networking", "Security", "Storage", "Web", "Other",
         ),
     ),
     "ServiceName": Column(MANDATORY, "string", False),
@@ -88,7 +72,7 @@ COLUMNS = {
     "SubAccountId": Column(CONDITIONAL, "string", True),
     "SubAccountName": Column(CONDITIONAL, "string", True),
     "Tags": Column(CONDITIONAL, "json", True),
-}
+}  # fmt: skip
 TIME_UNITS = ("Years", "Months", "Days", "Hours", "Minutes", "Seconds")
 """Allowed time-based units of UnitFormat, as simple (plural) units."""
 CUSTOM = re.compile(r"x_[A-Z][A-Za-z0-9]*")
@@ -113,12 +97,9 @@ def _is_key_value(text: str) -> bool:
 
 
 FORMATS: dict[str, Callable[[str], bool]] = {
-    "decimal": _is_decimal,
-    "datetime": _is_datetime,
-    "json": _is_key_value,
-    "string": lambda text: text == text.strip(),
-    "currency": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
-}
+    "decimal": _is_decimal, "datetime": _is_datetime, "json": _is_key_value,
+    "string": lambda text: text == text.strip(), "currency": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
+}  # fmt: skip
 
 
 def problems(text: str) -> list[str]:

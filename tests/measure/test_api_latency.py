@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput
@@ -57,8 +58,7 @@ def test_an_api_is_paid_by_the_token() -> None:
     """1,000 tokens at $0.59 and 300 at $0.79 a million: $0.000827 a request, over 1,300 tokens $0.636 a million."""
     rates = {"input_usd_per_mtok": 0.59, "output_usd_per_mtok": 0.79}
     api = ApiPrice(host="groq", model="llama", date=None, source="test", **rates)
-    priced = price_run(run(), None, Price(api=api, price_from="test")).points[0].usd_per_mtok
-    assert priced is not None
+    priced = there(price_run(run(), None, Price(api=api, price_from="test")).points[0].usd_per_mtok)
     assert priced.blended == pytest.approx((590 + 237) / 1300)
     assert priced.output_only == pytest.approx((590 + 237) / 300)
     assert (priced.input, priced.output) == (0.59, 0.79)

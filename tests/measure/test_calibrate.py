@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure.rows import measurement
+from tests.there import there
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
@@ -40,16 +41,11 @@ NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
 def row(users: int, metric: Metric, value: float = 1.0, **changes: Any) -> Measurement:
     return measurement(
         **{
-            "gpu": "H200",
-            "weights": "bf16",
-            "output_tokens": 100,
-            "batch": users,
-            "metric": metric,
-            "value": value,
+            "gpu": "H200", "weights": "bf16", "output_tokens": 100, "batch": users, "metric": metric, "value": value,
             "run": RunFacts(requests=max(8, 3 * users)),
         }
         | changes
-    )
+    )  # fmt: skip
 
 
 def server(users: tuple[int, ...] = USERS, noise: float = 0.0, **numbers: float) -> list[Measurement]:
@@ -171,8 +167,7 @@ def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> Non
     found = made_of_one_user().groups[0]
     latencies = {f"{metric}{statistic}" for metric in ("tpot", "ttft") for statistic in ("", " p50", " p99")}
     assert {each.figure for each in found.held_out} == {*latencies, "throughput"}
-    assert found.correction
-    assert {kind: spread.n for kind, spread in found.correction.spreads.items()} == dict.fromkeys(
+    assert {kind: spread.n for kind, spread in there(found.correction).spreads.items()} == dict.fromkeys(
         ("tpot", "ttft", "throughput"), found.judged
     )
 

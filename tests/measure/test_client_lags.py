@@ -9,6 +9,7 @@ from threading import Timer
 import numpy as np
 import pytest
 from tests.measure.timed_server import TimedSender, stamps, timed_server
+from tests.there import there
 
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench import client
@@ -24,7 +25,7 @@ def pipe() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield reading, writing
 
 
-def test_what_is_found_at_once_had_come_since_the_look_before(
+def test_what_is_found_at_once_came_before(
     pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked for at 10.00 and 10.08, handed on at 10.10 after another look: it came at 10.04, give or take 40 ms."""
@@ -43,7 +44,7 @@ def test_what_is_found_at_once_had_come_since_the_look_before(
         assert turns.waited_s(10.10) == pytest.approx(0.06)
 
 
-def test_what_the_client_had_to_wait_for_has_just_come(
+def test_what_was_waited_for_has_just_come(
     pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 10.0
@@ -130,8 +131,7 @@ def test_a_client_that_is_blocked_for_a_known_time_says_so(monkeypatch: pytest.M
     assert waited > 20 * 0.04 / 2
     assert sum(reply.waited_s for reply in replies) == pytest.approx(waited, rel=0.3)
     window = LoadWindow(replies[0].due_s, opened_s=replies[0].due_s, closed_s=replies[-1].end_s, replies=replies)
-    point = point_of(window)
-    assert point is not None
+    point = there(point_of(window))
     assert "the client was busy itself" in point.notes[0]
 
 

@@ -109,12 +109,9 @@ def test_openmetrics_parses_and_its_last_sums_are_the_ledgers() -> None:
 def test_prometheus_backfills_from_it(tmp_path: Path) -> None:
     (tmp_path / "ledger.om").write_text(typed("openmetrics"), encoding="utf-8")
     made = run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", "ledger.om", "blocks"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", "ledger.om", "blocks"], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert made.returncode == 0, made.stdout + made.stderr
     assert any((tmp_path / "blocks").iterdir())
 

@@ -62,13 +62,9 @@ ONE = state(group())
 def test_dollars_per_million_tokens_by_basis_and_kind() -> None:
     """$7.20 for 4 million tokens, 1 million of them output and 3 million input; $3.60 of it busy."""
     expected = {
-        ("reservation", "blended"): 7.2 / 4,
-        ("reservation", "output"): 7.2 / 1,
-        ("reservation", "input"): 7.2 / 3,
-        ("usage", "blended"): 3.6 / 4,
-        ("usage", "output"): 3.6 / 1,
-        ("usage", "input"): 3.6 / 3,
-    }
+        ("reservation", "blended"): 7.2 / 4, ("reservation", "output"): 7.2 / 1, ("reservation", "input"): 7.2 / 3,
+        ("usage", "blended"): 3.6 / 4, ("usage", "output"): 3.6 / 1, ("usage", "input"): 3.6 / 3,
+    }  # fmt: skip
     for (basis, kind), dollars in expected.items():
         assert value("llm_cost_per_million_tokens", ONE, basis=basis, kind=kind) == pytest.approx(dollars)
     assert value("llm_planned_cost_per_million_tokens", ONE) == 1.5

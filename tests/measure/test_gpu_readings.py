@@ -56,14 +56,10 @@ class FakeNvml:
 
 def gpu(**changed: Any) -> dict[str, Any]:
     return {
-        "UUID": "GPU-1",
-        "Name": "NVIDIA H200",
-        "UtilizationRates": SimpleNamespace(gpu=37, memory=12),
-        "PowerUsage": 412_500,
-        "TotalEnergyConsumption": 7_200_000_000,
-        "MemoryInfo": SimpleNamespace(used=100 * 2**30, total=141 * 2**30, free=41 * 2**30),
-        **changed,
-    }
+        "UUID": "GPU-1", "Name": "NVIDIA H200", "UtilizationRates": SimpleNamespace(gpu=37, memory=12),
+        "PowerUsage": 412_500, "TotalEnergyConsumption": 7_200_000_000,
+        "MemoryInfo": SimpleNamespace(used=100 * 2**30, total=141 * 2**30, free=41 * 2**30), **changed,
+    }  # fmt: skip
 
 
 def test_nvml_milliwatts_millijoules_and_percent_become_watts_joules_and_a_share() -> None:
@@ -116,15 +112,11 @@ def page(*lines: str) -> str:
 def test_a_dcgm_page_is_read_in_its_own_units() -> None:
     text = page(
         dcgm(
-            DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION="123456789",
-            DCGM_FI_DEV_POWER_USAGE="350.25",
-            DCGM_FI_DEV_GPU_UTIL="98",
-            DCGM_FI_DEV_FB_USED="70000",
-            DCGM_FI_DEV_FB_FREE="10000",
-            DCGM_FI_PROF_DRAM_ACTIVE="0.61",
-            DCGM_FI_PROF_PIPE_TENSOR_ACTIVE="0.22",
+            DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION="123456789", DCGM_FI_DEV_POWER_USAGE="350.25",
+            DCGM_FI_DEV_GPU_UTIL="98", DCGM_FI_DEV_FB_USED="70000", DCGM_FI_DEV_FB_FREE="10000",
+            DCGM_FI_PROF_DRAM_ACTIVE="0.61", DCGM_FI_PROF_PIPE_TENSOR_ACTIVE="0.22",
         )
-    )
+    )  # fmt: skip
     (reading,) = read_dcgm_page(text, 5.0)
     assert reading.energy_j == pytest.approx(123_456.789)
     assert reading.power_w == 350.25
@@ -218,9 +210,7 @@ def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
         ({}, {"uuid": "GPU-2", "energy_j": 5.0}, 0.0),  # seen once
     ],
 )
-def test_energy_is_what_is_known_between_two_readings(
-    before: dict[str, Any], after: dict[str, Any], joules: float
-) -> None:
+def test_energy_is_what_two_readings_tell(before: dict[str, Any], after: dict[str, Any], joules: float) -> None:
     assert joules_used([known(0.0, **before)], [known(60.0, **after)]) == joules
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.loopback import Loopback, chunk, loopback
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.addresses import target
@@ -171,8 +172,7 @@ def test_answers_that_come_in_one_piece_are_said_to_tell_no_time_per_token(held_
         reply = client.Reply(0.0, 0.0, 1.0 - sum(gaps), 1.0, 1.0, input_tokens=3, output_tokens=5)
         reply.gaps_s, reply.pieces = gaps, [1] * len(gaps)
         window.keep(reply, inside=True)
-    point = point_of(window)
-    assert point is not None
+    point = there(point_of(window))
     assert any("60%" in note for note in point.notes) is said
 
 
@@ -180,7 +180,7 @@ FAULTS = ("fails", "cut", "stops", "garbage", "html", "endless", "uncounted", "s
 
 
 @pytest.mark.parametrize("behaviour", FAULTS)
-def test_a_server_that_cannot_be_measured_is_refused_with_what_it_did(
+def test_a_server_that_cannot_be_measured_is_refused(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
 ) -> None:
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
@@ -218,9 +218,7 @@ def test_the_key_is_sent_but_never_shown(
 
 
 @pytest.mark.parametrize("behaviour", ["locked", "mutters", "gossips"])
-def test_no_piece_of_a_key_is_shown_however_the_server_says_it(
-    server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
-) -> None:
+def test_no_piece_of_a_key_is_shown(server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
     key = "sk-proj-" + "0123456789abcdef" * 3
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(BadInput) as refused:
@@ -441,9 +439,7 @@ EVERY_HALF_SECOND = [0.5 * number for number in range(120)]
         ([0.0, 0.1, 0.2, 0.3], [2.0, 2.1, 2.2, 2.3], None),
     ],
 )
-def test_an_open_load_is_rated_over_the_time_the_server_takes(
-    due_s: list[float], end_s: list[float], expected: float | None
-) -> None:
+def test_an_open_load_is_rated_over_its_time(due_s: list[float], end_s: list[float], expected: float | None) -> None:
     found = open_seconds(replies(due_s, end_s))
     assert found == (None if expected is None else pytest.approx(expected))
 
@@ -504,9 +500,7 @@ class _Rounds:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 22.0, 95.0])
-def test_answers_that_come_in_rounds_are_counted_in_whole_rounds(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_in_rounds_are_counted_in_whole_rounds(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Little's law, 8 users with answers of ten seconds get 0.8 a second, wherever the window happens to end."""
     monkeypatch.setattr(loads, "_LOOKED_EVERY_S", 60.0)  # not by the clock: the rounds' seconds are made up
     window = LoadWindow(started_s=0.0)

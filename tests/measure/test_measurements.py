@@ -27,18 +27,10 @@ from tokonomics.measure.validate import validate
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 
 ROW = {
-    "model": "llama-3.1-8b",
-    "gpu": "H100",
-    "num_gpus": "1",
-    "tp": "1",
-    "engine": "vllm",
-    "input_len": "1000",
-    "output_len": "300",
-    "batch_or_concurrency": "16",
-    "mode": "fixed_concurrency",
-    "metric": "tpot_ms",
+    "model": "llama-3.1-8b", "gpu": "H100", "num_gpus": "1", "tp": "1", "engine": "vllm", "input_len": "1000",
+    "output_len": "300", "batch_or_concurrency": "16", "mode": "fixed_concurrency", "metric": "tpot_ms",
     "value": "12.5",
-}
+}  # fmt: skip
 STEP = {"kind": "decode", "model": "llama-3.1-8b", "batch": 8, "ctx": 1024, "ms": 4.5}
 
 
@@ -131,9 +123,7 @@ def test_a_run_may_say_how_many_requests_it_had_and_how_far_their_lengths_spread
         ("", None, None),
     ],
 )
-def test_a_load_is_a_batch_a_rate_or_a_queue_that_never_empties(
-    tmp_path: Path, text: str, batch: int | None, rate: float | None
-) -> None:
+def test_a_load_is_a_batch_a_rate_or_a_queue(tmp_path: Path, text: str, batch: int | None, rate: float | None) -> None:
     row = read_one(tmp_path, batch_or_concurrency=text)
     assert (row.batch, row.rate) == (batch, rate)
 

@@ -225,9 +225,7 @@ def test_an_absence_costs_what_the_server_cost_before_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("began_meanwhile", [True, False])
-def test_a_server_that_is_down_when_the_meter_starts_is_paid_for_and_told_of(
-    bench: Bench, began_meanwhile: bool
-) -> None:
+def test_a_server_that_is_down_when_the_meter_starts_is_paid_for(bench: Bench, began_meanwhile: bool) -> None:
     """Its gap has no model until it answers; its counts are ours if it began while we looked."""
     bench.process.work(100, 50)
     bench.process.up = False

@@ -55,9 +55,7 @@ def figures(reading: Reading) -> dict[str, float]:
         ("gateway.prom", "gateway", "chat", (7700, 700, 1100, 11, 1)),
     ],
 )
-def test_every_engine_is_told_by_its_page_and_counts_in_the_same_words(
-    page: str, engine: str, model: str, expected: tuple[float, ...]
-) -> None:
+def test_every_engine_is_told_by_its_page(page: str, engine: str, model: str, expected: tuple[float, ...]) -> None:
     reading = read(recorded(page))
     assert (reading.engine, reading.model) == (engine, model)
     assert tuple(figures(reading).values()) == expected

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pytest
 from tests.measure.metered import BEGIN, HandClock
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
@@ -89,8 +90,7 @@ class Store:
         return there
 
     def _named(self, selector: str) -> list[tuple[Mapping[str, str], list[tuple[float, float | None]]]]:
-        match = re.search(r'__name__=~"([^"]*)"', selector)
-        assert match is not None
+        match = there(re.search(r'__name__=~"([^"]*)"', selector))
         return [each for each in self.series if each[0]["__name__"] in match[1].split("|")]
 
 

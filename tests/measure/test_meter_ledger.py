@@ -105,9 +105,7 @@ steps = st.lists(st.sampled_from(["work", "tick", "restart", "down", "up", "cras
 
 @settings(max_examples=40, deadline=None)
 @given(history=steps)
-def test_tokens_and_dollars_are_conserved_over_any_history(
-    tmp_path_factory: pytest.TempPathFactory, history: list[str]
-) -> None:
+def test_any_history_conserves_tokens_and_dollars(tmp_path_factory: pytest.TempPathFactory, history: list[str]) -> None:
     """Work that was readable before its process ended is booked once; every second is paid once."""
     bench = Bench(tmp_path_factory.mktemp("book") / "meter.db")
     clock, process = bench.clock, bench.process

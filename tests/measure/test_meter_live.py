@@ -12,6 +12,7 @@ import pytest
 from tests.explore import EXPLORE
 from tests.measure.faulty import metrics_server
 from tests.measure.tiny_llama import counters, llama_server
+from tests.there import there
 
 from tokonomics.measure.addresses import target
 from tokonomics.measure.bench.loads import Budget
@@ -81,8 +82,7 @@ def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path
         once(address, tmp_path / "meter.db")
         for kills_left in reversed(range(21 if EXPLORE else 3)):
             meter = metered(tmp_path, address, "--usd-per-hour", "2.49", "--every", "0.1s")
-            assert meter.stdout is not None
-            meter.stdout.readline()
+            there(meter.stdout).readline()
             # Not a wait for something: the moment of death is what is drawn.
             until = time.monotonic() + chance.uniform(0, 0.4)
             while time.monotonic() < until:

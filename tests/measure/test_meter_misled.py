@@ -149,9 +149,7 @@ def relabelled(old: str, *new: str) -> Callable[[Process], str]:
     [('engine="0",lora=""',), ('engine="zero"',), ('engine="0",part="a"', 'engine="0",part="b"')],
     ids=["added", "renamed", "split"],
 )
-def test_another_label_of_the_same_series_is_no_new_series(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]
-) -> None:
+def test_another_label_is_no_new_series(bench: Bench, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]) -> None:
     bench.process.work(1000, 400)
     bench.tick()
     for page in (relabelled('engine="0"', *labels), Process.page, relabelled('engine="0"', *labels)):
@@ -161,9 +159,7 @@ def test_another_label_of_the_same_series_is_no_new_series(
     assert (group.total.input_total, group.total.output) == (300, 120)
 
 
-def test_a_series_that_stands_twice_makes_a_page_that_did_not_come(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_series_that_stands_twice_spoils_the_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.tick()
     series = 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 7000000.0'
     with monkeypatch.context() as spoilt:

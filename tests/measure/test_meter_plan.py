@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.test_unusual import tallies
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.price_factors import compare, read_plan
@@ -20,8 +21,7 @@ some = st.floats(0.01, 1e4)
 def test_the_factors_multiply_to_the_ratio(
     actual: MeterTally, price: float, batch: float | None, hourly: float | None, hits: float | None
 ) -> None:
-    verdict = compare(actual, Planned(usd_per_mtok=price, batch=batch, usd_per_hour=hourly, cache_share=hits))
-    assert verdict is not None
+    verdict = there(compare(actual, Planned(usd_per_mtok=price, batch=batch, usd_per_hour=hourly, cache_share=hits)))
     assert verdict.ratio == pytest.approx(actual.usd / (actual.input_total + actual.output) * 1e6 / price)
     assert math.prod(factor.times for factor in verdict.factors) == pytest.approx(verdict.ratio)
     if verdict.largest is not None:
@@ -43,16 +43,9 @@ def served(
     # Computed tokens are the answers, and the prompts without their cached share.
     answers = computed / (1 + (1 - hits))
     return MeterTally(
-        seconds=3600,
-        busy_s=3600 * busy,
-        idle_s=3600 * (1 - busy),
-        usd=usd_per_hour,
-        input_total=answers,
-        input_cached=answers * hits,
-        output=answers,
-        running_s=3600 * busy * batch,
-        running_seen_s=3600 * busy,
-    )
+        seconds=3600, busy_s=3600 * busy, idle_s=3600 * (1 - busy), usd=usd_per_hour, input_total=answers,
+        input_cached=answers * hits, output=answers, running_s=3600 * busy * batch, running_seen_s=3600 * busy,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,8 +58,7 @@ def served(
     ],
 )
 def test_one_thing_that_differs_is_the_one_that_is_named(actual: MeterTally, name: str, times: float) -> None:
-    verdict = compare(actual, planned())
-    assert verdict is not None
+    verdict = there(compare(actual, planned()))
     assert verdict.ratio == pytest.approx(times)
     assert verdict.largest is not None
     assert verdict.largest.name == name
@@ -82,8 +74,7 @@ def test_fewer_cache_hits_than_planned_are_named() -> None:
     plan = Planned(
         usd_per_mtok=hoped.usd_per_mtok, batch=48, usd_per_hour=3.60, tokens_per_s=hoped.tokens_per_s, cache_share=0.8
     )
-    verdict = compare(served(hits=0), plan)
-    assert verdict is not None
+    verdict = there(compare(served(hits=0), plan))
     assert verdict.largest is not None
     assert verdict.largest.name == "cache hits"
     # Half of the tokens are prompts, of which four fifths would not be computed: 2 tokens in the place of 1.2.
@@ -92,11 +83,9 @@ def test_fewer_cache_hits_than_planned_are_named() -> None:
 
 def test_a_small_batch_is_not_blamed_for_more_than_it_costs() -> None:
     """Three times fewer at once, each three times as fast: the tokens are the same, the price is the reason."""
-    verdict = compare(served(usd_per_hour=5.40, batch=16, each=60), planned())
-    assert verdict is not None
+    verdict = there(compare(served(usd_per_hour=5.40, batch=16, each=60), planned()))
     assert verdict.ratio == pytest.approx(1.5)
-    assert verdict.largest is not None
-    assert verdict.largest.name == "price"
+    assert there(verdict.largest).name == "price"
 
 
 def test_without_tokens_there_is_nothing_to_compare() -> None:
@@ -133,8 +122,7 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
     away = MeterTally(
         seconds=3600, away_s=3600, usd=3.60, input_total=tokens / 2, output=tokens / 2, unseen_tokens=tokens
     )
-    verdict = compare(hour + away, planned())
-    assert verdict is not None
+    verdict = there(compare(hour + away, planned()))
     assert verdict.largest is None
     assert {factor.name: factor.times for factor in verdict.factors} == pytest.approx(
         {"price": 1, "idle hours": 1, "not watched": 1, "batch": 1, "cache hits": 1, "speed": 1}
@@ -143,8 +131,7 @@ def test_time_that_nobody_watched_is_not_called_idle() -> None:
 
 def test_a_gap_without_tokens_is_named_as_such() -> None:
     gap = MeterTally(seconds=3600, gap_s=3600, usd=3.60)
-    verdict = compare(served() + gap, planned())
-    assert verdict is not None
+    verdict = there(compare(served() + gap, planned()))
     assert verdict.largest is not None
     assert verdict.largest.name == "not watched"
     assert verdict.largest.times == pytest.approx(2.0)

@@ -64,9 +64,7 @@ def test_a_key_comes_from_the_environment(server: MetricsServer, monkeypatch: py
     [(way, None) for way in ("html", "error", "cut", "garbage", "endless", "slow", "redirects")]
     + [("off", "--metrics"), ("node", "--enable-metrics")],
 )
-def test_what_is_no_page_is_a_miss(
-    server: MetricsServer, way: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_page_is_a_miss(server: MetricsServer, way: str, fix: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A redirect may lead to another server, whose tokens would count here."""
     monkeypatch.setattr(scrape, "TIMEOUT_S", 0.2 if way == "slow" else 10.0)
     monkeypatch.setattr(scrape, "MOST_BYTES", 1_000_000)

@@ -30,17 +30,9 @@ from tokonomics.measure.meter.state import MeterTally
 
 def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> PaidTime:
     usual: dict[str, object] = {
-        "target": "t",
-        "model": "m",
-        "engine": "vllm",
-        "watched": WatchedSpan.seen,
-        "usd_per_hour": 3.6,
-        "usd": seconds * 0.001,
-        "server_s": seconds,
-        "busy_s": seconds,
-        "input_total": 100.0,
-        "output": 50.0,
-    }
+        "target": "t", "model": "m", "engine": "vllm", "watched": WatchedSpan.seen, "usd_per_hour": 3.6,
+        "usd": seconds * 0.001, "server_s": seconds, "busy_s": seconds, "input_total": 100.0, "output": 50.0,
+    }  # fmt: skip
     return PaidTime(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
 
 
@@ -94,9 +86,7 @@ def test_a_burst_between_two_readings_is_work_though_no_gauge_saw_it() -> None:
         ("sglang-0.5.23.prom", "none", "} 100.0\n", "} 900.0\n", 15.0),
     ],
 )
-def test_an_engine_is_busy_or_idle_by_what_its_page_tells(
-    page: str, lacks: str, old: str, new: str, busy_s: float
-) -> None:
+def test_an_engine_is_busy_or_idle_as_its_page_tells(page: str, lacks: str, old: str, new: str, busy_s: float) -> None:
     before = "".join(line + "\n" for line in recorded(page).splitlines() if lacks not in line)
     after = before.replace(old, new) if old else before
     if "sglang" in page:
@@ -171,7 +161,7 @@ def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     share=st.floats(0, 1),
     period=st.sampled_from([300.0, 3600.0, 86_400.0]),
 )
-def test_pieces_of_a_span_add_up_to_it(
+def test_pieces_add_up_to_a_span(
     seconds: float, offset: float, watched: WatchedSpan, share: float, period: float
 ) -> None:
     whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
@@ -199,9 +189,7 @@ tallied = st.lists(
 
 
 @given(stretches=tallied, edges=st.lists(st.floats(-10, 1e5), max_size=5))
-def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
-    stretches: list[tuple[float, int, WatchedSpan]], edges: list[float]
-) -> None:
+def test_a_bill_is_the_sum_of_its_parts(stretches: list[tuple[float, int, WatchedSpan]], edges: list[float]) -> None:
     """However the window is split: tokens exactly, dollars as close as floating point adds."""
     spans, at = [], BEGIN
     for seconds, tokens, watched in stretches:

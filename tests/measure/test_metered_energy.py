@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.measure.ledgers import HOUR_S, at, hour
 from tests.measure.metered import BEGIN, HandClock, PageSource, Process
+from tests.there import there
 
 from tokonomics.catalog.places import grid_named
 from tokonomics.measure.meter.bill import MeteredGpu, bill, metered_energy
@@ -31,8 +32,7 @@ def day() -> Statement:
 
 def test_joules_that_were_read_are_the_energy_of_the_gpus() -> None:
     """1 kW over a quarter of a day stands for all of it: 24 kWh, × 1.58 of the site; 14.4 Mtok; 100 g a kWh."""
-    made = metered_energy(day(), Drawn(at(MONDAY, 6), 6 * HOUR_S, 1000 * 6 * HOUR_S), None, GRID)
-    assert made is not None
+    made = there(metered_energy(day(), Drawn(at(MONDAY, 6), 6 * HOUR_S, 1000 * 6 * HOUR_S), None, GRID))
     assert made.basis is Badge.measured
     assert made.kwh == pytest.approx(24 * 1.58)
     assert made.kwh_per_mtok == pytest.approx(24 * 1.58 / 14.4)
@@ -42,8 +42,7 @@ def test_joules_that_were_read_are_the_energy_of_the_gpus() -> None:
 
 def test_without_a_reading_it_is_modelled_for_the_gpu_that_is_named() -> None:
     """Two H200s, idle for half a day; busy, they draw between decoding at batch 20 and prompts alone. Host 700 W."""
-    made = metered_energy(day(), None, H200, GRID)
-    assert made is not None
+    made = there(metered_energy(day(), None, H200, GRID))
     assert made.basis is Badge.modelled
     assert made.known is Speed.timed
     assert made.host_watts == pytest.approx(700)
@@ -70,7 +69,6 @@ def test_the_meter_books_what_the_gpus_draw(tmp_path: Path) -> None:
             process.work(100, 50)
             asyncio.run(meter.tick())
     with Ledger(tmp_path / "meter.db", read_only=True) as book:
-        found = book.energy(BEGIN, BEGIN + 3600)
-        assert found is not None
+        found = there(book.energy(BEGIN, BEGIN + 3600))
         assert (found.seconds, found.joules) == (60.0, 45_000.0)
         assert book.energy(BEGIN + 3600, BEGIN + 7200) is None

@@ -210,9 +210,7 @@ def test_a_pod_that_is_gone_is_not_reported_and_one_that_does_not_answer_still_i
 
 @needs_prometheus
 @pytest.mark.parametrize(("match", "said"), [('job=~"("', "missing closing"), ('namespace="nowhere"', "nowhere")])
-def test_what_is_not_found_or_refused_is_said_in_prometheus_words(
-    prometheus: RealPrometheus, match: str, said: str
-) -> None:
+def test_what_is_not_found_is_said_in_prometheus_words(prometheus: RealPrometheus, match: str, said: str) -> None:
     with pytest.raises(BadInput, match=said) as refused:
         read(PrometheusSource(prometheus.url, match))
     assert prometheus.url in str(refused.value)
@@ -305,7 +303,7 @@ EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "resul
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, tuple) else "",
 )
-def test_what_is_wrong_is_said_without_the_password_or_key(
+def test_no_error_shows_a_password_or_key(
     answer: tuple[int, str], kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "0123456789abcdef" * 4

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.measure import engine_runs
+from tests.there import there
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
@@ -56,8 +57,7 @@ def test_the_real_engine_is_predicted_as_asked() -> None:
         Figure.ttft_p50_s: 0.20,
         Figure.ttft_p99_s: 0.20,
     }.items():
-        pair = run.figures[figure]
-        assert pair is not None
+        pair = there(run.figures[figure])
         assert abs(pair.error) < most, figure
 
 
@@ -236,9 +236,7 @@ def real_fit() -> tuple[EngineLog, StepFit]:
     return log, fit_steps(log, [name for name in log.runs if name != "poisson-32"], "here")
 
 
-def test_steps_of_the_real_engine_are_never_faster_than_its_memory_and_arithmetic(
-    real_fit: tuple[EngineLog, StepFit],
-) -> None:
+def test_real_steps_are_never_faster_than_memory_and_arithmetic(real_fit: tuple[EngineLog, StepFit]) -> None:
     """16.1 GB of weights and 128 KiB of KV cache a token through 4.8 TB/s; 16 GFLOP a token at 989 TFLOP/s.
 
     The floor is that of a whole step: rows and KV cache share what attention costs.

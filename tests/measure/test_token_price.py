@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.there import there
 
 from tokonomics.measure.meter.bill import ALIKE, MeteredGpu, TokenCost, token_cost, token_costs
 from tokonomics.measure.meter.state import MeterTally, Statement, StatementLine
@@ -26,9 +27,7 @@ def bill(cost: TokenCost, tally: MeterTally) -> float:
 
 
 def found(tally: MeterTally, on: MeteredGpu | None = None, model: str = "llama-3.1-8b") -> TokenCost:
-    cost = token_cost(model, "vllm", tally, on)
-    assert cost is not None
-    return cost
+    return there(token_cost(model, "vllm", tally, on))
 
 
 def test_without_a_gpu_every_token_costs_the_same() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.ledgers import HOUR_S, day_of
+from tests.there import there
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.price_factors import UnusualDay, factors_between, unusual_days
@@ -62,8 +63,7 @@ def test_a_cheap_day_is_unusual_too_and_names_why() -> None:
         MONDAY + timedelta(days=9), {"running_s": 40 * HOUR_S, "input_total": 2e6, "input_cached": 8e5, "output": 4e5}
     )
     assert found.ratio == pytest.approx(0.5, rel=0.02)
-    assert found.largest is not None
-    assert found.largest.name == "batch"
+    assert there(found.largest).name == "batch"
 
 
 def test_usual_days_are_not_named() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from tests.measure.rows import measurement
+from tests.there import there
 
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread, read_measurements
 from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
@@ -283,8 +284,7 @@ def test_what_an_engine_times_itself_has_no_front_end() -> None:
     row = measurement(batch=1, metric=Metric.ttft_s, mode=Mode.fixed_concurrency, output_tokens=8)
     inside = row.model_copy(update={"mode": Mode.low_latency})
     own = steps_of(row).engine
-    assert own
-    assert value(row) - value(inside) == pytest.approx(own.request_seconds(row.input_tokens), rel=1e-6)
+    assert value(row) - value(inside) == pytest.approx(there(own).request_seconds(row.input_tokens), rel=1e-6)
     assert steps_of(inside) is steps_of(inside)
 
 
@@ -502,17 +502,9 @@ def test_groups_of_the_attention_share_their_experts() -> None:
 
 def test_prompts_that_are_balanced_wait_for_each_other_and_cost_answers_less() -> None:
     row = measurement(
-        model="deepseek-r1",
-        gpu="B200",
-        gpus=8,
-        tp=1,
-        dp=8,
-        ep=8,
-        weights="fp8",
-        engine="tensorrt-llm",
-        batch=64,
+        model="deepseek-r1", gpu="B200", gpus=8, tp=1, dp=8, ep=8, weights="fp8", engine="tensorrt-llm", batch=64,
         tuned=True,
-    )
+    )  # fmt: skip
     assert steps_of(row).aligned
     plain = row.model_copy(update={"tuned": False})
     assert not steps_of(plain).aligned

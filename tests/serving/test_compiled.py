@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics import machine_code
 from tokonomics.catalog.engines import find_engine
@@ -64,8 +65,7 @@ def folder(sources: Path) -> Path | None:
 
 
 def test_equal_sources_share_a_folder(sources: Path, tmp_path: Path) -> None:
-    made = folder(sources)
-    assert made is not None
+    made = there(folder(sources))
     assert made == folder(sources)
     assert made.is_dir()
     assert made.parent == tmp_path / "cache" / "tokonomics"
@@ -104,8 +104,7 @@ def test_what_is_shipped_is_made_from_todays_sources(unit: Unit) -> None:
 
 def test_what_a_newer_llvm_wrote_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM promises to read what older ones wrote, no more: a newer one's intrinsics may take other arguments."""
-    shipped = read_code(REUSE.shipped)
-    assert shipped is not None
+    shipped = there(read_code(REUSE.shipped))
     assert machine_code._compiled(shipped) is not None
     assert not REUSE.must_translate
     monkeypatch.setattr("llvmlite.binding.llvm_version_info", (shipped.llvm - 1, 9, 9))
@@ -147,19 +146,14 @@ def test_a_copy_is_read_where_its_own_arrays_are() -> None:
     assert run_s(table, 1, 10.0, 1) == before
 
 
-def test_without_a_named_cache_it_is_the_one_at_home(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_name_the_cache_is_at_home(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    made = folder(sources)
-    assert made is not None
+    made = there(folder(sources))
     assert made.parent == tmp_path / "me" / ".cache" / "tokonomics"
 
 
-def test_where_there_is_no_home_there_is_no_cache_and_no_failure(
-    sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_there_is_no_cache_and_no_failure(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a container's user without an entry in its passwd file."""
 
     def nobody() -> Path:
@@ -170,7 +164,7 @@ def test_where_there_is_no_home_there_is_no_cache_and_no_failure(
     assert folder(sources) is None
 
 
-def test_where_nothing_can_be_written_there_is_no_folder(
+def test_where_nothing_is_writable_there_is_no_folder(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = tmp_path / "a-file"
@@ -193,16 +187,12 @@ def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     return said
 
 
-def test_code_that_cannot_be_kept_is_compiled_all_the_same(
-    twice: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_cannot_be_kept_is_compiled(twice: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert twice() == ["True", "42", "True"]
 
 
-def test_code_is_found_by_the_next_process_and_made_anew_where_it_is_damaged(
-    twice: Callable[[], list[str]], tmp_path: Path
-) -> None:
+def test_code_is_found_again_and_made_anew_where_it_is_damaged(twice: Callable[[], list[str]], tmp_path: Path) -> None:
     assert twice() == ["True", "42", "False"]
     (file,) = (tmp_path / "cache").rglob("*.code")
     whole = file.read_bytes()
@@ -263,8 +253,7 @@ def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp
 
 
 def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> None:
-    running = folder(sources)
-    assert running is not None
+    running = there(folder(sources))
     a_year_ago = time.time() - 365 * 86_400
     os.utime(running, (a_year_ago, a_year_ago))
     assert folder(sources) == running
@@ -295,14 +284,11 @@ runpy.run_module("tokonomics", run_name="__main__")
 @pytest.mark.slow
 @pytest.mark.explore
 @pytest.mark.parametrize("kept", [0, 1000])
-def test_simulate_with_a_damaged_cache_answers_and_mends_it(
-    kept: int, tokonomics_process: Call, tmp_path: Path
-) -> None:
+def test_simulate_mends_a_damaged_cache(kept: int, tokonomics_process: Call, tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     assert tokonomics_process(*SIMULATE, *LENGTHS, env=env).returncode == 0
     files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert files
-    for file, content in files.items():
+    for file, content in there(files).items():
         file.write_bytes(content[:kept])
     damaged, mended = (tokonomics_process(*SIMULATE, *LENGTHS, env=env) for _ in range(2))
     assert (damaged.returncode, mended.returncode, mended.stderr) == (0, 0, "")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.serving import reference
 from tests.serving.reference_replica import EngineTimes
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -132,6 +133,5 @@ def test_prompts_of_other_groups_hold_a_first_token_up_little() -> None:
 def test_load_is_counted_against_the_same_full_batches_in_plan_and_simulate(dp: int) -> None:
     load = load_of_shape(2, "2000", "300")
     simulation = simulate(r1(dp=dp), load.trace)
-    full = full_batches(simulation)
-    assert full is not None
+    full = there(full_batches(simulation))
     assert float(full.rates.max()) == pytest.approx(curve_for(r1(dp=dp), load).capacity().rate, rel=1e-3)

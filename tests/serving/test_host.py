@@ -42,7 +42,7 @@ def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> 
     ],
 )
 @pytest.mark.parametrize("outputs", [1, 5])
-def test_a_lone_prompt_is_received_launched_computed_told_and_sent(
+def test_a_lone_prompt_is_launched_and_told(
     model: str, tokens: int, a_layer_s: float, layers: int, outputs: int
 ) -> None:
     deployment = on(model, gpu="H200")

@@ -10,6 +10,7 @@ import pytest
 from tests.serving import reference
 from tests.serving.reference_replica import EngineTimes
 from tests.serving.test_sessions import linked_users
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -113,8 +114,7 @@ def test_all_that_arrived_wait_run_or_are_done_at_every_moment(world: str) -> No
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_bill_runs_up_to_the_bill(world: str) -> None:
-    usd = playback(served(world), SLOS, 12.34).usd
-    assert usd is not None
+    usd = there(playback(served(world), SLOS, 12.34).usd)
     assert usd[0] == 0
     assert usd[-1] == pytest.approx(12.34 * served(world).paid_s.sum() / 3600)
     assert all(before <= after for before, after in pairwise(usd))

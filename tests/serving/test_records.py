@@ -73,9 +73,7 @@ def test_the_table_sums_to_the_outcome() -> None:
     assert records(simulation())["preemptions"].sum() == made.preemptions
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_and_spoils_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_written_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "served.parquet"
     file.write_bytes(b"mine")
 

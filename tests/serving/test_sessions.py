@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -78,8 +79,7 @@ def test_a_lone_session_takes_its_steps_and_its_pauses(engine: str) -> None:
     assert simulation.served.finish_s[-1] == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert (simulation.trace.arrival_s == simulation.served.arrival_s).all()
     assert request_latencies(simulation)["e2e"] == pytest.approx(alone, rel=1e-9)
-    jobs = outcome(simulation).sessions
-    assert jobs is not None
+    jobs = there(outcome(simulation).sessions)
     assert jobs.job_s.p50 == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert jobs.server_share == pytest.approx(sum(alone) / (sum(alone) + 3.25), rel=1e-9)
     assert (jobs.jobs, jobs.finished, jobs.failed, jobs.turns_per_job, jobs.retries) == (1, 1, 0, 3.0, 0)
@@ -102,8 +102,7 @@ def test_branches_run_together_and_a_join_waits_for_the_last() -> None:
     simulation = simulate(on(), linked(trace, [[], [0], [0], [1, 2]], [0.0, 0.5, 0.0, 0.125]))
     sent_after_answers(simulation)
     served, given = simulation.served, simulation.sent
-    assert given is not None
-    assert given.tolist() == [0, 2, 1, 3], "the branch without a pause is sent first"
+    assert there(given).tolist() == [0, 2, 1, 3], "the branch without a pause is sent first"
     assert served.finish_s[2] < served.finish_s[1], "the short branch is done before the long one"
     assert served.arrival_s[3] == served.finish_s[1] + 0.125
     assert outcome(simulation).sessions.turns_per_job == 3.0  # type: ignore[union-attr]
@@ -139,8 +138,7 @@ def test_the_pauses_of_a_session_are_those_of_its_slowest_path() -> None:
     trace = make_trace(np.arange(6.0), [100] * 6, [10] * 6)
     parents: list[list[int]] = [[], [0], [0], [1, 2], [], [4]]
     made = linked(trace, parents, [0.0, 5.0, 2.0, 1.0, 0.0, 3.0], [0, 0, 0, 0, 1, 1])
-    assert made.turns is not None
-    assert made.turns.paused_s.tolist() == [6.0, 3.0]
+    assert there(made.turns).paused_s.tolist() == [6.0, 3.0]
 
 
 def test_an_overloaded_server_limits_a_closed_loop_and_drowns_in_an_open_one() -> None:
@@ -239,5 +237,4 @@ def test_capacity_counts_sessions_that_begin() -> None:
     drowned = simulate(on(), trace.faster(40.0))
     assert what_breaks(drowned, outcome(drowned)) == BEHIND
     best = highest_rate(Setup(on(), load_of_requests(trace), max_sequences=32), trace.rate)
-    assert trace.turns is not None
-    assert best.sessions_per_s == pytest.approx(best.rate * trace.turns.sessions / len(trace))
+    assert best.sessions_per_s == pytest.approx(best.rate * there(trace.turns).sessions / len(trace))

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from tests.physics.hosts import hostless, lone
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -293,12 +294,11 @@ def test_progress_ends_with_the_last_request() -> None:
 
 def replayed(trace: Trace, kv_blocks: int) -> list[int]:
     """Cached tokens of each request, one request at a time: blocks of 512 tokens in an ordered dictionary."""
-    assert trace.prefix is not None
     cached = []
     evictable: OrderedDict[object, None] = OrderedDict()
     free = kv_blocks
     for request, tokens in enumerate(trace.input_tokens.tolist()):
-        ids = trace.prefix.blocks_of(request).tolist()
+        ids = there(trace.prefix).blocks_of(request).tolist()
         hits = next((place for place, unit in enumerate(ids) if unit not in evictable), len(ids))
         # At least one token is computed, and a block is cached whole or not at all.
         cached.append(min(hits * 512, (tokens - 1) // 512 * 512))

@@ -42,9 +42,7 @@ def test_requests_in_the_system_are_rate_times_residence(shape: tuple[int, int])
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (1, 2), (1, 5), (100, 1), (100, 2)])
-def test_answers_of_a_few_tokens_are_finished_as_fast_as_the_simulator_does(
-    engine: str, inputs: int, outputs: int
-) -> None:
+def test_short_answers_are_finished_as_fast_as_the_simulator_does(engine: str, inputs: int, outputs: int) -> None:
     # The step of its prompt writes the first token, and one process receives all requests.
     deployment, count = on(engine=engine), 20_000
     served = simulate(deployment, make_trace(np.zeros(count), [inputs] * count, [outputs] * count)).served
@@ -156,9 +154,7 @@ def test_a_closed_loop_of_short_answers_finishes_what_the_simulator_does(engine:
 @pytest.mark.parametrize(("inputs", "outputs"), [(100, 50), (300, 100)])
 @pytest.mark.parametrize("users", [64, 160])
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.2-1b"])
-def test_a_closed_loop_of_short_prompts_finishes_about_what_the_simulator_does(
-    model: str, users: int, inputs: int, outputs: int
-) -> None:
+def test_closed_loops_of_short_prompts_match_the_simulator(model: str, users: int, inputs: int, outputs: int) -> None:
     # Nearly every step holds a prompt, so launches follow on launches: the host, not the GPU, sets the pace.
     deployment, count, rng = on(model), 30 * users, np.random.default_rng(5)
     lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))

@@ -153,9 +153,7 @@ def test_a_run_of_steps_takes_the_sum_of_its_steps(drawn: tuple[str, int, float,
 
 @given(runs, st.floats(0, 1.2))
 @settings(max_examples=150, deadline=None)
-def test_steps_until_is_the_smallest_run_that_reaches_the_span(
-    drawn: tuple[str, int, float, int], share: float
-) -> None:
+def test_steps_until_is_the_smallest_run_to_the_span(drawn: tuple[str, int, float, int], share: float) -> None:
     kind, decodes, context, most = drawn
     table, held = table_of(kind), float(round(context * decodes))
     span = share * run_s(table, decodes, held, most)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -15,8 +16,7 @@ from tokonomics.traffic.trace import Trace
 
 def jobs(text: str, requests: int = 6000) -> Trace:
     sessions = parse_sessions(text)
-    agent = sessions.agent
-    assert agent is not None
+    agent = there(sessions.agent)
     system = SystemPrompts(1, agent.head_tokens) if agent.head_tokens else None
     arrivals = parse_arrivals("poisson:0.1")
     return generate(arrivals, agent.inputs, agent.outputs, requests=requests, system=system, sessions=sessions)
@@ -38,8 +38,7 @@ def test_a_coding_agent_finds_what_a_provider_reports_cached() -> None:
 
 def test_jobs_of_swe_have_their_calls_and_lengths() -> None:
     trace = jobs("agent:swe", 20_000)
-    turns = trace.turns
-    assert turns is not None
+    turns = there(trace.turns)
     sizes = np.bincount(turns.session)
     assert sizes[:-1].mean() == pytest.approx(20.1, rel=0.03)  # the last job may be cut
     assert sizes.max() <= 31
@@ -51,8 +50,7 @@ def test_a_turn_waits_for_the_one_before_and_its_branch() -> None:
     lengths = parse_lengths("const:100"), parse_lengths("const:40", "output")
     arrivals = parse_arrivals("poisson:1")
     trace = generate(arrivals, *lengths, requests=4000, sessions=Sessions(6, 5.0, branches=0.4))
-    turns = trace.turns
-    assert turns is not None
+    turns = there(trace.turns)
     assert trace.prefix is not None
     counts = np.diff(turns.starts)
     assert set(counts.tolist()) == {0, 1, 2}

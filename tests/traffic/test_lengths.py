@@ -72,9 +72,7 @@ def test_tokens_may_be_written_with_k_and_m(short: str, long: str) -> None:
         ("lognormal:p50=500,p95=4000", None, 50, 500),
     ],
 )
-def test_a_lognormal_meets_its_mean_and_percentile(
-    text: str, mean: float | None, percentile: float, value: float
-) -> None:
+def test_a_lognormal_meets_mean_and_percentile(text: str, mean: float | None, percentile: float, value: float) -> None:
     tokens = drawn(text)
     if mean is not None:
         assert tokens.mean() == pytest.approx(mean, rel=5 * tokens.std() / mean / math.sqrt(MANY))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.there import there
 
 from tokonomics.traffic.readers import MOST_COLUMNS, open_trace, preview
 
@@ -63,8 +64,7 @@ def test_text_is_not_taken_for_its_tokens_and_ids_alone_not_for_sessions(tmp_pat
     found = preview(
         kept(tmp_path, "log.csv", "ts,prompt,prompt_n,answer_n,id,user\n0,hello,10,5,a,u\n1,you,20,6,b,u\n")
     )
-    assert found
-    assert found.guesses == {"arrival": "ts", "input": "prompt_n", "output": "answer_n", "tenant": "user"}
+    assert there(found).guesses == {"arrival": "ts", "input": "prompt_n", "output": "answer_n", "tenant": "user"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
@@ -89,8 +90,7 @@ def test_absolute_times_of_a_batch_are_unix_time(tmp_path: Path) -> None:
 
 def test_burstgpt_keeps_failed_requests_and_says_so(tmp_path: Path) -> None:
     file = open_trace(written(tmp_path, BURSTGPT))
-    tenant = file.read().tenant
-    assert tenant is not None
+    tenant = there(file.read().tenant)
     assert tenant.tolist() == [0, 1, 0]
     assert file.problems.notes[1].startswith("1 requests that failed")
 
@@ -108,8 +108,7 @@ def test_blocks_are_numbered_and_have_the_size_of_their_log(
     file = open_trace(written(tmp_path, text))
     (batch,) = file.batches()
     assert batch["prefix"].to_list() == ids
-    prefix = file.read().prefix
-    assert prefix is not None
+    prefix = there(file.read().prefix)
     assert prefix.block_tokens == file.block_tokens == size
     assert prefix.distinct == max(map(max, blocks)) + 1
     assert [prefix.blocks_of(request).tolist() for request in range(len(blocks))] == blocks
@@ -121,8 +120,7 @@ def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
         {"timestamp": 1, "input_length": 1000, "output_length": 1, "hash_ids": [2**64 - 1, "cd"]},
         {"timestamp": 2, "input_length": 500, "output_length": 1, "hash_ids": [-(2**63)]},
     )
-    prefix = open_trace(written(tmp_path, huge)).read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(written(tmp_path, huge)).read().prefix)
     assert prefix.distinct == 4
     first, second, third = (prefix.blocks_of(request).tolist() for request in range(3))
     assert first[0] == second[0]
@@ -202,9 +200,7 @@ def guidellm(*, flat: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_guidellm_of_either_version_leaves_out_errors_and_says_so(
-    tmp_path: Path, *, flat: bool, indent: int | None
-) -> None:
+def test_guidellm_of_either_version_leaves_out_errors(tmp_path: Path, *, flat: bool, indent: int | None) -> None:
     file = open_trace(written(tmp_path, json.dumps(guidellm(flat=flat), indent=indent)))
     assert file.format == "guidellm benchmarks"
     assert columns(file.read()) == [[0, 2.5], [81, 7], [16, 8]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
@@ -36,8 +37,7 @@ def test_the_same_table_in_every_container(tmp_path: Path, kind: str) -> None:
     trace = open_trace(path, columns=NAMED).read()
     assert columns(trace) == [[0, 1, 1.5], [100, 300, 200], [1, 3, 2]]
     assert trace.tenants == ("(none)", "a", "b")
-    assert trace.tenant is not None
-    assert trace.tenant.tolist() == [2, 0, 1]
+    assert there(trace.tenant).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,7 @@ def test_priority_is_kept_and_none_is_0(tmp_path: Path) -> None:
     path.write_text("t,i,o,p\n0,1,1,-5\n1,1,1,\n2,1,1,high\n")
     file = open_trace(path, columns="arrival=t,input=i,output=o,priority=p")
     trace = file.read()
-    assert trace.priority is not None
-    assert trace.priority.tolist() == [-5, 0]
+    assert there(trace.priority).tolist() == [-5, 0]
     assert file.problems.count == 1
 
 
@@ -82,8 +81,7 @@ def test_clients_hang_up_when_the_log_says_so(tmp_path: Path, kind: str) -> None
     {"csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet}[kind](path)  # type: ignore[operator]
     file = open_trace(path, columns="arrival=t,input=i,output=o,patience=waits_ms")
     trace = file.read()
-    assert trace.patience_s is not None
-    assert trace.patience_s.tolist() == [0.00025, math.inf, 1.5], "in order of arrival; none waits for good"
+    assert there(trace.patience_s).tolist() == [0.00025, math.inf, 1.5], "in order of arrival; none waits for good"
     (batch,) = file.batches()
     assert batch["patience"].to_list() == [1.5, math.inf, 0.00025]
 
@@ -94,8 +92,7 @@ def test_no_patience_is_a_bad_row(tmp_path: Path) -> None:
     path.write_text("t,i,o,p\n" + "".join(f"{place},1,1,{patience}\n" for place, patience in enumerate(given)))
     file = open_trace(path, columns="arrival=t,input=i,output=o,patience=p")
     trace = file.read()
-    assert trace.patience_s is not None
-    assert trace.patience_s.tolist() == [2.5, math.inf, math.inf, math.inf]
+    assert there(trace.patience_s).tolist() == [2.5, math.inf, math.inf, math.inf]
     assert file.problems.count == 5
     numbers = tmp_path / "log.parquet"
     waits = [1.0, math.nan, 0.0, -1.0]
@@ -131,8 +128,7 @@ def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Pa
     path = tmp_path / "log.csv"
     path.write_text("t,i,o,key\n0,100,1,a\n1,50,1,a\n2,40,1,b\n3,64,1,a\n4,33,1,b\n5,99,1,only\n6,99,1,\n")
     file = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key")
-    prefix = file.read().prefix
-    assert prefix is not None
+    prefix = there(file.read().prefix)
     assert prefix.block_tokens == file.block_tokens == 16
     shared = [prefix.blocks_of(request).tolist() for request in range(7)]
     # 50 tokens are 3 whole blocks of 16, 33 are 2; a key that occurs once shares nothing.
@@ -146,8 +142,7 @@ def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Pa
 def test_long_shared_prompts_are_cut_into_larger_blocks(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("t,i,o,key\n" + "".join(f"{second},20000,1,a\n" for second in range(10)))
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key").read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(path, columns="arrival=t,input=i,output=o,prefix=key").read().prefix)
     assert prefix.block_tokens == 1024
     assert len(prefix.blocks_of(3)) == 20000 // 1024
 
@@ -158,8 +153,7 @@ def test_the_size_of_listed_blocks_is_found_from_their_number(tmp_path: Path, bl
     prompts = [3000, 5000, 7777]
     lists = [list(range(-(-prompt // block_tokens))) for prompt in prompts]
     pl.DataFrame({"t": [0, 1, 2], "i": prompts, "o": [1, 1, 1], "ids": lists}).write_parquet(path)
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix)
     assert prefix.block_tokens == block_tokens
     assert prefix.blocks_of(0).tolist() == lists[0]
 
@@ -170,8 +164,7 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="cannot tell how many tokens") as caught:
         open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids")
     assert "block=" in str(caught.value.fix)
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix)
     assert (prefix.block_tokens, prefix.distinct) == (128, 2)
     assert prefix.blocks_of(0)[0] == prefix.blocks_of(1)[0]
 

@@ -18,18 +18,8 @@ from tokonomics.traffic.recognise import suggested_columns
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 GOOD_CSV = "2023-11-16 18:17:03.9799600,4808,10"
 CSV_SLIPS = [
-    "yesterday,1,1",
-    "nan,1,1",
-    ",1,1",
-    "5,,1",
-    "5,abc,1",
-    "5,1.5,1",
-    "5,0,1",
-    "5,1,-1",
-    "5,100000001,1",
-    "5,1",
-    ",,",
-]
+    "yesterday,1,1", "nan,1,1", ",1,1", "5,,1", "5,abc,1", "5,1.5,1", "5,0,1", "5,1,-1", "5,100000001,1", "5,1", ",,",
+]  # fmt: skip
 GOOD_JSON = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}'
 JSON_SLIPS = (
     '{"timestamp": 0, "input_length": 6',

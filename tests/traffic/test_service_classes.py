@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.requests.traffic import SimulateRequest
@@ -50,13 +51,10 @@ def test_what_is_no_class_is_refused(texts: str) -> None:
 
 def test_tenants_find_their_class_by_name_and_the_others_take_the_rest() -> None:
     trace = classed(of_tenants("acme", "beta", "bits", "zoo"), parse_classes([GOLD, "rest,priority=2"]))
-    assert trace.service is not None
-    assert trace.priority is not None
-    assert trace.service[:4].tolist() == [0, 0, 0, 1]
-    assert trace.priority[:4].tolist() == [-1, -1, -1, 2]
+    assert there(trace.service)[:4].tolist() == [0, 0, 0, 1]
+    assert there(trace.priority)[:4].tolist() == [-1, -1, -1, 2]
     later = trace.take(np.array([3, 0])).faster(2).repeated(2)
-    assert later.service is not None
-    assert later.service.tolist() == [1, 0, 1, 0]
+    assert there(later.service).tolist() == [1, 0, 1, 0]
     assert without_classes(trace).classes == ()
 
 
@@ -82,8 +80,7 @@ def test_shares_are_drawn_the_same_for_the_same_seed() -> None:
     assert np.bincount(made) / 20_000 == pytest.approx([0.2, 0.3, 0.5], abs=0.01)
     assert (made == again).all()
     assert not (made == other).all()
-    whole = classed(trace, parse_classes(["gold,share=20%", "others,share=80%"])).service
-    assert whole is not None
+    whole = there(classed(trace, parse_classes(["gold,share=20%", "others,share=80%"])).service)
     assert set(whole.tolist()) == {0, 1}
 
 

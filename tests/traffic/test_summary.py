@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic import sources
@@ -230,8 +231,7 @@ def test_idle_time_is_priced() -> None:
     """Twenty minutes: ten of 600 tokens/s, then ten of 60, on machines of 400 tokens/s."""
     busy, quiet = np.arange(0, 600, 1.0), np.arange(600, 1200.1, 10.0)
     trace = make_trace(np.concatenate([busy, quiet]), np.full(661, 500), np.full(661, 100))
-    idle = summarize(trace, tokens_per_second=400, usd_per_hour=3).idle
-    assert idle is not None
+    idle = there(summarize(trace, tokens_per_second=400, usd_per_hour=3).idle)
     assert idle.window_s == 60
     assert idle.enough == 0.5
     assert idle.idle == pytest.approx(1 - (400 + 60) / 800)
@@ -276,7 +276,7 @@ def test_a_parquet_file_is_read_in_slices_and_says_the_same(
     assert summarize(opened).model_dump(exclude=apart) == made.model_dump(exclude=apart)
 
 
-def test_the_reuse_of_a_log_too_large_to_hold_is_that_of_its_first_requests(
+def test_the_reuse_of_a_large_log_is_that_of_its_first_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = traffic(requests=5000, system=SystemPrompts(count=20, tokens=512))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions, parse_tenants
@@ -25,13 +26,9 @@ from tokonomics.traffic.trace import Trace, make_trace
 
 def day(arrivals: str = "diurnal:0.5,peak=2", tenants: str = "4,skew=0", sessions: str | None = None) -> Trace:
     return generate(
-        parse_arrivals(arrivals),
-        parse_lengths("300", "input"),
-        parse_lengths("50", "output"),
-        duration_s=86_400,
-        tenants=parse_tenants(tenants),
-        sessions=parse_sessions(sessions) if sessions else None,
-    )
+        parse_arrivals(arrivals), parse_lengths("300", "input"), parse_lengths("50", "output"), duration_s=86_400,
+        tenants=parse_tenants(tenants), sessions=parse_sessions(sessions) if sessions else None,
+    )  # fmt: skip
 
 
 def test_moving_peaks_keeps_every_request() -> None:
@@ -82,8 +79,7 @@ def test_busier_doubles_one_tenant_and_leaves_the_others_alone() -> None:
 
 def test_served_last_is_behind_all_others() -> None:
     trace = day("poisson:0.01")
-    priority = served_last(trace, 2).priority
-    assert priority is not None
+    priority = there(served_last(trace, 2).priority)
     assert (priority == (trace.tenant == 2)).all()
 
 
@@ -102,6 +98,5 @@ def test_joined_logs_share_no_blocks() -> None:
     assert made.prefix is not None
     for number, part in enumerate(parts):
         assert part.prefix is not None
-        own = only(made, [number]).prefix
-        assert own is not None
+        own = there(only(made, [number]).prefix)
         assert (own.ids - number * part.prefix.distinct == part.prefix.ids).all()

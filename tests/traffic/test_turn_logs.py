@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
@@ -15,8 +16,7 @@ from tokonomics.traffic.trace import Trace, Turns, save_trace
 
 def waits(trace: Trace) -> list[list[int]]:
     """For each request, those that it waits for."""
-    turns = trace.turns
-    assert turns is not None
+    turns = there(trace.turns)
     return [part.tolist() for part in np.split(turns.waits_for, turns.starts[1:-1])]
 
 
@@ -43,8 +43,7 @@ def test_parents_of_a_bailian_trace_are_waited_for(tmp_path: Path) -> None:
     assert sessions_and_pauses(trace) == ([0, 1, 0, 2], [0, 0, 4, 0])
     assert any("pauses between turns include them" in note for note in file.problems.notes)
     assert any("1 request waiting for ids" in note for note in file.problems.notes)
-    found = summarize_sessions(trace)
-    assert found is not None
+    found = there(summarize_sessions(trace))
     # Two of the third prompt's three blocks were there before it: 32 of 48 tokens.
     assert [row.cached_share for row in found.by_turn] == [0, pytest.approx(2 / 3)]
 
@@ -56,8 +55,7 @@ def test_a_list_of_parents_is_waited_for_whole(tmp_path: Path) -> None:
     rows = [row("a", None, 0), row("b", "a", 2), row("c", ["a"], 2), row("d", ["b", "c"], 9)]
     trace = lines(tmp_path / "log.jsonl", rows).read()
     assert waits(trace) == [[], [0], [0], [1, 2]]
-    found = summarize_sessions(trace)
-    assert found is not None
+    found = there(summarize_sessions(trace))
     assert found.branch_share == 0.5
 
 
@@ -79,8 +77,7 @@ def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("time,prompt_tokens,completion_tokens,session_id\n0,160,16,a\n9,320,16,a\n12,64,16,a\n")
     trace = open_trace(path).read()
-    prefix = trace.prefix
-    assert prefix is not None
+    prefix = there(trace.prefix)
     assert prefix.block_tokens == 16
     np.testing.assert_array_equal(prefix.blocks_of(1)[:11], prefix.blocks_of(0))  # 176 tokens were said before it
     assert not set(prefix.blocks_of(2)) & set(prefix.blocks_of(1))  # shorter than what was said: written anew
@@ -183,12 +180,10 @@ def test_the_logs_written_by_hand_in_the_guide_are_read(tmp_path: Path) -> None:
     section = page.read_text(encoding="utf-8").partition("### Sessions")[2].partition("\n### ")[0]
     for kind in ("csv", "json"):
         written = re.search(f"```{kind}\n(.*?)```", section, re.DOTALL)
-        assert written
         path = tmp_path / f"log.{kind}"
-        path.write_text(written[1])
+        path.write_text(there(written)[1])
         trace = open_trace(path).read()
         assert waits(trace) == [[], [0], []]
-        assert trace.turns is not None
-        np.testing.assert_allclose(trace.turns.pause_s, [0, 12.5 - 0.9, 0])
+        np.testing.assert_allclose(there(trace.turns).pause_s, [0, 12.5 - 0.9, 0])
     for names in (USUAL_NAMES[field] for field in OF_SESSIONS):
         assert ", ".join(f"`{name}`" for name in names) in section
