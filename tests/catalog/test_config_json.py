@@ -35,10 +35,36 @@ def window_counts(model: ModelSpec) -> dict[int | None, int]:
 
 # --- dense ------------------------------------------------------------------------------------------------------------
 
+GPT = {"n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
+QWEN3_ATTENTION = H * (8 + 2 + 2) * 128 + 8 * 128 * H + 2 * 128
+COUNTED: dict[str, tuple[dict[str, Any], int]] = {
+    "a llama": (LLAMA, 2 * V * H + L * (ATTENTION + GATED + 2 * H) + H),
+    "qwen3 norms queries and keys of 128": (
+        BASE | {"model_type": "qwen3"},
+        2 * V * H + L * (QWEN3_ATTENTION + GATED + 2 * H) + H,
+    ),
+    "gemma2 has four norms": (
+        BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64},
+        V * H + L * (ATTENTION + GATED + 4 * H) + H,
+    ),
+    "gpt2 learns its positions and ties its head": (
+        GPT | {"model_type": "gpt2"},
+        (V + 128) * H + 3 * (4 * (H * H + H) + 8 * H * H + 4 * H + H + 4 * H) + 2 * H,
+    ),
+    "gptj has one norm and a head with bias": (
+        GPT | {"model_type": "gptj"},
+        2 * V * H + V + 3 * (4 * H * H + 8 * H * H + 4 * H + H + 2 * H) + 2 * H,
+    ),
+}
 
-def test_a_llama_is_counted_matrix_by_matrix() -> None:
+
+@pytest.mark.parametrize(("config", "parameters"), COUNTED.values(), ids=COUNTED)
+def test_dense_models_are_counted_matrix_by_matrix(config: dict[str, Any], parameters: int) -> None:
+    assert read(config).parameters == parameters
+
+
+def test_a_llama_keeps_keys_and_values_of_each_layer() -> None:
     model = read(LLAMA)
-    assert model.parameters == 2 * V * H + L * (ATTENTION + GATED + 2 * H) + H
     assert model.kv_bytes_per_token(model.checkpoint) == 2 * L * 2 * 32 * 2
     assert model.max_context == 512
 
@@ -54,17 +80,6 @@ def test_biases_are_counted_where_the_family_has_them() -> None:
     assert read(LLAMA | {"attention_bias": True}).parameters - plain == L * (query + 2 * kv + H)
     assert read(LLAMA | {"mlp_bias": True}).parameters - plain == L * (2 * M + H)
     assert read(BASE | {"model_type": "qwen2"}).parameters - plain == L * (query + 2 * kv)
-
-
-def test_qwen3_norms_queries_and_keys_and_has_heads_of_128() -> None:
-    model = read(BASE | {"model_type": "qwen3"})
-    attention = H * (8 + 2 + 2) * 128 + 8 * 128 * H + 2 * 128
-    assert model.parameters == 2 * V * H + L * (attention + GATED + 2 * H) + H
-
-
-def test_gemma2_has_four_norms() -> None:
-    model = read(BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64})
-    assert model.parameters == V * H + L * (ATTENTION + GATED + 4 * H) + H
 
 
 TOLD = {"layer_types": ["full_attention"] * 5 + ["sliding_attention"]}
@@ -103,18 +118,6 @@ def test_falcon_in_its_variants(settings_: dict[str, Any], kv_heads: int, norms:
     model = read(config | {"vocab_size": V} | settings_)
     layer = H * (8 + 2 * kv_heads) * 32 + H * H + 2 * H * 4 * H + norms * 2 * H
     assert model.parameters == V * H + 2 * layer + 2 * H
-
-
-def test_gpt2_learns_its_positions_and_ties_its_head() -> None:
-    config = {"model_type": "gpt2", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
-    layer = 4 * (H * H + H) + 8 * H * H + 4 * H + H + 4 * H
-    assert read(config).parameters == (V + 128) * H + 3 * layer + 2 * H
-
-
-def test_gptj_has_one_norm_and_a_head_with_bias() -> None:
-    config = {"model_type": "gptj", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
-    layer = 4 * H * H + 8 * H * H + 4 * H + H + 2 * H
-    assert read(config).parameters == 2 * V * H + V + 3 * layer + 2 * H
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
@@ -300,41 +303,12 @@ def test_a_tower_that_cannot_be_counted_is_an_error_unless_the_count_is_given() 
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
-def groups(**weights: object) -> dict[str, Any]:
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
-
-
-@pytest.mark.parametrize(
-    ("quantised", "expected"),
-    [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_method": "gptq", "bits": 8}, "int8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_algo": "FP8"}, "fp8"),
-        (groups(num_bits=4, type="int"), "int4"),
-        (groups(num_bits=4, type="float", group_size=16), "nvfp4"),
-        (groups(num_bits=8, type="float"), "fp8"),
-    ],
-)
-def test_quantised_checkpoints(quantised: dict[str, Any], expected: str) -> None:
-    assert read(LLAMA | {"quantization_config": quantised}).checkpoint == expected
-
-
 @pytest.mark.parametrize(
     ("dtype", "expected"), [("float16", "bf16"), ("bfloat16", "bf16"), ("float32", "fp32"), ("torch.float16", "bf16")]
 )
 def test_plain_checkpoints(dtype: str, expected: str) -> None:
     assert read(LLAMA | {"torch_dtype": dtype}).checkpoint == expected
     assert read(without(LLAMA, "torch_dtype") | {"dtype": dtype}).checkpoint == expected
-
-
-def test_modelopt_keeps_its_precision_in_a_file_beside(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    assert read_config(tmp_path).checkpoint == "nvfp4"
 
 
 QUANTISED_WRONGLY: list[tuple[object, str]] = [

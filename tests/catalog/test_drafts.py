@@ -85,13 +85,10 @@ def test_every_published_length_is_one_that_its_round_can_yield_and_says_where_i
         assert row.source
         assert row.address.startswith("https://")
         assert (row.method == "mtp") == (row.checkpoint is None) == (row.intermediate is None)
-
-
-def test_more_drafted_tokens_never_yield_less_in_one_table() -> None:
+    # More drafted tokens never yield less in one table.
     for model, method, source in {(row.model, row.method, row.source) for row in load_drafts()}:
-        lengths = [row.accepted_length for row in load_drafts()
-                   if (row.model, row.method, row.source) == (model, method, source)]  # fmt: skip
-        assert lengths == sorted(lengths)
+        same = [row for row in load_drafts() if (row.model, row.method, row.source) == (model, method, source)]
+        assert [row.accepted_length for row in same] == sorted(row.accepted_length for row in same)
 
 
 def test_the_nearest_published_round_is_taken() -> None:
@@ -102,15 +99,11 @@ def test_the_nearest_published_round_is_taken() -> None:
     assert nearest_draft(find_model("opt-13b"), "mtp", 3) is None
 
 
-def test_the_order_of_the_table_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_another_length_is_told_by_a_longer_one_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = find_model("deepseek-v3"), load_drafts()
     before = [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)]
+    assert [there(row).tokens for row in before] == [1, 3, 7, 7]
+    assert longer_draft(find_model("opt-13b"), "mtp", 3) is None
     monkeypatch.setattr(checkpoints, "load_drafts", lambda: rows[::-1])
     assert [row.tokens for row in drafts_of(model, "mtp")] == [1, 3, 7]
     assert [longer_draft(model, "mtp", tokens) for tokens in (1, 2, 5, 9)] == before
-
-
-def test_a_round_of_another_length_is_told_by_a_longer_one() -> None:
-    model = find_model("deepseek-v3")
-    assert [getattr(longer_draft(model, "mtp", tokens), "tokens", None) for tokens in (1, 2, 5, 9)] == [1, 3, 7, 7]
-    assert longer_draft(find_model("opt-13b"), "mtp", 3) is None

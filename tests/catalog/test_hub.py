@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -104,14 +105,12 @@ def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: tuple[
     assert {path for path, _ in hosts[0].asked} == set(hosts[0].files)
 
 
-def test_weights_of_another_size_are_told(hosts: tuple[Host, Host]) -> None:
+@pytest.mark.parametrize("index", ["of another size", "none: it is one file"])
+def test_weights_of_another_size_are_told(hosts: tuple[Host, Host], index: str) -> None:
     hosts[1].files["/xet/abc?sig=1"] = (200, {}, json.dumps({"metadata": {"total_size": PARAMETERS}}).encode())
-    assert len(looked_up()[1]) == 2
-
-
-def test_a_model_in_one_file_has_no_index(hosts: tuple[Host, Host]) -> None:
-    del hosts[0].files[f"/{REPOSITORY}/resolve/main/model.safetensors.index.json"]
-    assert len(looked_up()[1]) == 1
+    if index.startswith("none"):
+        del hosts[0].files[f"/{REPOSITORY}/resolve/main/model.safetensors.index.json"]
+    assert len(looked_up()[1]) == (1 if index.startswith("none") else 2)
 
 
 def test_nobody_is_asked_unless_somebody_says_so(hosts: tuple[Host, Host]) -> None:
@@ -154,14 +153,6 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(
     assert hosts[1].asked == [("/xet/abc?sig=1", None)]
 
 
-def test_no_token_is_sent_in_the_clear(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
-    from urllib.parse import urlsplit
-
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert hub._token(urlsplit("https://hub.example")) == TOKEN
-    assert hub._token(urlsplit("http://hub.example")) is None
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -189,10 +180,15 @@ def test_every_refusal_names_the_model_and_no_token(
     assert TOKEN not in told
 
 
-def test_a_token_that_no_header_holds_is_not_sent(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_is_sent_that_no_header_holds_or_in_the_clear(
+    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\nsecond-line")
     looked_up()
     assert {token for _, token in hosts[0].asked} == {None}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub._token(urlsplit("https://hub.example")) == TOKEN
+    assert hub._token(urlsplit("http://hub.example")) is None
 
 
 def test_a_token_is_hidden_before_an_error_is_cut(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,15 +229,9 @@ def test_strangers_cannot_make_us_ask(hosts: tuple[Host, Host], tmp_path: Path) 
     assert not hosts[0].asked
 
 
-def test_a_question_takes_a_model_of_the_hub(hosts: tuple[Host, Host]) -> None:
-    class Heard(Listener):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        def note(self, line: str) -> None:
-            self.notes.append(line)
-
-    heard = Heard()
-    result = find_verb("fit").answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), heard)
+def test_a_question_takes_a_model_of_the_hub(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, notes = Listener(), list[str]()
+    monkeypatch.setattr(listener, "note", notes.append)
+    result = find_verb("fit").answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), listener)
     assert result.plain()["model"] == "tiny-llama"
-    assert any("Hugging Face hub" in note for note in heard.notes)
+    assert any("Hugging Face hub" in note for note in notes)

@@ -33,10 +33,7 @@ Run = Callable[..., CompletedProcess[str]]
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
 
 
-@pytest.fixture(autouse=True)
-def _no_cache_and_a_fixed_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-08-30")
+pytestmark = pytest.mark.usefixtures("on_the_thirtieth_of_august")
 
 
 def offer(**changes: object) -> Offer:
@@ -57,6 +54,10 @@ def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu
     offers = load_offers()
     assert len(offers) == 4908  # 5,727 of the source, less 807 of GPUs that we do not know and 12 in euro
     assert len({each.provider for each in offers}) == 20
+    assert not {each.gpu for each in offers} & {"H100-MEGA", "T4g"}  # names of one GPU are one GPU
+    assert next(each for each in offers if each.instance == "a3-megagpu-8g").gpu == "H100-SXM"
+    assert "Georgia, US, NA" in {each.region for each in offers}  # one cell
+    assert all(each.region and not each.region.startswith(",") for each in offers)
     for each in offers:
         per_gpu = [usd for terms in Terms if (usd := each.usd_per_gpu_hour(terms)) is not None]
         assert per_gpu, each
@@ -75,18 +76,6 @@ def test_the_shipped_prices_are_the_sources_own_for_the_whole_instance() -> None
     assert found.price(Terms.reserved) == float(row["reserved_3yr_usd_per_hour"])
 
 
-def test_names_of_one_gpu_are_one_gpu() -> None:
-    gpus = {load_offer.gpu for load_offer in load_offers()}
-    assert not gpus & {"H100-MEGA", "T4g"}
-    mega = next(each for each in load_offers() if each.instance == "a3-megagpu-8g")
-    assert mega.gpu == "H100-SXM"
-
-
-def test_a_region_with_commas_in_it_is_one_cell() -> None:
-    assert any(load_offer.region == "Georgia, US, NA" for load_offer in load_offers())
-    assert all(each.region and not each.region.startswith(",") for each in load_offers())
-
-
 def test_a_price_is_stale_after_ninety_days_and_not_before() -> None:
     quoted = offer(date=date(2026, 5, 1))
     assert quoted.age_days(date(2026, 7, 30)) == 90
@@ -101,13 +90,9 @@ def test_today_can_be_fixed_and_a_bad_day_is_an_error(monkeypatch: pytest.Monkey
         today()
 
 
-def test_a_refreshed_file_in_the_cache_comes_before_the_shipped_one() -> None:
+def test_a_refreshed_file_comes_before_the_shipped_one_and_a_broken_one_says_how_to_mend_it() -> None:
     write_offers(cache_file(), [offer()])
     assert load_offers() == (offer(),)
-
-
-def test_a_broken_cache_says_how_to_mend_it() -> None:
-    cache_file().parent.mkdir(parents=True)
     cache_file().write_text("nonsense")
     with pytest.raises(BadInput, match="offers --refresh"):
         load_offers()
@@ -165,6 +150,7 @@ def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_pa
         (HEADER + "a,b,L4,0.5,1\n", "column gpus"),
         (HEADER + "a,b,L4,99999999,1\n", "column gpus"),
         (HEADER + "a,b,H1000,1,1\n", ":2, column gpu: unknown GPU 'H1000'"),
+        (HEADER + "a,b,L40SS,1,1\n", "Did you mean L40S"),
         (HEADER + "a,b,,1,1\n", "column gpu: is empty"),
         (HEADER + "a,b,L4\n", "column gpus: is empty"),
         (HEADER + "a,b,L4,1,\n", "no price"),
@@ -178,11 +164,6 @@ def test_every_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, text: s
         load_offers(written(tmp_path, text))
     assert says in str(caught.value)
     assert "my.csv" in str(caught.value)
-
-
-def test_an_unknown_gpu_in_a_file_suggests_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"Did you mean .*L40S"):
-        load_offers(written(tmp_path, HEADER + "a,b,L40SS,1,1\n"))
 
 
 def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,10 +222,7 @@ def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> 
     assert {each.gpu for each in some} <= {"H100-SXM", "L4"}
     assert {each.provider for each in some} == {"aws"}
     assert {o.region for o in select_offers(load_offers(), region="us-east-1")} == {"us-east-1"}
-
-
-def test_offers_without_a_price_on_those_terms_are_not_chosen() -> None:
-    assert all(select_offer.spot_usd_per_hour for select_offer in select_offers(load_offers(), terms=Terms.spot))
+    assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
     assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
 
 

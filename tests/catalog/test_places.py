@@ -79,6 +79,11 @@ def test_a_place_has_many_names(place: str, has: tuple[str, str], has_not: tuple
     assert has_not not in found
 
 
+def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
+    where = [("aws", "eu-central-1"), ("vast", "Somewhere new, FI, EU"), ("runpod", "EE"), ("ours", "rack 7")]
+    assert [country_of(*place) for place in where] == ["DE", "FI", "EE", None]
+
+
 def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
     with pytest.raises(BadInput) as caught:
         regions("eu-cntral-1")
@@ -90,21 +95,15 @@ def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
 
 
 def test_sellers_are_told_apart() -> None:
-    assert seller_of("aws") is Seller.hyperscaler
-    assert seller_of("runpod") is Seller.cloud
-    assert seller_of("vast") is Seller.marketplace
-    assert seller_of("ours") is None
+    sellers = [seller_of(name) for name in ("aws", "runpod", "vast", "ours")]
+    assert sellers == [Seller.hyperscaler, Seller.cloud, Seller.marketplace, None]
     only = select_offers(load_offers(), sellers=[Seller.hyperscaler], terms=None)
     assert {offer.provider for offer in only} == {"aws", "azure", "gcp", "ibm", "oci"}
     assert {offer.seller for offer in list_prices(load_offers())} == {Seller.hyperscaler, Seller.cloud}
     assert list_prices(select_offers(load_offers(), provider="vast", terms=None)) == ()
-
-
-def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
-    assert country_of("aws", "eu-central-1") == "DE"
-    assert country_of("vast", "Somewhere new, FI, EU") == "FI"
-    assert country_of("runpod", "EE") == "EE"
-    assert country_of("ours", "rack 7") is None
+    # A marketplace is no price that is looked up unless it is named.
+    assert Seller.marketplace not in {offer.seller for offer in market_offers()}
+    assert {offer.seller for offer in market_offers("vast")} == {Seller.marketplace}
 
 
 def priced(usd: float, day: str, provider: str = "ours") -> Offer:
@@ -125,11 +124,6 @@ def test_where_all_prices_are_old_the_newest_count_as_recent() -> None:
     near = [priced(2.0, "2026-01-20"), priced(2.2, "2026-04-01"), priced(1.9, "2025-09-01")]
     assert {offer.usd_per_hour for offer in prices_that_count(near, Terms.on_demand, day)} == {2.0, 2.2}
     assert {offer.usd_per_hour for offer in prices_that_count(offers, Terms.on_demand, day)} == {1.0, 2.0, 3.0}
-
-
-def test_a_marketplace_is_no_price_that_is_looked_up_unless_it_is_named() -> None:
-    assert Seller.marketplace not in {offer.seller for offer in market_offers()}
-    assert {offer.seller for offer in market_offers("vast")} == {Seller.marketplace}
 
 
 def test_an_old_price_gives_way_only_to_machines_that_are_no_larger() -> None:

@@ -90,6 +90,8 @@ def test_bytes_of_a_weight_by_closed_form(quantised: dict[str, Any], expected: f
         ({"quant_method": "gptq", "bits": 4, "dynamic": {".*self_attn.*": {"bits": 8}}}, ("int8", "int4", "int4")),
         ({"quant_method": "auto-round", "bits": 4, "extra_config": {".*self_attn.*": {"bits": 16}}},
          ("bf16", "int4", "int4")),
+        ({"quant_method": "gptq", "bits": 8}, ("int8", "int8", "int8")),
+        ({"quant_algo": "FP8"}, ("fp8", "fp8", "fp8")),
         ({"quant_method": "mxfp4"}, ("bf16", "bf16", "mxfp4")),
         ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, ("bf16", "mxfp4", "mxfp4")),
         (

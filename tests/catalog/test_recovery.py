@@ -50,9 +50,6 @@ def test_a_score_says_of_which_model_from_where_and_when() -> None:
             shares = 100 * (score.quantised or 0) / (score.baseline or 1)
             assert score.recovery_percent == pytest.approx(shares, abs=0.006)
     assert sum(score.baseline is not None for score in load_scores()) > 60
-
-
-def test_no_score_is_listed_twice() -> None:
     rows = [(row.model, row.part, row.precision, row.benchmark, row.method, row.source) for row in load_scores()]
     assert len(set(rows)) == len(rows)
 
@@ -85,6 +82,8 @@ def test_the_score_is_of_the_checkpoint_that_a_plan_names() -> None:
         model = find_model(key)
         found, checkpoint = recovery_of(model, precision), checkpoint_for(model, precision)
         assert there(found).checkpoint == there(checkpoint).repository
+    authors = there(checkpoint_for(find_model("deepseek-r1"), Precision.fp8))  # at its own precision
+    assert authors.repository == "deepseek-ai/DeepSeek-R1"
 
 
 def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says_so() -> None:
@@ -92,13 +91,9 @@ def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says
     found = there(recovery_of(model, Precision.int4))
     assert found.model == "qwen3-14b"
     assert "scored on Qwen3 14B" in recovery_text(found, model)
-    assert recovery_of(find_model("gemma-3-27b"), Precision.int4) is None
-
-
-@pytest.mark.parametrize("key", ["qwen3-0.6b", "qwen3-coder-480b-a35b", "qwen3.5-397b-a17b"])
-def test_no_score_is_borrowed_from_a_larger_model_or_one_of_other_layers(key: str) -> None:
-    """The Qwen3 that are scored at INT4 are dense models of 8 and 14 billion."""
-    assert recovery_of(find_model(key), Precision.int4) is None
+    # Not from a larger model or one of other layers: the Qwen3 scored at INT4 are dense models of 8 and 14 billion.
+    for key in ("gemma-3-27b", "qwen3-0.6b", "qwen3-coder-480b-a35b", "qwen3.5-397b-a17b"):
+        assert recovery_of(find_model(key), Precision.int4) is None
 
 
 def test_the_published_precision_needs_no_score_and_others_reach_the_floor_or_are_named() -> None:
@@ -139,12 +134,8 @@ def test_one_s_own_score_counts_before_published_ones(catalogue: Path) -> None:
     found = there(recovery_of(find_model("llama-3.1-8b"), Precision.int4))
     assert (found.recovery, found.own, found.benchmarks) == (0.985, True, ("gsm8k",))
     assert catalogue.read_text().startswith('[gpus.X]\n# mine\narchitecture = "hopper"\n')
-
-
-def test_a_newer_score_of_one_s_own_takes_the_place_of_the_old_one(catalogue: Path) -> None:
-    save_recovery(OWN)
     save_recovery(OWN.model_copy(update={"precision": Precision.fp8}))
-    save_recovery(OWN.model_copy(update={"recovery": 0.9}))
+    save_recovery(OWN.model_copy(update={"recovery": 0.9}))  # takes the place of the old one
     own = {key: table["recovery"] for key, table in user_tables("recovery").items()}
     assert own == {"llama-3.1-8b fp8": 0.985, "llama-3.1-8b int4": 0.9}
 
@@ -161,8 +152,3 @@ def test_where_no_checkpoint_is_known_it_says_what_makes_one() -> None:
     assert "--quantization fp8" in how_to_make(model, Precision.fp8, "vllm")
     assert "--quantization" not in how_to_make(model, Precision.fp8, "sglang")
     assert "GPTQ or AWQ" in how_to_make(model, Precision.int4, "vllm")
-
-
-def test_at_its_own_precision_a_model_is_loaded_from_its_authors() -> None:
-    found = there(checkpoint_for(find_model("deepseek-r1"), Precision.fp8))
-    assert found.repository == "deepseek-ai/DeepSeek-R1"

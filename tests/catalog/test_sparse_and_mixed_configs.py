@@ -14,7 +14,6 @@ from tokonomics.catalog.layers import (
     Precision,
     RecurrentMixer,
 )
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 
 BF16 = Precision.bf16
@@ -273,21 +272,3 @@ def test_qwen_2_5_vl_is_read_flat_as_it_was_first_published() -> None:
     layer = 4 * (64 * 64 + 64) + 3 * 64 * 96 + 2 * 96 + 64 + 2 * 64
     tower = 3 * 2 * 14 * 14 * 64 + 2 * layer + 64 + 256 * 256 + 256 + 256 * H + H
     assert flat.extra_parameters == tower
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        # DeepSeek-V3.2: a latent of 576 in 16 bits and an indexer's key of 128 in FP8 with one 32-bit scale
-        ("deepseek-v3.2", 61 * (576 * 2 + 132)),
-        ("glm-5", 78 * (576 * 2 + 132)),
-        ("glm-5.2", 78 * 576 * 2 + 21 * 132),  # 21 of 78 layers choose for themselves
-        ("kimi-k3", 24 * 576 * 2),  # 24 of 93 layers are attention
-        ("gemma-4-e2b", 2 * 2 * (12 * 256 + 3 * 512)),  # 15 of 35 layers have keys of their own
-        ("llama-3.3-nemotron-super-49b", 2 * 2 * 49 * 8 * 128),  # 49 of 80 layers attend
-        ("mimo-v2-flash", 2 * (9 * 4 + 39 * 8) * (192 + 128)),
-        ("mamba-2.8b", 0),
-    ],
-)
-def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int) -> None:
-    assert find_model(key).kv_bytes_in_windows(BF16) == expected

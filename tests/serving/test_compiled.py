@@ -16,14 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import on
 from tests.there import there
 
 from tokonomics import machine_code
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.machine_code import Compiled, Unit, read_code
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving import compiled, loop
 from tokonomics.serving.compiled import SIMULATOR
@@ -120,9 +117,7 @@ def test_what_is_shipped_is_what_these_sources_give(unit: Unit) -> None:
 
 
 def test_arrays_of_other_numbers_are_refused() -> None:
-    table = compile_steps(
-        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
-    )
+    table = compile_steps(step_model(on()), 4, 64, 64)
     assert run_s(table, 1, 10.0, 1) > 0
     others = [table.decode_s.astype(kind) for kind in (np.float32, np.int64)]
     others += [np.asfortranarray(table.decode_s), table.decode_s[0]]
@@ -134,9 +129,7 @@ def test_arrays_of_other_numbers_are_refused() -> None:
 
 
 def test_a_copy_is_read_where_its_own_arrays_are() -> None:
-    table = compile_steps(
-        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
-    )
+    table = compile_steps(step_model(on()), 4, 64, 64)
     before = run_s(table, 1, 10.0, 1)
     for copied in (copy.copy(table), copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
         assert run_s(copied, 1, 10.0, 1) == before

@@ -7,11 +7,8 @@ from statistics import mean
 import numpy as np
 import pytest
 from tests.physics.hosts import lone
+from tests.serving.small_worlds import on, some_traffic
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
@@ -19,25 +16,14 @@ from tokonomics.serving.outcome import moments, outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.workload import spread
-
-
-@cache
-def on(gpu: str = "H100") -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
-
-
-def some_traffic(count: int = 2000, rate: float = 28.0, seed: int = 0) -> Trace:
-    rng = np.random.default_rng(seed)
-    inputs, outputs = rng.integers(1, 2000, count), rng.integers(0, 300, count)
-    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), inputs, outputs)
 
 
 @cache
 def busy() -> Simulation:
     """Two replicas, short of sequences; some requests too long, some given up."""
-    trace = some_traffic()
+    trace = some_traffic(2000)
     trace.input_tokens[::500] = 200_000
     return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=4.0, max_sequences=16)
 
@@ -269,7 +255,7 @@ def test_a_moments_first_tokens_are_those_of_the_requests_that_arrived_in_it() -
 
 def test_a_busy_replica_shows_how_full_it_is() -> None:
     count = 200
-    simulation = simulate(on("L4"), make_trace(np.zeros(count), [500] * count, [1500] * count))
+    simulation = simulate(on(gpu="L4"), make_trace(np.zeros(count), [500] * count, [1500] * count))
     made = outcome(simulation)
     assert made.kv_peak_share > 0.99
     assert made.preemptions > 0

@@ -6,11 +6,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tests.serving.small_worlds import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import outcome, records, save_records
 from tokonomics.serving.simulator import Simulation, simulate
@@ -26,8 +23,7 @@ def simulation() -> Simulation:
     inputs[::100] = 200_000
     arrival = np.cumsum(rng.exponential(1 / 40, 800))
     trace = make_trace(arrival, inputs, outputs, tenant=np.arange(800, dtype=np.int32) % 2, tenants=("free", "paid"))
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    return simulate(deployment, trace, FleetSettings(replicas=2), timeout_s=3.0, max_sequences=16)
+    return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=3.0, max_sequences=16)
 
 
 def test_the_file_is_the_arrays(tmp_path: Path) -> None:

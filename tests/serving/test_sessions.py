@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import on
 from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome, records, request_latencies
@@ -27,11 +23,6 @@ from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, Turns, make_trace
-
-
-@cache
-def on(engine: str = "vllm") -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine(engine))
 
 
 def linked(
@@ -72,10 +63,11 @@ def sent_after_answers(simulation: Simulation) -> None:
 def test_a_lone_session_takes_its_steps_and_its_pauses(engine: str) -> None:
     lengths = [(700, 40), (90, 1), (1500, 25)]
     alone = [
-        simulate(on(engine), make_trace([0.0], [inputs], [outputs])).served.finish_s[0] for inputs, outputs in lengths
+        simulate(on(engine=engine), make_trace([0.0], [inputs], [outputs])).served.finish_s[0]
+        for inputs, outputs in lengths
     ]
     trace = make_trace([0.0, 0.1, 0.2], *zip(*lengths, strict=True))
-    simulation = simulate(on(engine), linked(trace, [[], [0], [1]], [0.0, 3.0, 0.25]))
+    simulation = simulate(on(engine=engine), linked(trace, [[], [0], [1]], [0.0, 3.0, 0.25]))
     assert simulation.served.finish_s[-1] == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert (simulation.trace.arrival_s == simulation.served.arrival_s).all()
     assert request_latencies(simulation)["e2e"] == pytest.approx(alone, rel=1e-9)
