@@ -159,16 +159,21 @@ class Bench:
         self.book = Ledger(self.path)
         self.start(**changed)
 
-    def tick(self, seconds: float = 15.0) -> MeterState:
+    def tick(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> MeterState:
+        """The process does the work, so long passes, and the meter reads."""
+        if work is not None:
+            self.process.work(*work)
         self.clock.passed += seconds
         return asyncio.run(self.meter.tick())
 
-    def only(self, seconds: float = 15.0) -> GroupState:
-        (group,) = self.tick(seconds).groups
+    def only(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> GroupState:
+        (group,) = self.tick(seconds, work).groups
         return group
 
-    def scrape(self, seconds: float = 15.0) -> MeterState:
+    def scrape(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> MeterState:
         """After so long the scraper reads the process, and the meter the scraper."""
+        if work is not None:
+            self.process.work(*work)
         self.clock.passed += seconds
         self.scraper.scrape(self.process)
         return self.tick(0)

@@ -32,6 +32,9 @@ def test_every_request_and_step_of_the_real_log_is_read() -> None:
         assert len(run.arrival_s) == len(raw["runs"][name]["requests"])
         assert run.steps == len(raw["runs"][name]["steps"])
         assert run.decodes.sum() == sum(row[2] - 1 for row in raw["runs"][name]["requests"])
+        prompts = prompts_of_steps(run, "here")
+        assert ((prompts > 0) == (run.prompt_tokens > 0)).all()
+        assert prompts.sum() >= len(run.arrival_s), "each prompt is in one step at least"
 
 
 def test_columns_are_found_by_name_wherever_they_stand(tmp_path: Path) -> None:
@@ -44,14 +47,11 @@ def test_columns_are_found_by_name_wherever_they_stand(tmp_path: Path) -> None:
     assert all(np.array_equal(getattr(one, field), getattr(other, field)) for field in vars(one))
 
 
-def test_a_compressed_log_is_the_same_log(tmp_path: Path) -> None:
+def test_a_compressed_log_is_a_log_and_other_files_are_none(tmp_path: Path) -> None:
     path = tmp_path / "log.json.gz"
     path.write_bytes(gzip.compress(json.dumps(SAMPLE).encode()))
     assert is_engine_log(path)
     assert list(read_engine_log(path).runs) == list(SAMPLE["runs"])
-
-
-def test_other_files_are_not_taken_for_a_log(tmp_path: Path) -> None:
     assert not is_engine_log(REAL.parent / "h200_steps.json")
     assert not is_engine_log(REAL.parent / "published.csv.gz")
     assert not is_engine_log(tmp_path / "not there")
@@ -69,20 +69,6 @@ def test_prompts_that_share_a_step_are_counted(tmp_path: Path) -> None:
     run = read_engine_log(saved(SAMPLE, tmp_path)).runs["closed-8"]
     # 1,024 tokens a step: four prompts of 256; beside four answers, three and 252 tokens of a fourth; its last four.
     assert prompts_of_steps(run, "here")[:4].tolist() == [4, 4, 1, 0]
-
-
-def test_prompts_of_the_real_log_fit_their_steps() -> None:
-    for run in read_engine_log(REAL).runs.values():
-        prompts = prompts_of_steps(run, "here")
-        assert ((prompts > 0) == (run.prompt_tokens > 0)).all()
-        assert prompts.sum() >= len(run.arrival_s), "each prompt is in one step at least"
-
-
-def test_an_answer_that_never_came_is_not_a_number(tmp_path: Path) -> None:
-    log = copy.deepcopy(SAMPLE)
-    log["runs"]["poisson-16"]["requests"][5][3:] = [None, None]
-    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
-    assert np.flatnonzero(np.isnan(run.first_token_s)).tolist() == [5]
 
 
 def closed(change: Change) -> Change:
@@ -122,16 +108,15 @@ def test_a_damaged_log_is_refused(damage: Change, tmp_path: Path) -> None:
         read_engine_log(saved(log, tmp_path))
 
 
-def test_a_log_cut_off_is_refused(tmp_path: Path) -> None:
+def test_steps_that_are_not_those_of_the_requests_and_a_log_cut_off_are_refused(tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    log["runs"]["poisson-16"]["requests"][5][3:] = [None, None]
+    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
+    assert np.flatnonzero(np.isnan(run.first_token_s)).tolist() == [5], "an answer that never came"
+    del log["runs"]["poisson-16"]["steps"][0]
+    with pytest.raises(BadInput):
+        prompts_of_steps(read_engine_log(saved(log, tmp_path)).runs["poisson-16"], "here")
     path = saved(SAMPLE, tmp_path)
     path.write_text(path.read_text(encoding="utf-8")[:5000], encoding="utf-8")
     with pytest.raises(BadInput):
         read_engine_log(path)
-
-
-def test_steps_that_are_not_those_of_the_requests_are_refused(tmp_path: Path) -> None:
-    log = copy.deepcopy(SAMPLE)
-    del log["runs"]["poisson-16"]["steps"][0]
-    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
-    with pytest.raises(BadInput):
-        prompts_of_steps(run, "here")

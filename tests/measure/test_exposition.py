@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from itertools import product
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -92,10 +93,7 @@ def test_the_price_lines_up_with_opencost_per_gpu_times_gpus_is_the_server() -> 
     assert (per_gpu, gpus) == (3.6, 2)
     assert value("llm_price_timestamp_seconds") == datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     assert per_gpu * gpus == value("llm_total_hourly_cost", ONE)
-
-
-def test_a_server_with_two_models_has_its_price_once() -> None:
-    assert value("llm_total_hourly_cost", state(group(model="a"), group(model="b"))) == 7.2
+    assert value("llm_total_hourly_cost", state(group(model="a"), group(model="b"))) == 7.2  # once a server
 
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
@@ -136,13 +134,9 @@ def test_every_family_is_on_a_full_page_with_a_help_text_and_nothing_else() -> N
     assert {name for name, family in found.items() if family.type == "counter"} == {
         family.name.removesuffix("_total") for family in FAMILIES if family.name.endswith("_total")
     }
-
-
-def test_openmetrics_is_served_to_who_asks_for_it() -> None:
     body, content_type = page(ALL, TOLD, "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
-    parsed = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
-    assert {family.name for family in parsed} == {family.name.removesuffix("_total") for family in FAMILIES}
+    assert {family.name for family in parse_openmetrics(body.decode())} == set(found)  # type: ignore[no-untyped-call]
 
 
 @needs_promtool
@@ -246,19 +240,12 @@ def test_the_dashboard_can_be_provisioned_into_any_grafana() -> None:
     sources = [panel["datasource"] for panel in panels] + [each["datasource"] for p in panels for each in p["targets"]]
     assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
     assert "__inputs" not in board, "a file with inputs must be imported by hand"
-
-
-def test_panels_do_not_overlap_and_fit_the_grid() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard()["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24
-        assert taken.isdisjoint(cells), panel["title"]
+    taken: set[tuple[int, int]] = set()  # panels do not overlap and fit the grid
+    for place in (panel["gridPos"] for panel in panels):
+        rows, columns = (range(place[at], place[at] + place[size]) for at, size in (("y", "h"), ("x", "w")))
+        cells = set(product(columns, rows))
+        assert columns.stop <= 24
+        assert taken.isdisjoint(cells)
         taken |= cells
 
 

@@ -173,16 +173,10 @@ def test_pods_that_share_a_gpu_are_told_apart_but_its_power_counts_once() -> Non
     assert [reading.labels["pod"] for reading in readings] == ["a", "b"]
     assert readings[0].labels["hostname"] == "n"
     assert len(physical_gpus(readings)) == 1
-
-
-def test_labels_that_prometheus_renamed_are_those_of_the_workload() -> None:
+    # Labels that Prometheus renamed are those of the workload.
     text = dcgm(more=',pod="dcgm-exporter-x",exported_pod="llama-0"', DCGM_FI_DEV_POWER_USAGE="1")
-    (reading,) = read_dcgm_page(page(text), 0.0)
-    assert reading.labels["pod"] == "llama-0"
-
-
-def test_the_same_uuid_on_two_hosts_is_two_gpus() -> None:
-    """Old exporters without UUID leave only the index, which repeats on every host."""
+    assert [reading.labels["pod"] for reading in read_dcgm_page(page(text), 0.0)] == ["llama-0"]
+    # Old exporters without UUID leave only the index, which repeats on every host.
     text = "".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",Hostname="{host}"}} 100\n' for host in ("a", "b"))
     assert len(physical_gpus(read_dcgm_page(text, 0.0))) == 2
 
@@ -197,11 +191,6 @@ def known(at: float, **more: Any) -> GpuReading:
     return GpuReading(**({"uuid": "GPU-1", "name": "H100", "at": at} | more))
 
 
-def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
-    used_j = joules_used([known(0.0, energy_j=1e6)], [known(3600.0, energy_j=1e6 + 1000 * 3600)])
-    assert electricity_usd(used_j, 0.12) == pytest.approx(0.12)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "joules"),
     [
@@ -212,6 +201,7 @@ def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
 )
 def test_energy_is_what_two_readings_tell(before: dict[str, Any], after: dict[str, Any], joules: float) -> None:
     assert joules_used([known(0.0, **before)], [known(60.0, **after)]) == joules
+    assert electricity_usd(1000 * 3600, 0.12) == pytest.approx(0.12)  # a kilowatt for an hour
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.none, Fault.short, Fault.nan)])

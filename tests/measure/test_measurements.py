@@ -144,6 +144,7 @@ def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
     assert read_one(tmp_path, **split, metric="tpot_ms", value="20").value == pytest.approx(0.02)
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "max_batch=64"}).batch == 64
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "qps=8"}).rate == 2
+    assert read_one(tmp_path, num_gpus="4", tp="").tp == 4  # without a degree all GPUs share each layer
     for gpus, tp in (("4", "8"), ("7", "2"), ("1.5", "1")):
         assert "num_gpus" in reason_of(tmp_path, num_gpus=gpus, tp=tp)
 
@@ -154,10 +155,6 @@ def test_replicas_without_a_user_idle(tmp_path: Path) -> None:
     one, six = (read_one(tmp_path, batch_or_concurrency=users, **four) for users in ("1", "6"))
     assert (one.batch, one.value) == (1, 600)
     assert (six.batch, six.value) == (2, 200)
-
-
-def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:
-    assert read_one(tmp_path, num_gpus="4", tp="").tp == 4
 
 
 @pytest.mark.parametrize(

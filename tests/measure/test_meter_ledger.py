@@ -37,8 +37,7 @@ def test_killed_at_any_statement_the_next_meter_agrees_with_the_server(bench: Be
     unseen = bench.process.true_output
     bench.tick()
     for _ in range(3):
-        bench.process.work(10, 5)
-        bench.tick()
+        bench.tick(work=(10, 5))
     bench.book._db = DiesAt(bench.book._db, statements)  # type: ignore[assignment]
     bench.process.work(20, 7)
     try:
@@ -168,15 +167,13 @@ def test_while_the_disk_is_full_spans_are_held_and_written_later(bench: Bench) -
     bench.tick()
     fillers = fill(bench.book)
     for _ in range(100):
-        bench.process.work(10, 5)
-        state = bench.tick()
+        state = bench.tick(work=(10, 5))
     assert state.notes
     # 100 spans of 15 s are 5 rows of five minutes: the memory it takes does not grow with each tick.
     assert 5 <= state.held_spans <= 7
     assert state.total.output == bench.process.true_output
     bench.book._db.execute("PRAGMA max_page_count = 1000000")
-    bench.process.work(10, 5)
-    state = bench.tick()
+    state = bench.tick(work=(10, 5))
     assert (state.held_spans, state.notes) == (0, ())
     assert booked(bench.path).output == bench.process.true_output + fillers * span().output
 

@@ -79,6 +79,8 @@ def test_unusual_days_stand_in_the_report(tmp_path: Path) -> None:
     found = report(ledger_of(tmp_path / "meter.db", spans), since="2026-11-02", until="2026-11-08")
     (odd,) = found.unusual
     assert (odd.day, odd.largest and odd.largest.name) == (date(2026, 11, 6), "price")
+    with pytest.raises(BadInput):
+        report(tmp_path / "meter.db", gpus=2)  # of which kind?
 
 
 def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
@@ -89,11 +91,6 @@ def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
     spans += [hour(at(date(2026, 11, 8), number), **dear) for number in half]
     ledger = ledger_of(tmp_path / "meter.db", spans)
     assert report(ledger, since="2026-11-01", until="2026-11-08T12:00").unusual == ()
-
-
-def test_gpus_need_their_kind(two_teams: Path) -> None:
-    with pytest.raises(BadInput):
-        report(two_teams, gpus=2)
 
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:

@@ -70,13 +70,9 @@ def test_figures_are_those_of_the_definitions(tmp_path: Path) -> None:
     assert found[Figure.ttft_p50_s] == pytest.approx(2.0)
     assert found[Figure.tpot_p50_s] == pytest.approx((1 / 2 + 4.5 / 4) / 2), "an answer of one token has no TPOT"
     assert found[Figure.e2e_p50_s] == pytest.approx(3.0)
-
-
-def test_answers_that_never_came_are_left_out_on_both_sides(tmp_path: Path) -> None:
-    log = engine_runs.engine_log({"run": [(0.0, 10, 3)]})
+    # Answers that never came are left out on both sides.
     log["runs"]["run"]["requests"] = [[0.0, 10, 1, 1.0, 1.0], [0.0, 10, 9, None, None]]
-    run = read(log, tmp_path).runs["run"]
-    found = figures_of(run, np.array([2.0, 50.0]), np.array([2.0, 60.0]))
+    found = figures_of(read(log, tmp_path).runs["run"], np.array([2.0, 50.0]), np.array([2.0, 60.0]))
     assert found[Figure.output_tok_s] == pytest.approx(1 / 2)
     assert found[Figure.tpot_p50_s] is None
 
@@ -112,11 +108,7 @@ def test_no_run_is_predicted_from_its_own_steps_though_both_logs_hold_it(tmp_pat
             assert run.fitted_on == tuple(name for name in SMALL["runs"] if name != own)
     usual = replay(log, "here", source=log, of="there").runs
     assert [len(run.fitted_on) for run in usual] == [2, 2, 2, 3], "three are fitted on, one is not"
-
-
-def test_a_run_with_nothing_but_its_own_steps_is_refused(tmp_path: Path) -> None:
-    log = read(SMALL, tmp_path)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as caught:  # nothing but its own steps
         replay(log, "here", ["poisson-16"], source=log, of="there")
     assert caught.value.where == "here: run poisson-16"
 
@@ -207,6 +199,8 @@ def test_constants_the_log_cannot_tell_are_not_invented(tmp_path: Path) -> None:
     fit = fit_steps(log, ["alone", "closed-4"], "here")
     assert fit.row_s == pytest.approx([fit.row_s[0]] * 3, rel=1e-3)
     assert fit.host_is_guessed
+    with pytest.raises(BadInput):  # too few steps
+        fit_steps(read(engine_runs.engine_log({"one": [(0.0, 10, 3)]}), tmp_path), ["one"], "here")
 
 
 def test_the_pause_of_the_scheduler_belongs_to_the_step_and_waiting_for_work_does_not(tmp_path: Path) -> None:
@@ -221,12 +215,6 @@ def test_the_pause_of_the_scheduler_belongs_to_the_step_and_waiting_for_work_doe
     for step in steps[busy + 1 :]:
         step[0] += 1.0
     assert steps_of(read(late, tmp_path), ["poisson-16"], "here").seconds[busy] == pytest.approx(before[busy])
-
-
-def test_too_few_steps_are_refused(tmp_path: Path) -> None:
-    log = read(engine_runs.engine_log({"one": [(0.0, 10, 3)]}), tmp_path)
-    with pytest.raises(BadInput):
-        fit_steps(log, ["one"], "here")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.measure.ledgers import HOUR_S, day_of
-from tests.there import there
+from tests.measure.ledgers import HOUR_S, day_of, days_from
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.price_factors import UnusualDay, factors_between, unusual_days
@@ -29,6 +28,8 @@ CAUSES: dict[str, tuple[dict[str, Any], float]] = {
     "cache hits": ({"input_total": 6e5, "input_cached": 0.0}, 1.5),
     # Half of the requests fail, and with them half of the busy time.
     "failures": (FAILING, 2.0),
+    # Twice the batch at the same speed: twice the tokens, and a cheap day is unusual too.
+    "batch ": ({"running_s": 40 * HOUR_S, "input_total": 2e6, "input_cached": 8e5, "output": 4e5}, 0.5),
 }  # fmt: skip
 
 
@@ -52,38 +53,21 @@ def test_the_cause_that_was_put_in_is_named(cause: str) -> None:
     assert found.day == odd
     assert found.ratio == pytest.approx(times, rel=0.02)
     assert found.largest is not None
-    assert found.largest.name == cause
+    assert found.largest.name == cause.strip()
     assert found.largest.times == pytest.approx(times, rel=0.02)
     assert found.largest.said in found.said
 
 
-def test_a_cheap_day_is_unusual_too_and_names_why() -> None:
-    """Twice the batch at the same speed: twice the tokens."""
-    (found,) = weeks(
-        MONDAY + timedelta(days=9), {"running_s": 40 * HOUR_S, "input_total": 2e6, "input_cached": 8e5, "output": 4e5}
-    )
-    assert found.ratio == pytest.approx(0.5, rel=0.02)
-    assert there(found.largest).name == "batch"
-
-
-def test_usual_days_are_not_named() -> None:
-    assert weeks(date(2027, 1, 1), {}) == ()
-
-
-def test_quiet_weekends_are_usual_for_weekends() -> None:
+def test_usual_days_are_not_named_a_few_have_no_band_and_quiet_weekends_are_usual_for_weekends() -> None:
     """Five of ten weekend days or more are compared with one another: half the tokens is how they are."""
+    assert weeks(date(2027, 1, 1), {}) == ()
+    few = days_from(MONDAY, (48, 48, 480, 48))
+    assert unusual_days(bill(few, 0.0, 2e9, ("model", "day"))) == ()
     spans: list[PaidTime] = []
     half = {"input_total": 5e5, "input_cached": 2e5, "output": 1e5}
     for place in range(35):
         day = MONDAY + timedelta(days=place)
         spans += day_of(day, 48.0 + 0.3 * (place % 4), **(half if day.weekday() >= 5 else {}))
-    assert unusual_days(bill(spans, 0.0, 2e9, ("model", "day"))) == ()
-
-
-def test_a_few_days_have_no_band() -> None:
-    spans = [
-        span for place, usd in enumerate((48, 48, 480, 48)) for span in day_of(MONDAY + timedelta(days=place), usd)
-    ]
     assert unusual_days(bill(spans, 0.0, 2e9, ("model", "day"))) == ()
 
 

@@ -38,15 +38,14 @@ def some_traffic(count: int, rate: float = 28.0, seed: int = 0) -> Trace:
 
 def asked(arrival_s: ArrayLike, inputs: ArrayLike, outputs: ArrayLike, **more: Any) -> Requests:
     """Requests without urgency, deadline or shared prompts, unless told."""
-    arrivals, input_tokens, output_tokens = (
-        np.asarray(values, kind) for values, kind in ((arrival_s, np.float64), (inputs, np.int32), (outputs, np.int32))
-    )
+    arrivals = np.asarray(arrival_s, np.float64)
     plain: dict[str, Any] = {
         "urgency": np.zeros(len(arrivals), np.int32), "deadline_s": np.full(len(arrivals), np.inf),
         "unit_ids": np.zeros(0, np.int32), "unit_starts": np.zeros(len(arrivals) + 1, np.int64), "unit_tokens": 16,
         "prefilled": False,
     }  # fmt: skip
-    return Requests(arrivals, input_tokens, output_tokens, **(plain | more))
+    lengths = np.asarray(inputs, np.int32), np.asarray(outputs, np.int32)
+    return Requests(arrivals, *lengths, **(plain | more))
 
 
 ROOMY = Rules(

@@ -22,7 +22,6 @@ from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import rules_for, simulate
 from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED
 from tokonomics.serving.step_table import compile_steps
-from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
@@ -285,16 +284,6 @@ def test_hits_equal_a_replay_through_a_dictionary(kv_blocks: int) -> None:
     assert served.cached_tokens.tolist() == expected
     assert sum(expected) > 0
     assert world.replicas["prompt_tokens"][0] == trace.input_tokens.sum() - sum(expected)
-
-
-def test_a_public_trace_reuses_as_much_as_is_known_of_it() -> None:
-    trace = open_trace("mooncake-conversation").read()
-    assert trace.prefix is not None
-    shares = [
-        reuse(trace.prefix, trace.input_tokens, blocks).sum() / trace.input_tokens.sum()
-        for blocks in (1_000, 10_000, 50_000, None)
-    ]
-    assert [round(100 * share, 1) for share in shares] == [4.5, 21.6, 36.2, 37.4]
 
 
 def test_a_second_turn_skips_what_the_first_computed() -> None:

@@ -1,6 +1,7 @@
 """Arrival processes keep the rate and the burstiness they are asked for, within what chance allows."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,10 +55,6 @@ def test_poisson_gaps_are_exponential() -> None:
     assert distance < math.sqrt(math.log(2e6) / 2 / len(gaps))
 
 
-def test_constant_arrivals_are_evenly_spaced() -> None:
-    np.testing.assert_allclose(times("constant:4", requests=1000), np.arange(1000) / 4)
-
-
 @given(st.floats(0.05, 20))
 def test_the_weibull_shape_gives_the_cv(cv: float) -> None:
     shape = weibull_shape(cv)
@@ -65,7 +62,9 @@ def test_the_weibull_shape_gives_the_cv(cv: float) -> None:
     assert math.sqrt(second / first**2 - 1) == pytest.approx(cv, rel=1e-6)
 
 
-def test_bursts_alternate_with_silence() -> None:
+def test_constant_arrivals_are_evenly_spaced_a_burst_comes_at_once_and_bursts_alternate_with_silence() -> None:
+    np.testing.assert_allclose(times("constant:4", requests=1000), np.arange(1000) / 4)
+    assert times("burst:7", requests=None).tolist() == [0.0] * 7
     made = times("onoff:10,on=60,off=300")
     assert (made % 360 <= 60 + 1e-6).all()
     assert len(made) / made[-1] == pytest.approx(10 * 60 / 360, rel=5 / math.sqrt(MANY) + 360 / made[-1])
@@ -87,6 +86,8 @@ def test_a_days_requests_follow_its_curve() -> None:
     spread = np.sqrt(expected / 3 / 3600)
     assert (np.abs(by_hour - expected) <= 5 * spread + 1e-3).all()
     assert len(made) == pytest.approx(5 * 259200, rel=5 / math.sqrt(5 * 259200))
+    noon = times("diurnal:5,peak=3,start=12h", requests=None, duration_s=3600)  # a day may begin at any hour
+    assert len(noon) == pytest.approx(5 * 3 * 3600, rel=0.03)
 
 
 def test_a_weeks_end_is_quieter() -> None:
@@ -94,11 +95,6 @@ def test_a_weeks_end_is_quieter() -> None:
     days = np.bincount((made // 86400 % 7).astype(int), minlength=7)
     assert days[5:].mean() / days[:5].mean() == pytest.approx(0.4, rel=0.01)
     assert len(made) / (14 * 86400) == pytest.approx(1, rel=0.01)
-
-
-def test_a_day_may_begin_at_any_hour() -> None:
-    noon = times("diurnal:5,peak=3,start=12h", requests=None, duration_s=3600)
-    assert len(noon) == pytest.approx(5 * 3 * 3600, rel=0.03)
 
 
 def test_a_step_and_a_spike_change_the_rate_when_told() -> None:
@@ -120,15 +116,17 @@ def test_burstiness_on_top_of_a_swinging_rate() -> None:
     assert gaps.std() == pytest.approx(3, rel=0.15)
 
 
-def test_a_burst_comes_at_once() -> None:
-    assert times("burst:7", requests=None).tolist() == [0.0] * 7
-
-
-@pytest.mark.parametrize("text", ["burst:7", "poisson:7"])
-@pytest.mark.parametrize("end", [{"requests": 0}, {"requests": -1}, {"requests": 5, "duration_s": 0.0}])
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        *product(("burst:7", "poisson:7"), ({"requests": 0}, {"requests": -1}, {"requests": 5, "duration_s": 0.0})),
+        *product(["poisson:2"], ({}, {"requests": MOST_REQUESTS + 1}, {"duration_s": 0.0}, {"duration_s": 1e9})),
+    ],
+)
 def test_nothing_at_all_is_no_traffic(text: str, end: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match=r"^(requests|duration): must be"):
+    with pytest.raises(BadInput) as refused:
         draw_arrivals(parse_arrivals(text), **end)  # type: ignore[arg-type]
+    assert refused.value.field in (("requests", "duration") if end else (None,))
 
 
 @pytest.mark.parametrize("text", ALL)
@@ -162,10 +160,3 @@ def test_a_wrong_text_is_explained_with_examples(text: str) -> None:
         parse_arrivals(text)
     assert refused.value.field == "arrivals"
     assert "poisson:2" in str(refused.value.fix)
-
-
-def test_an_end_is_needed_and_must_be_possible() -> None:
-    arrivals = parse_arrivals("poisson:2")
-    for requests, duration_s in ((None, None), (0, None), (MOST_REQUESTS + 1, None), (None, 0.0), (None, 1e9)):
-        with pytest.raises(BadInput):
-            draw_arrivals(arrivals, requests=requests, duration_s=duration_s)

@@ -29,15 +29,9 @@ from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, Turns, save_trace
 
 
-def made(
-    requests: int | None = 2000,
-    arrivals: str = "poisson:5",
-    inputs: str = "lognormal:mean=200,cv=1",
-    outputs: str = "uniform:10-300",
-    **how: Any,
-) -> Trace:
-    lengths = parse_lengths(inputs), parse_lengths(outputs)
-    return generate(parse_arrivals(arrivals), *lengths, requests=requests, **how)
+def made(requests: int | None = 2000, arrivals: str = "poisson:5", **how: Any) -> Trace:
+    inputs, outputs = how.pop("inputs", "lognormal:mean=200,cv=1"), how.pop("outputs", "uniform:10-300")
+    return generate(parse_arrivals(arrivals), parse_lengths(inputs), parse_lengths(outputs), requests=requests, **how)
 
 
 EVERYTHING: dict[str, Any] = {
@@ -181,12 +175,6 @@ def test_shares_follow_zipfs_law() -> None:
     assert trace.tenants == ("tenant-1", "tenant-2", "tenant-3", "tenant-4")
 
 
-def test_texts_say_the_same_as_the_nouns() -> None:
-    assert parse_system("20,tokens=1000,skew=0.5") == SystemPrompts(20, 1000, 0.5)
-    assert parse_sessions("5,think=2m,limit=32000") == Sessions(5, 120, 32000)
-    assert parse_tenants("3,priorities=0/1/1") == Tenants(3, 1.0, (0, 1, 1))
-
-
 WRONG: dict[Callable[[str], object], tuple[str, ...]] = {
     parse_system: ("20", "x,tokens=5", "2.5,tokens=5", "2,tokens=5.5"),
     parse_sessions: ("5,limit=100.5", "0.5", "5,thinks=3", "", "agnet:swe,turns=40"),
@@ -200,7 +188,10 @@ def test_a_wrong_text_is_explained(parse: Callable[[str], object], text: str) ->
         parse(text)
 
 
-def test_a_seed_is_a_whole_number_from_zero() -> None:
+def test_texts_say_the_same_as_the_nouns_and_a_seed_is_a_whole_number_from_zero() -> None:
+    assert parse_system("20,tokens=1000,skew=0.5") == SystemPrompts(20, 1000, 0.5)
+    assert parse_sessions("5,think=2m,limit=32000") == Sessions(5, 120, 32000)
+    assert parse_tenants("3,priorities=0/1/1") == Tenants(3, 1.0, (0, 1, 1))
     with pytest.raises(BadInput) as refused:
         made(seed=-1)
     assert refused.value.field == "seed"

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.traffic.written_logs import opened
 
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.formats import COLUMNS_HELP
@@ -59,18 +60,14 @@ def test_parquet_rows_are_counted_from_1(tmp_path: Path) -> None:
 
 
 def test_only_the_first_few_are_kept_but_all_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f"{HEADER}\n{GOOD_CSV}\n" + "x,1,1\n" * 100)
-    file = open_trace(path)
+    file = opened(tmp_path, f"{HEADER}\n{GOOD_CSV}\n" + "x,1,1\n" * 100)
     assert len(file.read()) == 1
     assert file.problems.count == 100
     assert [line.split(":")[0] for line in file.problems.first] == [f"line {number}" for number in range(3, 8)]
 
 
 def test_a_stray_byte_spoils_one_row_only(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(GOOD_JSON.encode() + b'\n{"timestamp": \xff}\n' + GOOD_JSON.encode())
-    file = open_trace(path)
+    file = opened(tmp_path, GOOD_JSON.encode() + b'\n{"timestamp": \xff}\n' + GOOD_JSON.encode())
     assert len(file.read()) == 2
     assert file.problems.count == 1
 

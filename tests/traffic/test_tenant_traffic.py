@@ -31,16 +31,6 @@ def day(arrivals: str = "diurnal:0.5,peak=2", tenants: str = "4,skew=0", session
     )  # fmt: skip
 
 
-def test_moving_peaks_keeps_every_request() -> None:
-    trace = day()
-    for where in (ALIGNED, SPREAD):
-        moved = with_peaks(trace, where)
-        assert len(moved) == len(trace)
-        assert (np.diff(moved.arrival_s) >= 0).all()
-        assert moved.arrival_s[0] == 0
-        assert np.bincount(moved.tenant).tolist() == np.bincount(trace.tenant).tolist()  # type: ignore[arg-type]
-
-
 def test_peaks_fall_together_or_lie_a_quarter_of_a_day_apart() -> None:
     trace = day()
 
@@ -52,11 +42,18 @@ def test_peaks_fall_together_or_lie_a_quarter_of_a_day_apart() -> None:
     assert np.diff(apart) == pytest.approx([0.25] * 3, abs=0.01)
     assert (correlation(with_peaks(trace, ALIGNED)) or 0) > 0.95
     assert (correlation(with_peaks(trace, SPREAD)) or 1) < 0
+    for where in (ALIGNED, SPREAD):  # keeps every request
+        moved = with_peaks(trace, where)
+        assert (np.diff(moved.arrival_s) >= 0).all()
+        assert moved.arrival_s[0] == 0
+        assert np.bincount(moved.tenant).tolist() == np.bincount(trace.tenant).tolist()  # type: ignore[arg-type]
 
 
-def test_steady_traffic_has_no_time_of_day() -> None:
+def test_steady_traffic_has_no_time_of_day_and_who_is_served_last_is_behind_all_others() -> None:
+    steady = day("poisson:0.01")
     assert have_peaks(day())
     assert not have_peaks(day("poisson:0.5"))
+    assert (there(served_last(steady, 2).priority) == (steady.tenant == 2)).all()
 
 
 def test_busier_doubles_one_tenant_and_leaves_the_others_alone() -> None:
@@ -75,12 +72,6 @@ def test_busier_doubles_one_tenant_and_leaves_the_others_alone() -> None:
     assert peak_phase(only(made, [1]).arrival_s, 86_400) == pytest.approx(
         peak_phase(only(trace, [1]).arrival_s, 86_400), abs=0.02
     )
-
-
-def test_served_last_is_behind_all_others() -> None:
-    trace = day("poisson:0.01")
-    priority = there(served_last(trace, 2).priority)
-    assert (priority == (trace.tenant == 2)).all()
 
 
 def test_logs_become_tenants_that_begin_together() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.there import there
+from tests.traffic.written_logs import opened
 
 from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
@@ -74,9 +75,8 @@ def test_what_overlaps_in_a_session_is_a_branch(tmp_path: Path) -> None:
 
 
 def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("time,prompt_tokens,completion_tokens,session_id\n0,160,16,a\n9,320,16,a\n12,64,16,a\n")
-    trace = open_trace(path).read()
+    turns = "time,prompt_tokens,completion_tokens,session_id\n0,160,16,a\n9,320,16,a\n12,64,16,a\n"
+    trace = opened(tmp_path, turns).read()
     prefix = there(trace.prefix)
     assert prefix.block_tokens == 16
     np.testing.assert_array_equal(prefix.blocks_of(1)[:11], prefix.blocks_of(0))  # 176 tokens were said before it
@@ -158,9 +158,8 @@ def test_own_lines_and_bodies_of_requests_are_told_apart(tmp_path: Path) -> None
 
 def test_a_session_on_the_first_row_holds_for_those_that_wait_for_it(tmp_path: Path) -> None:
     """Also before the row that names it, and of others that name none; ids beside empty cells may be written 3.0."""
-    path = tmp_path / "log.csv"
-    path.write_text("t,i,o,s,me,up\n0,9,1,x,1,\n1,9,1,,2,1.0\n2,9,1,,3,2.0\n3,9,1,y,4,3.0\n4,9,1,,5,\n5,9,1,z,6,5.0\n")
-    trace = open_trace(path, columns="arrival=t,input=i,output=o,session=s,request=me,parent=up").read()
+    rows = "t,i,o,s,me,up\n0,9,1,x,1,\n1,9,1,,2,1.0\n2,9,1,,3,2.0\n3,9,1,y,4,3.0\n4,9,1,,5,\n5,9,1,z,6,5.0\n"
+    trace = opened(tmp_path, rows, columns="arrival=t,input=i,output=o,session=s,request=me,parent=up").read()
     assert waits(trace) == [[], [0], [1], [], [], [4]]  # 4 says that it is of another session
     assert sessions_and_pauses(trace)[0] == [0, 0, 0, 1, 2, 2]
 
