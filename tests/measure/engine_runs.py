@@ -87,9 +87,7 @@ def sample() -> dict[str, Any]:
     """Two closed runs, and open ones at two rates."""
     return engine_log(
         {
-            "closed-8": [(0.0, 256, 40)] * 8,
-            "closed-64": [(0.0, 256, 40)] * 64,
-            "poisson-16": spread(200, 1 / 16, 1),
+            "closed-8": [(0.0, 256, 40)] * 8, "closed-64": [(0.0, 256, 40)] * 64, "poisson-16": spread(200, 1 / 16, 1),
             "poisson-24": spread(200, 1 / 24, 2),
         }
-    )
+    )  # fmt: skip

@@ -64,9 +64,7 @@ COLUMNS = {
     ),
     "ServiceName": Column(MANDATORY, "string", False),
     "ServiceSubcategory": Column(
-        RECOMMENDED,
-        "string",
-        False,
+        RECOMMENDED, "string", False,
         ("Bots", "Generative AI", "Machine Learning", "Natural Language Processing", "Other (AI and Machine Learning)"),
     ),
     "SubAccountId": Column(CONDITIONAL, "string", True),

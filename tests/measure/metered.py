@@ -68,11 +68,9 @@ class Process:
     def page(self) -> str:
         lines = [f"process_start_time_seconds {self.started!r}"] if self.says_start else []
         names = {
-            "vllm:prompt_tokens_total": "input",
-            "vllm:prompt_tokens_cached_total": "cached",
-            "vllm:generation_tokens_total": "output",
-            "vllm:iteration_tokens_total_count": "steps",
-        }
+            "vllm:prompt_tokens_total": "input", "vllm:prompt_tokens_cached_total": "cached",
+            "vllm:generation_tokens_total": "output", "vllm:iteration_tokens_total_count": "steps",
+        }  # fmt: skip
         for engine, counted in enumerate(self.counted):
             labels = f'{{engine="{engine}",model_name="{self.model}"}}'
             lines += [f"{name}{labels} {counted[key]}" for name, key in names.items()]

@@ -64,14 +64,12 @@ class Fleet:
         self.prometheus.scrape(
             {
                 self.pages[name].address.removeprefix("http://"): {
-                    "pod": f"pod-{name}",
-                    "namespace": "prod",
-                    "team": "search" if name == "c" else "chat",
+                    "pod": f"pod-{name}", "namespace": "prod", "team": "search" if name == "c" else "chat",
                     "job": ODD_JOB if name == "c" else "engines",
                 }
                 for name in self.there
             }
-        )
+        )  # fmt: skip
 
     def seen(self) -> None:
         """Wait until Prometheus has scraped what every server that is there shows now."""

@@ -21,12 +21,10 @@ REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
 SAMPLE = engine_runs.sample()
 SMALL = engine_runs.engine_log(
     {
-        "closed-4": [(0.0, 256, 30)] * 4,
-        "closed-32": [(0.0, 200, 30)] * 32,
-        "poisson-16": engine_runs.spread(40, 1 / 8, 1),
-        "poisson-24": engine_runs.spread(40, 1 / 12, 2),
+        "closed-4": [(0.0, 256, 30)] * 4, "closed-32": [(0.0, 200, 30)] * 32,
+        "poisson-16": engine_runs.spread(40, 1 / 8, 1), "poisson-24": engine_runs.spread(40, 1 / 12, 2),
     }
-)
+)  # fmt: skip
 """The same engine for an instant: enough to fit on, too little to find its step times."""
 
 

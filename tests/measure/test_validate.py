@@ -462,14 +462,10 @@ def test_a_rate_is_never_compared_with_a_time(mode: Mode, metric: Metric) -> Non
 
 @settings(max_examples=8, deadline=None)
 @given(
-    st.sampled_from(VARIED),
-    st.sampled_from([1, 3, 64, 10**6]),
-    st.integers(1, 4000),
-    st.integers(1, 4000),
-    st.sampled_from(Mode),
-    st.sampled_from([each for each in Metric if each is not Metric.step_s]),
+    st.sampled_from(VARIED), st.sampled_from([1, 3, 64, 10**6]), st.integers(1, 4000), st.integers(1, 4000),
+    st.sampled_from(Mode), st.sampled_from([each for each in Metric if each is not Metric.step_s]),
     st.floats(1e-6, 1e6),
-)
+)  # fmt: skip
 def test_any_load_has_a_score_or_a_reason(
     row: Measurement, batch: int, prompt: int, output: int, mode: Mode, metric: Metric, measured: float
 ) -> None:

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from tests.there import there
-
 _CHUNK = '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]%s}'
 _TEXT = '{"index":0,"delta":{"content":"%s"},"finish_reason":null}'
 _WORD = _TEXT % " word"
@@ -116,8 +114,9 @@ def timed_server(ttft_s: float, tpot_s: float, tokens: int) -> Iterator[str]:
     """Its address, while it runs as another process."""
     command = [sys.executable, __file__, str(ttft_s), str(tpot_s), str(tokens)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None  # this file runs by itself: it imports nothing of ours
         try:
-            yield f"http://127.0.0.1:{int(there(server.stdout).readline())}"
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         finally:
             server.kill()
 

@@ -42,12 +42,9 @@ def talks(rate: float, requests: int = 3000, seed: int = 3) -> Trace:
     """Conversations of five turns with pauses of two seconds, of which so many begin a second."""
     lengths = parse_lengths("300"), parse_lengths("100")
     return generate(
-        parse_arrivals(f"poisson:{rate:g}"),
-        *lengths,
-        requests=requests,
-        seed=seed,
+        parse_arrivals(f"poisson:{rate:g}"), *lengths, requests=requests, seed=seed,
         sessions=parse_sessions("5,think=2"),
-    )
+    )  # fmt: skip
 
 
 def sent_after_answers(simulation: Simulation) -> None:
@@ -206,13 +203,9 @@ def test_a_session_stays_where_its_prefix_is() -> None:
 
 def test_a_slower_memory_serves_sessions_whose_prefix_was_evicted() -> None:
     trace = generate(
-        parse_arrivals("poisson:1"),
-        parse_lengths("3000"),
-        parse_lengths("50"),
-        requests=600,
-        seed=5,
+        parse_arrivals("poisson:1"), parse_lengths("3000"), parse_lengths("50"), requests=600, seed=5,
         sessions=parse_sessions("6,think=60"),
-    )
+    )  # fmt: skip
     first = simulate(on(), trace)
     fetches, hits = plan_fetches(first, (Tier(name="DRAM", size_bytes=2e12, bytes_per_s=5e10),))
     with_tier = simulate(on(), trace, fetches=fetches)

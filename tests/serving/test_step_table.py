@@ -121,11 +121,9 @@ def test_chunks_of_different_lengths_cost_as_much_as_each_by_itself() -> None:
 
 
 runs = st.tuples(
-    st.sampled_from(["dense", "pipeline parallel, no overlap", "windows in every layer"]),
-    st.integers(1, 256),
-    st.floats(1, 60_000),
-    st.integers(1, 600),
-)
+    st.sampled_from(["dense", "pipeline parallel, no overlap", "windows in every layer"]), st.integers(1, 256),
+    st.floats(1, 60_000), st.integers(1, 600),
+)  # fmt: skip
 
 
 @given(runs)

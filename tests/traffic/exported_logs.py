@@ -54,9 +54,7 @@ def langfuse_item(request: Known, *, snake: bool = False) -> dict[str, Any]:
         "providedModelName": "llama",
         # What was read from a cache is counted apart; ClickHouse writes 64-bit numbers as text.
         "usageDetails": {
-            "input": str(request.prompt - 5),
-            "input_cached_tokens": 5,
-            "output": request.answer,
+            "input": str(request.prompt - 5), "input_cached_tokens": 5, "output": request.answer,
             "total": request.prompt + request.answer,
         },
         "costDetails": {"input": request.usd / 2, "output": request.usd / 2, "total": request.usd},
@@ -64,7 +62,7 @@ def langfuse_item(request: Known, *, snake: bool = False) -> dict[str, Any]:
         "userId": request.user,
         "sessionId": "s-1",
         "tags": ["prod", f"team:{request.team}"],
-    }
+    }  # fmt: skip
     return {_snake(key): value for key, value in item.items()} if snake else item
 
 

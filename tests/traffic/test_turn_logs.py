@@ -85,11 +85,9 @@ def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
 
 def test_turns_are_saved_and_read_back(tmp_path: Path) -> None:
     turns = Turns(
-        np.asarray([0, 0, 1, 2], np.int32),
-        np.asarray([0, 0, 1, 2, 4]),
-        np.asarray([0, 1.5, 1.5, 2]),
+        np.asarray([0, 0, 1, 2], np.int32), np.asarray([0, 0, 1, 2, 4]), np.asarray([0, 1.5, 1.5, 2]),
         np.zeros(4, np.int32),
-    )
+    )  # fmt: skip
     trace = Trace(np.arange(4, dtype=np.float64), np.full(4, 30, np.int32), np.full(4, 3, np.int32), turns=turns)
     save_trace(trace, tmp_path / "jobs.parquet")
     again = open_trace(tmp_path / "jobs.parquet").read()
