@@ -78,9 +78,7 @@ def test_the_five_lines_the_message_offers_do_add_a_gpu(catalogue: Path) -> None
 
 @pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
 def test_every_row_is_sane_and_sourced(gpu: Gpu) -> None:
-    assert gpu.source
-    assert gpu.date
-    assert gpu.year
+    assert all((gpu.source, gpu.date, gpu.year))
     assert gpu.watts
     assert 0.28e12 <= gpu.bandwidth_bytes_per_s <= 10e12
     assert all(50e12 <= rate <= 20e15 for rate in gpu.flops.values())
@@ -197,8 +195,7 @@ def test_a_users_gpu_is_found_among_the_others(catalogue: Path) -> None:
     catalogue.write_text(table("X1", ROW | {"aliases": '["Acme X-One"]'}))
     gpu = find_gpu("acme x one")
     assert gpu.key == gpu.name == "X1"
-    assert gpu.vendor == "nvidia"
-    assert gpu.memory_bytes == 100_000_000_000
+    assert (gpu.vendor, gpu.memory_bytes) == ("nvidia", 100_000_000_000)
     assert gpu in all_gpus()
     assert find_gpu("H100") in all_gpus()
 
@@ -206,8 +203,7 @@ def test_a_users_gpu_is_found_among_the_others(catalogue: Path) -> None:
 def test_a_users_row_replaces_the_figures_of_ours_and_keeps_its_names(catalogue: Path) -> None:
     catalogue.write_text(table("h100", ROW))
     gpu = find_gpu("NVIDIA H100 80GB HBM3")
-    assert gpu.key == "H100-SXM"
-    assert gpu.bandwidth_bytes_per_s == 3e12
+    assert (gpu.key, gpu.bandwidth_bytes_per_s) == ("H100-SXM", 3e12)
     assert not gpu.memory_reported
     assert gpu.source == "your catalogue"
     assert [each.key for each in all_gpus()].count("H100-SXM") == 1

@@ -180,22 +180,6 @@ def test_a_server_that_hangs_up_is_an_error_of_that_provider() -> None:
         assert failed.error
 
 
-def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download() -> None:
-    class Undated(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(AWS.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    for address in serve(Undated):
-        (done,) = refresh(url=address, providers=["aws"]).providers
-        assert done.date == date(2026, 8, 30)
-        assert "fetched" in (done.note or "")
-
-
 class PublicCatalogue(BaseHTTPRequestHandler):
     """The catalogue and its history, as the public places answer; ``files`` by their path."""
 
@@ -231,6 +215,13 @@ def test_a_file_and_its_day_are_found_in_versions_and_the_mirror(public: type[Pu
     public.files = {f"{place}/aws/vms.csv": AWS, f"/commits/{place[-2:]}/aws": committed("2026-08-01")}
     (done,) = refresh(providers=["aws"]).providers
     assert (done.error, done.date) == (None, date(2026, 8, 1))
+
+
+def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download(public: type[PublicCatalogue]) -> None:
+    public.files = {"/first/v8/aws/vms.csv": AWS}
+    (done,) = refresh(providers=["aws"]).providers
+    assert done.date == date(2026, 8, 30)
+    assert "fetched" in (done.note or "")
 
 
 def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: type[PublicCatalogue]) -> None:

@@ -267,8 +267,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
     rows = [step.model_copy(update={"value": 1.2 * value_of(step, base)}) for step in steps]
     found = made(rows).groups[0].correction
     assert found
-    assert found.engine == "bare"
-    assert found.step_s is None
+    assert (found.engine, found.step_s) == ("bare", None)
     assert found.decode == pytest.approx(1.2, rel=0.02)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.measure.focus_rules import problems
-from tests.measure.ledgers import at, day_of, hour, ledger_of
+from tests.measure.ledgers import at, booked, day_of, hour, ledger_of
 from tests.measure.real_prometheus import needs_promtool
 from typer.testing import CliRunner
 
@@ -23,7 +23,6 @@ from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.export import ExportFormat, cents, exported, in_cents, text_of_export
-from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.questions.meter import meter_export
 from tokonomics.questions.requests.run import MeterExportRequest
 
@@ -42,11 +41,6 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def booked(ledger: Path) -> float:
-    with Ledger(ledger, read_only=True) as book:
-        return sum(span.usd for span in book.spans())
-
-
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=50))
 def test_cents_sum_to_the_total_and_none_is_off_by_one(parts: list[float]) -> None:
     total = cents(sum(parts))
@@ -61,8 +55,8 @@ def test_focus_rows_keep_the_columns_rules_and_sum_to_the_ledger() -> None:
     text = typed("focus")
     assert problems(text) == []
     charges = rows(text)
-    assert sum(Decimal(row["usd"]) for row in rows(typed("csv"))) == cents(booked(WEEK))
-    assert sum(Decimal(row["BilledCost"]) for row in charges) == cents(booked(WEEK))
+    assert sum(Decimal(row["usd"]) for row in rows(typed("csv"))) == cents(booked(WEEK).usd)
+    assert sum(Decimal(row["BilledCost"]) for row in charges) == cents(booked(WEEK).usd)
     keys = Counter((row["ChargePeriodStart"], row["ResourceId"], row["SubAccountId"]) for row in charges)
     assert set(keys.values()) == {1}
 
@@ -100,7 +94,7 @@ def test_openmetrics_parses_and_its_last_sums_are_the_ledgers() -> None:
         key = tuple(sample.labels.values())
         assert sample.value >= last.get(key, 0.0)
         last[key] = sample.value
-    assert sum(last.values()) == pytest.approx(booked(WEEK), abs=0.005)
+    assert sum(last.values()) == pytest.approx(booked(WEEK).usd, abs=0.005)
     kinds = {sample.labels["kind"] for sample in families["llm_ledger_price_usd_per_million_tokens"].samples}
     assert kinds == {"input", "cached", "output"}
 

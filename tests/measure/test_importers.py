@@ -45,8 +45,7 @@ def test_every_supported_format_has_a_sample() -> None:
 
 def test_vllm_rates_are_the_ones_vllm_printed() -> None:
     said, point = raw("vllm.json"), read_run(RESULTS / "vllm.json").points[0]
-    assert point.concurrency == 4
-    assert point.rate is None
+    assert (point.concurrency, point.rate) == (4, None)
     assert point.requests_per_s == pytest.approx(said["request_throughput"])
     assert point.output_tokens_per_s == pytest.approx(said["output_throughput"])
     assert point.input_tokens_per_s + point.output_tokens_per_s == pytest.approx(said["total_token_throughput"])
@@ -203,8 +202,7 @@ def test_inferencex_apart_divides_prompts_by_prefill_and_answers_by_decode_gpus(
     load |= {"input_tput_per_gpu": 100.0, "output_tput_per_gpu": 50.0, "tput_per_gpu": (200 + 300) / 8}
     run = read(tmp_path, load)
     assert (run.points[0].input_tokens_per_s, run.points[0].output_tokens_per_s) == (200, 300)
-    assert run.stated.gpus == 8
-    assert run.stated.engine == "vllm disagg"
+    assert (run.stated.gpus, run.stated.engine) == (8, "vllm disagg")
 
 
 def test_sglang_lines_are_loads() -> None:

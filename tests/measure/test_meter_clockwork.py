@@ -1,9 +1,7 @@
 """Gaps, absences, clocks that jump and servers that come and go, in the meter's own time."""
 
-from collections.abc import Iterator
 from copy import copy
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tests.measure.metered import BEGIN, Bench, HandSource, PageSource, Process, read_page
@@ -17,25 +15,9 @@ from tokonomics.measure.meter.state import Planned
 from tokonomics.measure.meter.watch import LONG_S, STARTED_AGAIN, STRANGERS_BELIEVED
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "meter.db")
-    yield made
-    made.book.close()
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Bench]:
-    """The same through a scraper."""
-    made = Bench(tmp_path / "meter.db", scraped=True)
-    yield made
-    made.book.close()
-
-
 def test_tokens_from_before_the_first_reading_are_not_ours(bench: Bench) -> None:
     group = bench.only(work=(1000, 1000))
-    assert group.total.output == 0
-    assert group.total.usd == 0
+    assert (group.total.output, group.total.usd) == (0, 0)
 
 
 def test_a_server_that_is_away_is_paid_and_its_tokens_are_shown_as_unseen(bench: Bench) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.measure.ledgers import booked
 from tests.measure.make_week import PAGES, make_week
 from tests.measure.metered import BEGIN, Bench, DiesAt, Killed
-from tests.measure.test_meter_clockwork import bench as bench
 from tests.measure.test_meter_spans import span
 
 from tokonomics.errors import BadInput
@@ -24,11 +24,6 @@ from tokonomics.measure.meter.state import MeterTally
 from tokonomics.questions import meter as meter_questions
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.run import MeterReportRequest
-
-
-def booked(path: Path) -> MeterTally:
-    with Ledger(path, read_only=True) as book:
-        return sum((tally(each) for each in book.spans()), MeterTally())
 
 
 @pytest.mark.parametrize("statements", range(8))

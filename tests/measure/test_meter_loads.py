@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.measure.ledgers import hour, ledger_of
 from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.evidence import is_ledger, read_evidence, runs_of
 from tokonomics.measure.measurements import Metric
-from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import GivenMachine
 
@@ -16,19 +16,11 @@ from tokonomics.measure.priced_run import GivenMachine
 def span(start: float, running: float, output: float, **other: object) -> PaidTime:
     """Five busy minutes of 50 requests, 100 of whose 400 prompt tokens are cached."""
     given = {
-        "target": "http://gpu:8000", "model": "llama-3.1-8b", "engine": "vllm", "watched": WatchedSpan.seen,
-        "seconds": 300.0, "server_s": 300.0, "usd_per_hour": 2.0, "usd": 300 * 2 / 3600, "busy_s": 300.0,
-        "input_total": 20_000.0,
-        "input_cached": 5_000.0, "answered": 50.0, "running_s": running * 300, "running_seen_s": 300.0,
-        "ttft_s": 10.0, "ttft_count": 50.0,
+        "seconds": 300.0, "server_s": 300.0, "usd": 300 * 2 / 3600, "busy_s": 300.0, "input_total": 20_000.0,
+        "input_cached": 5_000.0, "answered": 50.0, "running_s": running * 300, "running_seen_s": 300.0, "ttft_s": 10.0,
+        "ttft_count": 50.0, "output": output,
     }  # fmt: skip
-    return PaidTime(**(given | {"start": start, "output": output} | other))  # type: ignore[arg-type]
-
-
-def book(path: Path, spans: list[PaidTime]) -> Path:
-    with Ledger(path) as ledger:
-        assert ledger.record(spans, []) is None
-    return path
+    return hour(start, **(given | other))
 
 
 def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
@@ -41,12 +33,9 @@ def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
         span(3000, 64, 90_000, answered=3.0),  # too few
         span(3600, 64, 90_000, server_s=150.0, busy_s=150.0),  # another model had half of the server
     ]
-    (run,) = runs_of(book(tmp_path / "meter.db", spans))
-    assert (run.model, run.stated.engine, [point.concurrency for point in run.points]) == (
-        "llama-3.1-8b",
-        "vllm",
-        [4, 16],
-    )
+    (run,) = runs_of(ledger_of(tmp_path / "meter.db", spans))
+    assert (run.model, run.stated.engine) == ("llama-3.1-8b", "vllm")
+    assert [point.concurrency for point in run.points] == [4, 16]
     first = run.points[0]
     assert first.output_tokens_per_s == pytest.approx(20_000 / 600)
     assert first.mean_input_tokens == pytest.approx(30_000 / 100)  # those computed
@@ -55,7 +44,7 @@ def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
 
 
 def test_calibrate_reads_a_ledger_like_any_other_result(tmp_path: Path) -> None:
-    path = book(
+    path = ledger_of(
         tmp_path / "meter.db", [span(600.0 * place, batch, 300.0 * batch) for place, batch in enumerate((2, 8, 32))]
     )
     assert is_ledger(path)
@@ -67,4 +56,4 @@ def test_calibrate_reads_a_ledger_like_any_other_result(tmp_path: Path) -> None:
 
 def test_a_ledger_without_a_busy_load_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="busy throughout"):
-        runs_of(book(tmp_path / "meter.db", [span(0, 4, 9_000, busy_s=10.0)]))
+        runs_of(ledger_of(tmp_path / "meter.db", [span(0, 4, 9_000, busy_s=10.0)]))

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from tests.measure.faulty import metrics_server
 from tests.measure.metered import Bench, PageSource, Process, read_page
-from tests.measure.test_meter_clockwork import bench as bench
-from tests.measure.test_meter_clockwork import fleet as fleet
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark

@@ -108,8 +108,7 @@ def test_a_gap_has_its_tokens_as_unseen_ones_and_no_busy_time() -> None:
     process.work(10, 5)
     made = tally(between(before, read(process), watched=WatchedSpan.gap))
     assert (made.unseen_tokens, made.gap_s, made.busy_s, made.idle_s) == (15, 15.0, 0.0, 0.0)
-    assert made.usd == made.gap_usd
-    assert made.usd_per_mtok_usage is None
+    assert (made.usd, made.usd_per_mtok_usage) == (made.gap_usd, None)
 
 
 def test_failed_requests_take_their_share_of_the_busy_dollars() -> None:

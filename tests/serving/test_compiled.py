@@ -27,8 +27,6 @@ from tokonomics.serving.compiled import SIMULATOR
 from tokonomics.serving.step_table import compile_steps, run_s
 from tokonomics.traffic.prefix_reuse import REUSE
 
-Call = Callable[..., subprocess.CompletedProcess[str]]
-
 SIMULATE = ("simulate", "--model=llama-3.1-8b", "--gpu=H100", "--arrivals=poisson:5", "--requests=50")
 LENGTHS = ("--input=100", "--output=9", "--json")
 TWICE = """
@@ -61,21 +59,21 @@ def folder(sources: Path) -> Path | None:
     return Unit("compiled", [sources / source.name for source in SIMULATOR.sources], dict).folder
 
 
-def test_equal_sources_share_a_folder(sources: Path, tmp_path: Path) -> None:
+def test_a_folder_is_that_of_its_sources_and_its_compiler(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = there(folder(sources))
     assert made == folder(sources)
     assert made.is_dir()
     assert made.parent == tmp_path / "cache" / "tokonomics"
-
-
-def test_a_change_in_any_source_is_another_folder(sources: Path) -> None:
-    seen = {folder(sources)}
+    seen = {made}
     files = [sources / source.name for source in SIMULATOR.sources]
     for file in files:
         file.write_text(file.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-        seen.add(folder(sources))
-    assert len(seen) == 1 + len(files)
-    assert None not in seen
+        seen.add(there(folder(sources)))
+    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
+    seen.add(there(folder(sources)))
+    assert len(seen) == 1 + len(files) + 1
 
 
 def test_every_compiled_function_is_in_a_source_that_names_the_folder() -> None:
@@ -83,12 +81,6 @@ def test_every_compiled_function_is_in_a_source_that_names_the_folder() -> None:
     found = [thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)]
     assert len(found) > 50
     assert {Path(thing.function.__code__.co_filename) for thing in found} <= set(SIMULATOR.sources)
-
-
-def test_another_compiler_is_another_folder(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = folder(sources)
-    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
-    assert folder(sources) != before
 
 
 @pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
@@ -139,30 +131,21 @@ def test_a_copy_is_read_where_its_own_arrays_are() -> None:
     assert run_s(table, 1, 10.0, 1) == before
 
 
-def test_without_a_name_the_cache_is_at_home(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    made = there(folder(sources))
-    assert made.parent == tmp_path / "me" / ".cache" / "tokonomics"
-
-
-def test_without_a_home_there_is_no_cache_and_no_failure(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container's user without an entry in its passwd file."""
-
-    def nobody() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", staticmethod(nobody))
-    assert folder(sources) is None
-
-
-def test_where_nothing_is_writable_there_is_no_folder(
+def test_the_cache_is_at_home_unless_named_and_nowhere_where_none_can_be(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = tmp_path / "a-file"
-    taken.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(taken))
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
+    assert folder(sources) is None
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert there(folder(sources)).parent == tmp_path / "me" / ".cache" / "tokonomics"
+
+    def nobody() -> Path:
+        """As a container's user without an entry in its passwd file."""
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", staticmethod(nobody))
     assert folder(sources) is None
 
 
@@ -272,33 +255,3 @@ runpy.run_module("tokonomics", run_name="__main__")
     assert done.stderr.startswith("compiling the simulator")
     assert json.loads(done.stdout)["requests"] == 50
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-
-
-@pytest.mark.slow
-@pytest.mark.explore
-@pytest.mark.parametrize("kept", [0, 1000])
-def test_simulate_mends_a_damaged_cache(kept: int, tokonomics_process: Call, tmp_path: Path) -> None:
-    env = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert tokonomics_process(*SIMULATE, *LENGTHS, env=env).returncode == 0
-    files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    for file, content in there(files).items():
-        file.write_bytes(content[:kept])
-    damaged, mended = (tokonomics_process(*SIMULATE, *LENGTHS, env=env) for _ in range(2))
-    assert (damaged.returncode, mended.returncode, mended.stderr) == (0, 0, "")
-    assert json.loads(damaged.stdout)["ttft_s"] == json.loads(mended.stdout)["ttft_s"]
-
-
-@pytest.mark.slow
-@pytest.mark.explore
-def test_simulate_without_a_cache_says_that_it_compiles_and_answers_the_same(tokonomics_process: Call) -> None:
-    with_cache, without = (
-        tokonomics_process(*SIMULATE, *LENGTHS, env=env) for env in ({}, {"XDG_CACHE_HOME": "/proc/nowhere"})
-    )
-    assert without.returncode == 0
-    assert without.stderr.startswith("compiling the simulator")
-    assert with_cache.stderr == ""
-    first, second = (json.loads(done.stdout) for done in (with_cache, without))
-    clocks = ("wall_s", "simulated_requests_per_s")
-    assert {key: first[key] for key in first if key not in clocks} == {
-        key: second[key] for key in second if key not in clocks
-    }

@@ -31,9 +31,7 @@ def test_requests_far_apart_take_one_step_each() -> None:
     deployment = on("bge-m3")
     made = simulate(deployment, make_trace(np.arange(20) * 10.0, np.full(20, 700), np.zeros(20, int)))
     found = outcome(made)
-    assert found.completed == 20
-    assert found.output_tokens == 0
-    assert found.tpot_s.mean is None
+    assert (found.completed, found.output_tokens, found.tpot_s.mean) == (20, 0, None)
     engine = there(step_model(deployment).engine)
     outside_s = engine.request_seconds(700)
     assert found.e2e_s.mean == pytest.approx(float(step_model(deployment).prefill(700)) + outside_s, rel=0.03)

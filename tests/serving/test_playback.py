@@ -122,8 +122,7 @@ def test_what_a_spot_market_took_back_is_not_paid_for_meanwhile() -> None:
 
 def test_without_a_price_there_is_no_bill_and_fixed_replicas_are_no_column() -> None:
     made = playback(served("busy"))
-    assert made.usd is None
-    assert made.replicas is None
+    assert (made.usd, made.replicas) == (None, None)
 
 
 def late(simulation: Simulation, request: int) -> float | None:

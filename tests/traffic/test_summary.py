@@ -226,8 +226,7 @@ def test_idle_time_is_priced() -> None:
     busy, quiet = np.arange(0, 600, 1.0), np.arange(600, 1200.1, 10.0)
     trace = make_trace(np.concatenate([busy, quiet]), np.full(661, 500), np.full(661, 100))
     idle = there(summarize(trace, tokens_per_second=400, usd_per_hour=3).idle)
-    assert idle.window_s == 60
-    assert idle.enough == 0.5
+    assert (idle.window_s, idle.enough) == (60, 0.5)
     assert idle.idle == pytest.approx(1 - (400 + 60) / 800)
     assert idle.overflow == pytest.approx(200 / 660)
     assert idle.idle_usd_per_day == pytest.approx((1 - 460 / 800) * 72)
