@@ -2,18 +2,25 @@
 
 from contextlib import suppress
 from datetime import date
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement, product
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.there import refused
 
 from tokonomics.catalog import gpus
+from tokonomics.catalog.engines import find_engine, start_times
 from tokonomics.catalog.entries import spellings, user_path
-from tokonomics.catalog.gpus import ADD_A_GPU, Gpu, all_gpus, find_gpu
+from tokonomics.catalog.gpus import ADD_A_GPU, Gpu, MigProfile, all_gpus, find_gpu, fit_together, mig_profiles, slice_of
 from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, UnknownName
+from tokonomics.physics.deployment import deploy
+from tokonomics.physics.intervals import known_speed
+from tokonomics.types import Speed
+from tokonomics.units import GIB
 
 NAMES = {
     # The price data (data/gpu_offers.csv); those that it calls as we do:
@@ -232,10 +239,9 @@ def test_a_users_row_replaces_the_figures_of_ours_and_keeps_its_names(catalogue:
 )
 def test_a_bad_row_names_its_file_table_and_field(catalogue: Path, change: dict[str, str], complaint: str) -> None:
     catalogue.write_text(table("X1", {field: value for field, value in (ROW | change).items() if value}))
-    with pytest.raises(BadInput) as caught:
-        find_gpu("H100")
-    assert f"{catalogue} [gpus.X1]" in str(caught.value)
-    assert complaint in str(caught.value)
+    caught = refused(find_gpu, "H100")
+    assert f"{catalogue} [gpus.X1]" in str(caught)
+    assert complaint in str(caught)
 
 
 ODD: st.SearchStrategy[object] = st.sampled_from(
@@ -249,3 +255,66 @@ def test_an_odd_value_gives_a_gpu_or_bad_input_and_nothing_else(field: str, odd:
     with pytest.MonkeyPatch.context() as patch, suppress(BadInput):
         patch.setattr(gpus, "user_tables", lambda section: {"X1": row} if section == "gpus" else {})
         assert find_gpu("X1").key == "X1"
+
+
+# --- MIG slices: which fit together, against all layouts by hand and NVIDIA's own figures -----------------------------
+
+H100 = find_gpu("H100")
+PROFILES = {profile.name: profile for profile in mig_profiles(H100)}
+
+
+def by_hand(profiles: tuple[MigProfile, ...]) -> bool:
+    """Every way to place them, one by one."""
+    if sum(profile.compute for profile in profiles) > 7:
+        return False
+    for starts in product(*(profile.starts for profile in profiles)):
+        spans = (range(start, start + profile.memory) for profile, start in zip(profiles, starts, strict=True))
+        slices = [place for span in spans for place in span]
+        if len(slices) == len(set(slices)) and max(slices) < 8:
+            return True
+    return False
+
+
+def test_slices_fit_together_as_every_layout_says() -> None:
+    for count in range(1, 5):
+        for chosen in combinations_with_replacement(PROFILES.values(), count):
+            assert fit_together(chosen) == by_hand(chosen), [profile.name for profile in chosen]
+
+
+def test_of_each_profile_a_gpu_has_as_many_as_nvidias_guide_says() -> None:
+    # "Number of instances available" of the guide's tables.
+    published = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1}
+    for name, most in published.items():
+        assert fit_together([PROFILES[name]] * most)
+        assert not fit_together([PROFILES[name]] * (most + 1))
+
+
+MADE = [("4g.40gb", "2g.20gb", "1g.10gb"), ("3g.40gb", "4g.40gb"), ("3g.40gb", "1g.20gb", "1g.10gb")]
+
+
+@pytest.mark.parametrize("names", MADE)
+def test_layouts_that_were_made_on_real_cards_fit(names: tuple[str, ...]) -> None:
+    # nvidia-smi mig -cgi 5,14,19 and 3g,4g on A100; 9,15,19 on H100 (public logs).
+    assert fit_together([PROFILES[name] for name in names])
+
+
+def test_a_slice_is_a_smaller_gpu_whose_speed_is_scaled() -> None:
+    part = slice_of(H100, PROFILES["3g.40gb"])
+    assert part.bandwidth_bytes_per_s == H100.bandwidth_bytes_per_s / 2
+    assert part.flops["bf16"] == pytest.approx(H100.flops["bf16"] * 60 / 132)
+    # nvidia-smi prints 39.5 GiB.
+    assert part.usable_bytes == pytest.approx(39.5 * GIB, rel=0.02)
+    llama = find_model("llama-3.1-8b")
+    assert known_speed(deploy(llama, part, find_engine("vllm"))) is Speed.scaled
+    assert not mig_profiles(find_gpu("L4"))
+
+
+def test_start_times_give_back_what_was_measured() -> None:
+    times = start_times()
+    # vLLM pull 58066, one H20 (PCIe 5): seconds to sleep by gigabytes of FP16 weights.
+    for gigabytes, seconds in ((16.4, 0.343), (61.1, 1.160)):
+        assert times.sleep_s(gigabytes * 1e9, H100) == pytest.approx(seconds, rel=0.05)
+    # vLLM pull 48337, one A100 (PCIe 4): Qwen3 0.6B and 8B with LoRA, 0.08 and 22 GiB asleep, wake in 1.22 and 2.19 s.
+    for gibibytes, seconds in ((0.08, 1.22), (22, 2.19)):
+        assert times.wake_s(gibibytes * GIB, find_gpu("A100-80GB")) == pytest.approx(seconds, rel=0.02)
+    assert times.cold_s(16e9) == 180 + 16

@@ -5,15 +5,12 @@ redirected within the host, a large one to a store on another; what is not there
 """
 
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.catalog.file_hosts import Host, file_host
 
 from tokonomics.catalog import hub
 from tokonomics.catalog.config_json import LARGEST_FILE
@@ -35,58 +32,26 @@ PARAMETERS = 2 * 1000 * 256 + 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 102
 TOKEN = "hf_secretsecret"
 
 
-@dataclass
-class Host:
-    """What one server has, by path, and what it was asked with."""
-
-    url: str = ""
-    files: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-
-def _serve(host: Host) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            host.asked.append((self.path, self.headers.get("Authorization")))
-            missing = (404, {"X-Error-Code": "EntryNotFound"}, b"Entry not found")
-            status, headers, body = host.files.get(self.path, missing)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    host.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
     """The hub, and the store that it redirects to."""
-    found, store = Host(), Host()
-    servers = [_serve(found), _serve(store)]
-    monkeypatch.setenv("HF_ENDPOINT", found.url)
-    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    hub.fetch.cache_clear()
-    at, kept = f"/{REPOSITORY}/resolve/main", "/api/resolve-cache/models/someone/Tiny-Llama/0123abc"
-    found.files[f"{at}/config.json"] = (307, {"Location": f"{kept}/config.json"}, b"")
-    found.files[f"{kept}/config.json"] = (200, {"X-Repo-Commit": "0123abc"}, json.dumps(CONFIG).encode())
-    index = {"metadata": {"total_size": 2 * PARAMETERS}, "weight_map": {"lm_head.weight": "model-00001.safetensors"}}
-    found.files[f"{at}/model.safetensors.index.json"] = (302, {"Location": f"{store.url}/xet/abc?sig=1"}, b"")
-    store.files["/xet/abc?sig=1"] = (200, {}, json.dumps(index).encode())
-    yield found, store
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with file_host() as found, file_host() as store:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        hub.fetch.cache_clear()
+        at, kept = f"/{REPOSITORY}/resolve/main", "/api/resolve-cache/models/someone/Tiny-Llama/0123abc"
+        found.files[f"{at}/config.json"] = (307, {"Location": f"{kept}/config.json"}, b"")
+        found.files[f"{kept}/config.json"] = (200, {"X-Repo-Commit": "0123abc"}, json.dumps(CONFIG).encode())
+        index = {
+            "metadata": {"total_size": 2 * PARAMETERS},
+            "weight_map": {"lm_head.weight": "model-1.safetensors"},
+        }
+        found.files[f"{at}/model.safetensors.index.json"] = (302, {"Location": f"{store.url}/xet/abc?sig=1"}, b"")
+        store.files["/xet/abc?sig=1"] = (200, {}, json.dumps(index).encode())
+        yield found, store
 
 
 def looked_up(name: str = REPOSITORY, *, ask: bool = True) -> tuple[ModelSpec, list[str]]:

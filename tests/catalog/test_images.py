@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from tests.there import there
+from tests.there import refused, there
 
 from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_towers import read_tower
@@ -104,6 +104,4 @@ def test_images_of_several_sizes_add_up() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0x64x64", "1x0x64", "1x64x30000", "1x64x64x64", "-1x64x64", "1x6.4x64"])
 def test_what_is_no_size_is_said(text: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        prompt_images(text, tower("qwen3-vl-8b"))
-    assert caught.value.field == "images"
+    assert refused(prompt_images, text, tower("qwen3-vl-8b")).field == "images"

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, timedelta
+from importlib.resources import files
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.there import refused
 
 from tokonomics.catalog.offer_choice import (
     NoOffer,
@@ -22,7 +24,16 @@ from tokonomics.catalog.offer_choice import (
     parse_discounts,
     select_offers,
 )
-from tokonomics.catalog.offers import SNAPSHOT, Offer, Terms, cache_file, load_offers, read_offers, write_offers
+from tokonomics.catalog.offers import (
+    SNAPSHOT,
+    Offer,
+    Terms,
+    cache_file,
+    load_offers,
+    read_offers,
+    stated_gbit,
+    write_offers,
+)
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.meter import asked as meter_settings
@@ -160,10 +171,9 @@ def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_pa
     ],
 )
 def test_every_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        load_offers(written(tmp_path, text))
-    assert says in str(caught.value)
-    assert "my.csv" in str(caught.value)
+    caught = refused(load_offers, written(tmp_path, text))
+    assert says in str(caught)
+    assert "my.csv" in str(caught)
 
 
 def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,3 +312,35 @@ def test_a_gpu_nobody_sells_on_those_terms_says_what_to_do() -> None:
         cheapest_offer("H1000")
     with pytest.raises(BadInput):
         cheapest_offer("H100", gpus=0)
+
+
+# --- what sellers state of the network between their machines, and where each figure was read -------------------------
+
+DATA = files("tokonomics.catalog").joinpath("data")
+
+
+def rows() -> list[dict[str, str]]:
+    return list(csv.DictReader(DATA.joinpath("networks.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_every_figure_was_read_on_a_page_or_says_that_it_was_not() -> None:
+    for row in rows():
+        if row["address"]:
+            assert row["address"].startswith("https://")
+            assert date.fromisoformat(row["read"]) <= date(2026, 11, 17)
+        else:
+            assert not row["read"]
+            assert "not verified" in row["source"]
+
+
+def test_a_machine_of_eight_h100_has_400_gigabit_for_each() -> None:
+    assert stated_gbit("AWS", "p5.48xlarge") == 3200
+    sold = {"provider": "aws", "region": "us-east-1", "instance": "p5.48xlarge", "gpu": "H100-SXM", "gpus": 8}
+    offer = Offer.model_validate({**sold, "usd_per_hour": 55.0, "date": date(2026, 8, 22), "source": "test"})
+    assert offer.network_bytes_per_s == 400e9 / 8
+
+
+def test_the_readme_of_the_data_names_every_file() -> None:
+    said = DATA.joinpath("README.md").read_text(encoding="utf-8")
+    for file in DATA.iterdir():
+        assert f"`{file.name}`" in said or file.name == "README.md"

@@ -1,12 +1,15 @@
 """Where machines stand and who sells them."""
 
+import csv
 from collections import defaultdict
 
 import pytest
+from tests.there import refused
 
+from tokonomics.catalog.entries import DATA
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, market_offers, prices_that_count, select_offers
 from tokonomics.catalog.offers import Offer, Terms, load_offers
-from tokonomics.catalog.places import Seller, country_of, seller_of
+from tokonomics.catalog.places import WORLD, Seller, country_of, grid_named, grid_of, seller_of
 from tokonomics.errors import BadInput
 
 CONTINENTS = ("Europe", "Asia", "Africa", "Oceania", "North America", "South America")
@@ -85,9 +88,8 @@ def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
 
 
 def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
-    with pytest.raises(BadInput) as caught:
-        regions("eu-cntral-1")
-    lines = str(caught.value).splitlines()
+    caught = refused(regions, "eu-cntral-1")
+    lines = str(caught).splitlines()
     assert "unknown region 'eu-cntral-1'" in lines[0]
     assert "    eu-central-1" in lines
     with pytest.raises(BadInput, match="nothing asked for is sold in Japan"):
@@ -134,3 +136,35 @@ def test_an_old_price_gives_way_only_to_machines_that_are_no_larger() -> None:
     one = priced(1.1, "2026-08-20")
     assert prices_that_count([old, eight, one], Terms.on_demand, day) == (eight, one)
     assert prices_that_count([old, eight, one], Terms.on_demand, None) == (old, eight, one)
+
+
+# --- what a kilowatt-hour emits there; a place that is not known has the world's mean ---------------------------------
+
+
+def test_a_region_has_its_own_grid_or_its_countrys_or_the_worlds() -> None:
+    assert grid_of("gcp", "us-west1").g_per_kwh == 97.85
+    assert grid_of("aws", "us-west-2").place == "Oregon, US"
+    assert grid_of("aws", "eu-west-3").g_per_kwh == 44.18  # Paris: Ember's France of 2024
+    assert grid_of("vast", "Oregon, US, NA").g_per_kwh == 383.55
+    assert grid_of("own", "own").place == WORLD
+
+
+def test_every_country_in_which_machines_are_sold_has_a_grid() -> None:
+    sold = {country_of(offer.provider, offer.region) for offer in load_offers()} - {None}
+    assert {grid_named(str(country)).place for country in sold} == sold
+
+
+def test_a_grid_may_be_given_in_grams_or_as_a_country() -> None:
+    assert grid_named("45").g_per_kwh == 45
+    assert grid_named("fr") == grid_of("aws", "eu-west-3")
+    assert "as given" in grid_named("0").text
+    for wrong in ("-1", "nan", "atlantis", "1e9"):
+        with pytest.raises(BadInput, match="neither a country nor"):
+            grid_named(wrong)
+
+
+def test_every_row_is_a_mean_of_a_year_within_what_grids_emit() -> None:
+    with (DATA / "grid.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(0 < float(row["g_per_kwh"]) < 1000 and 2022 <= int(row["year"]) <= 2025 for row in rows)
+    assert len({(row["country"], row["provider"], row["region"]) for row in rows}) == len(rows)

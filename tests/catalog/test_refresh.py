@@ -1,20 +1,16 @@
 """Refreshing prices: a server on this machine only, recorded answers of every provider, a stand-in for gpuhunt."""
 
 import json
-import os
 import sys
-import threading
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from datetime import date
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.catalog.file_hosts import Host, file_host
 
 from tokonomics.catalog import refresh as refresh_module
 from tokonomics.catalog.offers import Terms, cache_file, gpu_key, load_offers
@@ -47,41 +43,25 @@ GCP = COLUMNS + (
 )
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+CHANGED = {"Last-Modified": "Tue, 25 Aug 2026 12:00:00 GMT"}
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """The folder that is served; files in it were last changed on 2026-08-25."""
-    root = tmp_path / "site"
-    for provider, text in (("aws", AWS), ("lambda", LAMBDA), ("gcp", GCP)):
-        publish(root, provider, text)
-    return root
+def site() -> Iterator[Host]:
+    """A catalogue of three providers; its files were last changed on 2026-08-25."""
+    with file_host() as host:
+        for provider, text in (("aws", AWS), ("lambda", LAMBDA), ("gcp", GCP)):
+            publish(host, provider, text.encode())
+        yield host
 
 
-def publish(root: Path, provider: str, text: str | bytes) -> None:
-    file = root / provider / "vms.csv"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    changed = datetime(2026, 8, 25, 12, tzinfo=UTC).timestamp()
-    os.utime(file, (changed, changed))
+def publish(host: Host, provider: str, content: bytes) -> None:
+    host.files[f"/{provider}/vms.csv"] = (200, CHANGED, content)
 
 
 @pytest.fixture
-def url(site: Path) -> Iterator[str]:
-    yield from serve(partial(_Quiet, directory=str(site)))
-
-
-def serve(handler: object) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def url(site: Host) -> str:
+    return site.url
 
 
 pytestmark = pytest.mark.usefixtures("on_the_thirtieth_of_august")
@@ -129,7 +109,7 @@ def test_a_provider_that_fails_keeps_its_last_good_offers(url: str) -> None:
     assert [each for each in load_offers() if each.provider == "runpod"] == before
 
 
-def test_the_last_good_offers_are_those_of_the_last_refresh(url: str, site: Path) -> None:
+def test_the_last_good_offers_are_those_of_the_last_refresh(url: str, site: Host) -> None:
     refresh(url=url, providers=["lambda"])
     publish(site, "lambda", b"\xff\xfe garbage")
     done = refresh(url=url, providers=["aws", "lambda"])
@@ -164,46 +144,22 @@ def test_a_reply_that_is_too_large_is_refused(url: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("reply", [b"", b"<html>not here</html>", b"\x00\x01\xff", COLUMNS.encode(), b'a,"b\n1'])
-def test_a_reply_that_is_no_catalogue_is_an_error_of_that_provider(url: str, site: Path, reply: bytes) -> None:
+def test_a_reply_that_is_no_catalogue_is_an_error_of_that_provider(url: str, site: Host, reply: bytes) -> None:
     publish(site, "aws", reply)
     (failed,) = refresh(url=url, providers=["aws"]).providers
     assert failed.error
-
-
-def test_a_server_that_hangs_up_is_an_error_of_that_provider() -> None:
-    class Rude(BaseHTTPRequestHandler):
-        def handle(self) -> None:
-            self.connection.close()
-
-    for address in serve(Rude):
-        (failed,) = refresh(url=address, providers=["aws"], timeout_s=5).providers
-        assert failed.error
-
-
-class PublicCatalogue(BaseHTTPRequestHandler):
-    """The catalogue and its history, as the public places answer; ``files`` by their path."""
-
-    files: ClassVar[dict[str, str]] = {}
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        text = self.files.get(self.path)
-        self.send_response(200 if text is not None else 404)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    site.files["/aws/vms.csv"] = (0, {}, b"")  # hangs up
+    (failed,) = refresh(url=url, providers=["aws"], timeout_s=5).providers
+    assert failed.error
 
 
 @pytest.fixture
-def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[PublicCatalogue]]:
-    PublicCatalogue.files, PublicCatalogue.asked = {}, []
-    for address in serve(PublicCatalogue):
-        monkeypatch.setattr(refresh_module, "CATALOG_URLS", (f"{address}/first", f"{address}/mirror"))
-        monkeypatch.setattr(refresh_module, "HISTORY_URL", address + "/commits/{version}/{provider}")
-        yield PublicCatalogue
+def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """The catalogue and its history, as the public places answer."""
+    with file_host() as host:
+        monkeypatch.setattr(refresh_module, "CATALOG_URLS", (f"{host.url}/first", f"{host.url}/mirror"))
+        monkeypatch.setattr(refresh_module, "HISTORY_URL", host.url + "/commits/{version}/{provider}")
+        yield host
 
 
 def committed(day: str) -> str:
@@ -211,26 +167,26 @@ def committed(day: str) -> str:
 
 
 @pytest.mark.parametrize("place", ["/first/v8", "/first/v9", "/mirror/v8"])
-def test_a_file_and_its_day_are_found_in_versions_and_the_mirror(public: type[PublicCatalogue], place: str) -> None:
+def test_a_file_and_its_day_are_found_in_versions_and_the_mirror(public: Host, place: str) -> None:
     public.files = {f"{place}/aws/vms.csv": AWS, f"/commits/{place[-2:]}/aws": committed("2026-08-01")}
     (done,) = refresh(providers=["aws"]).providers
     assert (done.error, done.date) == (None, date(2026, 8, 1))
 
 
-def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download(public: type[PublicCatalogue]) -> None:
+def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download(public: Host) -> None:
     public.files = {"/first/v8/aws/vms.csv": AWS}
     (done,) = refresh(providers=["aws"]).providers
     assert done.date == date(2026, 8, 30)
     assert "fetched" in (done.note or "")
 
 
-def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: type[PublicCatalogue]) -> None:
+def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: Host) -> None:
     (failed,) = refresh(providers=["aws"]).providers
     assert "/first/v8/aws/vms.csv: HTTP Error 404" in (failed.error or "")
     assert len(public.asked) == 4
 
 
-def test_prices_copied_to_another_folder_are_no_younger(public: type[PublicCatalogue]) -> None:
+def test_prices_copied_to_another_folder_are_no_younger(public: Host) -> None:
     public.files = {"/first/v8/aws/vms.csv": AWS, "/commits/v8/aws": committed("2025-03-01")}
     refresh(providers=["aws"])
     public.files = {"/first/v9/aws/vms.csv": AWS, "/commits/v9/aws": committed("2026-08-20")}
@@ -340,7 +296,7 @@ def test_what_a_provider_publishes_is_read_as_it_is_meant(provider: str) -> None
         ]
 
 
-def test_a_refresh_reads_every_provider(public: type[PublicCatalogue]) -> None:
+def test_a_refresh_reads_every_provider(public: Host) -> None:
     public.files = {
         f"/first/v8/{provider}/vms.csv": (RECORDED / f"{provider}.csv").read_text(encoding="utf-8")
         for provider in refresh_module.PROVIDERS

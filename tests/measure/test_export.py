@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.measure.focus_rules import problems
 from tests.measure.ledgers import at, booked, day_of, hour, ledger_of
 from tests.measure.real_prometheus import needs_promtool
+from tests.there import refused
 from typer.testing import CliRunner
 
 from tokonomics.cli.meter import app
@@ -242,6 +243,5 @@ def test_out_saves_and_an_unknown_format_is_refused(tmp_path: Path) -> None:
     [("by", {"since": "2026-11-01", "by": "customer"}), ("since", {"since": "2020-01-01", "until": "2020-02-01"})],
 )
 def test_a_label_that_nobody_has_and_an_empty_stretch_are_refused(field: str, asked: dict[str, str]) -> None:
-    with pytest.raises(BadInput) as refused:
-        meter_export(MeterExportRequest.checked({"format": "csv", "ledger": str(WEEK), **asked}))
-    assert refused.value.field == field
+    refusal = refused(meter_export, MeterExportRequest.checked({"format": "csv", "ledger": str(WEEK), **asked}))
+    assert refusal.field == field

@@ -12,11 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from tests.measure.faulty import FaultyPage, faulty_page
 from tests.measure.meter_states import HOUR, gpu, group, state
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, needs_promtool
+from tests.there import refused
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import (
@@ -175,9 +177,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
         ):
             pass
 
-    with pytest.raises(BadInput) as refused:
-        asyncio.run(twice())
-    assert refused.value.field == "listen"
+    assert refused(asyncio.run, twice()).field == "listen"
 
 
 @pytest.mark.parametrize(
@@ -300,3 +300,49 @@ def test_files_are_written_and_kept_where_someone_changed_them_unless_told(tmp_p
 def test_the_guide_explains_every_metric_in_the_words_of_the_page() -> None:
     rows = dict(re.findall(r"^\| `(llm_\w+)` \| (.+?) \| .+? \|$", DOC.read_text(encoding="utf-8"), re.MULTILINE))
     assert rows == {family.name: family.help for family in FAMILIES}
+
+
+# --- the rules we ship: Prometheus takes them, they ask for what our page has, and fire when they should --------------
+
+CASES = Path(__file__).parent / "alert_cases.yml"
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(text_of("tokonomics-rules.yml"))["groups"] for rule in group["rules"]]
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_the_scrape_configuration(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    for kind, name in (("rules", "tokonomics-rules.yml"), ("config", "prometheus-scrape.yml")):
+        checked = run(["promtool", "check", kind, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert f"{len(rules())} rules found" in checked.stdout
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
+    """The cases and the figures they expect are in alert_cases.yml."""
+    write_files(tmp_path)
+    (tmp_path / "cases.yml").write_text(CASES.read_text(encoding="utf-8"), encoding="utf-8")
+    tested = run(["promtool", "test", "rules", "cases.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_every_alert_has_a_case_that_fires() -> None:
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+    fires = {each["alertname"] for case in cases for each in case["alert_rule_test"] if each["exp_alerts"]}
+    assert fires == {rule["alert"] for rule in rules() if "alert" in rule}
+
+
+def test_rules_ask_only_for_metrics_that_we_expose_or_record() -> None:
+    known = {family.name for family in FAMILIES} | {rule["record"] for rule in rules() if "record" in rule}
+    asked = {name for rule in rules() for name in re.findall(r"\bllm[_:][a-zA-Z0-9_:]+", rule["expr"])}
+    assert asked <= known
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert set(rule["annotations"]) == {"summary", "description"}
+            assert rule["labels"]["severity"] in ("info", "warning", "critical")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.measure.loopback import Loopback, chunk, loopback
-from tests.there import there
+from tests.there import refused, there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.addresses import target
@@ -169,9 +169,7 @@ def test_a_server_that_cannot_be_measured_is_refused(
 ) -> None:
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
     monkeypatch.setattr(client, "LONGEST_LINE", 500_000)
-    with pytest.raises(BadInput) as refused:
-        bench(server, behaviour, model="tiny", timeout_s=0.5, retries=0)
-    assert refused.value.fix
+    assert refused(bench, server, behaviour, model="tiny", timeout_s=0.5, retries=0).fix
 
 
 def test_failures_among_answers_are_counted_with_their_reason(server: Loopback) -> None:
@@ -195,10 +193,9 @@ def test_a_refused_request_is_tried_again_and_its_wait_counts(server: Loopback) 
 def test_no_piece_of_a_key_is_shown(server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
     key = "sk-proj-" + "0123456789abcdef" * 3
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(BadInput) as refused:
-        bench(server, behaviour, model="tiny")
-    assert "OPENAI_API_KEY" in str(refused.value)
-    shown = str(refused.value) + repr(bench(server, "good"))
+    refusal = refused(bench, server, behaviour, model="tiny")
+    assert "OPENAI_API_KEY" in str(refusal)
+    shown = str(refusal) + repr(bench(server, "good"))
     assert not any(key[start : start + 8] in shown for start in range(len(key) - 8))
 
 
@@ -209,9 +206,7 @@ def test_a_server_of_the_bare_standard_is_asked_in_its_words(server: Loopback) -
 
 
 def test_without_a_model_or_a_server_nothing_is_measured(server: Loopback) -> None:
-    with pytest.raises(BadInput) as refused:
-        bench(server, "two")
-    assert refused.value.field == "model"
+    assert refused(bench, server, "two").field == "model"
     for model in (None, "m"):
         with pytest.raises(BadInput):
             run_bench(BenchSettings(target("http://127.0.0.1:9"), model=model, retries=0))

@@ -24,9 +24,7 @@ def reported(tokonomics: Call, *more: str) -> dict[str, Any]:
     return made
 
 
-def test_addresses_and_machines_have_their_own_price(
-    tokonomics: Call, metrics: MetricsServer, tmp_path: Path
-) -> None:
+def test_addresses_and_machines_have_their_own_price(tokonomics: Call, metrics: MetricsServer, tmp_path: Path) -> None:
     """A machine of eight GPUs is paid for whole; labels become groups, and a plan is compared."""
     book = f"--ledger={tmp_path / 'meter.db'}"
     call = (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from tests.there import there
+from tests.there import refused, there
 from tests.traffic import exported_logs
 from tests.traffic.exported_logs import LOGS, REQUESTS, START
 
@@ -151,9 +151,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_totals_and_logs_without_requests_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        opened(tmp_path, REFUSED[name]).read()
-    assert refused.value.where
+    assert refused(lambda: opened(tmp_path, REFUSED[name]).read()).where
 
 
 def test_older_forms_of_a_vllm_line(tmp_path: Path) -> None:
@@ -183,9 +181,7 @@ def test_a_label_that_no_request_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", [("te am",), ("a", "a"), tuple("abcde")])
 def test_labels_that_cannot_be_asked_for(tmp_path: Path, by: tuple[str, ...]) -> None:
-    with pytest.raises(BadInput) as refused:
-        opened(tmp_path, "litellm-lines", *by)
-    assert refused.value.field == "by"
+    assert refused(opened, tmp_path, "litellm-lines", *by).field == "by"
 
 
 def test_any_table_is_attributed_by_its_columns(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.there import there
+from tests.there import refused, there
 from tests.traffic.written_logs import columns, opened
 
 from tokonomics.errors import BadInput
@@ -175,10 +175,9 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
 )
 def test_a_wrong_option_says_what_there_is(tmp_path: Path, option: str, fix: str) -> None:
     TABLE.write_csv(tmp_path / "table")
-    with pytest.raises(BadInput) as caught:
-        open_trace(tmp_path / "table", columns=option)
-    assert caught.value.field == "columns"
-    assert fix in str(caught.value.fix)
+    caught = refused(open_trace, tmp_path / "table", columns=option)
+    assert caught.field == "columns"
+    assert fix in str(caught.fix)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +222,7 @@ def test_usual_names_keep_their_unit_and_the_tenant(tmp_path: Path) -> None:
 def test_two_columns_that_could_be_one_field_are_asked_about(tmp_path: Path, header: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"{header}\n1,2,3,4\n")
-    with pytest.raises(BadInput) as caught:
-        open_trace(path)
-    assert caught.value.field == "columns"
+    assert refused(open_trace, path).field == "columns"
 
 
 def test_two_columns_that_could_be_the_tenant_are_left_to_the_user(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.there import refused
 from tests.traffic.written_logs import opened
 
 from tokonomics.errors import BadInput, option
@@ -46,9 +47,7 @@ def test_a_bad_row_is_counted_with_its_line(tmp_path: Path, log: str) -> None:
     assert len(file.read()) == 2
     assert file.problems.count == 1
     assert file.problems.first[0].startswith("line 3: ")
-    with pytest.raises(BadInput) as caught:
-        open_trace(path, strict=True).read()
-    assert caught.value.where == f"{path}:3"
+    assert refused(lambda: open_trace(path, strict=True).read()).where == f"{path}:3"
 
 
 def test_parquet_rows_are_counted_from_1(tmp_path: Path) -> None:
@@ -97,15 +96,11 @@ NO_LOGS = {
 def test_a_file_that_is_no_log_is_one_message(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BadInput) as caught:
-        open_trace(path).read()
-    assert str(path) in str(caught.value.where)
+    assert str(path) in str(refused(lambda: open_trace(path).read()).where)
 
 
 def test_no_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        open_trace("azure-cov")
-    assert "azure-conv" in str(caught.value.fix)
+    assert "azure-conv" in str(refused(open_trace, "azure-cov").fix)
     with pytest.raises(BadInput):
         open_trace(tmp_path)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.there import refused
 
 from tokonomics.catalog.load_models import find_model
-from tokonomics.errors import BadInput
 from tokonomics.traffic.workload import USUAL, Thinking, parse_thinking
 
 OUTPUTS = np.array([0, 1, 100, 5000], np.int32)
@@ -27,9 +27,7 @@ def test_a_share_or_a_number_of_tokens(text: str, found: Thinking | None) -> Non
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1.5", "140%", "1e99", "nan"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse_thinking(text, reasons=True)
-    assert caught.value.field == "thinking"
+    assert refused(parse_thinking, text, reasons=True).field == "thinking"
 
 
 def test_thinking_is_part_of_the_output_and_the_usual_share_where_a_model_reasons() -> None:
