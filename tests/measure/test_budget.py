@@ -68,7 +68,7 @@ def test_the_rest_of_today_counts_by_the_hour(tmp_path: Path) -> None:
     """At noon half of today's $48 is spent, and half is to come."""
     spans = days_from(MONDAY, [48.0] * 41) + [hour(at(NOVEMBER_15, number)) for number in range(12)]
     found = state(ledger_of(tmp_path / "meter.db", spans), MonthlyBudget(usd=1e6), at(NOVEMBER_15, 12))
-    assert (found.spent_usd, found.month_end.mid) == (pytest.approx(14.5 * 48), pytest.approx(30 * 48))
+    assert (found.spent_usd, found.month_end.mid) == pytest.approx((14.5 * 48, 30 * 48))
 
 
 def test_a_ledger_of_a_few_hours_goes_on_as_it_began(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_what_repeats_is_forecast_without_error() -> None:
 
 def test_the_error_is_weighted_by_traffic_the_bias_has_a_sign_and_every_request_counts_once() -> None:
     error = error_of("", np.array([[2.0], [2.0]]), np.array([1.0, 3.0]), 60.0)
-    assert (error.error_share, error.bias_share) == (pytest.approx((1 + 1) / 4), pytest.approx(0.0))
+    assert (error.error_share, error.bias_share) == pytest.approx(((1 + 1) / 4, 0.0))
     arrival_s = np.sort(np.random.default_rng(0).uniform(0, 600, 1000))
     assert rates_by_moment(arrival_s, 60.0, 10).sum() * 60 == pytest.approx(1000)
 
