@@ -51,9 +51,7 @@ GPT_4O, GEMINI, SONAR = "openai:gpt-4o", "google:gemini-2.5-pro", "perplexity:so
         (SONAR, (1_000_000, 0, 1_000_000), False, 1 + 1 + 0.012),  # a fee per request is charged once
     ],
 )
-def test_a_request_costs_its_tokens_at_their_prices(
-    name: str, tokens: tuple[int, int, int], batch: bool, usd: float
-) -> None:
+def test_requests_cost_tokens_at_their_prices(name: str, tokens: tuple[int, int, int], batch: bool, usd: float) -> None:
     assert price_request(find_api(name), *tokens, batch=batch) == pytest.approx(usd)
 
 
@@ -278,7 +276,7 @@ def test_a_bad_litellm_file_is_one_clear_error(tmp_path: Path, content: str) -> 
         st.one_of(st.none(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=1), st.integers()),
     )
 )
-def test_any_litellm_entry_makes_prices_or_an_error(
+def test_any_litellm_entry_is_read_or_refused(
     entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("litellm") / "any.json"

@@ -101,7 +101,7 @@ def test_sglang_keeps_its_workspace_out_of_the_share() -> None:
     engine=st.sampled_from(all_engines()), gpu=st.sampled_from(all_gpus()), weights=st.floats(0, 400e9),
     workspace=st.floats(0, 50e9), more=st.floats(0, 50e9),
 )  # fmt: skip
-def test_what_is_held_never_exceeds_the_device_and_more_weights_never_leave_more(
+def test_memory_held_is_within_the_device(
     engine: Engine, gpu: Gpu, weights: float, workspace: float, more: float
 ) -> None:
     left = engine.kv_bytes(gpu, weights, workspace)

@@ -17,17 +17,17 @@ from tokonomics.measure.bench.client import Client, LoopTurns, Reply, own_delay,
 from tokonomics.measure.bench.loads import LoadWindow, point_of
 from tokonomics.measure.bench.sessions import BenchPrompts
 
+Pipe = tuple[socket.socket, socket.socket]
+
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pipe() -> Iterator[Pipe]:
     reading, writing = socket.socketpair()
     with reading, writing:
         yield reading, writing
 
 
-def test_what_is_found_at_once_came_before(
-    pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_found_at_once_came_before(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked for at 10.00 and 10.08, handed on at 10.10 after another look: it came at 10.04, give or take 40 ms."""
     now_s = 10.0
     monkeypatch.setattr(client, "perf_counter", lambda: now_s)
@@ -44,9 +44,7 @@ def test_what_is_found_at_once_came_before(
         assert turns.waited_s(10.10) == pytest.approx(0.06)
 
 
-def test_what_was_waited_for_has_just_come(
-    pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_waited_for_has_just_come(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 10.0
     monkeypatch.setattr(client, "perf_counter", lambda: now_s)
     reading, writing = pipe

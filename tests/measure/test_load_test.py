@@ -164,9 +164,7 @@ FAULTS = ("fails", "cut", "stops", "garbage", "html", "endless", "uncounted", "s
 
 
 @pytest.mark.parametrize("behaviour", FAULTS)
-def test_a_server_that_cannot_be_measured_is_refused(
-    server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str
-) -> None:
+def test_what_cannot_be_measured_is_refused(server: Loopback, monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
     monkeypatch.setattr(client, "_LARGEST_ANSWER", 1_000_000)
     monkeypatch.setattr(client, "LONGEST_LINE", 500_000)
     assert refused(bench, server, behaviour, model="tiny", timeout_s=0.5, retries=0).fix

@@ -330,7 +330,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, form: int) 
         ("16", "1", "8", (1, 8, 8)),  # two replicas
     ],
 )
-def test_experts_over_more_gpus_than_the_attention_are_shared_by_groups_of_it(
+def test_groups_of_the_attention_share_experts(
     gpus: str, tp: str, ep: str, split: tuple[int, int, int], tmp_path: Path
 ) -> None:
     row = read_one(tmp_path, model="deepseek-r1", num_gpus=gpus, tp=tp, ep=ep, batch_or_concurrency="64")

@@ -157,9 +157,7 @@ def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     seconds=st.floats(0, 1e5), offset=st.floats(0, 1e5), watched=st.sampled_from(list(WatchedSpan)),
     share=st.floats(0, 1), period=st.sampled_from([300.0, 3600.0, 86_400.0]),
 )  # fmt: skip
-def test_pieces_add_up_to_a_span(
-    seconds: float, offset: float, watched: WatchedSpan, share: float, period: float
-) -> None:
+def test_pieces_make_the_span(seconds: float, offset: float, watched: WatchedSpan, share: float, period: float) -> None:
     whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
     pieces = cut_every(whole, period)
     assert sum(piece.input_total for piece in pieces) == whole.input_total

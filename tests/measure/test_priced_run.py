@@ -276,9 +276,7 @@ def test_a_precision_that_nobody_stated_is_said_to_be_assumed(model: str, weight
         (None, None, None),
     ],
 )
-def test_a_named_model_keeps_the_precision_of_the_file(
-    name: str | None, stated: str | None, weights: str | None
-) -> None:
+def test_a_named_model_keeps_the_files_precision(name: str | None, stated: str | None, weights: str | None) -> None:
     found = run(point(4, 100)).model_copy(update={"model": name, "stated": Stated(weights=stated)})
     made = as_model(found, "llama-3.1-8b")
     assert (made.model, made.stated.weights) == ("llama-3.1-8b", weights)

@@ -300,7 +300,7 @@ EMPTY = json.dumps({"status": "success", "data": {"resultType": "matrix", "resul
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, tuple) else "",
 )
-def test_no_error_shows_a_password_or_key(
+def test_no_error_shows_a_secret(
     answer: tuple[int, str], kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = "0123456789abcdef" * 4

@@ -59,7 +59,7 @@ def folder(sources: Path) -> Path | None:
     return Unit("compiled", [sources / source.name for source in SIMULATOR.sources], dict).folder
 
 
-def test_a_folder_is_that_of_its_sources_and_its_compiler(
+def test_a_folder_is_of_its_sources_and_compiler(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = there(folder(sources))
@@ -131,7 +131,7 @@ def test_a_copy_is_read_where_its_own_arrays_are() -> None:
     assert run_s(table, 1, 10.0, 1) == before
 
 
-def test_the_cache_is_at_home_unless_named_and_nowhere_where_none_can_be(
+def test_the_cache_is_at_home_or_named_or_nowhere(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a-file").touch()

@@ -56,9 +56,7 @@ def test_prompts_of_one_token_and_an_endless_link_make_the_decode_side_an_aggreg
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("link", [1e6, 50e9])
 @pytest.mark.parametrize("engine", list(BLOCKS))
-def test_a_lone_answer_comes_later_by_the_transfer_and_any_token_computed_twice(
-    engine: str, link: float, tp: int
-) -> None:
+def test_a_lone_answer_is_later_by_the_transfer_and_any_token_computed_twice(engine: str, link: float, tp: int) -> None:
     deployment = on(engine=engine, tp=tp)
     trace = make_trace([0.0, 1e5, 2e5], [1000, 20_000, 50], [100, 20, 300])
     together = simulate(deployment, trace).served

@@ -35,9 +35,7 @@ VLLM = overhead(find_engine("vllm"))
     ],
 )
 @pytest.mark.parametrize("outputs", [1, 5])
-def test_a_lone_prompt_is_launched_and_told(
-    model: str, tokens: int, a_layer_s: float, layers: int, outputs: int
-) -> None:
+def test_a_lone_prompt_is_timed_by_hand(model: str, tokens: int, a_layer_s: float, layers: int, outputs: int) -> None:
     deployment = on(model, gpu="H200")
     served = simulate(deployment, make_trace([0.0], [tokens], [outputs])).served
     received_s = VLLM.request_s + VLLM.token_s * tokens + VLLM.reach_s

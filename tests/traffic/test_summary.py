@@ -268,9 +268,7 @@ def test_a_parquet_file_is_read_in_slices_and_says_the_same(
     assert summarize(opened).model_dump(exclude=apart) == made.model_dump(exclude=apart)
 
 
-def test_the_reuse_of_a_large_log_is_that_of_its_first_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reuse_of_a_large_log_is_of_its_first_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traffic(requests=5000, system=SystemPrompts(count=20, tokens=512))
     file = tmp_path / "log.parquet"
     save_trace(trace, file)
