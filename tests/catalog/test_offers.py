@@ -1,14 +1,11 @@
 """Offers: what the snapshot says, what a user's file may say, and which offer is picked."""
 
 import csv
-import json
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, timedelta
 from importlib.resources import files
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given, settings
@@ -35,12 +32,8 @@ from tokonomics.catalog.offers import (
     write_offers,
 )
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.meter.spending import Prices
-from tokonomics.questions.meter import asked as meter_settings
-from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.types import today
 
-Run = Callable[..., CompletedProcess[str]]
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
 
 
@@ -269,18 +262,6 @@ def test_a_host_that_could_not_load_a_quarter_of_its_gpus_memory_is_no_bargain()
     assert cheapest_offer("H100", offers=[thin, enough, untold]) == enough
     assert cheapest_offer("H100", offers=[thin, untold]) == untold
     assert cheapest_offer("H100", offers=[thin]) == thin  # better than no price
-
-
-def test_neither_cost_nor_the_meter_takes_the_price_of_a_host_that_could_load_nothing(tokonomics: Run) -> None:
-    """Two machines with one H100 each: $1 with 4 GB beside it, $2 with 64."""
-    hosts = "provider,region,instance,gpu,gpus,vcpus,memory_gb,usd_per_hour,date,source\n"
-    for name, memory_gb, price in (("tiny", 4, 1), ("whole", 64, 2)):
-        hosts += f"cloud,us,{name},H100,1,8,{memory_gb},{price},{today()},mine\n"
-    cache_file().parent.mkdir(parents=True)
-    cache_file().write_text(hosts, encoding="utf-8")
-    costed = json.loads(tokonomics("cost", "--gpu", "H100", "--tokens-per-second", "2900", "--json").stdout)
-    metered = meter_settings(MeterWatchRequest(urls=("http://gpu:8000",), gpu="H100"))
-    assert (costed["usd_per_hour"], metered.usd_per_hour) == (2.0, Prices(2.0))
 
 
 def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:

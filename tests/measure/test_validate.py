@@ -58,22 +58,9 @@ VARIED = [
 BARE = [row for row in read_measurements(STEPS) if isinstance(row, Measurement)][::9]
 
 
-def scored(error: float, low: float = 0.5, high: float = 2.0) -> ScoredPrediction:
-    """A prediction that is off by this logarithm, in an interval from ``low`` to ``high`` times itself."""
-    return ScoredPrediction(
-        measurement=measurement(value=math.exp(-error)), interval=Interval(low=low, mid=1.0, high=high)
-    )
-
-
-def test_the_figures_of_a_small_group_by_hand() -> None:
-    errors = [0.1, -0.2, 0.3, -0.4, 0.5]
-    found = summary([scored(error, 0.7, 1.4) for error in errors])
-    assert found.n == 5
-    assert found.median_abs_log_error == pytest.approx(0.3)
-    assert found.p90_abs_log_error == pytest.approx(0.5)
-    assert found.bias == pytest.approx(0.1)
-    # Measured are e^-0.1, e^0.2, e^-0.3 = 0.74, e^0.4 = 1.49, e^-0.5 = 0.61 times the prediction.
-    assert found.inside_interval == pytest.approx(3 / 5)
+def scored(error: float) -> ScoredPrediction:
+    """A prediction that is off by this logarithm, in an interval from half of itself to twice."""
+    return ScoredPrediction(measurement=measurement(value=math.exp(-error)), interval=Interval(low=0.5, mid=1, high=2))
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=60))
@@ -88,23 +75,6 @@ def test_the_figures_are_numpys(errors: list[float]) -> None:
     clear = [error for error in errors if abs(abs(error) - math.log(2)) > 1e-9]
     inside = summary([scored(error) for error in clear]).inside_interval if clear else 0.0
     assert inside == pytest.approx(float(np.mean(np.abs(clear) < math.log(2))) if clear else 0.0)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ([1, 2, 3], [10, 20, 30], 1.0),
-        ([1, 2, 3], [1, 100, 10_000], 1.0),
-        ([1, 2, 3], [3, 2, 1], -1.0),
-        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 - 6 × 4 ÷ (5 × 24)
-        ([1, 2, 3, 4], [2, 4, 1, 3], 0.0),
-        ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / math.sqrt(4.5 * 5)),
-        ([1, 1, 2, 2], [1, 2, 1, 2], 0.0),
-        ([5, 5, 5, 9], [1, 1, 1, 0], -1.0),
-    ],
-)
-def test_rank_correlations_by_hand(one: list[float], other: list[float], expected: float) -> None:
-    assert spearman(one, other) == pytest.approx(expected, abs=1e-12)
 
 
 numbers = st.integers(0, 5).map(float) | st.floats(0.001, 1000)

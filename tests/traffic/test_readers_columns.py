@@ -4,7 +4,6 @@ import json
 import math
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -109,15 +108,6 @@ def test_patience_is_saved_and_read_back(tmp_path: Path) -> None:
         assert file.problems.count == 0
         assert (None if again.patience_s is None else again.patience_s.tolist()) == given
     assert pl.read_parquet(tmp_path / "some.parquet")["patience_s"].to_list() == [0.125, None, 3600.0]
-
-
-def test_the_simulator_sees_who_hangs_up(tmp_path: Path, tokonomics: Any) -> None:
-    """Of two like requests, far apart, the one whose client waits a tenth of a second gets no answer."""
-    path = tmp_path / "log.csv"
-    path.write_text("arrival_s,input_tokens,output_tokens,patience_s\n0,1000,500,\n100,1000,500,0.1\n")
-    done = tokonomics("simulate", "--model", "llama-3.1-8b", "--gpu", "H100", "--trace", path, "--json")
-    outcome = json.loads(done.stdout)
-    assert (outcome["completed"], outcome["timed_out"]) == (1, 1)
 
 
 def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Path) -> None:
