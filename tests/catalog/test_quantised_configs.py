@@ -143,6 +143,8 @@ def test_deepseek_v4_has_experts_of_four_bits_and_the_rest_of_eight() -> None:
 def test_mlx_conversions_are_read_too() -> None:
     model = read_quantised(LLAMA | {"quantization": {"bits": 4, "group_size": 64}})
     assert (model.checkpoint, model.checkpoint_bytes) == ("int4", 0.5 + 4 / 64)
+    # mxfp4 is of experts; a model without any has it everywhere.
+    assert read_quantised(LLAMA, {"quant_method": "mxfp4"}).checkpoint == "mxfp4"
 
 
 @pytest.mark.parametrize(
