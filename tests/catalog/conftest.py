@@ -1,13 +1,13 @@
-"""What the tests of the catalogue share."""
-
-from pathlib import Path
+"""What the tests of the catalogue share: a day; files of the user are kept away for all tests (tests/conftest.py)."""
 
 import pytest
 
 
 @pytest.fixture
-def a_fixed_day_and_no_user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def on_the_first_of_november(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKONOMICS_TODAY", "2026-11-01")
-    monkeypatch.delenv("TOKONOMICS_CATALOG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def on_the_thirtieth_of_august(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-08-30")

@@ -1,6 +1,8 @@
 """API prices: what one request costs, and that a price nobody quotes is never made up."""
 
 import json
+import re
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,12 +12,14 @@ from genai_prices import Usage
 from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.there import there
 
-from tokonomics.catalog.api_hosts import find_api, list_apis
+from tokonomics.catalog.api_hosts import find_api, hosts_of, list_apis, names_of, words_of
 from tokonomics.catalog.apis import ApiPrice, ApiTier, price_request, read_litellm
+from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 
-pytestmark = pytest.mark.usefixtures("a_fixed_day_and_no_user_file")
+pytestmark = pytest.mark.usefixtures("on_the_first_of_november")
 
 
 def user_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
@@ -29,43 +33,36 @@ def api(**changes: object) -> ApiPrice:
     return ApiPrice.model_validate({**plain, "date": date(2026, 1, 1), **changes})
 
 
-def test_a_billion_tokens_of_gpt_4o_half_in_half_out_cost_6250_dollars() -> None:
-    # Claim C27: 0.5 B × $2.50/M + 0.5 B × $10/M = $1,250 + $5,000.
-    gpt_4o = find_api("openai:gpt-4o")
-    assert (gpt_4o.input_usd_per_mtok, gpt_4o.output_usd_per_mtok) == (2.5, 10.0)
-    assert price_request(gpt_4o, 500_000_000, 0, 500_000_000) == pytest.approx(6250)
-    assert 1_000_000 * price_request(gpt_4o, 500, 0, 500) == pytest.approx(6250)
+GPT_4O, GEMINI, SONAR = "openai:gpt-4o", "google:gemini-2.5-pro", "perplexity:sonar"
 
 
-def test_cached_input_is_charged_at_its_own_price() -> None:
-    # 200k fresh × $2.50/M + 800k cached × $1.25/M + 100k out × $10/M = 0.5 + 1.0 + 1.0
-    assert price_request(find_api("openai:gpt-4o"), 1_000_000, 800_000, 100_000) == pytest.approx(2.5)
+@pytest.mark.parametrize(
+    ("name", "tokens", "batch", "usd"),
+    [
+        (GPT_4O, (500_000_000, 0, 500_000_000), False, 6250),  # claim C27: 0.5 B × $2.50/M + 0.5 B × $10/M
+        (GPT_4O, (500, 0, 500), False, 6250 / 1e6),
+        (GPT_4O, (1_000_000, 800_000, 100_000), False, 0.2 * 2.5 + 0.8 * 1.25 + 0.1 * 10),  # cached has its own price
+        (GPT_4O, (1_000_000, 0, 100_000), True, 1.25 + 0.5),
+        # A long request pays the higher tier for all of its tokens; the tier is that of the request, not of the month.
+        (GEMINI, (200_000, 0, 10_000), False, 0.2 * 1.25 + 0.01 * 10),
+        (GEMINI, (200_001, 0, 10_000), False, 0.200001 * 2.5 + 0.01 * 15),
+        (GEMINI, (300_000, 100_000, 10_000), False, 0.2 * 2.5 + 0.1 * 0.25 + 0.01 * 15),
+        (GEMINI, (400_000, 0, 100_000), True, 0.4 * 1.25 + 0.1 * 7.5),
+        (SONAR, (1_000_000, 0, 1_000_000), False, 1 + 1 + 0.012),  # a fee per request is charged once
+    ],
+)
+def test_requests_cost_tokens_at_their_prices(name: str, tokens: tuple[int, int, int], batch: bool, usd: float) -> None:
+    assert price_request(find_api(name), *tokens, batch=batch) == pytest.approx(usd)
 
 
-def test_a_long_request_pays_the_higher_tier_for_all_of_its_tokens() -> None:
-    gemini = find_api("google:gemini-2.5-pro")
-    assert price_request(gemini, 200_000, 0, 10_000) == pytest.approx(0.2 * 1.25 + 0.01 * 10)
-    assert price_request(gemini, 200_001, 0, 10_000) == pytest.approx(0.200001 * 2.5 + 0.01 * 15)
-    assert price_request(gemini, 300_000, 100_000, 10_000) == pytest.approx(0.2 * 2.5 + 0.1 * 0.25 + 0.01 * 15)
-
-
-def test_the_tier_is_that_of_the_request_not_of_the_month() -> None:
-    gemini = find_api("google:gemini-2.5-pro")
-    assert 1000 * price_request(gemini, 1000, 0, 0) < price_request(gemini, 1_000_000, 0, 0)
-
-
-def test_batch_requests_pay_the_batch_price_in_every_tier() -> None:
-    assert price_request(find_api("openai:gpt-4o"), 1_000_000, 0, 100_000, batch=True) == pytest.approx(1.25 + 0.5)
-    gemini = find_api("google:gemini-2.5-pro")
-    assert price_request(gemini, 400_000, 0, 100_000, batch=True) == pytest.approx(0.4 * 1.25 + 0.1 * 7.5)
-
-
-def test_a_batch_price_nobody_quotes_is_unknown_not_the_full_price() -> None:
+def test_a_batch_price_nobody_quotes_is_unknown_not_the_full_price(monkeypatch: pytest.MonkeyPatch) -> None:
     reseller = find_api("azure:gpt-4o")  # genai-prices lends azure openai's standard price, and no batch price
     assert "openai" in reseller.source
     assert reseller.batch_input_usd_per_mtok is None
     with pytest.raises(BadInput, match="batch input price of azure:gpt-4o is unknown"):
         price_request(reseller, 1000, 0, 10, batch=True)
+    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-10-01")  # before it was verified
+    assert find_api("openai:gpt-4o").batch_input_usd_per_mtok is None
 
 
 def test_a_cached_price_nobody_quotes_is_unknown_not_the_full_price() -> None:
@@ -74,17 +71,6 @@ def test_a_cached_price_nobody_quotes_is_unknown_not_the_full_price() -> None:
     with pytest.raises(BadInput, match="batch cached price of openai:gpt-4o is unknown"):
         price_request(find_api("openai:gpt-4o"), 1000, 500, 10, batch=True)
     assert price_request(api(), 1000, 0, 10) == pytest.approx(0.002 + 0.00008)
-
-
-def test_a_batch_price_is_not_claimed_before_it_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-10-01")
-    assert find_api("openai:gpt-4o").batch_input_usd_per_mtok is None
-
-
-def test_a_fee_per_request_is_charged_once() -> None:
-    sonar = find_api("perplexity:sonar")
-    assert sonar.usd_per_request == pytest.approx(0.012)
-    assert price_request(sonar, 1_000_000, 0, 1_000_000) == pytest.approx(1 + 1 + 0.012)
 
 
 def test_every_shipped_price_agrees_with_the_package_it_comes_from() -> None:
@@ -133,12 +119,8 @@ def test_writing_never_costs_less_than_the_input_and_no_more_is_written_than_is_
 def test_every_price_says_when_and_where_it_was_quoted() -> None:
     for one in list_apis(host="anthropic"):
         assert one.source.startswith("genai-prices ")
-        assert one.date is not None
-        assert date(2026, 10, 1) <= one.date <= date(2026, 11, 1)
-
-
-def test_a_price_that_changes_with_the_hour_says_so() -> None:
-    assert "12:00 UTC" in (find_api("deepseek:deepseek-v4-pro").note or "")
+        assert date(2026, 10, 1) <= there(one.date) <= date(2026, 11, 1)
+    assert "12:00 UTC" in (find_api("deepseek:deepseek-v4-pro").note or "")  # changes with the hour
 
 
 @pytest.mark.parametrize(
@@ -233,9 +215,7 @@ def test_a_model_only_you_know_can_have_tiers(monkeypatch: pytest.MonkeyPatch, t
         ("[apis.ours]\ninput = 1\noutput = 1\n", "host:model"),
     ],
 )
-def test_mistakes_in_your_prices_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str, says: str
-) -> None:
+def test_mistakes_in_prices_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: str, says: str) -> None:
     user_file(monkeypatch, tmp_path, table)
     with pytest.raises(BadInput, match=says):
         list_apis()
@@ -296,10 +276,123 @@ def test_a_bad_litellm_file_is_one_clear_error(tmp_path: Path, content: str) -> 
         st.one_of(st.none(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=1), st.integers()),
     )
 )
-def test_no_litellm_entry_makes_anything_but_prices_or_our_own_error(
+def test_any_litellm_entry_is_read_or_refused(
     entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("litellm") / "any.json"
     file.write_text(json.dumps({"m": entry}))
     with suppress(TokonomicsError):
         read_litellm(file)
+
+
+# --- which rows sell a model: all that are it, and none that is only like it ------------------------------------------
+
+HUGGING_FACE = (
+    "fireworks-ai", "groq", "hyperbolic", "nebius", "novita", "nscale", "ovhcloud", "sambanova", "together",
+)  # fmt: skip
+LLAMA_33 = [
+    "aws:meta.llama3-3-70b-instruct-v1:0",
+    "cloudflare:@cf/meta/llama-3.3-70b-instruct-fp8-fast",
+    "databricks:databricks-meta-llama-3-3-70b-instruct",
+    "groq:llama-3.3-70b-specdec",
+    "groq:llama-3.3-70b-versatile",
+    *(f"huggingface_{host}:meta-llama/Llama-3.3-70B-Instruct" for host in HUGGING_FACE),
+    "novita:meta-llama/llama-3.3-70b-instruct",
+    "openrouter:meta-llama/llama-3.3-70b-instruct",
+    "ovhcloud:Meta-Llama-3_3-70B-Instruct",
+    "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
+    "together:meta-llama/Meta-Llama-3.3-70B-Instruct-Turbo",
+]
+"""Read in the list itself: all rows with 3.3 (3-3, 3_3) and 70B, less two that their hosts withdraw and fine-tunes by
+others (Swallow, Euryale)."""
+
+
+def keys(name: str) -> list[str]:
+    return [api.key for api in hosts_of(find_model(name), name)]
+
+
+@pytest.mark.parametrize(
+    ("written", "model"),
+    [
+        ("accounts/fireworks/models/llama-v3p1-8b-instruct", "llama-3.1-8b"),
+        ("meta.llama3-1-8b-instruct-v1:0", "llama-3.1-8b"),
+        ("@cf/meta/llama-3.1-8b-instruct-fp8-fast", "llama-3.1-8b"),
+        ("Meta-Llama-3_1-8B-Instruct", "llama-3.1-8b"),
+        ("meta.llama4-scout-17b-instruct-v1:0", "llama-4-scout"),
+        ("mistral.mixtral-8x7b-instruct-v0:1", "mixtral-8x7b"),
+        ("mistral.mistral-7b-instruct-v0:2", "mistral-7b-v0.2"),
+        ("openai.gpt-oss-120b-1:0", "gpt-oss-120b"),
+        ("deepseek.r1-v1:0", "deepseek-r1"),
+        ("qwen.qwen3-32b-v1:0", "qwen3-32b"),
+        ("qwen/qwen3-coder", "qwen3-coder-480b-a35b"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nemotron-3-super-120b-a12b"),
+        ("zai-org/GLM-4.5-Air-FP8", "glm-4.5-air"),
+        ("deepseek/deepseek-r1-distill-llama-70b", None),
+        ("deepseek/deepseek-v3-0324", None),
+        ("deepseek-ai/DeepSeek-V3.1", None),
+        ("qwen/qwen3-235b-a22b-2507", None),
+        ("qwen/qwen3-235b-a22b-thinking-2507", None),
+        ("qwen/qwen3-next-80b-a3b-thinking", None),
+        ("nousresearch/hermes-3-llama-3.1-70b", None),
+        ("nvidia/llama-3.1-nemotron-70b-instruct", None),
+        ("meta-llama/llama-3.3-70b-instruct:free", None),
+        ("openai/gpt-oss-120b:batch", None),
+        ("mistralai/mistral-small", None),
+        ("minimax/minimax-m2.5", None),
+        ("openai/gpt-oss-safeguard-20b", None),
+        ("qwen2-57b", None),  # 2.5-7b and 2-57b have the same letters in a row
+    ],
+)
+def test_a_name_is_of_one_model_or_of_none_that_we_know(written: str, model: str | None) -> None:
+    found = [known.key for known in all_models() if words_of(written) in names_of(known, known.key)]
+    assert found == ([model] if model else [])
+
+
+def sizes(name: str) -> Counter[str]:
+    """Billions of parameters in a name, as 70b or a3b."""
+    return Counter(re.findall(r"(?<![a-z\d.])a?\d+(?:\.\d+)?b(?![a-z])", name.casefold().replace("_", ".")))
+
+
+def test_no_row_is_of_two_models_and_each_has_the_size_in_its_name() -> None:
+    owners: dict[str, list[str]] = {}
+    for model in all_models():
+        for api in hosts_of(model, model.key):
+            owners.setdefault(api.key, []).append(model.key)
+            stated = {size for name in (model.key, model.name, *model.aliases) for size in sizes(name)}
+            assert set(sizes(api.model)) <= stated, (api.key, model.key)
+    assert {key: names for key, names in owners.items() if len(names) > 1} == {}
+    assert len(owners) > 250
+
+
+def test_what_nobody_sells_any_more_or_gives_away_is_no_price_to_compare_with() -> None:
+    rows = [api for model in all_models() for api in hosts_of(model, model.key)]
+    assert not any(api.deprecated for api in rows)
+    assert all(api.input_usd_per_mtok + api.output_usd_per_mtok > 0 for api in rows)
+    withdrawn = next(api for api in list_apis("cerebras") if api.model == "llama-3.3-70b")
+    assert withdrawn.deprecated
+    assert withdrawn.key not in keys("llama-3.3-70b")
+
+
+def test_another_checkpoint_of_the_same_shape_is_meant_only_where_it_is_named() -> None:
+    distilled = keys("DeepSeek-R1-Distill-Llama-70B")
+    assert "ovhcloud:DeepSeek-R1-Distill-Llama-70B" in distilled
+    assert not set(distilled) & set(LLAMA_33)
+    spelt = ("llama-3.3-70b", "Llama-3.3-70B-Instruct", "meta-llama/Llama-3.3-70B-Instruct")
+    assert [keys(name) for name in spelt] == [LLAMA_33] * 3
+
+
+def test_a_price_of_the_users_own_is_a_host_like_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "catalog.toml"
+    file.write_text('[apis."acme:Llama-3.1-8B-Instruct"]\ninput = 0.01\noutput = 0.02\n', encoding="utf-8")
+    monkeypatch.setenv("TOKONOMICS_CATALOG", str(file))
+    assert "acme:Llama-3.1-8B-Instruct" in keys("llama-3.1-8b")
+
+
+def test_a_price_is_as_old_as_its_own_check_or_else_as_its_list() -> None:
+    rows = list_apis()
+    own = [api for api in rows if api.checked]
+    assert own
+    assert all(api.quoted == api.checked for api in own)
+    assert all(api.quoted == api.date for api in rows if not api.checked)
+    named = {api.host: api.seller for api in rows}
+    assert named["huggingface_novita"] == named["novita"] == "novita"  # which computes what the other sells

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.catalog.read_configs import mixers_of, read, small
+from tests.there import refused
 
 from tokonomics.catalog.config_families import FAMILIES, WRAPPERS
 from tokonomics.catalog.config_json import read_config
@@ -35,10 +36,36 @@ def window_counts(model: ModelSpec) -> dict[int | None, int]:
 
 # --- dense ------------------------------------------------------------------------------------------------------------
 
+GPT = {"n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
+QWEN3_ATTENTION = H * (8 + 2 + 2) * 128 + 8 * 128 * H + 2 * 128
+COUNTED: dict[str, tuple[dict[str, Any], int]] = {
+    "a llama": (LLAMA, 2 * V * H + L * (ATTENTION + GATED + 2 * H) + H),
+    "qwen3 norms queries and keys of 128": (
+        BASE | {"model_type": "qwen3"},
+        2 * V * H + L * (QWEN3_ATTENTION + GATED + 2 * H) + H,
+    ),
+    "gemma2 has four norms": (
+        BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64},
+        V * H + L * (ATTENTION + GATED + 4 * H) + H,
+    ),
+    "gpt2 learns its positions and ties its head": (
+        GPT | {"model_type": "gpt2"},
+        (V + 128) * H + 3 * (4 * (H * H + H) + 8 * H * H + 4 * H + H + 4 * H) + 2 * H,
+    ),
+    "gptj has one norm and a head with bias": (
+        GPT | {"model_type": "gptj"},
+        2 * V * H + V + 3 * (4 * H * H + 8 * H * H + 4 * H + H + 2 * H) + 2 * H,
+    ),
+}
 
-def test_a_llama_is_counted_matrix_by_matrix() -> None:
+
+@pytest.mark.parametrize(("config", "parameters"), COUNTED.values(), ids=COUNTED)
+def test_dense_models_are_counted_matrix_by_matrix(config: dict[str, Any], parameters: int) -> None:
+    assert read(config).parameters == parameters
+
+
+def test_a_llama_keeps_keys_and_values_of_each_layer() -> None:
     model = read(LLAMA)
-    assert model.parameters == 2 * V * H + L * (ATTENTION + GATED + 2 * H) + H
     assert model.kv_bytes_per_token(model.checkpoint) == 2 * L * 2 * 32 * 2
     assert model.max_context == 512
 
@@ -54,17 +81,6 @@ def test_biases_are_counted_where_the_family_has_them() -> None:
     assert read(LLAMA | {"attention_bias": True}).parameters - plain == L * (query + 2 * kv + H)
     assert read(LLAMA | {"mlp_bias": True}).parameters - plain == L * (2 * M + H)
     assert read(BASE | {"model_type": "qwen2"}).parameters - plain == L * (query + 2 * kv)
-
-
-def test_qwen3_norms_queries_and_keys_and_has_heads_of_128() -> None:
-    model = read(BASE | {"model_type": "qwen3"})
-    attention = H * (8 + 2 + 2) * 128 + 8 * 128 * H + 2 * 128
-    assert model.parameters == 2 * V * H + L * (attention + GATED + 2 * H) + H
-
-
-def test_gemma2_has_four_norms() -> None:
-    model = read(BASE | {"model_type": "gemma2", "head_dim": 32, "sliding_window": 64})
-    assert model.parameters == V * H + L * (ATTENTION + GATED + 4 * H) + H
 
 
 TOLD = {"layer_types": ["full_attention"] * 5 + ["sliding_attention"]}
@@ -85,9 +101,7 @@ ABOVE = {"sliding_window": 64, "max_window_layers": 4}
         ("qwen2", ABOVE | {"use_sliding_window": True}, {None: 4, 64: 2}),
     ],
 )
-def test_layers_have_the_windows_of_their_family(
-    family: str, fields: dict[str, Any], windows: dict[int | None, int]
-) -> None:
+def test_layers_have_their_familys_windows(family: str, fields: dict[str, Any], windows: dict[int | None, int]) -> None:
     assert window_counts(read(BASE | {"model_type": family} | fields)) == windows
 
 
@@ -105,18 +119,6 @@ def test_falcon_in_its_variants(settings_: dict[str, Any], kv_heads: int, norms:
     model = read(config | {"vocab_size": V} | settings_)
     layer = H * (8 + 2 * kv_heads) * 32 + H * H + 2 * H * 4 * H + norms * 2 * H
     assert model.parameters == V * H + 2 * layer + 2 * H
-
-
-def test_gpt2_learns_its_positions_and_ties_its_head() -> None:
-    config = {"model_type": "gpt2", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
-    layer = 4 * (H * H + H) + 8 * H * H + 4 * H + H + 4 * H
-    assert read(config).parameters == (V + 128) * H + 3 * layer + 2 * H
-
-
-def test_gptj_has_one_norm_and_a_head_with_bias() -> None:
-    config = {"model_type": "gptj", "n_embd": H, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": V}
-    layer = 4 * H * H + 8 * H * H + 4 * H + H + 2 * H
-    assert read(config).parameters == 2 * V * H + V + 3 * layer + 2 * H
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
@@ -142,19 +144,10 @@ def test_qwen2_moe_mixes_dense_layers_shared_expert_and_its_gate() -> None:
 
 
 DEEPSEEK = without(BASE, "num_key_value_heads") | {
-    "model_type": "deepseek_v3",
-    "q_lora_rank": 48,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 24,
-    "n_routed_experts": 8,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "first_k_dense_replace": 2,
-    "num_nextn_predict_layers": 1,
-}
+    "model_type": "deepseek_v3", "q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 24, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "first_k_dense_replace": 2, "num_nextn_predict_layers": 1,
+}  # fmt: skip
 
 
 def test_deepseek_v3_latent_attention_and_experts() -> None:
@@ -188,13 +181,9 @@ def test_gpt_oss_has_sinks_biases_and_alternating_windows() -> None:
 
 
 LLAMA4_TEXT = BASE | {
-    "model_type": "llama4_text",
-    "intermediate_size_mlp": 900,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 1,
-    "interleave_moe_layer_step": 2,
-    "attention_chunk_size": 32,
-}
+    "model_type": "llama4_text", "intermediate_size_mlp": 900, "num_local_experts": 4, "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2, "attention_chunk_size": 32,
+}  # fmt: skip
 
 
 def test_llama4_interleaves_experts_and_chunks_three_layers_of_four() -> None:
@@ -207,16 +196,10 @@ def test_llama4_interleaves_experts_and_chunks_three_layers_of_four() -> None:
 # --- recurrent hybrids ------------------------------------------------------------------------------------------------
 
 QWEN3_NEXT = QWEN_MOE | {
-    "model_type": "qwen3_next",
-    "num_hidden_layers": 8,
-    "head_dim": 32,
-    "shared_expert_intermediate_size": 64,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
+    "model_type": "qwen3_next", "num_hidden_layers": 8, "head_dim": 32, "shared_expert_intermediate_size": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
     "linear_conv_kernel_dim": 4,
-}
+}  # fmt: skip
 
 
 def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
@@ -231,20 +214,11 @@ def test_qwen3_next_has_a_state_in_three_layers_of_four() -> None:
 
 
 NEMOTRON_H = BASE | {
-    "model_type": "nemotron_h",
-    "hybrid_override_pattern": "M-*EM-",
-    "head_dim": 32,
-    "mamba_num_heads": 16,
-    "mamba_head_dim": 32,
-    "ssm_state_size": 16,
-    "n_groups": 2,
-    "conv_kernel": 4,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
+    "model_type": "nemotron_h", "hybrid_override_pattern": "M-*EM-", "head_dim": 32, "mamba_num_heads": 16,
+    "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "n_routed_experts": 8,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "moe_shared_expert_intermediate_size": 96,
-}
+}  # fmt: skip
 
 
 def test_nemotron_h_reads_its_pattern() -> None:
@@ -330,41 +304,12 @@ def test_a_tower_that_cannot_be_counted_is_an_error_unless_the_count_is_given() 
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
-def groups(**weights: object) -> dict[str, Any]:
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
-
-
-@pytest.mark.parametrize(
-    ("quantised", "expected"),
-    [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_method": "gptq", "bits": 8}, "int8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_algo": "FP8"}, "fp8"),
-        (groups(num_bits=4, type="int"), "int4"),
-        (groups(num_bits=4, type="float", group_size=16), "nvfp4"),
-        (groups(num_bits=8, type="float"), "fp8"),
-    ],
-)
-def test_quantised_checkpoints(quantised: dict[str, Any], expected: str) -> None:
-    assert read(LLAMA | {"quantization_config": quantised}).checkpoint == expected
-
-
 @pytest.mark.parametrize(
     ("dtype", "expected"), [("float16", "bf16"), ("bfloat16", "bf16"), ("float32", "fp32"), ("torch.float16", "bf16")]
 )
 def test_plain_checkpoints(dtype: str, expected: str) -> None:
     assert read(LLAMA | {"torch_dtype": dtype}).checkpoint == expected
     assert read(without(LLAMA, "torch_dtype") | {"dtype": dtype}).checkpoint == expected
-
-
-def test_modelopt_keeps_its_precision_in_a_file_beside(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    assert read_config(tmp_path).checkpoint == "nvfp4"
 
 
 QUANTISED_WRONGLY: list[tuple[object, str]] = [
@@ -429,18 +374,16 @@ def test_what_is_wrong_is_named_with_its_file(config: dict[str, Any], field: str
     ids=["string", "bool", "float", "nan", "inf", "negative", "zero", "huge", "absurd", "list", "object", "in a list"],
 )
 def test_an_impossible_size_is_named(field: str, value: object) -> None:
-    with pytest.raises(BadInput) as caught:
-        read(LLAMA | {field: value})
-    assert f"'{field}'" in str(caught.value)
-    assert len(str(caught.value)) < 400
+    caught = refused(read, LLAMA | {field: value})
+    assert f"'{field}'" in str(caught)
+    assert len(str(caught)) < 400
 
 
 def test_an_unknown_architecture_suggests_what_could_read_it() -> None:
     fixes = {}
     for config in (LLAMA | {"private_head_count": 3}, LLAMA, DEEPSEEK):
-        with pytest.raises(BadInput) as caught:
-            read(config | {"model_type": "lama"})
-        fixes[len(config)] = str(caught.value.fix)
+        caught = refused(read, config | {"model_type": "lama"})
+        fixes[len(config)] = str(caught.fix)
     assert all(known in fixes[len(LLAMA) + 1] for known in (*FAMILIES, *WRAPPERS))
     assert "built like llama" in fixes[len(LLAMA)]
     assert "built like deepseek_v" in fixes[len(DEEPSEEK)]
@@ -448,9 +391,7 @@ def test_an_unknown_architecture_suggests_what_could_read_it() -> None:
 
 def test_a_config_is_read_as_the_family_that_is_asked_for() -> None:
     assert read(LLAMA | {"model_type": "my-own"}, as_family="llama").parameters == read(LLAMA).parameters
-    with pytest.raises(BadInput) as caught:
-        read(LLAMA, as_family="lama")
-    assert caught.value.field == "as_family"
+    assert refused(read, LLAMA, as_family="lama").field == "as_family"
 
 
 def test_a_private_field_is_noted() -> None:
@@ -471,25 +412,17 @@ def test_fields_without_effect_on_cost_are_accepted() -> None:
 
 
 FILES = {
-    "empty": b"",
-    "cut off": b'{\n "hidden_size": 12',
-    "list": b"[1, 2]",
-    "string": b'"llama"',
-    "binary": b"\xff\xfe\x00",
-    "deep": b"[" * 100_000,
-    "digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
-    "nan": b'{"model_type": NaN}',
-    "large": b" " * 10_000_001,
-}
+    "empty": b"", "cut off": b'{\n "hidden_size": 12', "list": b"[1, 2]", "string": b'"llama"',
+    "binary": b"\xff\xfe\x00", "deep": b"[" * 100_000, "digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
+    "nan": b'{"model_type": NaN}', "large": b" " * 10_000_001,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)
 def test_a_wrong_file_says_where(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(BadInput) as caught:
-        read_config(file)
-    assert str(file) in str(caught.value.where)
+    assert str(file) in str(refused(read_config, file).where)
 
 
 def test_a_missing_file_an_empty_directory_and_a_path_that_is_too_long_are_one_message(tmp_path: Path) -> None:

@@ -12,17 +12,10 @@ from tokonomics.errors import BadInput
 
 H, M, L, V, P = 64, 256, 3, 1000, 34
 BERT: dict[str, Any] = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "hidden_size": H,
-    "intermediate_size": M,
-    "num_hidden_layers": L,
-    "num_attention_heads": 4,
-    "vocab_size": V,
-    "type_vocab_size": 2,
-    "max_position_embeddings": P,
-    "torch_dtype": "float32",
-}
+    "model_type": "bert", "architectures": ["BertModel"], "hidden_size": H, "intermediate_size": M,
+    "num_hidden_layers": L, "num_attention_heads": 4, "vocab_size": V, "type_vocab_size": 2,
+    "max_position_embeddings": P, "torch_dtype": "float32",
+}  # fmt: skip
 LAYER = 4 * (H * H + H) + (H * M + M) + (M * H + H) + 2 * 2 * H  # attention, feed-forward, two norms with biases
 POOLER = H * H + H
 
@@ -33,22 +26,13 @@ def test_a_bert_is_counted_matrix_by_matrix() -> None:
     assert model.parameters == embedding + L * LAYER + POOLER
     assert model.is_encoder
     assert model.max_context == P
-
-
-def test_an_encoder_keeps_nothing_and_has_no_head() -> None:
-    model = read(BERT)
-    assert model.kv_bytes_per_token(Precision.bf16) == 0
-    assert model.parts.head == 0
+    assert (model.kv_bytes_per_token(Precision.bf16), model.parts.head) == (0, 0)
     assert model.flops_per_token == 2 * L * (4 * H * H + 2 * H * M)
-
-
-def test_roberta_counts_positions_from_behind_the_padding() -> None:
+    # RoBERTa counts positions from behind the padding; a reranker has a score behind its pooler.
     assert read(BERT | {"model_type": "xlm-roberta", "type_vocab_size": 1}).max_context == P - 2
-
-
-def test_a_reranker_has_a_score_behind_its_pooler() -> None:
     reranker = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
-    assert read(BERT | reranker).parameters - read(BERT).parameters == H + 1
+    assert read(BERT | reranker).parameters - model.parameters == H + 1
+    assert not any(find_model(writes).is_encoder for writes in ("llama-3.1-8b", "nemotron-h-56b"))
 
 
 def test_modernbert_sees_everything_in_one_layer_of_three() -> None:
@@ -114,14 +98,8 @@ NOMIC_FILE = """{"activation_function": "swiglu", "architectures": ["NomicBertMo
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
-    [(BERT_FILE, "bge-m3"), (MODERN_FILE, "modernbert-large"), (NOMIC_FILE, "nomic-embed-text-v1.5")],
+    ("text", "key"), [(BERT_FILE, "bge-m3"), (MODERN_FILE, "modernbert-large"), (NOMIC_FILE, "nomic-embed-text-v1.5")]
 )
 def test_files_as_they_are_published_are_read_as_the_rows_are(text: str, key: str) -> None:
     assert read(json.loads(text)).groups == find_model(key).groups
     assert read(json.loads(text)).parameters == find_model(key).parameters
-
-
-def test_models_that_write_are_no_encoders() -> None:
-    assert not find_model("llama-3.1-8b").is_encoder
-    assert not find_model("nemotron-h-56b").is_encoder

@@ -5,14 +5,12 @@ redirected within the host, a large one to a store on another; what is not there
 """
 
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from tests.catalog.file_hosts import Answer, Host, file_host
 
 from tokonomics.catalog import hub
 from tokonomics.catalog.config_json import LARGEST_FILE
@@ -32,60 +30,26 @@ CONFIG = {
 # Embedding and head, four layers (q, k, v, o, three matrices of the MLP, two norms) and the last norm; 2 bytes each.
 PARAMETERS = 2 * 1000 * 256 + 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 1024 + 2 * 256) + 256
 TOKEN = "hf_secretsecret"
-
-
-@dataclass
-class Host:
-    """What one server has, by path, and what it was asked with."""
-
-    url: str = ""
-    files: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
-
-
-def _serve(host: Host) -> ThreadingHTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            host.asked.append((self.path, self.headers.get("Authorization")))
-            missing = (404, {"X-Error-Code": "EntryNotFound"}, b"Entry not found")
-            status, headers, body = host.files.get(self.path, missing)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    host.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+Hosts = tuple[Host, Host]
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host]]:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     """The hub, and the store that it redirects to."""
-    found, store = Host(), Host()
-    servers = [_serve(found), _serve(store)]
-    monkeypatch.setenv("HF_ENDPOINT", found.url)
-    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    hub.fetch.cache_clear()
-    at, kept = f"/{REPOSITORY}/resolve/main", "/api/resolve-cache/models/someone/Tiny-Llama/0123abc"
-    found.files[f"{at}/config.json"] = (307, {"Location": f"{kept}/config.json"}, b"")
-    found.files[f"{kept}/config.json"] = (200, {"X-Repo-Commit": "0123abc"}, json.dumps(CONFIG).encode())
-    index = {"metadata": {"total_size": 2 * PARAMETERS}, "weight_map": {"lm_head.weight": "model-00001.safetensors"}}
-    found.files[f"{at}/model.safetensors.index.json"] = (302, {"Location": f"{store.url}/xet/abc?sig=1"}, b"")
-    store.files["/xet/abc?sig=1"] = (200, {}, json.dumps(index).encode())
-    yield found, store
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with file_host() as found, file_host() as store:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        hub.fetch.cache_clear()
+        at, kept = f"/{REPOSITORY}/resolve/main", "/api/resolve-cache/models/someone/Tiny-Llama/0123abc"
+        found.files[f"{at}/config.json"] = (307, {"Location": f"{kept}/config.json"}, b"")
+        found.files[f"{kept}/config.json"] = (200, {"X-Repo-Commit": "0123abc"}, json.dumps(CONFIG).encode())
+        index = {"metadata": {"total_size": 2 * PARAMETERS}, "weight_map": {"lm_head.weight": "model-1.safetensors"}}
+        found.files[f"{at}/model.safetensors.index.json"] = (302, {"Location": f"{store.url}/xet/abc?sig=1"}, b"")
+        store.files["/xet/abc?sig=1"] = (200, {}, json.dumps(index).encode())
+        yield found, store
 
 
 def looked_up(name: str = REPOSITORY, *, ask: bool = True) -> tuple[ModelSpec, list[str]]:
@@ -97,31 +61,29 @@ def looked_up(name: str = REPOSITORY, *, ask: bool = True) -> tuple[ModelSpec, l
         READING.reset(before)
 
 
-def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: tuple[Host, Host]) -> None:
+def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: Hosts) -> None:
     model, notes = looked_up()
     assert (model.name, model.parameters) == ("Tiny-Llama", PARAMETERS)
     assert len(notes) == 1  # where it is from; nothing to say of its size
     assert {path for path, _ in hosts[0].asked} == set(hosts[0].files)
 
 
-def test_weights_of_another_size_are_told(hosts: tuple[Host, Host]) -> None:
+@pytest.mark.parametrize("index", ["of another size", "none: it is one file"])
+def test_weights_of_another_size_are_told(hosts: Hosts, index: str) -> None:
     hosts[1].files["/xet/abc?sig=1"] = (200, {}, json.dumps({"metadata": {"total_size": PARAMETERS}}).encode())
-    assert len(looked_up()[1]) == 2
+    if index.startswith("none"):
+        del hosts[0].files[f"/{REPOSITORY}/resolve/main/model.safetensors.index.json"]
+    assert len(looked_up()[1]) == (1 if index.startswith("none") else 2)
 
 
-def test_a_model_in_one_file_has_no_index(hosts: tuple[Host, Host]) -> None:
-    del hosts[0].files[f"/{REPOSITORY}/resolve/main/model.safetensors.index.json"]
-    assert len(looked_up()[1]) == 1
-
-
-def test_nobody_is_asked_unless_somebody_says_so(hosts: tuple[Host, Host]) -> None:
+def test_nobody_is_asked_unless_somebody_says_so(hosts: Hosts) -> None:
     with pytest.raises(TokonomicsError) as error:
         looked_up(ask=False)
     assert "--hub" in error.value.message(flag)
     assert not hosts[0].asked
 
 
-def test_what_was_fetched_is_found_again_without_a_network(hosts: tuple[Host, Host]) -> None:
+def test_what_was_fetched_is_found_again_without_a_network(hosts: Hosts) -> None:
     fetched, _ = looked_up()
     looked_up()  # and asked for once, however often it is looked up
     asked = len(hosts[0].asked)
@@ -132,15 +94,13 @@ def test_what_was_fetched_is_found_again_without_a_network(hosts: tuple[Host, Ho
     assert len(hosts[0].asked) == asked
 
 
-def test_a_model_of_the_catalogue_is_not_looked_up(hosts: tuple[Host, Host]) -> None:
+def test_a_model_of_the_catalogue_is_not_looked_up(hosts: Hosts) -> None:
     assert looked_up("meta-llama/Llama-3.1-8B")[0].key == looked_up("llama-3.1-8b", ask=False)[0].key
     assert not hosts[0].asked
 
 
 @pytest.mark.parametrize("place", ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME"])
-def test_the_token_goes_to_the_hub_and_to_no_other_host(
-    hosts: tuple[Host, Host], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_hub_gets_the_token(hosts: Hosts, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if place == "HF_TOKEN":
         monkeypatch.setenv("HF_TOKEN", f" {TOKEN}\n")
     else:
@@ -152,14 +112,6 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(
     looked_up()
     assert [token for _, token in hosts[0].asked] == [f"Bearer {TOKEN}"] * 3  # also after a redirect within the host
     assert hosts[1].asked == [("/xet/abc?sig=1", None)]
-
-
-def test_no_token_is_sent_in_the_clear(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
-    from urllib.parse import urlsplit
-
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert hub._token(urlsplit("https://hub.example")) == TOKEN
-    assert hub._token(urlsplit("http://hub.example")) is None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +130,7 @@ def test_no_token_is_sent_in_the_clear(hosts: tuple[Host, Host], monkeypatch: py
     ],
 )
 def test_every_refusal_names_the_model_and_no_token(
-    hosts: tuple[Host, Host], answer: tuple[int, dict[str, str], bytes], monkeypatch: pytest.MonkeyPatch
+    hosts: Hosts, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hosts[0].files[f"/{REPOSITORY}/resolve/main/config.json"] = answer
@@ -189,17 +141,16 @@ def test_every_refusal_names_the_model_and_no_token(
     assert TOKEN not in told
 
 
-def test_a_token_that_no_header_can_hold_is_neither_sent_nor_told(
-    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_is_sent_that_no_header_holds_or_in_the_clear(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\nsecond-line")
     looked_up()
     assert {token for _, token in hosts[0].asked} == {None}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub._token(urlsplit("https://hub.example")) == TOKEN
+    assert hub._token(urlsplit("http://hub.example")) is None
 
 
-def test_a_token_is_hidden_before_an_error_is_cut_within_it(
-    hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_hidden_before_an_error_is_cut(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError("x" * 110 + TOKEN + "y" * 100)
 
@@ -210,7 +161,7 @@ def test_a_token_is_hidden_before_an_error_is_cut_within_it(
     assert TOKEN[:4] not in str(error.value)
 
 
-def test_a_hub_that_cannot_be_reached(hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("HF_ENDPOINT", "http://127.0.0.1:1"), ("HF_ENDPOINT", "file:///etc"), ("HF_HUB_OFFLINE", "1")):
         monkeypatch.setenv(name, value)
         with pytest.raises(TokonomicsError):
@@ -220,14 +171,14 @@ def test_a_hub_that_cannot_be_reached(hosts: tuple[Host, Host], monkeypatch: pyt
 @pytest.mark.parametrize(
     "name", ["a/b/c", "../x", "a/..", "a/b..c", "a--b/c", "/a/b", "a/b?x=1", "a b/c", "a/" + "b" * 99]
 )
-def test_other_texts_are_no_repositories(hosts: tuple[Host, Host], name: str) -> None:
+def test_other_texts_are_no_repositories(hosts: Hosts, name: str) -> None:
     assert not hub.is_repository(name)
     with pytest.raises(TokonomicsError):
         looked_up(name)
     assert not hosts[0].asked
 
 
-def test_strangers_cannot_make_us_ask(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_strangers_cannot_make_us_ask(hosts: Hosts, tmp_path: Path) -> None:
     before = CONFIGS_IN.set(tmp_path)
     try:
         with pytest.raises(TokonomicsError):
@@ -237,15 +188,9 @@ def test_strangers_cannot_make_us_ask(hosts: tuple[Host, Host], tmp_path: Path) 
     assert not hosts[0].asked
 
 
-def test_a_question_takes_a_model_of_the_hub(hosts: tuple[Host, Host]) -> None:
-    class Heard(Listener):
-        def __init__(self) -> None:
-            self.notes: list[str] = []
-
-        def note(self, line: str) -> None:
-            self.notes.append(line)
-
-    heard = Heard()
-    result = find_verb("fit").answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), heard)
+def test_a_question_takes_a_model_of_the_hub(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, notes = Listener(), list[str]()
+    monkeypatch.setattr(listener, "note", notes.append)
+    result = find_verb("fit").answer(FitRequest(model=REPOSITORY, gpu="L4", hub=True), listener)
     assert result.plain()["model"] == "tiny-llama"
-    assert any("Hugging Face hub" in note for note in heard.notes)
+    assert any("Hugging Face hub" in note for note in notes)

@@ -1,17 +1,16 @@
 """Offers: what the snapshot says, what a user's file may say, and which offer is picked."""
 
 import csv
-import json
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, timedelta
+from importlib.resources import files
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.there import refused
 
 from tokonomics.catalog.offer_choice import (
     NoOffer,
@@ -22,34 +21,30 @@ from tokonomics.catalog.offer_choice import (
     parse_discounts,
     select_offers,
 )
-from tokonomics.catalog.offers import SNAPSHOT, Offer, Terms, cache_file, load_offers, read_offers, write_offers
+from tokonomics.catalog.offers import (
+    SNAPSHOT,
+    Offer,
+    Terms,
+    cache_file,
+    load_offers,
+    read_offers,
+    stated_gbit,
+    write_offers,
+)
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.meter.spending import Prices
-from tokonomics.questions.meter import asked as meter_settings
-from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.types import today
 
-Run = Callable[..., CompletedProcess[str]]
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
 
 
-@pytest.fixture(autouse=True)
-def _no_cache_and_a_fixed_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-08-30")
+pytestmark = pytest.mark.usefixtures("on_the_thirtieth_of_august")
 
 
 def offer(**changes: object) -> Offer:
     plain = {
-        "provider": "ours",
-        "region": "here",
-        "instance": "box",
-        "gpu": "H100-SXM",
-        "gpus": 8,
-        "usd_per_hour": 16.0,
-        "date": date(2026, 8, 22),
-        "source": "test",
-    }
+        "provider": "ours", "region": "here", "instance": "box", "gpu": "H100-SXM", "gpus": 8, "usd_per_hour": 16.0,
+        "date": date(2026, 8, 22), "source": "test",
+    }  # fmt: skip
     return Offer.model_validate({**plain, **changes})
 
 
@@ -63,6 +58,10 @@ def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu
     offers = load_offers()
     assert len(offers) == 4908  # 5,727 of the source, less 807 of GPUs that we do not know and 12 in euro
     assert len({each.provider for each in offers}) == 20
+    assert not {each.gpu for each in offers} & {"H100-MEGA", "T4g"}  # names of one GPU are one GPU
+    assert next(each for each in offers if each.instance == "a3-megagpu-8g").gpu == "H100-SXM"
+    assert "Georgia, US, NA" in {each.region for each in offers}  # one cell
+    assert all(each.region and not each.region.startswith(",") for each in offers)
     for each in offers:
         per_gpu = [usd for terms in Terms if (usd := each.usd_per_gpu_hour(terms)) is not None]
         assert per_gpu, each
@@ -81,18 +80,6 @@ def test_the_shipped_prices_are_the_sources_own_for_the_whole_instance() -> None
     assert found.price(Terms.reserved) == float(row["reserved_3yr_usd_per_hour"])
 
 
-def test_names_of_one_gpu_are_one_gpu() -> None:
-    gpus = {load_offer.gpu for load_offer in load_offers()}
-    assert not gpus & {"H100-MEGA", "T4g"}
-    mega = next(each for each in load_offers() if each.instance == "a3-megagpu-8g")
-    assert mega.gpu == "H100-SXM"
-
-
-def test_a_region_with_commas_in_it_is_one_cell() -> None:
-    assert any(load_offer.region == "Georgia, US, NA" for load_offer in load_offers())
-    assert all(each.region and not each.region.startswith(",") for each in load_offers())
-
-
 def test_a_price_is_stale_after_ninety_days_and_not_before() -> None:
     quoted = offer(date=date(2026, 5, 1))
     assert quoted.age_days(date(2026, 7, 30)) == 90
@@ -107,13 +94,9 @@ def test_today_can_be_fixed_and_a_bad_day_is_an_error(monkeypatch: pytest.Monkey
         today()
 
 
-def test_a_refreshed_file_in_the_cache_comes_before_the_shipped_one() -> None:
+def test_a_refreshed_file_comes_before_the_shipped_one_and_a_broken_one_says_how_to_mend_it() -> None:
     write_offers(cache_file(), [offer()])
     assert load_offers() == (offer(),)
-
-
-def test_a_broken_cache_says_how_to_mend_it() -> None:
-    cache_file().parent.mkdir(parents=True)
     cache_file().write_text("nonsense")
     with pytest.raises(BadInput, match="offers --refresh"):
         load_offers()
@@ -171,6 +154,7 @@ def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_pa
         (HEADER + "a,b,L4,0.5,1\n", "column gpus"),
         (HEADER + "a,b,L4,99999999,1\n", "column gpus"),
         (HEADER + "a,b,H1000,1,1\n", ":2, column gpu: unknown GPU 'H1000'"),
+        (HEADER + "a,b,L40SS,1,1\n", "Did you mean L40S"),
         (HEADER + "a,b,,1,1\n", "column gpu: is empty"),
         (HEADER + "a,b,L4\n", "column gpus: is empty"),
         (HEADER + "a,b,L4,1,\n", "no price"),
@@ -180,15 +164,9 @@ def test_a_users_file_may_use_the_snapshots_column_names_and_bring_others(tmp_pa
     ],
 )
 def test_every_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        load_offers(written(tmp_path, text))
-    assert says in str(caught.value)
-    assert "my.csv" in str(caught.value)
-
-
-def test_an_unknown_gpu_in_a_file_suggests_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"Did you mean .*L40S"):
-        load_offers(written(tmp_path, HEADER + "a,b,L40SS,1,1\n"))
+    caught = refused(load_offers, written(tmp_path, text))
+    assert says in str(caught)
+    assert "my.csv" in str(caught)
 
 
 def test_files_that_are_no_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +192,7 @@ def test_a_price_list_that_changes_is_read_again(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(garbage=st.one_of(st.binary(max_size=400), st.text(max_size=300).map(lambda text: (HEADER + text).encode())))
-def test_no_file_makes_anything_but_offers_or_our_own_error(
-    garbage: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_file_makes_offers_or_our_own_error(garbage: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("garbage") / "any.csv"
     file.write_bytes(garbage)
     try:
@@ -233,9 +209,7 @@ cells = st.sampled_from(
 
 @settings(max_examples=200, deadline=None)
 @given(rows=st.lists(st.lists(cells, min_size=1, max_size=7), max_size=3))
-def test_no_row_of_odd_cells_makes_anything_but_offers_or_our_own_error(
-    rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_row_makes_offers_or_our_own_error(rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("rows") / "any.csv"
     text = HEADER.strip() + ",date,spot_usd_per_hour\n" + "\n".join(",".join(row) for row in rows)
     file.write_text(text, encoding="utf-8")
@@ -251,10 +225,7 @@ def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> 
     assert {each.gpu for each in some} <= {"H100-SXM", "L4"}
     assert {each.provider for each in some} == {"aws"}
     assert {o.region for o in select_offers(load_offers(), region="us-east-1")} == {"us-east-1"}
-
-
-def test_offers_without_a_price_on_those_terms_are_not_chosen() -> None:
-    assert all(select_offer.spot_usd_per_hour for select_offer in select_offers(load_offers(), terms=Terms.spot))
+    assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
     assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
 
 
@@ -293,18 +264,6 @@ def test_a_host_that_could_not_load_a_quarter_of_its_gpus_memory_is_no_bargain()
     assert cheapest_offer("H100", offers=[thin]) == thin  # better than no price
 
 
-def test_neither_cost_nor_the_meter_takes_the_price_of_a_host_that_could_load_nothing(tokonomics: Run) -> None:
-    """Two machines with one H100 each: $1 with 4 GB beside it, $2 with 64."""
-    hosts = "provider,region,instance,gpu,gpus,vcpus,memory_gb,usd_per_hour,date,source\n"
-    for name, memory_gb, price in (("tiny", 4, 1), ("whole", 64, 2)):
-        hosts += f"cloud,us,{name},H100,1,8,{memory_gb},{price},{today()},mine\n"
-    cache_file().parent.mkdir(parents=True)
-    cache_file().write_text(hosts, encoding="utf-8")
-    costed = json.loads(tokonomics("cost", "--gpu", "H100", "--tokens-per-second", "2900", "--json").stdout)
-    metered = meter_settings(MeterWatchRequest(urls=("http://gpu:8000",), gpu="H100"))
-    assert (costed["usd_per_hour"], metered.usd_per_hour) == (2.0, Prices(2.0))
-
-
 def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:
     old = offer(provider="old", usd_per_hour=8.0, date=date(2025, 1, 1))
     new, dear = offer(), offer(provider="dear", usd_per_hour=24.0)
@@ -334,3 +293,35 @@ def test_a_gpu_nobody_sells_on_those_terms_says_what_to_do() -> None:
         cheapest_offer("H1000")
     with pytest.raises(BadInput):
         cheapest_offer("H100", gpus=0)
+
+
+# --- what sellers state of the network between their machines, and where each figure was read -------------------------
+
+DATA = files("tokonomics.catalog").joinpath("data")
+
+
+def rows() -> list[dict[str, str]]:
+    return list(csv.DictReader(DATA.joinpath("networks.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_every_figure_was_read_on_a_page_or_says_that_it_was_not() -> None:
+    for row in rows():
+        if row["address"]:
+            assert row["address"].startswith("https://")
+            assert date.fromisoformat(row["read"]) <= date(2026, 11, 17)
+        else:
+            assert not row["read"]
+            assert "not verified" in row["source"]
+
+
+def test_a_machine_of_eight_h100_has_400_gigabit_for_each() -> None:
+    assert stated_gbit("AWS", "p5.48xlarge") == 3200
+    sold = {"provider": "aws", "region": "us-east-1", "instance": "p5.48xlarge", "gpu": "H100-SXM", "gpus": 8}
+    offer = Offer.model_validate({**sold, "usd_per_hour": 55.0, "date": date(2026, 8, 22), "source": "test"})
+    assert offer.network_bytes_per_s == 400e9 / 8
+
+
+def test_the_readme_of_the_data_names_every_file() -> None:
+    said = DATA.joinpath("README.md").read_text(encoding="utf-8")
+    for file in DATA.iterdir():
+        assert f"`{file.name}`" in said or file.name == "README.md"

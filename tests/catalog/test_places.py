@@ -1,12 +1,15 @@
 """Where machines stand and who sells them."""
 
+import csv
 from collections import defaultdict
 
 import pytest
+from tests.there import refused
 
+from tokonomics.catalog.entries import DATA
 from tokonomics.catalog.offer_choice import cheapest_offer, list_prices, market_offers, prices_that_count, select_offers
 from tokonomics.catalog.offers import Offer, Terms, load_offers
-from tokonomics.catalog.places import Seller, country_of, seller_of
+from tokonomics.catalog.places import WORLD, Seller, country_of, grid_named, grid_of, seller_of
 from tokonomics.errors import BadInput
 
 CONTINENTS = ("Europe", "Asia", "Africa", "Oceania", "North America", "South America")
@@ -39,9 +42,7 @@ def test_every_region_of_every_provider_is_on_one_continent(by_continent: dict[t
         assert on == expected if expected is not None else len(on) == 1, offer
 
 
-def test_a_provider_and_a_continent_together_find_what_they_share(
-    by_continent: dict[tuple[str, str], set[str]],
-) -> None:
+def test_a_provider_and_a_continent_find_what_they_share(by_continent: dict[tuple[str, str], set[str]]) -> None:
     providers = sorted({offer.provider for offer in load_offers()})
     for provider in providers:
         for name in CONTINENTS:
@@ -81,10 +82,14 @@ def test_a_place_has_many_names(place: str, has: tuple[str, str], has_not: tuple
     assert has_not not in found
 
 
+def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
+    where = [("aws", "eu-central-1"), ("vast", "Somewhere new, FI, EU"), ("runpod", "EE"), ("ours", "rack 7")]
+    assert [country_of(*place) for place in where] == ["DE", "FI", "EE", None]
+
+
 def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
-    with pytest.raises(BadInput) as caught:
-        regions("eu-cntral-1")
-    lines = str(caught.value).splitlines()
+    caught = refused(regions, "eu-cntral-1")
+    lines = str(caught).splitlines()
     assert "unknown region 'eu-cntral-1'" in lines[0]
     assert "    eu-central-1" in lines
     with pytest.raises(BadInput, match="nothing asked for is sold in Japan"):
@@ -92,21 +97,15 @@ def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
 
 
 def test_sellers_are_told_apart() -> None:
-    assert seller_of("aws") is Seller.hyperscaler
-    assert seller_of("runpod") is Seller.cloud
-    assert seller_of("vast") is Seller.marketplace
-    assert seller_of("ours") is None
+    sellers = [seller_of(name) for name in ("aws", "runpod", "vast", "ours")]
+    assert sellers == [Seller.hyperscaler, Seller.cloud, Seller.marketplace, None]
     only = select_offers(load_offers(), sellers=[Seller.hyperscaler], terms=None)
     assert {offer.provider for offer in only} == {"aws", "azure", "gcp", "ibm", "oci"}
     assert {offer.seller for offer in list_prices(load_offers())} == {Seller.hyperscaler, Seller.cloud}
     assert list_prices(select_offers(load_offers(), provider="vast", terms=None)) == ()
-
-
-def test_a_country_is_known_by_the_region_or_by_its_name() -> None:
-    assert country_of("aws", "eu-central-1") == "DE"
-    assert country_of("vast", "Somewhere new, FI, EU") == "FI"
-    assert country_of("runpod", "EE") == "EE"
-    assert country_of("ours", "rack 7") is None
+    # A marketplace is no price that is looked up unless it is named.
+    assert Seller.marketplace not in {offer.seller for offer in market_offers()}
+    assert {offer.seller for offer in market_offers("vast")} == {Seller.marketplace}
 
 
 def priced(usd: float, day: str, provider: str = "ours") -> Offer:
@@ -129,11 +128,6 @@ def test_where_all_prices_are_old_the_newest_count_as_recent() -> None:
     assert {offer.usd_per_hour for offer in prices_that_count(offers, Terms.on_demand, day)} == {1.0, 2.0, 3.0}
 
 
-def test_a_marketplace_is_no_price_that_is_looked_up_unless_it_is_named() -> None:
-    assert Seller.marketplace not in {offer.seller for offer in market_offers()}
-    assert {offer.seller for offer in market_offers("vast")} == {Seller.marketplace}
-
-
 def test_an_old_price_gives_way_only_to_machines_that_are_no_larger() -> None:
     """One GPU at $1 long ago; eight at $8.80 today would be 8.8 times the bill of one replica."""
     old, eight = priced(1.0, "2026-01-20"), priced(8.8, "2026-08-20").model_copy(update={"gpus": 8})
@@ -142,3 +136,35 @@ def test_an_old_price_gives_way_only_to_machines_that_are_no_larger() -> None:
     one = priced(1.1, "2026-08-20")
     assert prices_that_count([old, eight, one], Terms.on_demand, day) == (eight, one)
     assert prices_that_count([old, eight, one], Terms.on_demand, None) == (old, eight, one)
+
+
+# --- what a kilowatt-hour emits there; a place that is not known has the world's mean ---------------------------------
+
+
+def test_a_region_has_its_own_grid_or_its_countrys_or_the_worlds() -> None:
+    assert grid_of("gcp", "us-west1").g_per_kwh == 97.85
+    assert grid_of("aws", "us-west-2").place == "Oregon, US"
+    assert grid_of("aws", "eu-west-3").g_per_kwh == 44.18  # Paris: Ember's France of 2024
+    assert grid_of("vast", "Oregon, US, NA").g_per_kwh == 383.55
+    assert grid_of("own", "own").place == WORLD
+
+
+def test_every_country_in_which_machines_are_sold_has_a_grid() -> None:
+    sold = {country_of(offer.provider, offer.region) for offer in load_offers()} - {None}
+    assert {grid_named(str(country)).place for country in sold} == sold
+
+
+def test_a_grid_may_be_given_in_grams_or_as_a_country() -> None:
+    assert grid_named("45").g_per_kwh == 45
+    assert grid_named("fr") == grid_of("aws", "eu-west-3")
+    assert "as given" in grid_named("0").text
+    for wrong in ("-1", "nan", "atlantis", "1e9"):
+        with pytest.raises(BadInput, match="neither a country nor"):
+            grid_named(wrong)
+
+
+def test_every_row_is_a_mean_of_a_year_within_what_grids_emit() -> None:
+    with (DATA / "grid.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(0 < float(row["g_per_kwh"]) < 1000 and 2022 <= int(row["year"]) <= 2025 for row in rows)
+    assert len({(row["country"], row["provider"], row["region"]) for row in rows}) == len(rows)

@@ -26,15 +26,15 @@ def precisions(model: ModelSpec) -> tuple[str, str, str]:
 
 
 def groups(bits: int, kind: str, size: int | None, **more: Any) -> dict[str, Any]:
+    """Of compressed-tensors."""
     weights = {"num_bits": bits, "type": kind, "group_size": size, "symmetric": True}
-    return {"group_0": {"targets": ["Linear"], "weights": weights | more}}
+    layers = {"group_0": {"targets": ["Linear"], "weights": weights | more}}
+    return {"quant_method": "compressed-tensors", "config_groups": layers}
 
 
 def test_kimi_k2_5_leaves_all_but_the_experts_in_16_bits_and_has_groups_of_32() -> None:
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]
-    model = read_quantised(
-        MOE, {"quant_method": "compressed-tensors", "config_groups": groups(4, "int", 32), "ignore": ignore}
-    )
+    model = read_quantised(MOE, groups(4, "int", 32) | {"ignore": ignore})
     assert precisions(model) == ("bf16", "bf16", "int4")
     expert = 3 * 256 * 128
     experts = 3 * 8 * expert
@@ -49,15 +49,12 @@ def test_kimi_k2_5_leaves_all_but_the_experts_in_16_bits_and_has_groups_of_32() 
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, 0.5 + 2.5 / 64),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 0.5 + 2.5 / 128),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 0.5),
-        ({"quant_method": "compressed-tensors", "config_groups": groups(4, "int", 128)}, 0.5 + 2 / 128),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": groups(4, "int", 32, symmetric=False)},
-            0.5 + 2.5 / 32,
-        ),
-        ({"quant_method": "compressed-tensors", "config_groups": groups(8, "int", None)}, 1.0),
-        ({"quant_method": "compressed-tensors", "config_groups": groups(4, "float", 16)}, 0.5 + 1 / 16),
-        ({"quant_method": "compressed-tensors", "config_groups": groups(4, "float", 32)}, 0.5 + 1 / 32),
-        ({"quant_method": "compressed-tensors", "config_groups": groups(8, "float", 32)}, 1 + 1 / 32),
+        (groups(4, "int", 128), 0.5 + 2 / 128),
+        (groups(4, "int", 32, symmetric=False), 0.5 + 2.5 / 32),
+        (groups(8, "int", None), 1.0),
+        (groups(4, "float", 16), 0.5 + 1 / 16),
+        (groups(4, "float", 32), 0.5 + 1 / 32),
+        (groups(8, "float", 32), 1 + 1 / 32),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5 + 4 / 64),
         ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}}, 0.5 + 1 / 32),
         ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig"}}}, 1.0),
@@ -90,6 +87,8 @@ def test_bytes_of_a_weight_by_closed_form(quantised: dict[str, Any], expected: f
         ({"quant_method": "gptq", "bits": 4, "dynamic": {".*self_attn.*": {"bits": 8}}}, ("int8", "int4", "int4")),
         ({"quant_method": "auto-round", "bits": 4, "extra_config": {".*self_attn.*": {"bits": 16}}},
          ("bf16", "int4", "int4")),
+        ({"quant_method": "gptq", "bits": 8}, ("int8", "int8", "int8")),
+        ({"quant_algo": "FP8"}, ("fp8", "fp8", "fp8")),
         ({"quant_method": "mxfp4"}, ("bf16", "bf16", "mxfp4")),
         ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, ("bf16", "mxfp4", "mxfp4")),
         (
@@ -143,8 +142,9 @@ def test_deepseek_v4_has_experts_of_four_bits_and_the_rest_of_eight() -> None:
 
 def test_mlx_conversions_are_read_too() -> None:
     model = read_quantised(LLAMA | {"quantization": {"bits": 4, "group_size": 64}})
-    assert model.checkpoint == "int4"
-    assert model.checkpoint_bytes == 0.5 + 4 / 64
+    assert (model.checkpoint, model.checkpoint_bytes) == ("int4", 0.5 + 4 / 64)
+    # mxfp4 is of experts; a model without any has it everywhere.
+    assert read_quantised(LLAMA, {"quant_method": "mxfp4"}).checkpoint == "mxfp4"
 
 
 @pytest.mark.parametrize(

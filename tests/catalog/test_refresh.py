@@ -1,20 +1,16 @@
 """Refreshing prices: a server on this machine only, recorded answers of every provider, a stand-in for gpuhunt."""
 
 import json
-import os
 import sys
-import threading
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from datetime import date
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.catalog.file_hosts import Host, file_host
 
 from tokonomics.catalog import refresh as refresh_module
 from tokonomics.catalog.feeds import Quote, read_vms
@@ -47,47 +43,28 @@ GCP = COLUMNS + (
 )
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+CHANGED = {"Last-Modified": "Tue, 25 Aug 2026 12:00:00 GMT"}
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """The folder that is served; files in it were last changed on 2026-08-25."""
-    root = tmp_path / "site"
-    for provider, text in (("aws", AWS), ("lambda", LAMBDA), ("gcp", GCP)):
-        publish(root, provider, text)
-    return root
+def site() -> Iterator[Host]:
+    """A catalogue of three providers; its files were last changed on 2026-08-25."""
+    with file_host() as host:
+        for provider, text in (("aws", AWS), ("lambda", LAMBDA), ("gcp", GCP)):
+            publish(host, provider, text.encode())
+        yield host
 
 
-def publish(root: Path, provider: str, text: str | bytes) -> None:
-    file = root / provider / "vms.csv"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    changed = datetime(2026, 8, 25, 12, tzinfo=UTC).timestamp()
-    os.utime(file, (changed, changed))
+def publish(host: Host, provider: str, content: bytes) -> None:
+    host.files[f"/{provider}/vms.csv"] = (200, CHANGED, content)
 
 
 @pytest.fixture
-def url(site: Path) -> Iterator[str]:
-    yield from serve(partial(_Quiet, directory=str(site)))
+def url(site: Host) -> str:
+    return site.url
 
 
-def serve(handler: object) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)  # type: ignore[arg-type]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(autouse=True)
-def _own_cache_and_a_fixed_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TOKONOMICS_TODAY", "2026-08-30")
+pytestmark = pytest.mark.usefixtures("on_the_thirtieth_of_august")
 
 
 def outcome(done: Refresh, provider: str) -> refresh_module.ProviderRefresh:
@@ -103,22 +80,11 @@ def test_refreshed_prices_are_what_is_loaded_next(url: str) -> None:
     here = aws["us-east-1"]
     assert (here.usd_per_hour, here.spot_usd_per_hour, here.gpu) == (55.0, 20.0, "H100-SXM")
     assert aws["eu-west-1"].spot_usd_per_hour == 66.0  # on AWS spot may truly reach the on-demand price
-
-
-def test_prices_are_as_old_as_the_file_not_as_the_download(url: str) -> None:
-    done = refresh(url=url, providers=["aws"])
+    # Prices are as old as the file, not as the download; rows without a whole known GPU are counted, not kept.
     assert outcome(done, "aws").date == date(2026, 8, 25)
-    assert {each.date for each in load_offers() if each.provider == "aws"} == {date(2026, 8, 25)}
-
-
-def test_rows_without_a_whole_known_gpu_are_counted_not_kept(url: str) -> None:
-    done = refresh(url=url, providers=["aws"])
+    assert {(each.date, each.gpu) for each in aws.values()} == {(date(2026, 8, 25), "H100-SXM")}
     assert outcome(done, "aws").skipped == 2  # Trainium and an eighth of an L4
-    assert {each.gpu for each in load_offers() if each.provider == "aws"} == {"H100-SXM"}
-
-
-def test_a_spot_price_equal_to_on_demand_is_no_spot_market(url: str) -> None:
-    refresh(url=url, providers=["lambda"])
+    # A spot price equal to that on demand is no spot market elsewhere.
     (one,) = [each for each in load_offers() if each.provider == "lambda"]
     assert (one.gpu, one.price(), one.price(Terms.spot)) == ("H100-PCIe", 3.29, None)
 
@@ -138,13 +104,12 @@ def test_a_provider_that_fails_keeps_its_last_good_offers(url: str) -> None:
     before = [each for each in load_offers() if each.provider == "runpod"]
     done = refresh(url=url, providers=["aws", "runpod"])
     failed = outcome(done, "runpod")
-    assert failed.error is not None
-    assert "404" in failed.error
+    assert "404" in (failed.error or "")
     assert failed.rows == len(before) > 0
     assert [each for each in load_offers() if each.provider == "runpod"] == before
 
 
-def test_the_last_good_offers_are_those_of_the_last_refresh(url: str, site: Path) -> None:
+def test_the_last_good_offers_are_those_of_the_last_refresh(url: str, site: Host) -> None:
     refresh(url=url, providers=["lambda"])
     publish(site, "lambda", b"\xff\xfe garbage")
     done = refresh(url=url, providers=["aws", "lambda"])
@@ -152,7 +117,9 @@ def test_the_last_good_offers_are_those_of_the_last_refresh(url: str, site: Path
     assert [each.price() for each in load_offers() if each.provider == "lambda"] == [3.29]
 
 
-def test_when_everything_fails_the_old_file_stays(url: str) -> None:
+def test_when_everything_fails_the_old_file_stays_or_none_is_written(url: str) -> None:
+    assert refresh(url="http://127.0.0.1:9", providers=["aws"], timeout_s=2).path is None
+    assert not cache_file().exists()
     refresh(url=url, providers=["aws"])
     old = cache_file().read_bytes()
     done = refresh(url=url + "/nowhere", providers=["aws", "gcp"])
@@ -160,12 +127,6 @@ def test_when_everything_fails_the_old_file_stays(url: str) -> None:
     assert all(each.error for each in done.providers)
     assert cache_file().read_bytes() == old
     assert [file.name for file in cache_file().parent.iterdir()] == ["offers.csv"]
-
-
-def test_nothing_is_written_where_there_was_nothing_and_everything_fails() -> None:
-    done = refresh(url="http://127.0.0.1:9", providers=["aws"], timeout_s=2)
-    assert done.path is None
-    assert not cache_file().exists()
 
 
 def test_reserved_prices_the_catalogue_lacks_stay_from_before(url: str) -> None:
@@ -179,95 +140,53 @@ def test_reserved_prices_the_catalogue_lacks_stay_from_before(url: str) -> None:
 def test_a_reply_that_is_too_large_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh_module, "MAX_DOWNLOAD_BYTES", 100)
     (failed,) = refresh(url=url, providers=["aws"]).providers
-    assert failed.error is not None
-    assert "larger" in failed.error
+    assert "larger" in (failed.error or "")
 
 
 @pytest.mark.parametrize("reply", [b"", b"<html>not here</html>", b"\x00\x01\xff", COLUMNS.encode(), b'a,"b\n1'])
-def test_a_reply_that_is_no_catalogue_is_an_error_of_that_provider(url: str, site: Path, reply: bytes) -> None:
+def test_a_reply_that_is_no_catalogue_is_an_error_of_that_provider(url: str, site: Host, reply: bytes) -> None:
     publish(site, "aws", reply)
     (failed,) = refresh(url=url, providers=["aws"]).providers
     assert failed.error
-
-
-def test_a_server_that_hangs_up_is_an_error_of_that_provider() -> None:
-    class Rude(BaseHTTPRequestHandler):
-        def handle(self) -> None:
-            self.connection.close()
-
-    for address in serve(Rude):
-        (failed,) = refresh(url=address, providers=["aws"], timeout_s=5).providers
-        assert failed.error
-
-
-def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download() -> None:
-    class Undated(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(AWS.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    for address in serve(Undated):
-        (done,) = refresh(url=address, providers=["aws"]).providers
-        assert done.date == date(2026, 8, 30)
-        assert done.note is not None
-        assert "fetched" in done.note
-
-
-class PublicCatalogue(BaseHTTPRequestHandler):
-    """The catalogue and its history, as the public places answer; ``files`` by their path."""
-
-    files: ClassVar[dict[str, str]] = {}
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        text = self.files.get(self.path)
-        self.send_response(200 if text is not None else 404)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    site.files["/aws/vms.csv"] = (0, {}, b"")  # hangs up
+    (failed,) = refresh(url=url, providers=["aws"], timeout_s=5).providers
+    assert failed.error
 
 
 @pytest.fixture
-def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[PublicCatalogue]]:
-    PublicCatalogue.files, PublicCatalogue.asked = {}, []
-    for address in serve(PublicCatalogue):
-        monkeypatch.setattr(refresh_module, "CATALOG_URLS", (f"{address}/first", f"{address}/mirror"))
-        monkeypatch.setattr(refresh_module, "HISTORY_URL", address + "/commits/{version}/{provider}")
-        yield PublicCatalogue
+def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """The catalogue and its history, as the public places answer."""
+    with file_host() as host:
+        monkeypatch.setattr(refresh_module, "CATALOG_URLS", (f"{host.url}/first", f"{host.url}/mirror"))
+        monkeypatch.setattr(refresh_module, "HISTORY_URL", host.url + "/commits/{version}/{provider}")
+        yield host
 
 
 def committed(day: str) -> str:
     return json.dumps([{"commit": {"committer": {"date": f"{day}T03:00:00Z"}}}])
 
 
-def test_the_day_of_a_file_is_asked_of_its_history(public: type[PublicCatalogue]) -> None:
-    public.files = {"/first/v8/aws/vms.csv": AWS, "/commits/v8/aws": committed("2024-08-18")}
-    (done,) = refresh(providers=["aws"]).providers
-    assert done.date == date(2024, 8, 18)
-
-
-@pytest.mark.parametrize("place", ["/first/v9", "/mirror/v8"])
-def test_a_file_is_looked_for_in_the_next_version_and_in_the_mirror(public: type[PublicCatalogue], place: str) -> None:
+@pytest.mark.parametrize("place", ["/first/v8", "/first/v9", "/mirror/v8"])
+def test_a_file_and_its_day_are_found_in_versions_and_the_mirror(public: Host, place: str) -> None:
     public.files = {f"{place}/aws/vms.csv": AWS, f"/commits/{place[-2:]}/aws": committed("2026-08-01")}
     (done,) = refresh(providers=["aws"]).providers
     assert (done.error, done.date) == (None, date(2026, 8, 1))
 
 
-def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: type[PublicCatalogue]) -> None:
+def test_a_catalogue_without_a_date_says_that_the_day_is_that_of_the_download(public: Host) -> None:
+    public.files = {"/first/v8/aws/vms.csv": AWS}
+    (done,) = refresh(providers=["aws"]).providers
+    assert done.date == date(2026, 8, 30)
+    assert "fetched" in (done.note or "")
+
+
+def test_a_file_that_is_nowhere_is_told_by_its_first_address(public: Host) -> None:
     (failed,) = refresh(providers=["aws"]).providers
-    assert failed.error is not None
-    assert "/first/v8/aws/vms.csv: HTTP Error 404" in failed.error
+    assert "/first/v8/aws/vms.csv: HTTP Error 404" in (failed.error or "")
     assert len(public.asked) == 4
 
 
-def test_prices_copied_to_another_folder_are_no_younger(public: type[PublicCatalogue]) -> None:
+def test_prices_copied_to_another_folder_are_no_younger(public: Host) -> None:
     public.files = {"/first/v8/aws/vms.csv": AWS, "/commits/v8/aws": committed("2025-03-01")}
     refresh(providers=["aws"])
     public.files = {"/first/v9/aws/vms.csv": AWS, "/commits/v9/aws": committed("2026-08-20")}
@@ -277,11 +196,6 @@ def test_prices_copied_to_another_folder_are_no_younger(public: type[PublicCatal
     public.files["/first/v9/aws/vms.csv"] = AWS.replace(",66.0,66.0,", ",64.0,64.0,")
     (changed,) = refresh(providers=["aws"]).providers
     assert changed.date == date(2026, 8, 20)
-
-
-def test_only_web_addresses_are_read(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not a web address"):
-        refresh(url=tmp_path.as_uri(), providers=["aws"])
 
 
 def test_every_region_of_an_instance_is_kept() -> None:
@@ -363,10 +277,7 @@ QUOTED: dict[str, list[tuple[str, str, int, str, float | None, float | None]]] =
         ("1x-H100_NVL-32-65536", "H100-NVL", 1, "Bulgaria, BG, EU", 1.98, None),
         ("4x-H200-32-65536", "H200", 4, "US, NA", 10.35, None),
     ],
-    "verda": [
-        ("1B300.30V", "B300", 1, "FIN-03", 6.99, 2.447),
-        ("2B200.60V", "B200", 2, "FIN-03", None, 3.423),
-    ],
+    "verda": [("1B300.30V", "B300", 1, "FIN-03", 6.99, 2.447), ("2B200.60V", "B200", 2, "FIN-03", None, 3.423)],
     "yotta": [("8x112v952g_NVIDIA_GeForce_RTX_5090_32G_SECURE", "RTX5090", 8, "us-east-2", 5.2, None)],
 }
 """Read in the recorded rows by eye: instance, GPU, number, region, price on demand, on spot."""
@@ -385,7 +296,7 @@ def test_what_a_provider_publishes_is_read_as_it_is_meant(provider: str) -> None
         ]
 
 
-def test_a_refresh_reads_every_provider(public: type[PublicCatalogue]) -> None:
+def test_a_refresh_reads_every_provider(public: Host) -> None:
     public.files = {
         f"/first/v8/{provider}/vms.csv": (RECORDED / f"{provider}.csv").read_text(encoding="utf-8")
         for provider in refresh_module.PROVIDERS
@@ -417,6 +328,16 @@ def test_upstream_miscounts_of_azure_are_corrected() -> None:
     assert quote.gpus == 8
 
 
+def test_only_web_addresses_and_sources_that_exist_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="not a web address"):
+        refresh(url=tmp_path.as_uri(), providers=["aws"])
+    with pytest.raises(BadInput, match="skypilot or gpuhunt"):
+        refresh("yellow pages")
+    monkeypatch.setitem(sys.modules, "gpuhunt", None)
+    with pytest.raises(BadInput, match=r"pip install '\.\[live\]'"):
+        refresh("gpuhunt")
+
+
 @settings(max_examples=150, deadline=None)
 @given(text=st.one_of(st.text(max_size=200), st.text(max_size=200).map(lambda rest: COLUMNS + rest)), gcp=st.booleans())
 def test_no_catalogue_makes_anything_but_quotes_or_our_own_error(text: str, gcp: bool) -> None:
@@ -426,17 +347,6 @@ def test_no_catalogue_makes_anything_but_quotes_or_our_own_error(text: str, gcp:
         return
     assert skipped >= 0
     assert all(quote.gpus >= 1 for quote in quotes)
-
-
-def test_an_unknown_source_is_an_error() -> None:
-    with pytest.raises(BadInput, match="skypilot or gpuhunt"):
-        refresh("yellow pages")
-
-
-def test_without_gpuhunt_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gpuhunt", None)
-    with pytest.raises(BadInput, match=r"pip install '\.\[live\]'"):
-        refresh("gpuhunt")
 
 
 def test_gpuhunt_items_become_offers_and_a_failing_provider_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from tokonomics.catalog.layers import (
     Precision,
     RecurrentMixer,
 )
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 
 BF16 = Precision.bf16
@@ -52,26 +51,14 @@ def test_glm_5_2_shares_the_choice_of_a_layer_with_those_after_it() -> None:
 
 def test_minimax_m3_chooses_blocks_in_its_sparse_layers() -> None:
     sparse = {
-        "use_sparse_attention": True,
-        "sparse_attention_freq": [0, 1, 1, 1],
-        "sparse_disable_index_value": [0, 1, 1, 1],
-        "sparse_block_size": 8,
-        "sparse_topk_blocks": 3,
-        "sparse_num_index_heads": 2,
-        "sparse_index_dim": 16,
-    }
+        "use_sparse_attention": True, "sparse_attention_freq": [0, 1, 1, 1], "sparse_disable_index_value": [0, 1, 1, 1],
+        "sparse_block_size": 8, "sparse_topk_blocks": 3, "sparse_num_index_heads": 2, "sparse_index_dim": 16,
+    }  # fmt: skip
     config = BASE | {
-        "model_type": "minimax_m3",
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "dense_intermediate_size": 640,
-        "intermediate_size": 128,
-        "shared_intermediate_size": 128,
-        "moe_layer_freq": [0, 1, 1, 1],
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "sparse_attention_config": sparse,
-    }
+        "model_type": "minimax_m3", "num_key_value_heads": 2, "head_dim": 32, "dense_intermediate_size": 640,
+        "intermediate_size": 128, "shared_intermediate_size": 128, "moe_layer_freq": [0, 1, 1, 1],
+        "num_local_experts": 8, "num_experts_per_tok": 2, "sparse_attention_config": sparse,
+    }  # fmt: skip
     model = read(config)
     attention = H * (8 + 2 + 2) * 32 + 8 * 32 * H + 2 * 32
     indexer = H * 2 * 16 + H * 16 + 2 * 16
@@ -85,24 +72,11 @@ def test_minimax_m3_chooses_blocks_in_its_sparse_layers() -> None:
 
 def test_deepseek_v4_keeps_a_window_and_compressed_rows() -> None:
     config = BASE | {
-        "model_type": "deepseek_v4",
-        "head_dim": 64,
-        "num_key_value_heads": 1,
-        "q_lora_rank": 96,
-        "o_groups": 2,
-        "o_lora_rank": 48,
-        "sliding_window": 16,
-        "compress_ratios": [0, 4, 128, 4, 0],
-        "index_n_heads": 4,
-        "index_head_dim": 16,
-        "index_topk": 8,
-        "moe_intermediate_size": 128,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "num_hash_layers": 1,
-        "hc_mult": 4,
-    }
+        "model_type": "deepseek_v4", "head_dim": 64, "num_key_value_heads": 1, "q_lora_rank": 96, "o_groups": 2,
+        "o_lora_rank": 48, "sliding_window": 16, "compress_ratios": [0, 4, 128, 4, 0], "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "moe_intermediate_size": 128, "n_routed_experts": 8,
+        "n_shared_experts": 1, "num_experts_per_tok": 2, "num_hash_layers": 1, "hc_mult": 4,
+    }  # fmt: skip
     config.pop("intermediate_size")
     model = read(config)
     mixers = mixers_of(model)
@@ -175,19 +149,11 @@ def test_gemma_4_has_experts_beside_its_dense_block() -> None:
 
 def test_mimo_v2_has_narrow_values_and_more_key_heads_in_sliding_layers() -> None:
     config = BASE | {
-        "model_type": "mimo_v2_flash",
-        "num_key_value_heads": 2,
-        "head_dim": 48,
-        "v_head_dim": 32,
-        "swa_num_key_value_heads": 4,
-        "hybrid_layer_pattern": [0, 1, 1, 0],
-        "sliding_window": 16,
-        "add_swa_attention_sink_bias": True,
-        "moe_layer_freq": [0, 1, 1, 1],
-        "moe_intermediate_size": 128,
-        "n_routed_experts": 8,
-        "num_experts_per_tok": 2,
-    }
+        "model_type": "mimo_v2_flash", "num_key_value_heads": 2, "head_dim": 48, "v_head_dim": 32,
+        "swa_num_key_value_heads": 4, "hybrid_layer_pattern": [0, 1, 1, 0], "sliding_window": 16,
+        "add_swa_attention_sink_bias": True, "moe_layer_freq": [0, 1, 1, 1], "moe_intermediate_size": 128,
+        "n_routed_experts": 8, "num_experts_per_tok": 2,
+    }  # fmt: skip
     model = read(config)
     full, sliding = (H * (8 * 48 + kv * 80) + 8 * 32 * H for kv in (2, 4))
     moe = 8 * 3 * H * 128 + 8 * H + 8
@@ -240,12 +206,8 @@ def test_kimi_k3_mixes_delta_attention_with_gated_latent_attention_and_latent_ex
     config = LATENT | {
         "model_type": "kimi_linear",
         "linear_attn_config": {
-            "full_attn_layers": [4],
-            "kda_layers": [1, 2, 3],
-            "head_dim": 32,
-            "num_heads": 4,
-            "short_conv_kernel_size": 4,
-            "use_full_rank_gate": True,
+            "full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 32, "num_heads": 4,
+            "short_conv_kernel_size": 4, "use_full_rank_gate": True,
         },
         "mla_use_output_gate": True,
         "attn_res_block_size": 2,
@@ -254,7 +216,7 @@ def test_kimi_k3_mixes_delta_attention_with_gated_latent_attention_and_latent_ex
         "num_shared_experts": 2,
         "routed_expert_hidden_size": 64,
         "latent_moe_use_norm": True,
-    }
+    }  # fmt: skip
     for name in ("n_routed_experts", "n_shared_experts", "num_experts_per_tok"):
         config.pop(name)
     model = read(config)
@@ -310,21 +272,3 @@ def test_qwen_2_5_vl_is_read_flat_as_it_was_first_published() -> None:
     layer = 4 * (64 * 64 + 64) + 3 * 64 * 96 + 2 * 96 + 64 + 2 * 64
     tower = 3 * 2 * 14 * 14 * 64 + 2 * layer + 64 + 256 * 256 + 256 + 256 * H + H
     assert flat.extra_parameters == tower
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        # DeepSeek-V3.2: a latent of 576 in 16 bits and an indexer's key of 128 in FP8 with one 32-bit scale
-        ("deepseek-v3.2", 61 * (576 * 2 + 132)),
-        ("glm-5", 78 * (576 * 2 + 132)),
-        ("glm-5.2", 78 * 576 * 2 + 21 * 132),  # 21 of 78 layers choose for themselves
-        ("kimi-k3", 24 * 576 * 2),  # 24 of 93 layers are attention
-        ("gemma-4-e2b", 2 * 2 * (12 * 256 + 3 * 512)),  # 15 of 35 layers have keys of their own
-        ("llama-3.3-nemotron-super-49b", 2 * 2 * 49 * 8 * 128),  # 49 of 80 layers attend
-        ("mimo-v2-flash", 2 * (9 * 4 + 39 * 8) * (192 + 128)),
-        ("mamba-2.8b", 0),
-    ],
-)
-def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int) -> None:
-    assert find_model(key).kv_bytes_in_windows(BF16) == expected

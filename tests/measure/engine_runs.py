@@ -8,15 +8,10 @@ MAX_SEQUENCES, MAX_TOKENS = 64, 1024
 COLUMNS = {
     "requests": ["arrival_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s"],
     "steps": [
-        "start_s",
-        "duration_s",
-        "decode_sequences",
-        "prefill_tokens",
-        "decode_kv_tokens",
-        "prefill_attention_pairs",
+        "start_s", "duration_s", "decode_sequences", "prefill_tokens", "decode_kv_tokens", "prefill_attention_pairs",
         "waiting",
     ],
-}
+}  # fmt: skip
 DECODE_S, ROW_S, KV_S = 5e-3, 20e-6, 30e-9
 HOST_S, HOST_PROMPT_S = 14e-3, 1.5e-3
 PASS_S, TOKEN_S, PAIR_S, DECODING_S = 1e-3, 20e-6, 0.0, 2e-3
@@ -67,22 +62,15 @@ def engine_run(requests: Sequence[tuple[float, int, int]]) -> dict[str, Any]:
                 if written[each] == 1:
                     first[each] = now
         running = [each for each in running if written[each] < requests[each][2]]
-    return {
-        "requests": [[*request, first[at], last[at]] for at, request in enumerate(requests)],
-        "steps": steps,
-    }
+    return {"requests": [[*request, first[at], last[at]] for at, request in enumerate(requests)], "steps": steps}
 
 
 def engine_log(runs: dict[str, Sequence[tuple[float, int, int]]]) -> dict[str, Any]:
     return {
-        "gpu": "a GPU",
-        "model": "a model",
-        "max_seqs": MAX_SEQUENCES,
-        "max_batched_tokens": MAX_TOKENS,
-        "graph_buckets": BUCKETS,
-        "columns": COLUMNS,
+        "gpu": "a GPU", "model": "a model", "max_seqs": MAX_SEQUENCES, "max_batched_tokens": MAX_TOKENS,
+        "graph_buckets": BUCKETS, "columns": COLUMNS,
         "runs": {name: engine_run(requests) for name, requests in runs.items()},
-    }
+    }  # fmt: skip
 
 
 def spread(count: int, apart_s: float, salt: int) -> list[tuple[float, int, int]]:
@@ -99,9 +87,7 @@ def sample() -> dict[str, Any]:
     """Two closed runs, and open ones at two rates."""
     return engine_log(
         {
-            "closed-8": [(0.0, 256, 40)] * 8,
-            "closed-64": [(0.0, 256, 40)] * 64,
-            "poisson-16": spread(200, 1 / 16, 1),
+            "closed-8": [(0.0, 256, 40)] * 8, "closed-64": [(0.0, 256, 40)] * 64, "poisson-16": spread(200, 1 / 16, 1),
             "poisson-24": spread(200, 1 / 24, 2),
         }
-    )
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from aiohttp import web
 from tests.measure.metered import HandClock, Process
+from tests.there import there
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -108,8 +109,7 @@ class FaultyPage:
         await response.write(page[: _inside_a_number(page)])
         if fault is Fault.slow:
             await asyncio.Event().wait()
-        assert request.transport is not None
-        request.transport.close()
+        there(request.transport).close()
         return response
 
     async def _listen(self) -> None:
@@ -119,12 +119,9 @@ class FaultyPage:
         await self._site.start()
 
     async def _stop_listening(self) -> None:
-        assert self._site is not None
-        assert self._runner is not None
-        assert self._runner.server is not None
-        await self._site.stop()
+        await there(self._site).stop()
         # A scraper may keep a connection open: it is cut off as well.
-        for connection in self._runner.server.connections:
+        for connection in there(there(self._runner).server).connections:
             if connection.transport is not None:
                 connection.transport.abort()
 

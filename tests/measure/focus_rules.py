@@ -25,68 +25,33 @@ class Column:
     allowed: tuple[str, ...] = ()
 
 
+NAMED = Column(MANDATORY, "string", False)
+MAY_BE_NULL = Column(MANDATORY, "string", True)
+CATEGORIES = (
+    "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
+    "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media", "Migration",
+    "Mobile", "Networking", "Security", "Storage", "Web", "Other",
+)  # fmt: skip
+AI_CATEGORIES = (
+    "Bots", "Generative AI", "Machine Learning", "Natural Language Processing", "Other (AI and Machine Learning)",
+)  # fmt: skip
 COLUMNS = {
-    "BilledCost": Column(MANDATORY, "decimal", False),
-    "BillingAccountId": Column(MANDATORY, "string", False),
-    "BillingAccountName": Column(MANDATORY, "string", True),
+    **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), Column(MANDATORY, "decimal", False)),
+    **dict.fromkeys(("BillingPeriodStart", "BillingPeriodEnd"), Column(MANDATORY, "datetime", False)),
+    **dict.fromkeys(("ChargePeriodStart", "ChargePeriodEnd"), Column(MANDATORY, "datetime", False)),
+    **dict.fromkeys(("BillingAccountId", "InvoiceIssuerName", "ProviderName", "PublisherName", "ServiceName"), NAMED),
+    **dict.fromkeys(("BillingAccountName", "ChargeDescription", "PricingUnit"), MAY_BE_NULL),
+    **dict.fromkeys(("ResourceId", "ResourceName", "ResourceType"), Column(CONDITIONAL, "string", True)),
+    **dict.fromkeys(("SubAccountId", "SubAccountName", "ConsumedUnit"), Column(CONDITIONAL, "string", True)),
     "BillingCurrency": Column(MANDATORY, "currency", False),
-    "BillingPeriodEnd": Column(MANDATORY, "datetime", False),
-    "BillingPeriodStart": Column(MANDATORY, "datetime", False),
     "ChargeCategory": Column(MANDATORY, "string", False, ("Usage", "Purchase", "Tax", "Credit", "Adjustment")),
     "ChargeClass": Column(MANDATORY, "string", True, ("Correction",)),
-    "ChargeDescription": Column(MANDATORY, "string", True),
     "ChargeFrequency": Column(RECOMMENDED, "string", False, ("One-Time", "Recurring", "Usage-Based")),
-    "ChargePeriodEnd": Column(MANDATORY, "datetime", False),
-    "ChargePeriodStart": Column(MANDATORY, "datetime", False),
     "ConsumedQuantity": Column(CONDITIONAL, "decimal", True),
-    "ConsumedUnit": Column(CONDITIONAL, "string", True),
-    "ContractedCost": Column(MANDATORY, "decimal", False),
-    "EffectiveCost": Column(MANDATORY, "decimal", False),
     "InvoiceId": Column(RECOMMENDED, "string", True),
-    "InvoiceIssuerName": Column(MANDATORY, "string", False),
-    "ListCost": Column(MANDATORY, "decimal", False),
     "PricingQuantity": Column(MANDATORY, "decimal", True),
-    "PricingUnit": Column(MANDATORY, "string", True),
-    "ProviderName": Column(MANDATORY, "string", False),
-    "PublisherName": Column(MANDATORY, "string", False),
-    "ResourceId": Column(CONDITIONAL, "string", True),
-    "ResourceName": Column(CONDITIONAL, "string", True),
-    "ResourceType": Column(CONDITIONAL, "string", True),
-    "ServiceCategory": Column(
-        MANDATORY,
-        "string",
-        False,
-        (
-            "AI and Machine Learning",
-            "Analytics",
-            "Business Applications",
-            "Compute",
-            "Databases",
-            "Developer Tools",
-            "Multicloud",
-            "Identity",
-            "Integration",
-            "Internet of Things",
-            "Management and Governance",
-            "Media",
-            "Migration",
-            "Mobile",
-            "Networking",
-            "Security",
-            "Storage",
-            "Web",
-            "Other",
-        ),
-    ),
-    "ServiceName": Column(MANDATORY, "string", False),
-    "ServiceSubcategory": Column(
-        RECOMMENDED,
-        "string",
-        False,
-        ("Bots", "Generative AI", "Machine Learning", "Natural Language Processing", "Other (AI and Machine Learning)"),
-    ),
-    "SubAccountId": Column(CONDITIONAL, "string", True),
-    "SubAccountName": Column(CONDITIONAL, "string", True),
+    "ServiceCategory": Column(MANDATORY, "string", False, CATEGORIES),
+    "ServiceSubcategory": Column(RECOMMENDED, "string", False, AI_CATEGORIES),
     "Tags": Column(CONDITIONAL, "json", True),
 }
 TIME_UNITS = ("Years", "Months", "Days", "Hours", "Minutes", "Seconds")
@@ -113,12 +78,9 @@ def _is_key_value(text: str) -> bool:
 
 
 FORMATS: dict[str, Callable[[str], bool]] = {
-    "decimal": _is_decimal,
-    "datetime": _is_datetime,
-    "json": _is_key_value,
-    "string": lambda text: text == text.strip(),
-    "currency": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
-}
+    "decimal": _is_decimal, "datetime": _is_datetime, "json": _is_key_value,
+    "string": lambda text: text == text.strip(), "currency": lambda text: re.fullmatch(r"[A-Z]{3}", text) is not None,
+}  # fmt: skip
 
 
 def problems(text: str) -> list[str]:

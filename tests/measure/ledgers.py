@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, tally
+from tokonomics.measure.meter.state import MeterTally
 
 HOUR_S = 3600.0
 
@@ -39,3 +40,9 @@ def ledger_of(path: Path, spans: Iterable[PaidTime]) -> Path:
     with Ledger(path) as book:
         assert book.record(spans, []) is None
     return path
+
+
+def booked(path: Path) -> MeterTally:
+    """All that a ledger has."""
+    with Ledger(path, read_only=True) as book:
+        return sum(map(tally, book.spans()), MeterTally())

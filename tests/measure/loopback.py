@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 from tests.measure.served import served
+from tests.there import there
 
 
 class Loopback:
@@ -72,8 +73,7 @@ class Loopback:
     async def _leaves(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         """Hangs up after the answer without having said so."""
         response = await self._good(request, body)
-        assert request.transport is not None
-        request.transport.close()
+        there(request.transport).close()
         return response
 
     async def _slow(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -114,8 +114,7 @@ class Loopback:
     async def _cut(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = await self._start(request)
         await response.write(chunk(content="x") * 3)
-        assert request.transport is not None
-        request.transport.close()
+        there(request.transport).close()
         return response
 
     async def _fails(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:

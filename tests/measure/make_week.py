@@ -25,15 +25,10 @@ def _span(row: dict[str, str]) -> PaidTime:
     figures = {name: float(value) for name, value in row.items() if name not in _TEXT}
     ended = figures["answered"] + figures["failed"]
     return PaidTime(
-        target=row["target"],
-        model=row["model"],
-        engine=row["engine"],
-        watched=WatchedSpan(row["watched"]),
-        labels={"team": row["team"]},
-        server_s=figures["seconds"],
-        failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0,
-        **figures,
-    )
+        target=row["target"], model=row["model"], engine=row["engine"], watched=WatchedSpan(row["watched"]),
+        labels={"team": row["team"]}, server_s=figures["seconds"],
+        failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0, **figures,
+    )  # fmt: skip
 
 
 def make_week(path: Path) -> None:

@@ -16,52 +16,28 @@ HOUR = MeterTally(
 
 def group(**changed: Any) -> GroupState:
     known: dict[str, Any] = {
-        "target": "http://gpu1:8000",
-        "model": "llama",
-        "engine": "vllm",
-        "labels": {"team": "search"},
-        "up": True,
-        "busy": True,
-        "usd_per_hour": 7.2,
-        "running": 12.0,
-        "waiting": 2.0,
-        "kv_share": 0.5,
-        "now": HOUR,
-        "hour": HOUR,
-        "today": HOUR,
-        "total": HOUR,
-        "misses": 4,
-    }
+        "target": "http://gpu1:8000", "model": "llama", "engine": "vllm", "labels": {"team": "search"}, "up": True,
+        "busy": True, "usd_per_hour": 7.2, "running": 12.0, "waiting": 2.0, "kv_share": 0.5, "now": HOUR, "hour": HOUR,
+        "today": HOUR, "total": HOUR, "misses": 4,
+    }  # fmt: skip
     return GroupState(**(known | changed))
 
 
 def gpu(**changed: Any) -> GpuReading:
     known: dict[str, Any] = {
-        "at": 0.0,
-        "uuid": "GPU-1",
-        "name": "NVIDIA H200",
-        "utilization": 0.9,
-        "power_w": 500.0,
-        "energy_j": 3.6e6,
-        "memory_used_bytes": 1e11,
-        "memory_total_bytes": 1.4e11,
-        "dram_active": 0.6,
-        "tensor_active": 0.2,
+        "at": 0.0, "uuid": "GPU-1", "name": "NVIDIA H200", "utilization": 0.9, "power_w": 500.0, "energy_j": 3.6e6,
+        "memory_used_bytes": 1e11, "memory_total_bytes": 1.4e11, "dram_active": 0.6, "tensor_active": 0.2,
         "labels": {"hostname": "node-1", "gpu": "0"},
-    }
+    }  # fmt: skip
     return GpuReading(**(known | changed))
 
 
 def budget(**changed: Any) -> BudgetState:
     """One that holds."""
     known: dict[str, Any] = {
-        "budget": "team=search",
-        "month": "2026-11",
-        "budget_usd": 1000.0,
-        "spent_usd": 400.0,
-        "month_end": MonthEnd(mid=800.0, low=700.0, high=900.0, days_known=20),
-        "spent_up_on": None,
-    }
+        "budget": "team=search", "month": "2026-11", "budget_usd": 1000.0, "spent_usd": 400.0,
+        "month_end": MonthEnd(mid=800.0, low=700.0, high=900.0, days_known=20), "spent_up_on": None,
+    }  # fmt: skip
     return BudgetState(**(known | changed))
 
 
@@ -70,15 +46,8 @@ def state(*groups: GroupState, **changed: Any) -> MeterState:
         name: sum((getattr(each, name) for each in groups), MeterTally()) for name in ("now", "hour", "today", "total")
     }
     known: dict[str, Any] = {
-        "at": 1_794_700_000.0,
-        "every_s": 15.0,
-        "price_from": "as given",
-        "groups": groups,
-        "planned": Planned(usd_per_mtok=1.5),
-        "gpus": (gpu(),),
-        "energy_j": 3.6e5,
-        "electricity_usd": 0.015,
-        "budgets": (budget(),),
-        **sums,
-    }
+        "at": 1_794_700_000.0, "every_s": 15.0, "price_from": "as given", "groups": groups,
+        "planned": Planned(usd_per_mtok=1.5), "gpus": (gpu(),), "energy_j": 3.6e5, "electricity_usd": 0.015,
+        "budgets": (budget(),), **sums,
+    }  # fmt: skip
     return MeterState(**(known | changed))

@@ -68,11 +68,9 @@ class Process:
     def page(self) -> str:
         lines = [f"process_start_time_seconds {self.started!r}"] if self.says_start else []
         names = {
-            "vllm:prompt_tokens_total": "input",
-            "vllm:prompt_tokens_cached_total": "cached",
-            "vllm:generation_tokens_total": "output",
-            "vllm:iteration_tokens_total_count": "steps",
-        }
+            "vllm:prompt_tokens_total": "input", "vllm:prompt_tokens_cached_total": "cached",
+            "vllm:generation_tokens_total": "output", "vllm:iteration_tokens_total_count": "steps",
+        }  # fmt: skip
         for engine, counted in enumerate(self.counted):
             labels = f'{{engine="{engine}",model_name="{self.model}"}}'
             lines += [f"{name}{labels} {counted[key]}" for name, key in names.items()]
@@ -159,16 +157,21 @@ class Bench:
         self.book = Ledger(self.path)
         self.start(**changed)
 
-    def tick(self, seconds: float = 15.0) -> MeterState:
+    def tick(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> MeterState:
+        """The process does the work, so long passes, and the meter reads."""
+        if work is not None:
+            self.process.work(*work)
         self.clock.passed += seconds
         return asyncio.run(self.meter.tick())
 
-    def only(self, seconds: float = 15.0) -> GroupState:
-        (group,) = self.tick(seconds).groups
+    def only(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> GroupState:
+        (group,) = self.tick(seconds, work).groups
         return group
 
-    def scrape(self, seconds: float = 15.0) -> MeterState:
+    def scrape(self, seconds: float = 15.0, work: tuple[int, int] | None = None) -> MeterState:
         """After so long the scraper reads the process, and the meter the scraper."""
+        if work is not None:
+            self.process.work(*work)
         self.clock.passed += seconds
         self.scraper.scrape(self.process)
         return self.tick(0)

@@ -53,13 +53,9 @@ def test_tokens_agree_exactly_with_the_servers_own_counters(server: str, load: d
 def test_turns_find_what_was_said_before_them_in_the_cache(server: str) -> None:
     """The prompt of a turn holds all of the one before: a server that keeps it computes little but what is new."""
     asked = BenchSettings(
-        target(server),
-        users=[2],
-        sessions=Sessions(5, 0.01, limit=1200),
-        input="const:100",
-        output="const:16",
+        target(server), users=[2], sessions=Sessions(5, 0.01, limit=1200), input="const:100", output="const:16",
         budget=Budget(precision=1e-9, requests=30, seconds=30),
-    )
+    )  # fmt: skip
     run = run_bench(asked)
     point, said = run.points[0], counters(server)
     assert point.jobs is not None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from tests.measure.loopback import Loopback, loopback
+from tests.there import there
 
 from tokonomics.addresses import target
 from tokonomics.errors import BadInput
@@ -41,8 +42,7 @@ def test_a_turn_goes_on_with_what_was_really_answered(server: Loopback) -> None:
         assert all(text in answers for role, text in said if role == "assistant")
         words = [len(text.split()) for role, text in said if role == "user"]
         assert words == [30] * len(words)
-    jobs = run.points[0].jobs
-    assert jobs is not None
+    jobs = there(run.points[0].jobs)
     # Thirty new words a turn; what stood before is the n − 1 turns of 30 and their answers of 6.
     for row in jobs.by_turn:
         if row.first == row.last:
@@ -56,11 +56,9 @@ def test_a_job_takes_its_answers_and_its_pauses(server: Loopback) -> None:
     inputs = np.asarray([10, 40, 80, 20, 60], np.int32)  # the fourth is shorter than what was said: it begins anew
     trace = Trace(np.linspace(0, 0.04, 5), inputs, np.full(5, 5, np.int32), turns=turns)
     run = bench(server, trace=trace)
-    jobs = run.points[0].jobs
-    assert jobs is not None
+    jobs = there(run.points[0].jobs)
     assert (jobs.finished, jobs.requests_per_job) == (1, 5)
-    assert jobs.job_s is not None
-    assert (jobs.job_s.p50 or 0) >= 0.08
+    assert (there(jobs.job_s).p50 or 0) >= 0.08
     assert [len(said) for said, _ in server.talks[-5:]] == [1, 3, 5, 1, 3]
     assert sorted(record.input_tokens for record in run.points[0].records) == sorted(inputs.tolist())
 

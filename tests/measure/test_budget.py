@@ -53,14 +53,6 @@ def test_weekends_and_a_trend_are_carried_on(tmp_path: Path) -> None:
     assert not found.is_missed
 
 
-def test_the_rest_of_today_counts_by_the_hour(tmp_path: Path) -> None:
-    """At noon half of today's $48 is spent, and half is to come."""
-    spans = days_from(MONDAY, [48.0] * 41) + [hour(at(NOVEMBER_15, number)) for number in range(12)]
-    found = state(ledger_of(tmp_path / "meter.db", spans), MonthlyBudget(usd=1e6), at(NOVEMBER_15, 12))
-    assert found.spent_usd == pytest.approx(14.5 * 48)
-    assert found.month_end.mid == pytest.approx(30 * 48)
-
-
 def test_budgets_of_a_team_and_of_a_model_take_their_own(tmp_path: Path) -> None:
     mine = days_from(MONDAY, [48.0] * 41)
     other = days_from(MONDAY, [24.0] * 41, target="http://gpu2:8000", model="qwen3-8b", labels={"team": "chat"})
@@ -70,6 +62,13 @@ def test_budgets_of_a_team_and_of_a_model_take_their_own(tmp_path: Path) -> None
         for budget in parse_budgets(["5000", "team=chat:100", "model=llama-3.1-8b:2,000"])
     ]
     assert ends == [pytest.approx(30 * dollars) for dollars in (72, 24, 48)]
+
+
+def test_the_rest_of_today_counts_by_the_hour(tmp_path: Path) -> None:
+    """At noon half of today's $48 is spent, and half is to come."""
+    spans = days_from(MONDAY, [48.0] * 41) + [hour(at(NOVEMBER_15, number)) for number in range(12)]
+    found = state(ledger_of(tmp_path / "meter.db", spans), MonthlyBudget(usd=1e6), at(NOVEMBER_15, 12))
+    assert (found.spent_usd, found.month_end.mid) == pytest.approx((14.5 * 48, 30 * 48))
 
 
 def test_a_ledger_of_a_few_hours_goes_on_as_it_began(tmp_path: Path) -> None:
@@ -164,9 +163,6 @@ def test_back_tests_from_a_made_ledger_cover_what_came(tmp_path: Path) -> None:
 def test_what_is_no_budget_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         parse_budgets([text])
-
-
-def test_a_model_with_a_colon_keeps_it() -> None:
     (found,) = parse_budgets(["model=org/llama:8b:2000"])
     assert (found.name, found.usd) == ("model=org/llama:8b", 2000)
 

@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.measure.ledgers import hour, ledger_of
 from tests.measure.rows import measurement
+from tests.there import there
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, TokonomicsError
 from tokonomics.measure.calibrate import Calibrated, calibrate, errors, held_out_loads, load_of
-from tokonomics.measure.evidence import Evidence, read_evidence
+from tokonomics.measure.evidence import Evidence, is_ledger, read_evidence, runs_of
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic
+from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import GivenMachine
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import kind_of, value_of
@@ -40,16 +43,11 @@ NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
 def row(users: int, metric: Metric, value: float = 1.0, **changes: Any) -> Measurement:
     return measurement(
         **{
-            "gpu": "H200",
-            "weights": "bf16",
-            "output_tokens": 100,
-            "batch": users,
-            "metric": metric,
-            "value": value,
+            "gpu": "H200", "weights": "bf16", "output_tokens": 100, "batch": users, "metric": metric, "value": value,
             "run": RunFacts(requests=max(8, 3 * users)),
         }
         | changes
-    )
+    )  # fmt: skip
 
 
 def server(users: tuple[int, ...] = USERS, noise: float = 0.0, **numbers: float) -> list[Measurement]:
@@ -93,6 +91,15 @@ def made_of_one_user() -> Calibrated:
 
 def made(rows: list[Measurement], **options: Any) -> Calibrated:
     return calibrate(Evidence(rows=rows), made=date(2026, 11, 15), command="test", name="mine", **options)
+
+
+def evidence_of(*runs: Path | dict[str, Any], folder: Path = Path(), engine: str | None = "vllm") -> Evidence:
+    """Of an H200; a document is kept in the folder first."""
+    paths = [run if isinstance(run, Path) else folder / "run.json" for run in runs]
+    for path, run in zip(paths, runs, strict=True):
+        if not isinstance(run, Path):
+            path.write_text(json.dumps(run))
+    return read_evidence(paths, GivenMachine(gpu="H200", engine=engine), "test")
 
 
 explore = pytest.mark.explore
@@ -171,8 +178,7 @@ def test_every_figure_is_judged_and_a_load_has_one_word_in_the_interval() -> Non
     found = made_of_one_user().groups[0]
     latencies = {f"{metric}{statistic}" for metric in ("tpot", "ttft") for statistic in ("", " p50", " p99")}
     assert {each.figure for each in found.held_out} == {*latencies, "throughput"}
-    assert found.correction
-    assert {kind: spread.n for kind, spread in found.correction.spreads.items()} == dict.fromkeys(
+    assert {kind: spread.n for kind, spread in there(found.correction).spreads.items()} == dict.fromkeys(
         ("tpot", "ttft", "throughput"), found.judged
     )
 
@@ -272,8 +278,7 @@ def test_bare_steps_are_calibrated_without_a_host() -> None:
     rows = [step.model_copy(update={"value": 1.2 * value_of(step, base)}) for step in steps]
     found = made(rows).groups[0].correction
     assert found
-    assert found.engine == "bare"
-    assert found.step_s is None
+    assert (found.engine, found.step_s) == ("bare", None)
     assert found.decode == pytest.approx(1.2, rel=0.02)
 
 
@@ -315,15 +320,14 @@ def test_a_load_that_was_not_warm_is_named() -> None:
 
 @pytest.mark.explore
 def test_loads_that_a_real_engine_met_cold_are_named() -> None:
-    paths = [RUN, DATA / "h200_transformers_cold.json"]
-    evidence = read_evidence(paths, GivenMachine(gpu="H200", engine="vllm"), "test")
+    evidence = evidence_of(RUN, DATA / "h200_transformers_cold.json")
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
     assert [said.split(":")[0] for said in result.doubts] == ["4 users", "16 users"]
 
 
 @pytest.mark.explore
 def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
-    evidence = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test")
+    evidence = evidence_of(RUN)
     result = calibrate(evidence, made=date(2026, 11, 15), command="test", name="mine").groups[0]
     by_name = {each.figure: each for each in result.held_out}
     assert by_name["tpot"].after < 0.1
@@ -340,7 +344,7 @@ def test_on_a_real_engine_half_of_the_loads_predict_the_other_half() -> None:
 
 
 def test_a_window_that_ends_in_the_middle_of_a_round_is_counted_by_littles_law() -> None:
-    evidence = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test")
+    evidence = evidence_of(RUN)
     points = {load["concurrency"]: load for load in json.loads(RUN.read_text())["points"]}
     found = next(each for each in evidence.rows if each.batch == 32 and each.metric is Metric.output_tok_s)
     assert points[32]["output_tokens_per_s"] < 0.7 * found.value
@@ -353,16 +357,14 @@ def test_a_run_without_a_warm_up_is_counted_as_it_was(tmp_path: Path) -> None:
     whole = json.loads(RUN.read_text())
     for point in whole["points"]:
         point["outside"] = {"requests": point["concurrency"] - 1}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(whole))
-    evidence = read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test")
+    evidence = evidence_of(whole, folder=tmp_path)
     counted = [each.value for each in evidence.rows if each.metric is Metric.output_tok_s]
     assert counted == [point["output_tokens_per_s"] for point in whole["points"]]
     assert not evidence.notes
 
 
 def test_the_99th_percentile_of_a_few_requests_teaches_nothing() -> None:
-    rows = read_evidence([RUN], GivenMachine(gpu="H200", engine="vllm"), "test").rows
+    rows = evidence_of(RUN).rows
     points = json.loads(RUN.read_text())["points"]
     enough = {point["concurrency"] for point in points if point["completed"] >= 40}
     assert {each.batch for each in rows if each.statistic is Statistic.p99} == enough
@@ -374,9 +376,8 @@ def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path)
     rates = {"requests_per_s": 10, "input_tokens_per_s": 100, "output_tokens_per_s": 100}
     lengths = {"mean_input_tokens": 10, "mean_output_tokens": 10}
     point = {**rates, **lengths, "concurrency": 100, "e2e_s": {"mean": 1e-6}}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}))
-    evidence = read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test")
+    run = {"schema_version": 1, "tool": "t", "model": "llama-3.1-8b", "points": [point]}
+    evidence = evidence_of(run, folder=tmp_path)
     assert [row.value for row in evidence.rows] == [100]
     assert not evidence.notes
 
@@ -384,14 +385,11 @@ def test_figures_that_contradict_each_other_are_left_as_they_are(tmp_path: Path)
 def test_an_engine_we_do_not_know_needs_one_that_stands_for_it(tmp_path: Path) -> None:
     whole = json.loads(RUN.read_text())
     whole["stated"]["engine"] = "transformers"
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(whole))
     with pytest.raises(BadInput):
-        read_evidence([path], GivenMachine(gpu="H200"), "test")
-    assert read_evidence([path], GivenMachine(gpu="H200", engine="vllm"), "test").rows
+        evidence_of(whole, folder=tmp_path, engine=None)
+    assert evidence_of(whole, folder=tmp_path).rows
     whole["stated"]["engine"] = "vLLM+LMCache"  # what validate takes for vLLM
-    path.write_text(json.dumps(whole))
-    assert read_evidence([path], GivenMachine(gpu="H200"), "test").rows
+    assert evidence_of(whole, folder=tmp_path, engine=None).rows
     with pytest.raises(BadInput):
         read_evidence([RUN], GivenMachine(), "test")
 
@@ -424,3 +422,52 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
 def test_what_is_asked_wrongly_is_refused(more: list[str]) -> None:
     said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
     assert isinstance(said.exception, TokonomicsError)
+
+
+# --- a meter's ledger as loads: what is learned of servers that simply run --------------------------------------------
+
+
+def span(start: float, running: float, output: float, **other: object) -> PaidTime:
+    """Five busy minutes of 50 requests, 100 of whose 400 prompt tokens are cached."""
+    given = {
+        "seconds": 300.0, "server_s": 300.0, "usd": 300 * 2 / 3600, "busy_s": 300.0, "input_total": 20_000.0,
+        "input_cached": 5_000.0, "answered": 50.0, "running_s": running * 300, "running_seen_s": 300.0, "ttft_s": 10.0,
+        "ttft_count": 50.0, "output": output,
+    }  # fmt: skip
+    return hour(start, **(given | other))
+
+
+def test_busy_stretches_of_like_batch_are_one_load(tmp_path: Path) -> None:
+    spans = [
+        span(0, 4, 9_000),
+        span(600, 4, 11_000),
+        span(1200, 16, 30_000),
+        span(1800, 16, 90_000, busy_s=150.0),  # half of it idle: it would pass for a slow server
+        span(2400, 16, 90_000, watched=WatchedSpan.gap),
+        span(3000, 64, 90_000, answered=3.0),  # too few
+        span(3600, 64, 90_000, server_s=150.0, busy_s=150.0),  # another model had half of the server
+    ]
+    (run,) = runs_of(ledger_of(tmp_path / "meter.db", spans))
+    assert (run.model, run.stated.engine) == ("llama-3.1-8b", "vllm")
+    assert [point.concurrency for point in run.points] == [4, 16]
+    first = run.points[0]
+    assert first.output_tokens_per_s == pytest.approx(20_000 / 600)
+    assert first.mean_input_tokens == pytest.approx(30_000 / 100)  # those computed
+    assert first.mean_output_tokens == pytest.approx(200)
+    assert there(first.ttft_s).mean == pytest.approx(0.2)
+
+
+def test_calibrate_reads_a_ledger_like_any_other_result(tmp_path: Path) -> None:
+    path = ledger_of(
+        tmp_path / "meter.db", [span(600.0 * place, batch, 300.0 * batch) for place, batch in enumerate((2, 8, 32))]
+    )
+    assert is_ledger(path)
+    found = read_evidence([path], GivenMachine(gpu="H100"), "")
+    assert {(row.batch, row.metric) for row in found.rows} >= {(2, Metric.output_tok_s), (32, Metric.ttft_s)}
+    rates = {row.batch: row.value for row in found.rows if row.metric is Metric.output_tok_s}
+    assert rates[8] == pytest.approx(8.0)
+
+
+def test_a_ledger_without_a_busy_load_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="busy throughout"):
+        runs_of(ledger_of(tmp_path / "meter.db", [span(0, 4, 9_000, busy_s=10.0)]))

@@ -9,6 +9,7 @@ from threading import Timer
 import numpy as np
 import pytest
 from tests.measure.timed_server import TimedSender, stamps, timed_server
+from tests.there import there
 
 from tokonomics.addresses import target
 from tokonomics.measure.bench import client
@@ -16,17 +17,17 @@ from tokonomics.measure.bench.client import Client, LoopTurns, Reply, own_delay,
 from tokonomics.measure.bench.loads import LoadWindow, point_of
 from tokonomics.measure.bench.sessions import BenchPrompts
 
+Pipe = tuple[socket.socket, socket.socket]
+
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pipe() -> Iterator[Pipe]:
     reading, writing = socket.socketpair()
     with reading, writing:
         yield reading, writing
 
 
-def test_what_is_found_at_once_had_come_since_the_look_before(
-    pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_found_at_once_came_before(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked for at 10.00 and 10.08, handed on at 10.10 after another look: it came at 10.04, give or take 40 ms."""
     now_s = 10.0
     monkeypatch.setattr(client, "perf_counter", lambda: now_s)
@@ -43,9 +44,7 @@ def test_what_is_found_at_once_had_come_since_the_look_before(
         assert turns.waited_s(10.10) == pytest.approx(0.06)
 
 
-def test_what_the_client_had_to_wait_for_has_just_come(
-    pipe: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_waited_for_has_just_come(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 10.0
     monkeypatch.setattr(client, "perf_counter", lambda: now_s)
     reading, writing = pipe
@@ -130,8 +129,7 @@ def test_a_client_that_is_blocked_for_a_known_time_says_so(monkeypatch: pytest.M
     assert waited > 20 * 0.04 / 2
     assert sum(reply.waited_s for reply in replies) == pytest.approx(waited, rel=0.3)
     window = LoadWindow(replies[0].due_s, opened_s=replies[0].due_s, closed_s=replies[-1].end_s, replies=replies)
-    point = point_of(window)
-    assert point is not None
+    point = there(point_of(window))
     assert "the client was busy itself" in point.notes[0]
 
 

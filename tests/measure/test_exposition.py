@@ -5,17 +5,20 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from itertools import product
 from pathlib import Path
 from subprocess import run
 from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from tests.measure.faulty import FaultyPage, faulty_page
 from tests.measure.meter_states import HOUR, gpu, group, state
 from tests.measure.real_prometheus import RealPrometheus, needs_prometheus, needs_promtool
+from tests.there import refused
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.exposition import (
@@ -62,13 +65,9 @@ ONE = state(group())
 def test_dollars_per_million_tokens_by_basis_and_kind() -> None:
     """$7.20 for 4 million tokens, 1 million of them output and 3 million input; $3.60 of it busy."""
     expected = {
-        ("reservation", "blended"): 7.2 / 4,
-        ("reservation", "output"): 7.2 / 1,
-        ("reservation", "input"): 7.2 / 3,
-        ("usage", "blended"): 3.6 / 4,
-        ("usage", "output"): 3.6 / 1,
-        ("usage", "input"): 3.6 / 3,
-    }
+        ("reservation", "blended"): 7.2 / 4, ("reservation", "output"): 7.2 / 1, ("reservation", "input"): 7.2 / 3,
+        ("usage", "blended"): 3.6 / 4, ("usage", "output"): 3.6 / 1, ("usage", "input"): 3.6 / 3,
+    }  # fmt: skip
     for (basis, kind), dollars in expected.items():
         assert value("llm_cost_per_million_tokens", ONE, basis=basis, kind=kind) == pytest.approx(dollars)
     assert value("llm_planned_cost_per_million_tokens", ONE) == 1.5
@@ -96,10 +95,7 @@ def test_the_price_lines_up_with_opencost_per_gpu_times_gpus_is_the_server() -> 
     assert (per_gpu, gpus) == (3.6, 2)
     assert value("llm_price_timestamp_seconds") == datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     assert per_gpu * gpus == value("llm_total_hourly_cost", ONE)
-
-
-def test_a_server_with_two_models_has_its_price_once() -> None:
-    assert value("llm_total_hourly_cost", state(group(model="a"), group(model="b"))) == 7.2
+    assert value("llm_total_hourly_cost", state(group(model="a"), group(model="b"))) == 7.2  # once a server
 
 
 def test_what_is_not_known_is_left_out_and_not_shown_as_zero() -> None:
@@ -140,13 +136,9 @@ def test_every_family_is_on_a_full_page_with_a_help_text_and_nothing_else() -> N
     assert {name for name, family in found.items() if family.type == "counter"} == {
         family.name.removesuffix("_total") for family in FAMILIES if family.name.endswith("_total")
     }
-
-
-def test_openmetrics_is_served_to_who_asks_for_it() -> None:
     body, content_type = page(ALL, TOLD, "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
-    parsed = parse_openmetrics(body.decode())  # type: ignore[no-untyped-call]
-    assert {family.name for family in parsed} == {family.name.removesuffix("_total") for family in FAMILIES}
+    assert {family.name for family in parse_openmetrics(body.decode())} == set(found)  # type: ignore[no-untyped-call]
 
 
 @needs_promtool
@@ -185,9 +177,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
         ):
             pass
 
-    with pytest.raises(BadInput) as refused:
-        asyncio.run(twice())
-    assert refused.value.field == "listen"
+    assert refused(asyncio.run, twice()).field == "listen"
 
 
 @pytest.mark.parametrize(
@@ -250,19 +240,12 @@ def test_the_dashboard_can_be_provisioned_into_any_grafana() -> None:
     sources = [panel["datasource"] for panel in panels] + [each["datasource"] for p in panels for each in p["targets"]]
     assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
     assert "__inputs" not in board, "a file with inputs must be imported by hand"
-
-
-def test_panels_do_not_overlap_and_fit_the_grid() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard()["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24
-        assert taken.isdisjoint(cells), panel["title"]
+    taken: set[tuple[int, int]] = set()  # panels do not overlap and fit the grid
+    for place in (panel["gridPos"] for panel in panels):
+        rows, columns = (range(place[at], place[at] + place[size]) for at, size in (("y", "h"), ("x", "w")))
+        cells = set(product(columns, rows))
+        assert columns.stop <= 24
+        assert taken.isdisjoint(cells)
         taken |= cells
 
 
@@ -317,3 +300,49 @@ def test_files_are_written_and_kept_where_someone_changed_them_unless_told(tmp_p
 def test_the_guide_explains_every_metric_in_the_words_of_the_page() -> None:
     rows = dict(re.findall(r"^\| `(llm_\w+)` \| (.+?) \| .+? \|$", DOC.read_text(encoding="utf-8"), re.MULTILINE))
     assert rows == {family.name: family.help for family in FAMILIES}
+
+
+# --- the rules we ship: Prometheus takes them, they ask for what our page has, and fire when they should --------------
+
+CASES = Path(__file__).parent / "alert_cases.yml"
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(text_of("tokonomics-rules.yml"))["groups"] for rule in group["rules"]]
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules_and_the_scrape_configuration(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    for kind, name in (("rules", "tokonomics-rules.yml"), ("config", "prometheus-scrape.yml")):
+        checked = run(["promtool", "check", kind, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert f"{len(rules())} rules found" in checked.stdout
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
+    """The cases and the figures they expect are in alert_cases.yml."""
+    write_files(tmp_path)
+    (tmp_path / "cases.yml").write_text(CASES.read_text(encoding="utf-8"), encoding="utf-8")
+    tested = run(["promtool", "test", "rules", "cases.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_every_alert_has_a_case_that_fires() -> None:
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+    fires = {each["alertname"] for case in cases for each in case["alert_rule_test"] if each["exp_alerts"]}
+    assert fires == {rule["alert"] for rule in rules() if "alert" in rule}
+
+
+def test_rules_ask_only_for_metrics_that_we_expose_or_record() -> None:
+    known = {family.name for family in FAMILIES} | {rule["record"] for rule in rules() if "record" in rule}
+    asked = {name for rule in rules() for name in re.findall(r"\bllm[_:][a-zA-Z0-9_:]+", rule["expr"])}
+    assert asked <= known
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for rule in rules():
+        if "alert" in rule:
+            assert set(rule["annotations"]) == {"summary", "description"}
+            assert rule["labels"]["severity"] in ("info", "warning", "critical")

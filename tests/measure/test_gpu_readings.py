@@ -56,14 +56,10 @@ class FakeNvml:
 
 def gpu(**changed: Any) -> dict[str, Any]:
     return {
-        "UUID": "GPU-1",
-        "Name": "NVIDIA H200",
-        "UtilizationRates": SimpleNamespace(gpu=37, memory=12),
-        "PowerUsage": 412_500,
-        "TotalEnergyConsumption": 7_200_000_000,
-        "MemoryInfo": SimpleNamespace(used=100 * 2**30, total=141 * 2**30, free=41 * 2**30),
-        **changed,
-    }
+        "UUID": "GPU-1", "Name": "NVIDIA H200", "UtilizationRates": SimpleNamespace(gpu=37, memory=12),
+        "PowerUsage": 412_500, "TotalEnergyConsumption": 7_200_000_000,
+        "MemoryInfo": SimpleNamespace(used=100 * 2**30, total=141 * 2**30, free=41 * 2**30), **changed,
+    }  # fmt: skip
 
 
 def test_nvml_milliwatts_millijoules_and_percent_become_watts_joules_and_a_share() -> None:
@@ -116,15 +112,11 @@ def page(*lines: str) -> str:
 def test_a_dcgm_page_is_read_in_its_own_units() -> None:
     text = page(
         dcgm(
-            DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION="123456789",
-            DCGM_FI_DEV_POWER_USAGE="350.25",
-            DCGM_FI_DEV_GPU_UTIL="98",
-            DCGM_FI_DEV_FB_USED="70000",
-            DCGM_FI_DEV_FB_FREE="10000",
-            DCGM_FI_PROF_DRAM_ACTIVE="0.61",
-            DCGM_FI_PROF_PIPE_TENSOR_ACTIVE="0.22",
+            DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION="123456789", DCGM_FI_DEV_POWER_USAGE="350.25",
+            DCGM_FI_DEV_GPU_UTIL="98", DCGM_FI_DEV_FB_USED="70000", DCGM_FI_DEV_FB_FREE="10000",
+            DCGM_FI_PROF_DRAM_ACTIVE="0.61", DCGM_FI_PROF_PIPE_TENSOR_ACTIVE="0.22",
         )
-    )
+    )  # fmt: skip
     (reading,) = read_dcgm_page(text, 5.0)
     assert reading.energy_j == pytest.approx(123_456.789)
     assert reading.power_w == 350.25
@@ -181,16 +173,10 @@ def test_pods_that_share_a_gpu_are_told_apart_but_its_power_counts_once() -> Non
     assert [reading.labels["pod"] for reading in readings] == ["a", "b"]
     assert readings[0].labels["hostname"] == "n"
     assert len(physical_gpus(readings)) == 1
-
-
-def test_labels_that_prometheus_renamed_are_those_of_the_workload() -> None:
+    # Labels that Prometheus renamed are those of the workload.
     text = dcgm(more=',pod="dcgm-exporter-x",exported_pod="llama-0"', DCGM_FI_DEV_POWER_USAGE="1")
-    (reading,) = read_dcgm_page(page(text), 0.0)
-    assert reading.labels["pod"] == "llama-0"
-
-
-def test_the_same_uuid_on_two_hosts_is_two_gpus() -> None:
-    """Old exporters without UUID leave only the index, which repeats on every host."""
+    assert [reading.labels["pod"] for reading in read_dcgm_page(page(text), 0.0)] == ["llama-0"]
+    # Old exporters without UUID leave only the index, which repeats on every host.
     text = "".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",Hostname="{host}"}} 100\n' for host in ("a", "b"))
     assert len(physical_gpus(read_dcgm_page(text, 0.0))) == 2
 
@@ -205,11 +191,6 @@ def known(at: float, **more: Any) -> GpuReading:
     return GpuReading(**({"uuid": "GPU-1", "name": "H100", "at": at} | more))
 
 
-def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
-    used_j = joules_used([known(0.0, energy_j=1e6)], [known(3600.0, energy_j=1e6 + 1000 * 3600)])
-    assert electricity_usd(used_j, 0.12) == pytest.approx(0.12)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "joules"),
     [
@@ -218,10 +199,9 @@ def test_a_kilowatt_for_an_hour_costs_what_a_kwh_costs() -> None:
         ({}, {"uuid": "GPU-2", "energy_j": 5.0}, 0.0),  # seen once
     ],
 )
-def test_energy_is_what_is_known_between_two_readings(
-    before: dict[str, Any], after: dict[str, Any], joules: float
-) -> None:
+def test_energy_is_what_two_readings_tell(before: dict[str, Any], after: dict[str, Any], joules: float) -> None:
     assert joules_used([known(0.0, **before)], [known(60.0, **after)]) == joules
+    assert electricity_usd(1000 * 3600, 0.12) == pytest.approx(0.12)  # a kilowatt for an hour
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.none, Fault.short, Fault.nan)])

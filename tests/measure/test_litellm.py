@@ -32,12 +32,10 @@ def priced(model: str, prompt: int, cached: int, answer: int) -> float:
     response = litellm.ModelResponse(
         model=model,
         usage=litellm.Usage(
-            prompt_tokens=prompt,
-            completion_tokens=answer,
-            total_tokens=prompt + answer,
+            prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer,
             prompt_tokens_details={"cached_tokens": cached},
         ),
-    )
+    )  # fmt: skip
     return float(litellm.completion_cost(completion_response=response, model=f"hosted_vllm/{model}"))
 
 

@@ -23,7 +23,7 @@ def changed(path: Path, name: str, **fields: Any) -> Path:
     return path
 
 
-def test_recovery_is_the_mean_over_tasks_of_the_main_metric() -> None:
+def test_recovery_is_the_mean_over_tasks_of_the_main_metric(tmp_path: Path) -> None:
     found = kept_quality(read_scores(SCORES / "bf16.json"), read_scores(SCORES / "int4.json"))
     # acc_norm of ARC, the strict match of GSM8K, and MMLU as a whole, not its parts beside it.
     expected = {"arc_challenge": 0.594 / 0.60, "gsm8k": 0.72 / 0.75, "mmlu": 0.67 / 0.68}
@@ -32,12 +32,8 @@ def test_recovery_is_the_mean_over_tasks_of_the_main_metric() -> None:
     assert found.left_out.keys() == {"wikitext"}  # more is not better there
     same = read_scores(SCORES / "bf16.json")
     assert kept_quality(same, same).recovery == 1
-
-
-def test_the_model_is_named_by_the_file_or_by_its_arguments(tmp_path: Path) -> None:
-    assert read_scores(SCORES / "bf16.json").model == "meta-llama/Llama-3.1-8B-Instruct"
-    older = changed(tmp_path / "old.json", "bf16.json", model_name=None)
-    assert read_scores(older).model == "meta-llama/Llama-3.1-8B-Instruct"
+    older = read_scores(changed(tmp_path / "old.json", "bf16.json", model_name=None))  # named by its arguments
+    assert older.model == same.model == "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def test_tasks_that_were_asked_differently_are_left_out_by_name(tmp_path: Path) -> None:

@@ -27,18 +27,10 @@ from tokonomics.measure.validate import validate
 STEPS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_steps.json"
 
 ROW = {
-    "model": "llama-3.1-8b",
-    "gpu": "H100",
-    "num_gpus": "1",
-    "tp": "1",
-    "engine": "vllm",
-    "input_len": "1000",
-    "output_len": "300",
-    "batch_or_concurrency": "16",
-    "mode": "fixed_concurrency",
-    "metric": "tpot_ms",
+    "model": "llama-3.1-8b", "gpu": "H100", "num_gpus": "1", "tp": "1", "engine": "vllm", "input_len": "1000",
+    "output_len": "300", "batch_or_concurrency": "16", "mode": "fixed_concurrency", "metric": "tpot_ms",
     "value": "12.5",
-}
+}  # fmt: skip
 STEP = {"kind": "decode", "model": "llama-3.1-8b", "batch": 8, "ctx": 1024, "ms": 4.5}
 
 
@@ -131,9 +123,7 @@ def test_a_run_may_say_how_many_requests_it_had_and_how_far_their_lengths_spread
         ("", None, None),
     ],
 )
-def test_a_load_is_a_batch_a_rate_or_a_queue_that_never_empties(
-    tmp_path: Path, text: str, batch: int | None, rate: float | None
-) -> None:
+def test_a_load_is_a_batch_a_rate_or_a_queue(tmp_path: Path, text: str, batch: int | None, rate: float | None) -> None:
     row = read_one(tmp_path, batch_or_concurrency=text)
     assert (row.batch, row.rate) == (batch, rate)
 
@@ -154,6 +144,7 @@ def test_a_row_of_several_replicas_is_one_of_them(tmp_path: Path) -> None:
     assert read_one(tmp_path, **split, metric="tpot_ms", value="20").value == pytest.approx(0.02)
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "max_batch=64"}).batch == 64
     assert read_one(tmp_path, **split | {"batch_or_concurrency": "qps=8"}).rate == 2
+    assert read_one(tmp_path, num_gpus="4", tp="").tp == 4  # without a degree all GPUs share each layer
     for gpus, tp in (("4", "8"), ("7", "2"), ("1.5", "1")):
         assert "num_gpus" in reason_of(tmp_path, num_gpus=gpus, tp=tp)
 
@@ -166,13 +157,8 @@ def test_replicas_without_a_user_idle(tmp_path: Path) -> None:
     assert (six.batch, six.value) == (2, 200)
 
 
-def test_without_a_degree_all_gpus_share_each_layer(tmp_path: Path) -> None:
-    assert read_one(tmp_path, num_gpus="4", tp="").tp == 4
-
-
 @pytest.mark.parametrize(
-    ("source", "share"),
-    [("SemiAnalysis InferenceMAX 2026", 0.9), ("InferenceX", 0.9), ("MLPerf", 1.0), ("", 1.0)],
+    ("source", "share"), [("SemiAnalysis InferenceMAX 2026", 0.9), ("InferenceX", 0.9), ("MLPerf", 1.0), ("", 1.0)]
 )
 def test_lengths_that_vary_have_a_mean(tmp_path: Path, source: str, share: float) -> None:
     row = read_one(tmp_path, source_name=source)
@@ -344,7 +330,7 @@ def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, form: int) 
         ("16", "1", "8", (1, 8, 8)),  # two replicas
     ],
 )
-def test_experts_over_more_gpus_than_the_attention_are_shared_by_groups_of_it(
+def test_groups_of_the_attention_share_experts(
     gpus: str, tp: str, ep: str, split: tuple[int, int, int], tmp_path: Path
 ) -> None:
     row = read_one(tmp_path, model="deepseek-r1", num_gpus=gpus, tp=tp, ep=ep, batch_or_concurrency="64")

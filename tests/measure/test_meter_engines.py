@@ -55,18 +55,10 @@ def figures(reading: Reading) -> dict[str, float]:
         ("gateway.prom", "gateway", "chat", (7700, 700, 1100, 11, 1)),
     ],
 )
-def test_every_engine_is_told_by_its_page_and_counts_in_the_same_words(
-    page: str, engine: str, model: str, expected: tuple[float, ...]
-) -> None:
+def test_every_engine_is_told_by_its_page(page: str, engine: str, model: str, expected: tuple[float, ...]) -> None:
     reading = read(recorded(page))
     assert (reading.engine, reading.model) == (engine, model)
     assert tuple(figures(reading).values()) == expected
-
-
-def test_only_vllm_counts_tokens_as_they_come() -> None:
-    lumpy = {read(page.read_text()).engine: read(page.read_text()).lumpy for page in PAGES.glob("*.prom")}
-    assert {engine for engine, is_lumpy in lumpy.items() if not is_lumpy} == {"vllm"}
-    assert len(lumpy) == len({words.name for words in ENGINES})
 
 
 def test_kserve_names_are_those_of_vllm() -> None:
@@ -78,6 +70,9 @@ def test_kserve_names_are_those_of_vllm() -> None:
 
 
 def test_what_stands_before_engines_is_told() -> None:
+    lumpy = {read(page.read_text()).engine: read(page.read_text()).lumpy for page in PAGES.glob("*.prom")}
+    assert {engine for engine, is_lumpy in lumpy.items() if not is_lumpy} == {"vllm"}, "it counts tokens as they come"
+    assert len(lumpy) == len({words.name for words in ENGINES})
     pages = {page.stem: read(page.read_text()).engine for page in PAGES.glob("*.prom")}
     assert {page for page, engine in pages.items() if engine in FRONTENDS} == {"dynamo", "llm-d", "gateway"}
     worker = samples_of(recorded("vllm-0.32.prom") + recorded("dynamo.prom"), FINDER)
@@ -94,8 +89,19 @@ def test_data_parallel_ranks_add_up_and_of_tensor_ranks_one_speaks() -> None:
     assert (reading.total(Counted.work), reading.total(Counted.output)) == (1000 + 1100, 2000)
 
 
-def test_engines_of_one_vllm_server_add_up() -> None:
+def test_pages_of_a_line_or_two_are_read() -> None:
+    page = 'vllm:generation_tokens_total{engine="0",model_name="a \\"b\\" {c} 1"} 7.0\n'
+    assert read(page).model == 'a "b" {c} 1'
+    for none in ("NaN", "+Inf"):
+        assert read(f'{page}vllm:kv_cache_usage_perc{{engine="0"}} {none}\n').kv_share is None
+    idle = read('sglang:num_running_reqs{model_name="glm",tp_rank="0"} 0.0\n')
+    assert sum(figures(idle).values()) == 0, "it has not worked yet"
+
+
+def test_engines_of_one_vllm_server_add_up_and_say_when_they_and_their_series_began() -> None:
     one = recorded("vllm-0.32.prom")
+    assert read(one).started == 1.79470052531e09
+    assert read(one).created["vllm:generation_tokens_total{engine=0}"] == 1.7947007071209996e09
     both = one + "".join(
         line.replace('engine="0"', 'engine="1"') + "\n" for line in one.splitlines() if 'engine="0"' in line
     )
@@ -120,17 +126,6 @@ def test_older_names_are_understood() -> None:
     assert (uncounted.total(Counted.input_total), uncounted.total(Counted.input_cached)) == (56, 0)
 
 
-def test_the_start_of_the_process_and_of_each_series_are_known() -> None:
-    reading = read(recorded("vllm-0.32.prom"))
-    assert reading.started == 1.79470052531e09
-    assert reading.created["vllm:generation_tokens_total{engine=0}"] == 1.7947007071209996e09
-
-
-def test_a_label_that_holds_spaces_braces_and_quotes_is_read() -> None:
-    page = 'vllm:generation_tokens_total{engine="0",model_name="a \\"b\\" {c} 1"} 7.0\n'
-    assert read(page).model == 'a "b" {c} 1'
-
-
 @pytest.mark.parametrize(
     ("page", "fix"),
     [
@@ -150,17 +145,6 @@ def test_a_page_that_cannot_be_trusted_is_a_reading_that_did_not_come(page: str,
         read(page)
     assert isinstance(refused.value, UnknownEngine) == page.startswith("node")
     assert fix in (refused.value.fix or "")
-
-
-@pytest.mark.parametrize("value", ["NaN", "+Inf"])
-def test_a_figure_that_is_none_is_left_out(value: str) -> None:
-    page = f'vllm:generation_tokens_total{{engine="0"}} 7.0\nvllm:kv_cache_usage_perc{{engine="0"}} {value}\n'
-    assert read(page).kv_share is None
-
-
-def test_an_engine_that_has_not_worked_yet_has_counted_nothing() -> None:
-    reading = read('sglang:num_running_reqs{model_name="glm",tp_rank="0"} 0.0\n')
-    assert sum(figures(reading).values()) == 0
 
 
 def test_silence_is_idleness_only_where_something_would_show() -> None:

@@ -8,12 +8,11 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from tests.measure.metered import BEGIN, HandClock
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
@@ -89,18 +88,16 @@ class Store:
         return there
 
     def _named(self, selector: str) -> list[tuple[Mapping[str, str], list[tuple[float, float | None]]]]:
-        match = re.search(r'__name__=~"([^"]*)"', selector)
-        assert match is not None
+        match = there(re.search(r'__name__=~"([^"]*)"', selector))
         return [each for each in self.series if each[0]["__name__"] in match[1].split("|")]
 
 
 class Run:
     """A book, a clock, and meters that follow each other."""
 
-    def __init__(self, store: Store, path: Path, prices: float | Prices = 3600.0) -> None:
-        self.store, self.clock, self.prices = store, HandClock(), prices
-        self.book = Ledger(path)
-        self.start(self.prices)
+    def __init__(self, store: Store, path: Path) -> None:
+        self.store, self.clock, self.book = store, HandClock(), Ledger(path)
+        self.start()
 
     def start(self, prices: float | Prices = 3600.0) -> None:
         """Another meter on the same book, which reads the past from where the last one ended."""
@@ -139,30 +136,18 @@ class Run:
         return sum(span.output for span in self.book.spans())
 
 
-class Runs(Protocol):
-    """Makes a run on a book of its own."""
-
-    def __call__(self, store: Store, prices: float | Prices = 3600.0) -> Run: ...
-
-
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    with ExitStack() as open_books:
-
-        def run(store: Store, prices: float | Prices = 3600.0) -> Run:
-            made = Run(store, tmp_path / f"{len(list(tmp_path.glob('*.db')))}.db", prices)
-            open_books.enter_context(made.book)
-            return made
-
-        yield run
+def run(tmp_path: Path) -> Iterator[Run]:
+    """On a store without pods, which a test adds before it goes on."""
+    made = Run(Store(), tmp_path / "meter.db")
+    yield made
+    made.book.close()
 
 
-def test_a_pod_that_is_scaled_away_while_the_meter_starts_again_is_not_paid_for(runs: Runs) -> None:
+def test_a_pod_that_is_scaled_away_while_the_meter_starts_again_is_not_paid_for(run: Run) -> None:
     """Ten minutes, two hours away in which the meter starts again, ten minutes."""
-    store = Store()
-    store.pod("llama-0", (0, 600), (3 * HOUR, 3 * HOUR + 600))
-    store.pod("other-0", (0, 4 * HOUR), instance="10.0.0.2:8000")
-    run = runs(store)
+    run.store.pod("llama-0", (0, 600), (3 * HOUR, 3 * HOUR + 600))
+    run.store.pod("other-0", (0, 4 * HOUR), instance="10.0.0.2:8000")
     before = run.until(900)
     run.start()
     after = run.until(900)
@@ -173,11 +158,9 @@ def test_a_pod_that_is_scaled_away_while_the_meter_starts_again_is_not_paid_for(
     assert run.paid()["prod/llama-0"] == pytest.approx(2 * 585)
 
 
-def test_a_pod_that_left_while_no_meter_ran_is_paid_to_its_last_scrape(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 1500), (3 * HOUR, 3 * HOUR + 600))
-    store.pod("other-0", (0, 4 * HOUR), instance="10.0.0.2:8000")
-    run = runs(store)
+def test_a_pod_that_left_while_no_meter_ran_is_paid_to_its_last_scrape(run: Run) -> None:
+    run.store.pod("llama-0", (0, 1500), (3 * HOUR, 3 * HOUR + 600))
+    run.store.pod("other-0", (0, 4 * HOUR), instance="10.0.0.2:8000")
     run.until(600)
     run.clock.passed = 2 * HOUR
     run.start()
@@ -187,13 +170,11 @@ def test_a_pod_that_left_while_no_meter_ran_is_paid_to_its_last_scrape(runs: Run
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_a_fleet_that_is_at_zero_overnight_is_not_paid_for_in_the_past_either(runs: Runs, others: bool) -> None:
+def test_a_fleet_that_is_at_zero_overnight_is_not_paid_for_in_the_past_either(run: Run, others: bool) -> None:
     """An hour, four hours at zero while Prometheus scrapes others or nothing, an hour."""
-    store = Store()
-    store.pod("llama-0", (0, HOUR), (5 * HOUR, 6 * HOUR))
+    run.store.pod("llama-0", (0, HOUR), (5 * HOUR, 6 * HOUR))
     if others:
-        store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
-    run = runs(store)
+        run.store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
     run.clock.passed = 6 * HOUR
     run.backfill()
     assert run.paid() == {"prod/llama-0": pytest.approx(2 * (HOUR - 15))}
@@ -201,11 +182,9 @@ def test_a_fleet_that_is_at_zero_overnight_is_not_paid_for_in_the_past_either(ru
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_time_in_which_prometheus_was_down_is_a_gap_that_is_paid(runs: Runs, live: bool) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 2 * HOUR))
-    store.lost(900, 2700)
-    run = runs(store)
+def test_a_time_in_which_prometheus_was_down_is_a_gap_that_is_paid(run: Run, live: bool) -> None:
+    run.store.pod("llama-0", (0, 2 * HOUR))
+    run.store.lost(900, 2700)
     if live:
         run.until(HOUR)
     else:
@@ -217,12 +196,10 @@ def test_a_time_in_which_prometheus_was_down_is_a_gap_that_is_paid(runs: Runs, l
 
 
 @pytest.mark.parametrize("second_from", [0, 600])
-def test_two_engines_of_a_pod_are_two_servers_and_keep_their_names(runs: Runs, second_from: float) -> None:
+def test_two_engines_of_a_pod_are_two_servers_and_keep_their_names(run: Run, second_from: float) -> None:
     """One that comes later leaves the first its name, over restarts of the meter."""
-    store = Store()
-    store.pod("dp-0", (0, HOUR), instance="10.0.0.1:8000")
-    store.pod("dp-0", (second_from, HOUR), instance="10.0.0.1:8001")
-    run = runs(store)
+    run.store.pod("dp-0", (0, HOUR), instance="10.0.0.1:8000")
+    run.store.pod("dp-0", (second_from, HOUR), instance="10.0.0.1:8001")
     run.until(900)
     run.start()
     run.until(960)
@@ -230,30 +207,24 @@ def test_two_engines_of_a_pod_are_two_servers_and_keep_their_names(runs: Runs, s
     assert run.paid() == {first: pytest.approx(960), "prod/dp-0:8001": pytest.approx(960 - second_from)}
 
 
-def test_a_pod_that_comes_back_at_another_address_keeps_its_name(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 600), instance="10.0.0.1:8000")
-    store.pod("llama-0", (900, 1500), instance="10.0.0.7:8000")
-    run = runs(store)
+def test_a_pod_that_comes_back_at_another_address_keeps_its_name(run: Run) -> None:
+    run.store.pod("llama-0", (0, 600), instance="10.0.0.1:8000")
+    run.store.pod("llama-0", (900, 1500), instance="10.0.0.7:8000")
     run.until(1800)
     assert run.paid() == {"prod/llama-0": pytest.approx(2 * 585)}
 
 
-def test_two_servers_that_would_have_one_name_are_refused(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 600), instance="10.0.0.1:8000")
-    store.pod("llama-0", (0, 600), instance="10.0.0.7:8000")
-    run = runs(store)
+def test_two_servers_that_would_have_one_name_are_refused(run: Run) -> None:
+    run.store.pod("llama-0", (0, 600), instance="10.0.0.1:8000")
+    run.store.pod("llama-0", (0, 600), instance="10.0.0.7:8000")
     run.clock.passed = 600
     with pytest.raises(BadInput):
         run.backfill()
 
 
-def test_a_meter_starts_on_a_fleet_at_zero_that_its_book_knows(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 600), (3 * HOUR, 4 * HOUR))
-    store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
-    run = runs(store)
+def test_a_meter_starts_on_a_fleet_at_zero_that_its_book_knows(run: Run) -> None:
+    run.store.pod("llama-0", (0, 600), (3 * HOUR, 4 * HOUR))
+    run.store.series.append(({"__name__": "up", "job": "node"}, [(BEGIN + at, 1.0) for at in range(0, 36_000, 60)]))
     run.until(900)
     run.clock.passed = 2 * HOUR
     run.start()
@@ -264,19 +235,16 @@ def test_a_meter_starts_on_a_fleet_at_zero_that_its_book_knows(runs: Runs) -> No
     assert run.until(3 * HOUR + 60).groups[0].up
 
 
-def test_nothing_at_all_is_still_a_mistake_for_a_book_that_knows_no_server(runs: Runs) -> None:
-    run = runs(Store())
+def test_nothing_at_all_is_still_a_mistake_for_a_book_that_knows_no_server(run: Run) -> None:
     with pytest.raises(BadInput):
         run.until(0)
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_loading_the_model_is_paid_live_as_in_the_past(runs: Runs, live: bool) -> None:
+def test_loading_the_model_is_paid_live_as_in_the_past(run: Run, live: bool) -> None:
     """The process starts at 660 s and answers at 810: ten minutes to its end, and not 7.5."""
-    store = Store()
-    store.pod("other-0", (0, HOUR), instance="10.0.0.2:8000")
-    store.pod("new-0", (660, 1260), loads_s=150)
-    run = runs(store)
+    run.store.pod("other-0", (0, HOUR), instance="10.0.0.2:8000")
+    run.store.pod("new-0", (660, 1260), loads_s=150)
     if live:
         run.until(1500)
     else:
@@ -285,30 +253,27 @@ def test_loading_the_model_is_paid_live_as_in_the_past(runs: Runs, live: bool) -
     assert run.paid()["prod/new-0"] == pytest.approx(585)
 
 
-def test_servers_with_a_label_have_their_own_price(runs: Runs) -> None:
-    store = Store()
-    store.pod("big-0", (0, HOUR), instance="10.0.0.1:8000", node="h100-pool")
-    store.pod("small-0", (0, HOUR), instance="10.0.0.2:8000", node="l4-pool")
-    run = runs(store, Prices(3600.0, (PriceOf("node", "l4-pool", 360.0),)))
+def test_servers_with_a_label_have_their_own_price(run: Run) -> None:
+    run.store.pod("big-0", (0, HOUR), instance="10.0.0.1:8000", node="h100-pool")
+    run.store.pod("small-0", (0, HOUR), instance="10.0.0.2:8000", node="l4-pool")
+    run.start(Prices(3600.0, (PriceOf("node", "l4-pool", 360.0),)))
     run.until(600)
     assert run.paid() == {"prod/big-0": pytest.approx(600), "prod/small-0": pytest.approx(60)}
 
 
-def test_scrapes_every_three_minutes_are_watching(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, 2 * HOUR))
-    store.series = [
+def test_scrapes_every_three_minutes_are_watching(run: Run) -> None:
+    run.store.pod("llama-0", (0, 2 * HOUR))
+    run.store.series = [
         (labels, [(at, value) for at, value in samples if value is None or (at - BEGIN) % 180 == 0])
-        for labels, samples in store.series
+        for labels, samples in run.store.series
     ]
-    run = runs(store)
     run.until(HOUR)
     seen = sum(span.usd for span in run.book.spans() if span.watched is WatchedSpan.seen)
     assert seen >= HOUR - 5 * 180
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_gpus_of_other_teams_and_those_that_cannot_be_read_are_left_out_and_said(runs: Runs, readable: bool) -> None:
+def test_gpus_of_other_teams_and_those_that_cannot_be_read_are_left_out_and_said(run: Run, readable: bool) -> None:
     """Of two pods of two teams, and one that nobody has."""
     owners: list[dict[str, str]] = [{"namespace": space, "pod": "llama-0"} for space in ("prod", "others")]
 
@@ -318,17 +283,14 @@ def test_gpus_of_other_teams_and_those_that_cannot_be_read_are_left_out_and_said
         known = {"name": "H100", "at": 0.0, "power_w": 300.0}
         return [GpuReading(uuid=f"GPU-{place}", labels=own, **known) for place, own in enumerate([*owners, {}])]
 
-    store = Store()
-    store.pod("llama-0", (0, HOUR))
-    run = runs(store)
+    run.store.pod("llama-0", (0, HOUR))
     run.meter = Meter([run.source], run.book, run.clock, MeterSettings(3600.0, gpus=gpus))
     state = run.until(15)
     assert [gpu.uuid for gpu in state.gpus] == (["GPU-0"] if readable else [])
     assert len(state.notes) == 1
 
 
-def test_a_price_for_a_label_that_no_server_has_is_said(runs: Runs) -> None:
-    store = Store()
-    store.pod("llama-0", (0, HOUR))
-    run = runs(store, Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
+def test_a_price_for_a_label_that_no_server_has_is_said(run: Run) -> None:
+    run.store.pod("llama-0", (0, HOUR))
+    run.start(Prices(3600.0, (PriceOf("gpu", "L5", 1.0),)))
     assert "gpu=L5" in run.until(15).notes[0]

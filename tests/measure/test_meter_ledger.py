@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.measure.ledgers import booked
 from tests.measure.make_week import PAGES, make_week
 from tests.measure.metered import BEGIN, Bench, DiesAt, Killed
-from tests.measure.test_meter_clockwork import bench as bench
 from tests.measure.test_meter_spans import span
 
 from tokonomics.errors import BadInput
@@ -26,19 +26,13 @@ from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.run import MeterReportRequest
 
 
-def booked(path: Path) -> MeterTally:
-    with Ledger(path, read_only=True) as book:
-        return sum((tally(each) for each in book.spans()), MeterTally())
-
-
 @pytest.mark.parametrize("statements", range(8))
 def test_killed_at_any_statement_the_next_meter_agrees_with_the_server(bench: Bench, statements: int) -> None:
     bench.process.work(1000, 1000)
     unseen = bench.process.true_output
     bench.tick()
     for _ in range(3):
-        bench.process.work(10, 5)
-        bench.tick()
+        bench.tick(work=(10, 5))
     bench.book._db = DiesAt(bench.book._db, statements)  # type: ignore[assignment]
     bench.process.work(20, 7)
     try:
@@ -105,9 +99,7 @@ steps = st.lists(st.sampled_from(["work", "tick", "restart", "down", "up", "cras
 
 @settings(max_examples=40, deadline=None)
 @given(history=steps)
-def test_tokens_and_dollars_are_conserved_over_any_history(
-    tmp_path_factory: pytest.TempPathFactory, history: list[str]
-) -> None:
+def test_any_history_conserves_tokens_and_dollars(tmp_path_factory: pytest.TempPathFactory, history: list[str]) -> None:
     """Work that was readable before its process ended is booked once; every second is paid once."""
     bench = Bench(tmp_path_factory.mktemp("book") / "meter.db")
     clock, process = bench.clock, bench.process
@@ -170,15 +162,13 @@ def test_while_the_disk_is_full_spans_are_held_and_written_later(bench: Bench) -
     bench.tick()
     fillers = fill(bench.book)
     for _ in range(100):
-        bench.process.work(10, 5)
-        state = bench.tick()
+        state = bench.tick(work=(10, 5))
     assert state.notes
     # 100 spans of 15 s are 5 rows of five minutes: the memory it takes does not grow with each tick.
     assert 5 <= state.held_spans <= 7
     assert state.total.output == bench.process.true_output
     bench.book._db.execute("PRAGMA max_page_count = 1000000")
-    bench.process.work(10, 5)
-    state = bench.tick()
+    state = bench.tick(work=(10, 5))
     assert (state.held_spans, state.notes) == (0, ())
     assert booked(bench.path).output == bench.process.true_output + fillers * span().output
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.explore import EXPLORE
 from tests.measure.faulty import metrics_server
+from tests.measure.ledgers import booked
 from tests.measure.tiny_llama import counters, llama_server
+from tests.there import there
 
 from tokonomics.addresses import target
 from tokonomics.measure.bench.loads import Budget
@@ -19,8 +21,7 @@ from tokonomics.measure.bench.run import BenchSettings, run_bench
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.session import meter_servers
-from tokonomics.measure.meter.spans import tally
-from tokonomics.measure.meter.state import MeterState, MeterTally
+from tokonomics.measure.meter.state import MeterState
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +64,6 @@ def metered(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def booked(tmp_path: Path) -> MeterTally:
-    with Ledger(tmp_path / "meter.db", read_only=True) as book:
-        return sum(map(tally, book.spans()), MeterTally())
-
-
 @pytest.mark.slow
 @pytest.mark.law
 def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path: Path) -> None:
@@ -81,8 +77,7 @@ def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path
         once(address, tmp_path / "meter.db")
         for kills_left in reversed(range(21 if EXPLORE else 3)):
             meter = metered(tmp_path, address, "--usd-per-hour", "2.49", "--every", "0.1s")
-            assert meter.stdout is not None
-            meter.stdout.readline()
+            there(meter.stdout).readline()
             # Not a wait for something: the moment of death is what is drawn.
             until = time.monotonic() + chance.uniform(0, 0.4)
             while time.monotonic() < until:
@@ -91,7 +86,7 @@ def test_killed_at_random_moments_the_ledger_still_has_every_token_once(tmp_path
             meter.communicate(timeout=600)
             assert meter.returncode == (-signal.SIGKILL if kills_left else 0)
             process.work(*((11, 7) if kills_left else (0, 0)))
-    made = booked(tmp_path)
+    made = booked(tmp_path / "meter.db")
     true = process.true_input, process.true_cached, process.true_output
     assert (made.input_total, made.input_cached, made.output) == true
     assert made.usd == pytest.approx(made.seconds * 2.49 / 3600)

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from tests.measure.faulty import metrics_server
 from tests.measure.metered import Bench, PageSource, Process, read_page
-from tests.measure.test_meter_clockwork import bench as bench
-from tests.measure.test_meter_clockwork import fleet as fleet
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger, Mark
@@ -34,8 +32,7 @@ def test_a_counter_beyond_any_count_is_a_page_that_did_not_come(bench: Bench) ->
     bench.process.counted = [{**before[0], "output": 1e308}] * 2
     assert not bench.only().up
     bench.process.counted = before
-    bench.process.work(10, 5)
-    assert bench.only().total.output == 5
+    assert bench.only(work=(10, 5)).total.output == 5
     assert sum(span.output for span in bench.spans()) == 5
 
 
@@ -53,12 +50,10 @@ def test_a_past_that_is_read_in_is_not_kept_in_memory(fleet: Bench) -> None:
 
 def test_a_model_that_was_swapped_for_another_has_no_part_in_what_comes_after(bench: Bench) -> None:
     bench.tick()
-    bench.process.work(10, 5)
-    before = bench.tick().total
+    before = bench.tick(work=(10, 5)).total
     bench.process.restart()
     bench.process.model = "other"
-    bench.process.work(10, 7)
-    state = bench.tick()
+    state = bench.tick(work=(10, 7))
     assert [(group.model, group.total.output) for group in state.groups] == [("other", 7)]
     assert state.total.output == 12
     bench.process.up = False
@@ -66,8 +61,7 @@ def test_a_model_that_was_swapped_for_another_has_no_part_in_what_comes_after(be
     assert sum(span.usd for span in bench.spans() if span.model == "tiny") == pytest.approx(before.usd)
     bench.process.up, bench.process.model = True, "tiny"
     bench.process.restart()
-    bench.process.work(10, 3)
-    (back,) = bench.tick().groups
+    (back,) = bench.tick(work=(10, 3)).groups
     assert (back.model, back.total.output) == ("tiny", 8)
     bench.again()
     assert bench.tick().total.output == 15
@@ -77,11 +71,9 @@ def test_a_server_that_does_not_tell_its_model_once_after_a_swap_still_has_the_s
     bench.tick()
     bench.process.restart()
     bench.process.model = "other"
-    bench.process.work(10, 7)
-    bench.tick()
+    bench.tick(work=(10, 7))
     bench.process.model = ""
-    bench.process.work(10, 3)
-    group = bench.only()
+    group = bench.only(work=(10, 3))
     assert (group.model, group.total.output) == ("other", 10)
     assert sum(span.output for span in bench.spans()) == 10
 
@@ -107,8 +99,7 @@ def test_a_counter_that_dips_within_one_process_is_not_counted_again(bench: Benc
     bench.tick()
     said = []
     for _ in range(20):
-        bench.process.work(100, 50)
-        bench.tick()
+        bench.tick(work=(100, 50))
         bench.process.counted[0]["output"] -= 1
         said.append(" ".join(bench.tick().notes))
         bench.process.counted[0]["output"] += 1
@@ -121,11 +112,9 @@ def test_a_process_that_says_nothing_of_itself_is_believed_to_have_restarted(ben
     """As Prometheus' own ``increase`` does."""
     bench.process.says_start = False
     bench.tick()
-    bench.process.work(100, 50)
-    bench.tick()
+    bench.tick(work=(100, 50))
     bench.process.restart()
-    bench.process.work(60, 30)
-    assert bench.only().total.output == 80
+    assert bench.only(work=(60, 30)).total.output == 80
 
 
 def relabelled(old: str, *new: str) -> Callable[[Process], str]:
@@ -149,28 +138,21 @@ def relabelled(old: str, *new: str) -> Callable[[Process], str]:
     [('engine="0",lora=""',), ('engine="zero"',), ('engine="0",part="a"', 'engine="0",part="b"')],
     ids=["added", "renamed", "split"],
 )
-def test_another_label_of_the_same_series_is_no_new_series(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]
-) -> None:
-    bench.process.work(1000, 400)
-    bench.tick()
+def test_another_label_is_no_new_series(bench: Bench, monkeypatch: pytest.MonkeyPatch, labels: tuple[str, ...]) -> None:
+    bench.tick(work=(1000, 400))
     for page in (relabelled('engine="0"', *labels), Process.page, relabelled('engine="0"', *labels)):
         monkeypatch.setattr(bench.process, "page", lambda page=page: page(bench.process))
-        bench.process.work(100, 40)
-        group = bench.only()
+        group = bench.only(work=(100, 40))
     assert (group.total.input_total, group.total.output) == (300, 120)
 
 
-def test_a_series_that_stands_twice_makes_a_page_that_did_not_come(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_series_that_stands_twice_spoils_the_page(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.tick()
     series = 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 7000000.0'
     with monkeypatch.context() as spoilt:
         spoilt.setattr(bench.process, "page", lambda: f"{series}\n{Process.page(bench.process)}")
         assert not bench.only().up
-    bench.process.work(10, 5)
-    assert bench.only().total.output == 5
+    assert bench.only(work=(10, 5)).total.output == 5
 
 
 def test_a_page_of_countless_models_is_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.measure.ledgers import at, day_of, days_from, hour, ledger_of
 from tests.measure.metered import HandClock
+from tests.there import there
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger
@@ -33,15 +34,13 @@ def report(ledger: Path, **asked: object) -> MeterReportResult:
 
 def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) -> None:
     """At $1 in and $5 out search earns 24 + 24 = $48, which is its cost; chat 12 + 12 = $24, likewise."""
-    sale = report(two_teams, sell="1/5").sale
-    assert sale is not None
+    sale = there(report(two_teams, sell="1/5").sale)
     assert [line.revenue_usd for line in sale.lines] == pytest.approx([24, 48])
     assert [line.cost_usd for line in sale.lines] == pytest.approx([24, 48])
     assert sale.total.margin_usd == pytest.approx(0, abs=1e-9)
     assert sale.break_even_tokens_per_day == pytest.approx(43.2e6)
     assert sale.break_even_busy_share == pytest.approx(1.0)
-    dear = report(two_teams, sell="2/10").sale
-    assert dear is not None
+    dear = there(report(two_teams, sell="2/10").sale)
     assert dear.total.margin_share == pytest.approx(0.5)
     assert dear.break_even_tokens_per_day == pytest.approx(21.6e6)
 
@@ -49,8 +48,7 @@ def test_a_price_earns_its_tokens_and_each_team_has_its_margin(two_teams: Path) 
 @pytest.mark.parametrize("gpu", [None, "H100"])
 def test_a_margin_is_met_by_the_price_it_gives(two_teams: Path, gpu: str | None) -> None:
     """Each model has its own price; selling at it earns the bill ÷ 0.6."""
-    sale = report(two_teams, margin="40%", gpu=gpu).sale
-    assert sale is not None
+    sale = there(report(two_teams, margin="40%", gpu=gpu).sale)
     assert sale.total.margin_share == pytest.approx(0.4)
     assert sale.total.revenue_usd == pytest.approx(72 / 0.6)
     assert {price.model for price in sale.prices} == {"llama-3.1-8b", "qwen3-8b"}
@@ -64,8 +62,7 @@ def test_days_differ_where_their_load_does(tmp_path: Path) -> None:
     """Two days at $48, the second with half the tokens: at a margin of 0 the first earns two thirds of the bill."""
     half = {"input_total": 5e5, "input_cached": 2e5, "output": 1e5}
     spans = day_of(MONDAY, 48.0) + day_of(date(2026, 11, 10), 48.0, **half)
-    sale = report(ledger_of(tmp_path / "meter.db", spans), by="day", until="2026-11-11", margin=0).sale
-    assert sale is not None
+    sale = there(report(ledger_of(tmp_path / "meter.db", spans), by="day", until="2026-11-11", margin=0).sale)
     assert [line.revenue_usd for line in sale.lines] == [pytest.approx(64), pytest.approx(32)]
 
 
@@ -82,6 +79,8 @@ def test_unusual_days_stand_in_the_report(tmp_path: Path) -> None:
     found = report(ledger_of(tmp_path / "meter.db", spans), since="2026-11-02", until="2026-11-08")
     (odd,) = found.unusual
     assert (odd.day, odd.largest and odd.largest.name) == (date(2026, 11, 6), "price")
+    with pytest.raises(BadInput):
+        report(tmp_path / "meter.db", gpus=2)  # of which kind?
 
 
 def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
@@ -92,11 +91,6 @@ def test_days_that_are_there_in_part_are_not_unusual(tmp_path: Path) -> None:
     spans += [hour(at(date(2026, 11, 8), number), **dear) for number in half]
     ledger = ledger_of(tmp_path / "meter.db", spans)
     assert report(ledger, since="2026-11-01", until="2026-11-08T12:00").unusual == ()
-
-
-def test_gpus_need_their_kind(two_teams: Path) -> None:
-    with pytest.raises(BadInput):
-        report(two_teams, gpus=2)
 
 
 def test_a_meter_keeps_its_budget_up_to_date(tmp_path: Path) -> None:

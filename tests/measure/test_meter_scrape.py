@@ -1,13 +1,13 @@
 """Pages over real HTTP: found where engines have them, and anything wrong is a reading that did not come."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.measure.faulty import MetricsServer, metrics_server
+from tests.measure.faulty import MetricsServer
 from tests.measure.metered import HandClock
 
 from tokonomics.addresses import target
@@ -22,12 +22,6 @@ from tokonomics.measure.meter.session import meter_servers
 from tokonomics.measure.meter.state import MeterState
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[MetricsServer]:
-    with metrics_server() as made:
-        yield made
-
-
 def read(url: str, times: int = 1) -> Sequence[Reading]:
     async def reads() -> Sequence[Reading]:
         async with aiohttp.ClientSession(headers=authorization()) as session:
@@ -40,23 +34,23 @@ def read(url: str, times: int = 1) -> Sequence[Reading]:
 
 
 @pytest.mark.parametrize("path", ["good", "good/", "good/metrics", "good/v1"])
-def test_a_page_is_found_from_the_servers_address(server: MetricsServer, path: str) -> None:
-    server.process.work(100, 20)
-    (reading,) = read(f"{server.address}/{path}")
-    assert reading.total(Counted.output) == server.process.true_output
+def test_a_page_is_found_from_the_servers_address(metrics: MetricsServer, path: str) -> None:
+    metrics.process.work(100, 20)
+    (reading,) = read(f"{metrics.address}/{path}")
+    assert reading.total(Counted.output) == metrics.process.true_output
 
 
-def test_the_path_of_tensorrt_llm_is_tried_once_and_kept(server: MetricsServer) -> None:
-    server.requests.clear()
-    read(f"{server.address}/elsewhere", times=3)
-    asked = [request.path for request in server.requests]
+def test_the_path_of_tensorrt_llm_is_tried_once_and_kept(metrics: MetricsServer) -> None:
+    metrics.requests.clear()
+    read(f"{metrics.address}/elsewhere", times=3)
+    asked = [request.path for request in metrics.requests]
     assert asked == ["/elsewhere/metrics", *["/elsewhere/prometheus/metrics"] * 3]
 
 
-def test_a_key_comes_from_the_environment(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_comes_from_the_environment(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKONOMICS_METER_AUTHORIZATION", "Bearer secret")
-    read(f"{server.address}/good")
-    assert server.requests[-1].headers["Authorization"] == "Bearer secret"
+    read(f"{metrics.address}/good")
+    assert metrics.requests[-1].headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +58,12 @@ def test_a_key_comes_from_the_environment(server: MetricsServer, monkeypatch: py
     [(way, None) for way in ("html", "error", "cut", "garbage", "endless", "slow", "redirects")]
     + [("off", "--metrics"), ("node", "--enable-metrics")],
 )
-def test_what_is_no_page_is_a_miss(
-    server: MetricsServer, way: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_page_is_a_miss(metrics: MetricsServer, way: str, fix: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A redirect may lead to another server, whose tokens would count here."""
     monkeypatch.setattr(scrape, "TIMEOUT_S", 0.2 if way == "slow" else 10.0)
     monkeypatch.setattr(scrape, "MOST_BYTES", 1_000_000)
     with pytest.raises(Missed) as missed:
-        read(f"{server.address}/{way}")
+        read(f"{metrics.address}/{way}")
     assert fix is None or fix in str(missed.value.fix)
     assert isinstance(missed.value, UnknownEngine) == (way == "node")
 
@@ -107,14 +99,14 @@ def test_one_server_has_one_name_however_it_is_written(text: str, name: str) -> 
     assert address_of(text) == name
 
 
-def test_servers_that_hang_do_not_make_others_miss(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_hang_do_not_make_others_miss(metrics: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One place, held until its time is up: the time of who waits for it has not begun."""
     monkeypatch.setattr(scrape, "TIMEOUT_S", 0.3)
 
     async def reads() -> list[Sequence[Reading] | BaseException]:
         async with aiohttp.ClientSession() as session:
             place, clock = asyncio.Semaphore(1), HandClock()
-            urls = [*(f"{server.address}/slow" for _ in range(3)), f"{server.address}/good"]
+            urls = [*(f"{metrics.address}/slow" for _ in range(3)), f"{metrics.address}/good"]
             sources = [EngineSource(url, session, clock, at_once=place) for url in urls]
             return await asyncio.gather(*(source.read() for source in sources), return_exceptions=True)
 
@@ -124,28 +116,28 @@ def test_servers_that_hang_do_not_make_others_miss(server: MetricsServer, monkey
 
 
 @pytest.mark.parametrize("first", ["vllm", "tgi"])
-def test_another_engine_that_comes_to_the_address_is_found(server: MetricsServer, first: str) -> None:
+def test_another_engine_that_comes_to_the_address_is_found(metrics: MetricsServer, first: str) -> None:
     """Also one that tells its start where one was that does not."""
-    pages = {"vllm": server.process.page(), "tgi": (Path(__file__).parent / "pages" / "tgi-3.prom").read_text()}
+    pages = {"vllm": metrics.process.page(), "tgi": (Path(__file__).parent / "pages" / "tgi-3.prom").read_text()}
     order = [first, *(name for name in pages if name != first)]
 
     async def reads() -> list[Reading]:
         async with aiohttp.ClientSession() as session:
-            source = EngineSource(address_of(f"{server.address}/good"), session, HandClock())
+            source = EngineSource(address_of(f"{metrics.address}/good"), session, HandClock())
             found: list[Reading] = []
             for name in order:
-                server.source = partial(pages.__getitem__, name)
+                metrics.source = partial(pages.__getitem__, name)
                 found += await source.read()
             return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "source", server.source)
+        patch.setattr(metrics, "source", metrics.source)
         assert [reading.engine for reading in asyncio.run(reads())] == order
 
 
-def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: MetricsServer, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(metrics: MetricsServer, tmp_path: Path) -> None:
     shown: list[MeterState] = []
-    urls = [f"{server.address}/good", f"{server.address}/error"]
+    urls = [f"{metrics.address}/good", f"{metrics.address}/error"]
     with Ledger(tmp_path / "meter.db") as book:
         last = meter_servers(MeterSettings(2.0, urls, every_s=0.05, beats=2), book, shown.append)
     assert len(shown) in (2, 3)  # a beat that a busy machine comes too late for is skipped
@@ -154,9 +146,9 @@ def test_a_run_goes_on_when_one_of_its_servers_is_bad_from_the_start(server: Met
 
 
 @pytest.mark.parametrize("way", ["node", "error"])
-def test_a_run_that_cannot_begin_says_where(server: MetricsServer, tmp_path: Path, way: str) -> None:
+def test_a_run_that_cannot_begin_says_where(metrics: MetricsServer, tmp_path: Path, way: str) -> None:
     """One page of no engine ends it even beside a good one; one that fails only where none answers."""
-    urls = [f"{server.address}/{way}", *([f"{server.address}/good"] if way == "node" else [])]
+    urls = [f"{metrics.address}/{way}", *([f"{metrics.address}/good"] if way == "node" else [])]
     with Ledger(tmp_path / "meter.db") as book, pytest.raises(BadInput) as refused:
         meter_servers(MeterSettings(2.0, urls), book, lambda state: None)
     assert refused.value.where == urls[0]

@@ -30,17 +30,9 @@ from tokonomics.measure.meter.state import MeterTally
 
 def span(start: float = BEGIN, seconds: float = 15.0, **given: object) -> PaidTime:
     usual: dict[str, object] = {
-        "target": "t",
-        "model": "m",
-        "engine": "vllm",
-        "watched": WatchedSpan.seen,
-        "usd_per_hour": 3.6,
-        "usd": seconds * 0.001,
-        "server_s": seconds,
-        "busy_s": seconds,
-        "input_total": 100.0,
-        "output": 50.0,
-    }
+        "target": "t", "model": "m", "engine": "vllm", "watched": WatchedSpan.seen, "usd_per_hour": 3.6,
+        "usd": seconds * 0.001, "server_s": seconds, "busy_s": seconds, "input_total": 100.0, "output": 50.0,
+    }  # fmt: skip
     return PaidTime(start=start, seconds=seconds, **(usual | given))  # type: ignore[arg-type]
 
 
@@ -94,9 +86,7 @@ def test_a_burst_between_two_readings_is_work_though_no_gauge_saw_it() -> None:
         ("sglang-0.5.23.prom", "none", "} 100.0\n", "} 900.0\n", 15.0),
     ],
 )
-def test_an_engine_is_busy_or_idle_by_what_its_page_tells(
-    page: str, lacks: str, old: str, new: str, busy_s: float
-) -> None:
+def test_an_engine_is_busy_or_idle_as_its_page_tells(page: str, lacks: str, old: str, new: str, busy_s: float) -> None:
     before = "".join(line + "\n" for line in recorded(page).splitlines() if lacks not in line)
     after = before.replace(old, new) if old else before
     if "sglang" in page:
@@ -118,8 +108,7 @@ def test_a_gap_has_its_tokens_as_unseen_ones_and_no_busy_time() -> None:
     process.work(10, 5)
     made = tally(between(before, read(process), watched=WatchedSpan.gap))
     assert (made.unseen_tokens, made.gap_s, made.busy_s, made.idle_s) == (15, 15.0, 0.0, 0.0)
-    assert made.usd == made.gap_usd
-    assert made.usd_per_mtok_usage is None
+    assert (made.usd, made.usd_per_mtok_usage) == (made.gap_usd, None)
 
 
 def test_failed_requests_take_their_share_of_the_busy_dollars() -> None:
@@ -160,26 +149,15 @@ def test_models_of_one_server_share_its_price_by_their_tokens() -> None:
 def test_the_batches_of_models_on_one_server_add_up_to_the_servers() -> None:
     readings = {name: Reading("t", "vllm", name, 0.0, {Counted.output: {"x": 0.0}}, running=3.0) for name in ("a", "b")}
     now = [replace(reading, counters={Counted.output: {"x": 10.0}}) for reading in readings.values()]
-    both = sum(
-        map(
-            tally,
-            of_models(readings, now),
-        ),
-        MeterTally(),
-    )
+    both = sum(map(tally, of_models(readings, now)), MeterTally())
     assert both.batch == pytest.approx(3 + 3)
 
 
 @given(
-    seconds=st.floats(0, 1e5),
-    offset=st.floats(0, 1e5),
-    watched=st.sampled_from(list(WatchedSpan)),
-    share=st.floats(0, 1),
-    period=st.sampled_from([300.0, 3600.0, 86_400.0]),
-)
-def test_pieces_of_a_span_add_up_to_it(
-    seconds: float, offset: float, watched: WatchedSpan, share: float, period: float
-) -> None:
+    seconds=st.floats(0, 1e5), offset=st.floats(0, 1e5), watched=st.sampled_from(list(WatchedSpan)),
+    share=st.floats(0, 1), period=st.sampled_from([300.0, 3600.0, 86_400.0]),
+)  # fmt: skip
+def test_pieces_make_the_span(seconds: float, offset: float, watched: WatchedSpan, share: float, period: float) -> None:
     whole = span(BEGIN + offset, seconds, watched=watched, busy_s=seconds * share)
     pieces = cut_every(whole, period)
     assert sum(piece.input_total for piece in pieces) == whole.input_total
@@ -205,9 +183,7 @@ tallied = st.lists(
 
 
 @given(stretches=tallied, edges=st.lists(st.floats(-10, 1e5), max_size=5))
-def test_a_bill_is_the_sum_of_the_bills_of_its_parts(
-    stretches: list[tuple[float, int, WatchedSpan]], edges: list[float]
-) -> None:
+def test_a_bill_is_the_sum_of_its_parts(stretches: list[tuple[float, int, WatchedSpan]], edges: list[float]) -> None:
     """However the window is split: tokens exactly, dollars as close as floating point adds."""
     spans, at = [], BEGIN
     for seconds, tokens, watched in stretches:

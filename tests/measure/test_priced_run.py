@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.planner.small_catalogue import offer
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -54,17 +55,10 @@ H100 = MeasuredMachine(gpu="H100", gpus=1, tp=1)
 def point(users: int, tokens_per_s: float, tpot_s: float = 0.01, failed: int = 0) -> LoadPoint:
     """A load of 1,000 tokens in and 250 out."""
     return LoadPoint(
-        concurrency=users,
-        requests_per_s=tokens_per_s / 250,
-        input_tokens_per_s=4 * tokens_per_s,
-        output_tokens_per_s=tokens_per_s,
-        mean_input_tokens=1000,
-        mean_output_tokens=250,
-        completed=100,
-        failed=failed,
-        ttft_s=Latencies(mean=0.1, p99=0.2),
-        tpot_s=Latencies(mean=tpot_s, p99=2 * tpot_s),
-    )
+        concurrency=users, requests_per_s=tokens_per_s / 250, input_tokens_per_s=4 * tokens_per_s,
+        output_tokens_per_s=tokens_per_s, mean_input_tokens=1000, mean_output_tokens=250, completed=100, failed=failed,
+        ttft_s=Latencies(mean=0.1, p99=0.2), tpot_s=Latencies(mean=tpot_s, p99=2 * tpot_s),
+    )  # fmt: skip
 
 
 def run(*points: LoadPoint, model: str | None = "llama-3.1-8b") -> BenchmarkRun:
@@ -73,8 +67,7 @@ def run(*points: LoadPoint, model: str | None = "llama-3.1-8b") -> BenchmarkRun:
 
 def test_the_price_is_the_machine_over_its_tokens() -> None:
     """$7.20 an hour is 0.2 cents a second: over 500 tokens a second, 4 dollars a million."""
-    priced = price_run(run(point(4, 100)), None, PRICE).points[0].usd_per_mtok
-    assert priced is not None
+    priced = there(price_run(run(point(4, 100)), None, PRICE).points[0].usd_per_mtok)
     assert priced.blended == pytest.approx(4.0)
     assert priced.output_only == pytest.approx(20.0)
     assert priced.input is priced.output is None  # without a model nobody knows what prompts take
@@ -89,8 +82,7 @@ def test_a_host_that_cannot_hold_the_model_is_not_what_it_ran_on() -> None:
 
 
 def test_prompts_and_answers_together_pay_the_bill() -> None:
-    priced = price_run(run(point(4, 100)), H100, PRICE).points[0].usd_per_mtok
-    assert priced is not None
+    priced = there(price_run(run(point(4, 100)), H100, PRICE).points[0].usd_per_mtok)
     assert priced.input is not None
     assert priced.output is not None
     assert 400 * priced.input + 100 * priced.output == pytest.approx(500 * priced.blended)
@@ -103,9 +95,7 @@ def test_doubling_the_price_doubles_every_figure(usd: float, factor: float) -> N
         price_run(run(point(4, 100)), None, Price(usd_per_hour=each, price_from="")).points[0].usd_per_mtok
         for each in (usd, usd * factor)
     )
-    assert one is not None
-    assert more is not None
-    assert more.blended == pytest.approx(one.blended * factor)
+    assert there(more).blended == pytest.approx(there(one).blended * factor)
 
 
 def test_errors_are_those_that_validate_computes() -> None:
@@ -139,8 +129,7 @@ def test_a_run_is_predicted_with_its_own_requests() -> None:
         RequestRecord(sent_s=sent, ttft_s=0.1, tpot_s=0.01, e2e_s=1.0, input_tokens=prompt, output_tokens=30)
         for sent, prompt in ((1.0, 20), (0.0, 10), (4.0, 30))
     ] + [RequestRecord(sent_s=2.0, input_tokens=7, output_tokens=0, error="boom")]
-    made = point_from_records(records, 5.0, rate=0.6)
-    assert made is not None
+    made = there(point_from_records(records, 5.0, rate=0.6))
     facts = measurements_of(run(made), H100)[0].run
     assert facts == RunFacts(
         requests=3, arrival_s=(0.0, 1.0, 4.0), input_tokens=(10, 20, 30), output_tokens=(30, 30, 30)
@@ -195,22 +184,19 @@ def test_the_user_knows_better_than_the_file() -> None:
     )
     machine = machine_of(stated, GivenMachine(gpu="H100", gpus=4, tp=2, engine="vllm"))
     assert machine == MeasuredMachine(gpu="H100-SXM", gpus=4, tp=2, engine="vllm", weights="fp8")
-    assert machine is not None
-    assert machine.replicas == 2
+    assert there(machine).replicas == 2
     assert machine_of(Stated(), GivenMachine(gpus=2)) is None
 
 
 def test_groups_of_the_attention_are_one_replica_with_one_bill() -> None:
-    machine = machine_of(Stated(gpu="H200", gpus=16, tp=1, ep=8, dp=8), GivenMachine())
-    assert machine is not None
+    machine = there(machine_of(Stated(gpu="H200", gpus=16, tp=1, ep=8, dp=8), GivenMachine()))
     assert (machine.replicas, machine.dp) == (2, 8)
     said = machine_of(Stated(), GivenMachine(gpu="H200", tp=2, dp=4, ep=8))
     assert said == MeasuredMachine(gpu="H200", gpus=8, tp=2, dp=4, ep=8)
     one, eight = offer("H200", 1, 4.0), offer("H200", 8, 40.0)
     # The groups share experts: eight machines of one GPU are no place for them, though cheaper.
     for model in ("deepseek-r1", None):
-        found = rental_of(machine, model, [one, eight])
-        assert found is not None
+        found = there(rental_of(machine, model, [one, eight]))
         assert found.usd_per_hour == 80.0
     rows = measurements_of(run(point(4, 100), model="deepseek-r1"), machine)
     assert {row.dp for row in rows} == {8}
@@ -290,9 +276,7 @@ def test_a_precision_that_nobody_stated_is_said_to_be_assumed(model: str, weight
         (None, None, None),
     ],
 )
-def test_a_model_that_the_user_names_keeps_the_precision_of_the_files_name(
-    name: str | None, stated: str | None, weights: str | None
-) -> None:
+def test_a_named_model_keeps_the_files_precision(name: str | None, stated: str | None, weights: str | None) -> None:
     found = run(point(4, 100)).model_copy(update={"model": name, "stated": Stated(weights=stated)})
     made = as_model(found, "llama-3.1-8b")
     assert (made.model, made.stated.weights) == ("llama-3.1-8b", weights)

@@ -1,18 +1,22 @@
 """Step times of an engine whose step times we know, and runs predicted from the steps of others."""
 
 import copy
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.measure import engine_runs
+from tests.measure.engine_runs import BUCKETS, COLUMNS
+from tests.there import there
 from typer.testing import CliRunner
 
 from tokonomics.__main__ import app
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
-from tokonomics.measure.engine_log import EngineLog, read_engine_log
+from tokonomics.measure.engine_log import EngineLog, is_engine_log, prompts_of_steps, read_engine_log
 from tokonomics.measure.replay import Figure, Replay, StepFit, figures_of, fit_steps, fitted_table, replay, steps_of
 from tokonomics.serving.step_table import step_s
 
@@ -20,12 +24,10 @@ REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
 SAMPLE = engine_runs.sample()
 SMALL = engine_runs.engine_log(
     {
-        "closed-4": [(0.0, 256, 30)] * 4,
-        "closed-32": [(0.0, 200, 30)] * 32,
-        "poisson-16": engine_runs.spread(40, 1 / 8, 1),
-        "poisson-24": engine_runs.spread(40, 1 / 12, 2),
+        "closed-4": [(0.0, 256, 30)] * 4, "closed-32": [(0.0, 200, 30)] * 32,
+        "poisson-16": engine_runs.spread(40, 1 / 8, 1), "poisson-24": engine_runs.spread(40, 1 / 12, 2),
     }
-)
+)  # fmt: skip
 """The same engine for an instant: enough to fit on, too little to find its step times."""
 
 
@@ -56,8 +58,7 @@ def test_the_real_engine_is_predicted_as_asked() -> None:
         Figure.ttft_p50_s: 0.20,
         Figure.ttft_p99_s: 0.20,
     }.items():
-        pair = run.figures[figure]
-        assert pair is not None
+        pair = there(run.figures[figure])
         assert abs(pair.error) < most, figure
 
 
@@ -70,13 +71,9 @@ def test_figures_are_those_of_the_definitions(tmp_path: Path) -> None:
     assert found[Figure.ttft_p50_s] == pytest.approx(2.0)
     assert found[Figure.tpot_p50_s] == pytest.approx((1 / 2 + 4.5 / 4) / 2), "an answer of one token has no TPOT"
     assert found[Figure.e2e_p50_s] == pytest.approx(3.0)
-
-
-def test_answers_that_never_came_are_left_out_on_both_sides(tmp_path: Path) -> None:
-    log = engine_runs.engine_log({"run": [(0.0, 10, 3)]})
+    # Answers that never came are left out on both sides.
     log["runs"]["run"]["requests"] = [[0.0, 10, 1, 1.0, 1.0], [0.0, 10, 9, None, None]]
-    run = read(log, tmp_path).runs["run"]
-    found = figures_of(run, np.array([2.0, 50.0]), np.array([2.0, 60.0]))
+    found = figures_of(read(log, tmp_path).runs["run"], np.array([2.0, 50.0]), np.array([2.0, 60.0]))
     assert found[Figure.output_tok_s] == pytest.approx(1 / 2)
     assert found[Figure.tpot_p50_s] is None
 
@@ -112,11 +109,7 @@ def test_no_run_is_predicted_from_its_own_steps_though_both_logs_hold_it(tmp_pat
             assert run.fitted_on == tuple(name for name in SMALL["runs"] if name != own)
     usual = replay(log, "here", source=log, of="there").runs
     assert [len(run.fitted_on) for run in usual] == [2, 2, 2, 3], "three are fitted on, one is not"
-
-
-def test_a_run_with_nothing_but_its_own_steps_is_refused(tmp_path: Path) -> None:
-    log = read(SMALL, tmp_path)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as caught:  # nothing but its own steps
         replay(log, "here", ["poisson-16"], source=log, of="there")
     assert caught.value.where == "here: run poisson-16"
 
@@ -207,6 +200,8 @@ def test_constants_the_log_cannot_tell_are_not_invented(tmp_path: Path) -> None:
     fit = fit_steps(log, ["alone", "closed-4"], "here")
     assert fit.row_s == pytest.approx([fit.row_s[0]] * 3, rel=1e-3)
     assert fit.host_is_guessed
+    with pytest.raises(BadInput):  # too few steps
+        fit_steps(read(engine_runs.engine_log({"one": [(0.0, 10, 3)]}), tmp_path), ["one"], "here")
 
 
 def test_the_pause_of_the_scheduler_belongs_to_the_step_and_waiting_for_work_does_not(tmp_path: Path) -> None:
@@ -223,12 +218,6 @@ def test_the_pause_of_the_scheduler_belongs_to_the_step_and_waiting_for_work_doe
     assert steps_of(read(late, tmp_path), ["poisson-16"], "here").seconds[busy] == pytest.approx(before[busy])
 
 
-def test_too_few_steps_are_refused(tmp_path: Path) -> None:
-    log = read(engine_runs.engine_log({"one": [(0.0, 10, 3)]}), tmp_path)
-    with pytest.raises(BadInput):
-        fit_steps(log, ["one"], "here")
-
-
 @pytest.fixture(scope="module")
 def real_fit() -> tuple[EngineLog, StepFit]:
     """The real log, and the constants fitted on all of its runs but one."""
@@ -236,9 +225,7 @@ def real_fit() -> tuple[EngineLog, StepFit]:
     return log, fit_steps(log, [name for name in log.runs if name != "poisson-32"], "here")
 
 
-def test_steps_of_the_real_engine_are_never_faster_than_its_memory_and_arithmetic(
-    real_fit: tuple[EngineLog, StepFit],
-) -> None:
+def test_real_steps_are_never_faster_than_memory_and_arithmetic(real_fit: tuple[EngineLog, StepFit]) -> None:
     """16.1 GB of weights and 128 KiB of KV cache a token through 4.8 TB/s; 16 GFLOP a token at 989 TFLOP/s.
 
     The floor is that of a whole step: rows and KV cache share what attention costs.
@@ -257,3 +244,111 @@ def test_steps_of_a_run_that_was_not_fitted_are_right_on_the_whole(real_fit: tup
     assert fit.decode_s(alone.rows, alone.kv_tokens).sum() == pytest.approx(alone.seconds.sum(), rel=0.03)
     assert fit.prompt_step_s(mixed).sum() == pytest.approx(mixed.seconds.sum(), rel=0.05)
     assert np.isfinite(fitted_table(fit, log, 4096).prompt_log_s).all()
+
+
+# --- logs of engines: what is read, and what is refused with a reason -------------------------------------------------
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def saved(content: object, folder: Path) -> Path:
+    path = folder / "log.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_every_request_and_step_of_the_real_log_is_read() -> None:
+    log, raw = read_engine_log(REAL), json.loads(REAL.read_text(encoding="utf-8"))
+    assert list(log.runs) == list(raw["runs"])
+    for name, run in log.runs.items():
+        assert len(run.arrival_s) == len(raw["runs"][name]["requests"])
+        assert run.steps == len(raw["runs"][name]["steps"])
+        assert run.decodes.sum() == sum(row[2] - 1 for row in raw["runs"][name]["requests"])
+        prompts = prompts_of_steps(run, "here")
+        assert ((prompts > 0) == (run.prompt_tokens > 0)).all()
+        assert prompts.sum() >= len(run.arrival_s), "each prompt is in one step at least"
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path: Path) -> None:
+    shuffled = copy.deepcopy(SAMPLE)
+    for kind, names in COLUMNS.items():
+        shuffled["columns"] = shuffled["columns"] | {kind: names[::-1]}
+        for run in shuffled["runs"].values():
+            run[kind] = [row[::-1] for row in run[kind]]
+    one, other = (read_engine_log(saved(each, tmp_path)).runs["poisson-16"] for each in (SAMPLE, shuffled))
+    assert all(np.array_equal(getattr(one, field), getattr(other, field)) for field in vars(one))
+
+
+def test_a_compressed_log_is_a_log_and_other_files_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "log.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(SAMPLE).encode()))
+    assert is_engine_log(path)
+    assert list(read_engine_log(path).runs) == list(SAMPLE["runs"])
+    assert not is_engine_log(REAL.parent / "h200_steps.json")
+    assert not is_engine_log(REAL.parent / "published.csv.gz")
+    assert not is_engine_log(tmp_path / "not there")
+    assert not is_engine_log(tmp_path / ("long" * 1000))
+
+
+def test_a_decode_batch_is_padded_to_the_next_bucket(tmp_path: Path) -> None:
+    log = read_engine_log(saved(SAMPLE, tmp_path))
+    batches = np.arange(1, BUCKETS[-1] + 1)
+    assert log.padded(batches).tolist() == [min(size for size in BUCKETS if size >= batch) for batch in batches]
+    assert log.padded(np.array([100])).tolist() == [100], "beyond the last bucket nothing is padded"
+
+
+def test_prompts_that_share_a_step_are_counted(tmp_path: Path) -> None:
+    run = read_engine_log(saved(SAMPLE, tmp_path)).runs["closed-8"]
+    # 1,024 tokens a step: four prompts of 256; beside four answers, three and 252 tokens of a fourth; its last four.
+    assert prompts_of_steps(run, "here")[:4].tolist() == [4, 4, 1, 0]
+
+
+def closed(change: Change) -> Change:
+    return lambda log: change(log["runs"]["closed-8"])
+
+
+DAMAGE: list[Change] = [
+    lambda log: log.update(runs={}),
+    lambda log: log.update(runs=[1]),
+    lambda log: log.pop("columns"),
+    lambda log: log["columns"].update(steps=["start_s"]),
+    lambda log: log.update(max_seqs=0),
+    lambda log: log.update(max_batched_tokens="many"),
+    lambda log: log.update(graph_buckets=[0]),
+    lambda log: log.update(graph_buckets=8),
+    lambda log: log["runs"].update(x=3),
+    closed(lambda run: run.update(requests=[])),
+    closed(lambda run: run.update(steps={})),
+    closed(lambda run: run["requests"][2].pop()),
+    closed(lambda run: run["steps"].append(["x"] * 7)),
+    closed(lambda run: run["steps"][0].__setitem__(1, None)),
+    closed(lambda run: run["steps"][0].__setitem__(1, 0)),
+    closed(lambda run: run["steps"][0].__setitem__(1, 1e-320)),
+    closed(lambda run: run["steps"][0].__setitem__(2, -1)),
+    closed(lambda run: [request.__setitem__(3, None) for request in run["requests"]]),
+    closed(lambda run: run.update(requests=[[0, 1, 1, 0, 0]])),
+    closed(lambda run: run["requests"][0].__setitem__(1, 0)),
+    closed(lambda run: run["requests"][0].__setitem__(3, -1)),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_log_is_refused(damage: Change, tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    damage(log)
+    with pytest.raises(BadInput, match=r"log\.json"):
+        read_engine_log(saved(log, tmp_path))
+
+
+def test_steps_that_are_not_those_of_the_requests_and_a_log_cut_off_are_refused(tmp_path: Path) -> None:
+    log = copy.deepcopy(SAMPLE)
+    log["runs"]["poisson-16"]["requests"][5][3:] = [None, None]
+    run = read_engine_log(saved(log, tmp_path)).runs["poisson-16"]
+    assert np.flatnonzero(np.isnan(run.first_token_s)).tolist() == [5], "an answer that never came"
+    del log["runs"]["poisson-16"]["steps"][0]
+    with pytest.raises(BadInput):
+        prompts_of_steps(read_engine_log(saved(log, tmp_path)).runs["poisson-16"], "here")
+    path = saved(SAMPLE, tmp_path)
+    path.write_text(path.read_text(encoding="utf-8")[:5000], encoding="utf-8")
+    with pytest.raises(BadInput):
+        read_engine_log(path)

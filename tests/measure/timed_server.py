@@ -114,7 +114,7 @@ def timed_server(ttft_s: float, tpot_s: float, tokens: int) -> Iterator[str]:
     """Its address, while it runs as another process."""
     command = [sys.executable, __file__, str(ttft_s), str(tpot_s), str(tokens)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
+        assert server.stdout is not None  # this file runs by itself: it imports nothing of ours
         try:
             yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         finally:

@@ -22,23 +22,16 @@ def write_model(path: Path) -> None:
 
     chance = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FEED)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_vocab_size(len(TOKENS))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(TOKENS)
-    writer.add_token_scores([0.0] * len(TOKENS))
+    told = {
+        "name": "tiny", "context_length": CONTEXT, "embedding_length": WIDTH, "block_count": LAYERS,
+        "feed_forward_length": FEED, "head_count": HEADS, "head_count_kv": HEADS, "layer_norm_rms_eps": 1e-5,
+        "rope_dimension_count": WIDTH // HEADS, "vocab_size": len(TOKENS), "tokenizer_model": "llama",
+        "token_list": TOKENS, "token_scores": [0.0] * len(TOKENS), "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    for name, value in told.items():
+        getattr(writer, f"add_{name}")(value)
     kinds = gguf.TokenType
     writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *[kinds.BYTE] * BYTES])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
     writer.add_chat_template("{% for message in messages %}{{ message['content'] }}{% endfor %}")
 
     def random(*shape: int) -> np.ndarray:

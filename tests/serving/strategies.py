@@ -69,11 +69,9 @@ def closed_worlds(draw: st.DrawFn) -> World:
     asked, rules, fleet, seed = draw(worlds())
     count = len(asked.arrival_s)
     asked = asked._replace(
-        arrival_s=np.zeros(count),
-        deadline_s=np.full(count, np.inf),
-        prefilled=False,
+        arrival_s=np.zeros(count), deadline_s=np.full(count, np.inf), prefilled=False,
         users=min(count, draw(st.integers(1, 12))),
-    )
+    )  # fmt: skip
     return asked, rules, FleetSettings(router=fleet.router), seed
 
 
@@ -260,12 +258,7 @@ def scaled_fleets(draw: st.DrawFn) -> FleetSettings:
     cold_start_s = BOOTS_S * draw(st.integers(0, 40))
     # Unchecked: nobody may ask for intervals as short as these.
     scaling = Autoscale.model_construct(
-        min_replicas=least,
-        max_replicas=most,
-        target=target,
-        interval_s=interval_s,
-        cold_start_s=cold_start_s,
-        hold_s=hold_s,
-        schedule=draw(st.one_of(st.just(()), schedules(interval_s))),
-    )
+        min_replicas=least, max_replicas=most, target=target, interval_s=interval_s, cold_start_s=cold_start_s,
+        hold_s=hold_s, schedule=draw(st.one_of(st.just(()), schedules(interval_s))),
+    )  # fmt: skip
     return FleetSettings.model_construct(router=draw(routers), autoscale=scaling)

@@ -4,20 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import ROOMY, asked, flat_table, on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.class_outcome import class_outcomes
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.outcome import outcome, records
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.state import DONE, SHED, Requests, Rules, Served
-from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
+from tokonomics.serving.state import DONE, SHED, Served
 from tokonomics.traffic.slo import parse_classes
 from tokonomics.traffic.tenants import classed
 from tokonomics.traffic.trace import Trace, make_trace
@@ -25,31 +21,6 @@ from tokonomics.traffic.trace import Trace, make_trace
 STEP = 10.0
 NONE = np.iinfo(np.int32).max
 GOLD, FREE = 0, 1
-
-
-def every_step_takes_ten() -> StepTable:
-    """With one place, a request of one token of output is a job of ten seconds for a single server."""
-    prompts, chunks, past = prompt_axes(8, 64, 200)
-    return StepTable(
-        tokens_s=np.full(100, STEP),
-        shared_s=np.zeros(100),
-        head_s=np.zeros(20),
-        decode_s=np.full((9, len(context_points(200))), STEP),
-        attention_s=np.zeros((9, len(context_points(200)))),
-        prompt_log_s=np.full((len(prompts), len(chunks), len(past)), math.log(1e-15)),
-        launch_s=np.zeros(100),
-        launch_prompt_s=0.0,
-        host_step_s=0.0,
-        host_sequence_s=0.0,
-        ahead=False,
-        request_s=0.0,
-        token_s=0.0,
-        reach_s=0.0,
-        answer_s=0.0,
-        stages=1,
-        groups=1,
-        aligned=False,
-    )
 
 
 def one_server(
@@ -60,21 +31,11 @@ def one_server(
 ) -> Served:
     count = len(arrivals)
     wait_s = np.array([(max_wait or {}).get(int(one), np.inf) for one in urgency])
-    requests = Requests(
-        arrival_s=np.asarray(arrivals, np.float64),
-        input_tokens=np.full(count, 8, np.int32),
-        output_tokens=np.ones(count, np.int32),
-        urgency=np.asarray(urgency, np.int32),
-        deadline_s=np.full(count, np.inf),
-        unit_ids=np.zeros(0, np.int32),
-        unit_starts=np.zeros(count + 1, np.int64),
-        unit_tokens=16,
-        prefilled=False,
-        shed_s=arrivals + wait_s,
-        queue_limit=np.array([(max_queue or {}).get(int(one), NONE) for one in urgency], np.int32),
-    )
-    rules = Rules(1, 64, True, True, False, 16, 100, 0, False, 200)
-    return run(requests, every_step_takes_ten(), rules, FleetSettings())[0]
+    limits = np.array([(max_queue or {}).get(int(one), NONE) for one in urgency], np.int32)
+    classes = {"urgency": np.asarray(urgency, np.int32), "shed_s": arrivals + wait_s, "queue_limit": limits}
+    requests = asked(arrivals, np.full(count, 8), np.ones(count), **classes)
+    # With one place, a request of one token of output is a job of ten seconds for a single server.
+    return run(requests, flat_table(STEP, STEP), ROOMY._replace(max_sequences=1), FleetSettings())[0]
 
 
 ARRIVE = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
@@ -138,9 +99,8 @@ def test_a_queue_of_one_answers_what_erlang_says() -> None:
 
 
 def served_with(*classes: str, count: int = 400, rate: float = 60.0) -> Simulation:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
     trace = make_trace(np.arange(count) / rate, np.full(count, 500), np.full(count, 50))
-    return simulate(deployment, classed(trace, parse_classes(classes)), max_sequences=8)
+    return simulate(on(gpu="L4"), classed(trace, parse_classes(classes)), max_sequences=8)
 
 
 def test_a_class_is_judged_by_its_own_requests() -> None:
@@ -182,6 +142,5 @@ def test_the_shed_are_counted_apart_from_those_that_hang_up() -> None:
 
 def test_users_of_a_closed_loop_are_not_turned_away() -> None:
     trace: Trace = classed(make_trace(np.zeros(4), np.full(4, 50), np.full(4, 5)), parse_classes(["all,max_wait=1"]))
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
     with pytest.raises(BadInput, match="wait for their answers"):
-        simulate(deployment, trace, FleetSettings(users=2))
+        simulate(on(gpu="L4"), trace, FleetSettings(users=2))

@@ -16,20 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import on
+from tests.there import there
 
 from tokonomics import machine_code
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.machine_code import Compiled, Unit, read_code
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving import compiled, loop
 from tokonomics.serving.compiled import SIMULATOR
 from tokonomics.serving.step_table import compile_steps, run_s
 from tokonomics.traffic.prefix_reuse import REUSE
-
-Call = Callable[..., subprocess.CompletedProcess[str]]
 
 SIMULATE = ("simulate", "--model=llama-3.1-8b", "--gpu=H100", "--arrivals=poisson:5", "--requests=50")
 LENGTHS = ("--input=100", "--output=9", "--json")
@@ -63,22 +59,21 @@ def folder(sources: Path) -> Path | None:
     return Unit("compiled", [sources / source.name for source in SIMULATOR.sources], dict).folder
 
 
-def test_equal_sources_share_a_folder(sources: Path, tmp_path: Path) -> None:
-    made = folder(sources)
-    assert made is not None
+def test_a_folder_is_of_its_sources_and_compiler(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = there(folder(sources))
     assert made == folder(sources)
     assert made.is_dir()
     assert made.parent == tmp_path / "cache" / "tokonomics"
-
-
-def test_a_change_in_any_source_is_another_folder(sources: Path) -> None:
-    seen = {folder(sources)}
+    seen = {made}
     files = [sources / source.name for source in SIMULATOR.sources]
     for file in files:
         file.write_text(file.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-        seen.add(folder(sources))
-    assert len(seen) == 1 + len(files)
-    assert None not in seen
+        seen.add(there(folder(sources)))
+    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
+    seen.add(there(folder(sources)))
+    assert len(seen) == 1 + len(files) + 1
 
 
 def test_every_compiled_function_is_in_a_source_that_names_the_folder() -> None:
@@ -86,12 +81,6 @@ def test_every_compiled_function_is_in_a_source_that_names_the_folder() -> None:
     found = [thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)]
     assert len(found) > 50
     assert {Path(thing.function.__code__.co_filename) for thing in found} <= set(SIMULATOR.sources)
-
-
-def test_another_compiler_is_another_folder(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = folder(sources)
-    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
-    assert folder(sources) != before
 
 
 @pytest.mark.parametrize("unit", [SIMULATOR, REUSE])
@@ -104,8 +93,7 @@ def test_what_is_shipped_is_made_from_todays_sources(unit: Unit) -> None:
 
 def test_what_a_newer_llvm_wrote_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM promises to read what older ones wrote, no more: a newer one's intrinsics may take other arguments."""
-    shipped = read_code(REUSE.shipped)
-    assert shipped is not None
+    shipped = there(read_code(REUSE.shipped))
     assert machine_code._compiled(shipped) is not None
     assert not REUSE.must_translate
     monkeypatch.setattr("llvmlite.binding.llvm_version_info", (shipped.llvm - 1, 9, 9))
@@ -121,9 +109,7 @@ def test_what_is_shipped_is_what_these_sources_give(unit: Unit) -> None:
 
 
 def test_arrays_of_other_numbers_are_refused() -> None:
-    table = compile_steps(
-        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
-    )
+    table = compile_steps(step_model(on()), 4, 64, 64)
     assert run_s(table, 1, 10.0, 1) > 0
     others = [table.decode_s.astype(kind) for kind in (np.float32, np.int64)]
     others += [np.asfortranarray(table.decode_s), table.decode_s[0]]
@@ -135,9 +121,7 @@ def test_arrays_of_other_numbers_are_refused() -> None:
 
 
 def test_a_copy_is_read_where_its_own_arrays_are() -> None:
-    table = compile_steps(
-        step_model(deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))), 4, 64, 64
-    )
+    table = compile_steps(step_model(on()), 4, 64, 64)
     before = run_s(table, 1, 10.0, 1)
     for copied in (copy.copy(table), copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
         assert run_s(copied, 1, 10.0, 1) == before
@@ -147,35 +131,21 @@ def test_a_copy_is_read_where_its_own_arrays_are() -> None:
     assert run_s(table, 1, 10.0, 1) == before
 
 
-def test_without_a_named_cache_it_is_the_one_at_home(
+def test_the_cache_is_at_home_or_named_or_nowhere(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a-file"))
+    assert folder(sources) is None
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    made = folder(sources)
-    assert made is not None
-    assert made.parent == tmp_path / "me" / ".cache" / "tokonomics"
-
-
-def test_where_there_is_no_home_there_is_no_cache_and_no_failure(
-    sources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a container's user without an entry in its passwd file."""
+    assert there(folder(sources)).parent == tmp_path / "me" / ".cache" / "tokonomics"
 
     def nobody() -> Path:
+        """As a container's user without an entry in its passwd file."""
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", staticmethod(nobody))
-    assert folder(sources) is None
-
-
-def test_where_nothing_can_be_written_there_is_no_folder(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = tmp_path / "a-file"
-    taken.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(taken))
     assert folder(sources) is None
 
 
@@ -193,16 +163,12 @@ def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     return said
 
 
-def test_code_that_cannot_be_kept_is_compiled_all_the_same(
-    twice: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_cannot_be_kept_is_compiled(twice: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert twice() == ["True", "42", "True"]
 
 
-def test_code_is_found_by_the_next_process_and_made_anew_where_it_is_damaged(
-    twice: Callable[[], list[str]], tmp_path: Path
-) -> None:
+def test_code_is_found_again_and_made_anew_where_it_is_damaged(twice: Callable[[], list[str]], tmp_path: Path) -> None:
     assert twice() == ["True", "42", "False"]
     (file,) = (tmp_path / "cache").rglob("*.code")
     whole = file.read_bytes()
@@ -263,8 +229,7 @@ def test_code_of_sources_that_nobody_runs_any_more_is_removed(sources: Path, tmp
 
 
 def test_code_that_is_run_stays_however_long_ago_it_was_made(sources: Path) -> None:
-    running = folder(sources)
-    assert running is not None
+    running = there(folder(sources))
     a_year_ago = time.time() - 365 * 86_400
     os.utime(running, (a_year_ago, a_year_ago))
     assert folder(sources) == running
@@ -290,36 +255,3 @@ runpy.run_module("tokonomics", run_name="__main__")
     assert done.stderr.startswith("compiling the simulator")
     assert json.loads(done.stdout)["requests"] == 50
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
-
-
-@pytest.mark.slow
-@pytest.mark.explore
-@pytest.mark.parametrize("kept", [0, 1000])
-def test_simulate_with_a_damaged_cache_answers_and_mends_it(
-    kept: int, tokonomics_process: Call, tmp_path: Path
-) -> None:
-    env = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert tokonomics_process(*SIMULATE, *LENGTHS, env=env).returncode == 0
-    files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert files
-    for file, content in files.items():
-        file.write_bytes(content[:kept])
-    damaged, mended = (tokonomics_process(*SIMULATE, *LENGTHS, env=env) for _ in range(2))
-    assert (damaged.returncode, mended.returncode, mended.stderr) == (0, 0, "")
-    assert json.loads(damaged.stdout)["ttft_s"] == json.loads(mended.stdout)["ttft_s"]
-
-
-@pytest.mark.slow
-@pytest.mark.explore
-def test_simulate_without_a_cache_says_that_it_compiles_and_answers_the_same(tokonomics_process: Call) -> None:
-    with_cache, without = (
-        tokonomics_process(*SIMULATE, *LENGTHS, env=env) for env in ({}, {"XDG_CACHE_HOME": "/proc/nowhere"})
-    )
-    assert without.returncode == 0
-    assert without.stderr.startswith("compiling the simulator")
-    assert with_cache.stderr == ""
-    first, second = (json.loads(done.stdout) for done in (with_cache, without))
-    clocks = ("wall_s", "simulated_requests_per_s")
-    assert {key: first[key] for key in first if key not in clocks} == {
-        key: second[key] for key in second if key not in clocks
-    }

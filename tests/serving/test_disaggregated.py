@@ -4,14 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, on, poisson
 
-from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 from tokonomics.money.trace_bills import served_cost_apart
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.disaggregated import sent_bytes, why_not_apart
 from tokonomics.serving.fleet_settings import LINK_NAMES, FleetSettings, Router, link_speed, network_of
@@ -19,20 +17,9 @@ from tokonomics.serving.outcome import outcome, sides
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.serving.steady import ReplicaCurve, prefill_only_rate
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import make_trace
 
-KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
-"""Llama 3.1 8B: keys and values of 32 layers, 8 heads of 128 numbers, 2 bytes each."""
 BLOCKS = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
-
-
-def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm", tp: int = 1) -> Deployment:
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine), tp=tp)
-
-
-def poisson(rate: float, count: int, inputs: int, outputs: int, seed: int = 0) -> Trace:
-    rng = np.random.default_rng(seed)
-    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), [inputs] * count, [outputs] * count)
 
 
 # One side alone
@@ -69,9 +56,7 @@ def test_prompts_of_one_token_and_an_endless_link_make_the_decode_side_an_aggreg
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("link", [1e6, 50e9])
 @pytest.mark.parametrize("engine", list(BLOCKS))
-def test_a_lone_answer_comes_later_by_the_transfer_and_where_it_is_computed_twice_by_its_first_token(
-    engine: str, link: float, tp: int
-) -> None:
+def test_a_lone_answer_is_later_by_the_transfer_and_any_token_computed_twice(engine: str, link: float, tp: int) -> None:
     deployment = on(engine=engine, tp=tp)
     trace = make_trace([0.0, 1e5, 2e5], [1000, 20_000, 50], [100, 20, 300])
     together = simulate(deployment, trace).served
@@ -104,8 +89,7 @@ def test_a_replica_sends_one_prompt_after_the_other() -> None:
 
 def test_groups_of_the_attention_send_over_links_of_their_own() -> None:
     """Eight prompts of eight groups leave at once; sixteen in two turns; of one group one after the other."""
-    model, gpu, engine = find_model("deepseek-r1"), find_gpu("H200"), find_engine("sglang")
-    split, groups = deploy(model, gpu, engine, tp=8, ep=8), deploy(model, gpu, engine, dp=8, ep=8)
+    split, groups = (on("deepseek-r1", "H200", "sglang", **own, ep=8) for own in ({"tp": 8}, {"dp": 8}))
     link = 1e6  # so slow that everything else is nothing beside it
     heard = {}
     for deployment, count in ((groups, 8), (groups, 16), (split, 8)):
@@ -217,13 +201,11 @@ def test_what_either_side_cannot_hold_is_refused_before_anything_is_computed() -
 
 
 def test_sides_that_cannot_read_each_others_kv_are_refused() -> None:
-    other_kv = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"), kv=Precision.fp8)
-    for prefill in (other_kv, on("qwen3-8b"), on(engine="sglang")):
+    for prefill in (on(kv=Precision.fp8), on("qwen3-8b"), on(engine="sglang")):
         assert why_not_apart(prefill, on()) is not None
         with pytest.raises(BadInput):
             simulate(on(), make_trace([0.0], [10], [10]), FleetSettings(prefill_replicas=1, prefill=prefill))
-    fewer_bits = deploy(find_model("llama-3.1-8b"), find_gpu("L40S"), find_engine("vllm"), weights=Precision.fp8)
-    assert why_not_apart(fewer_bits, on()) is None
+    assert why_not_apart(on(gpu="L40S", weights=Precision.fp8), on()) is None
 
 
 # What full sides finish, and what they cost

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -30,11 +31,8 @@ def test_requests_far_apart_take_one_step_each() -> None:
     deployment = on("bge-m3")
     made = simulate(deployment, make_trace(np.arange(20) * 10.0, np.full(20, 700), np.zeros(20, int)))
     found = outcome(made)
-    assert found.completed == 20
-    assert found.output_tokens == 0
-    assert found.tpot_s.mean is None
-    engine = step_model(deployment).engine
-    assert engine is not None
+    assert (found.completed, found.output_tokens, found.tpot_s.mean) == (20, 0, None)
+    engine = there(step_model(deployment).engine)
     outside_s = engine.request_seconds(700)
     assert found.e2e_s.mean == pytest.approx(float(step_model(deployment).prefill(700)) + outside_s, rel=0.03)
 
@@ -57,8 +55,7 @@ def test_no_prompt_of_an_encoder_is_split() -> None:
     deployment = on("bge-m3")
     longest = outcome(simulate(deployment, make_trace([0.0], [8192], [0])))
     assert longest.completed == 1
-    engine = step_model(deployment).engine
-    assert engine is not None
+    engine = there(step_model(deployment).engine)
     outside_s = engine.request_seconds(8192)
     assert longest.e2e_s.mean == pytest.approx(float(step_model(deployment).prefill(8192)) + outside_s, rel=0.03)
 

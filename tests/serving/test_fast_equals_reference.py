@@ -8,10 +8,12 @@ from contextlib import suppress
 from functools import cache
 
 import numpy as np
+import pytest
 from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from tests.serving.reference import serve
-from tests.serving.reference_replica import EngineTimes
+from tests.serving.small_worlds import on, times_of
 from tests.serving.strategies import (
     IN_TURN,
     MOST_INPUT,
@@ -27,42 +29,23 @@ from tests.serving.strategies import (
     worlds,
 )
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.loop import run
 from tokonomics.serving.state import Requests, Served
-from tokonomics.serving.step_table import StepTable, after_s, compile_steps, gpu_s, launching_s
+from tokonomics.serving.step_table import StepTable, compile_steps
 
 
 @cache
 def table(pace: Pace) -> StepTable:
-    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-    made = compile_steps(step_model(deployment), MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
+    made = compile_steps(step_model(on()), MOST_REQUESTS, MOST_TOKENS_IN_A_STEP, MOST_INPUT + MOST_OUTPUT)
     launches = np.where(np.arange(len(made.launch_s)) > 16, pace.launch_s, pace.launch_s / 3)
     given = {name: value for name, value in pace._asdict().items() if name != "launch_s"}
     return made._replace(launch_s=launches, **given)
 
 
-def engine(pace: Pace) -> EngineTimes:
-    made = table(pace)
-    return EngineTimes(
-        gpu_s=lambda *step: float(gpu_s(made, *step)),
-        launch_s=lambda *step: float(launching_s(made, *step)),
-        after_s=lambda *step: float(after_s(made, *step)),
-        ahead=made.ahead,
-        request_s=made.request_s,
-        token_s=made.token_s,
-        reach_s=made.reach_s,
-        answer_s=made.answer_s,
-    )
-
-
 def plainly(world: World, pace: Pace) -> Served:
     requests, rules, fleet, seed = world
-    return serve(requests, engine(pace), rules, fleet, seed)
+    return serve(requests, times_of(table(pace)), rules, fleet, seed)
 
 
 def assert_same(fast: Served, slow: Served) -> None:
@@ -73,33 +56,13 @@ def assert_same(fast: Served, slow: Served) -> None:
         np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@given(worlds(), paces())
+@pytest.mark.parametrize("kind", [worlds, closed_worlds, session_worlds, classed_worlds])
+@given(data=st.data(), pace=paces())
 @settings(max_examples=150, deadline=None)
-def test_the_fast_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
-    requests, rules, fleet, seed = world
-    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
-    assert_same(fast, plainly(world, pace))
-
-
-@given(closed_worlds(), paces())
-@settings(max_examples=150, deadline=None)
-def test_a_closed_loop_gives_the_answer_of_the_plain_one(world: World, pace: Pace) -> None:
-    requests, rules, fleet, seed = world
-    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
-    assert_same(fast, plainly(world, pace))
-
-
-@given(session_worlds(), paces())
-@settings(max_examples=150, deadline=None)
-def test_sessions_and_retries_fare_as_in_the_plain_loop(world: World, pace: Pace) -> None:
-    requests, rules, fleet, seed = world
-    fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
-    assert_same(fast, plainly(world, pace))
-
-
-@given(classed_worlds(), paces())
-@settings(max_examples=100, deadline=None)
-def test_classes_that_shed_fare_as_in_the_plain_loop(world: World, pace: Pace) -> None:
+def test_the_fast_loop_gives_the_answer_of_the_plain_one(
+    kind: Callable[[], st.SearchStrategy[World]], data: st.DataObject, pace: Pace
+) -> None:
+    world = data.draw(kind())
     requests, rules, fleet, seed = world
     fast, _ = run(requests, table(pace), rules, fleet, seed=seed)
     assert_same(fast, plainly(world, pace))
@@ -113,44 +76,33 @@ SHED_AS: dict[str, Callable[[Served, Requests], bool]] = {
 }
 
 
-def test_the_worlds_of_classes_reach_every_way_of_shedding() -> None:
-    missing = set(SHED_AS)
-
-    def all_seen(world: World) -> bool:
-        served = plainly(world, IN_TURN)
-        missing.difference_update([what for what in missing if SHED_AS[what](served, world[0])])
-        return not missing
-
-    found = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None)
-    with suppress(NoSuchExample):
-        find(classed_worlds(), all_seen, settings=found)
-    assert missing == set()
-
-
-REACHED: dict[str, Callable[[Served], bool]] = {
-    "refused": lambda served: 0 in served.status,
-    "timed out while waiting": lambda served: bool(((served.status == 2) & np.isnan(served.start_s)).any()),
-    "timed out with its answer begun": lambda served: bool(
+REACHED: dict[str, Callable[[Served, Requests], bool]] = {
+    "refused": lambda served, asked: 0 in served.status,
+    "timed out while waiting": lambda served, asked: bool(((served.status == 2) & np.isnan(served.start_s)).any()),
+    "timed out with its answer begun": lambda served, asked: bool(
         ((served.status == 2) & (served.first_token_s < served.finish_s)).any()
     ),
-    "never served": lambda served: 3 in served.status,
-    "preempted, twice": lambda served: bool((served.preemptions > 1).any()),
-    "restarted, twice": lambda served: bool((served.restarts > 1).any()),
-    "cached and preempted": lambda served: bool(((served.preemptions > 0) & (served.cached_tokens > 0)).any()),
-    "on the fourth replica": lambda served: 3 in served.replica,
+    "never served": lambda served, asked: 3 in served.status,
+    "preempted, twice": lambda served, asked: bool((served.preemptions > 1).any()),
+    "restarted, twice": lambda served, asked: bool((served.restarts > 1).any()),
+    "cached and preempted": lambda served, asked: bool(((served.preemptions > 0) & (served.cached_tokens > 0)).any()),
+    "on the fourth replica": lambda served, asked: 3 in served.replica,
 }
 
 
-def test_the_random_worlds_reach_all_that_can_happen() -> None:
+@pytest.mark.parametrize(("kind", "reached"), [(worlds, REACHED), (classed_worlds, SHED_AS)])
+def test_the_random_worlds_reach_all_that_can_happen(
+    kind: Callable[[], st.SearchStrategy[World]], reached: dict[str, Callable[[Served, Requests], bool]]
+) -> None:
     """In one search: each world is served once, whatever it is looked at for."""
-    missing = set(REACHED)
+    missing = set(reached)
 
     def all_seen(world: World) -> bool:
         served = plainly(world, IN_TURN)
-        missing.difference_update([what for what in missing if REACHED[what](served)])
+        missing.difference_update([what for what in missing if reached[what](served, world[0])])
         return not missing
 
     found = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None)
     with suppress(NoSuchExample):
-        find(worlds(), all_seen, settings=found)
+        find(kind(), all_seen, settings=found)
     assert missing == set()

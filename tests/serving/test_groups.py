@@ -1,17 +1,14 @@
 """Data-parallel attention in the simulator and the closed form: a request lives in one group of the replica."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from tests.serving import reference
 from tests.serving.reference_replica import EngineTimes
+from tests.serving.small_worlds import on
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.fleet_settings import FleetSettings
@@ -26,10 +23,8 @@ from tokonomics.traffic.trace import Trace, make_trace
 GROUPS, BUDGET = 8, 8192  # of an H200's engine (vLLM's own on a card of 80 GB and more), for each group
 
 
-@cache
 def r1(engine: str = "vllm", dp: int = GROUPS) -> Deployment:
-    split = {"dp": dp, "tp": GROUPS // dp, "ep": GROUPS}
-    return deploy(find_model("deepseek-r1"), find_gpu("H200"), find_engine(engine), weights=Precision.fp8, **split)  # type: ignore[arg-type]
+    return on("deepseek-r1", "H200", engine, weights=Precision.fp8, dp=dp, tp=GROUPS // dp, ep=GROUPS)
 
 
 def bare() -> StepModel:
@@ -44,11 +39,6 @@ def chunks_s(tokens: int, prompts: int) -> float:
     """Prompts side by side, one in each of so many groups, chunk after chunk."""
     pasts = range(0, tokens, BUDGET)
     return sum(float(bare().prefill(prompts * min(BUDGET, tokens - past), past, prompts)) for past in pasts)
-
-
-def test_the_budget_of_a_step_is_each_group_s_own() -> None:
-    assert r1().group_limits.max_batched_tokens == BUDGET
-    assert r1().limits.max_batched_tokens == GROUPS * BUDGET
 
 
 @pytest.mark.parametrize("tokens", [3000, 8192, 20_000, 40_000])
@@ -67,6 +57,7 @@ def test_a_ninth_long_prompt_waits_for_a_group() -> None:
 
 
 def test_the_closed_form_of_a_lone_prompt_has_the_same_chunks() -> None:
+    assert (r1().group_limits.max_batched_tokens, r1().limits.max_batched_tokens) == (BUDGET, GROUPS * BUDGET)
     assert prompt_chunks(r1(), 20_000) == [8192, 8192, 3616]
     served = simulate(r1(), together(1, 20_000, 2)).served
     assert float(served.first_token_s[0]) == pytest.approx(alone_s(step_model(r1()), 20_000, 2), rel=0.01)
@@ -132,6 +123,5 @@ def test_prompts_of_other_groups_hold_a_first_token_up_little() -> None:
 def test_load_is_counted_against_the_same_full_batches_in_plan_and_simulate(dp: int) -> None:
     load = load_of_shape(2, "2000", "300")
     simulation = simulate(r1(dp=dp), load.trace)
-    full = full_batches(simulation)
-    assert full is not None
+    full = there(full_batches(simulation))
     assert float(full.rates.max()) == pytest.approx(curve_for(r1(dp=dp), load).capacity().rate, rel=1e-3)

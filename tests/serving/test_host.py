@@ -1,30 +1,23 @@
 """What a host adds to the GPU's steps: worlds small enough to be worked out by hand, from the rules as documented."""
 
-import math
 from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 from tests.physics.hosts import hostless
+from tests.serving.small_worlds import ROOMY, asked, flat_table, on
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.loop import run
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.state import Requests, Rules, Served
-from tokonomics.serving.step_table import StepTable, context_points, prompt_axes
+from tokonomics.serving.state import Served
+from tokonomics.serving.step_table import StepTable
 from tokonomics.traffic.trace import make_trace
 
 VLLM = overhead(find_engine("vllm"))
-
-
-def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> Deployment:
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine))
 
 
 # A lone prompt
@@ -42,9 +35,7 @@ def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> 
     ],
 )
 @pytest.mark.parametrize("outputs", [1, 5])
-def test_a_lone_prompt_is_received_launched_computed_told_and_sent(
-    model: str, tokens: int, a_layer_s: float, layers: int, outputs: int
-) -> None:
+def test_a_lone_prompt_is_timed_by_hand(model: str, tokens: int, a_layer_s: float, layers: int, outputs: int) -> None:
     deployment = on(model, gpu="H200")
     served = simulate(deployment, make_trace([0.0], [tokens], [outputs])).served
     received_s = VLLM.request_s + VLLM.token_s * tokens + VLLM.reach_s
@@ -67,66 +58,18 @@ def test_the_numbers_of_the_host_above_are_those_of_the_data() -> None:
 # Steps composed ahead
 
 
-def table(*, ahead: bool = True, request_s: float = 0.0, token_s: float = 0.0, reach_s: float = 0.0) -> StepTable:
+def table(*, ahead: bool = True, **front_end: float) -> StepTable:
     """On the GPU 10 ms with prompts and 8 ms without; the host launches those in 6 ms, 25 above 16 tokens, these in 3.
 
     In milliseconds.
     """
-    tokens = np.arange(100)
-    contexts = context_points(200)
-    prompts, chunks, past = prompt_axes(8, 64, 200)
-    return StepTable(
-        tokens_s=np.full(len(tokens), 10.0),
-        shared_s=np.zeros(len(tokens)),
-        head_s=np.zeros(20),
-        decode_s=np.full((9, len(contexts)), 8.0),
-        attention_s=np.zeros((9, len(contexts))),
-        prompt_log_s=np.full((len(prompts), len(chunks), len(past)), math.log(1e-15)),
-        launch_s=np.where(tokens > 16, 25.0, 6.0),
-        launch_prompt_s=0.0,
-        host_step_s=3.0,
-        host_sequence_s=0.0,
-        ahead=ahead,
-        request_s=request_s,
-        token_s=token_s,
-        reach_s=reach_s,
-        answer_s=0.0,
-        stages=1,
-        groups=1,
-        aligned=False,
-    )
+    launch_s = np.where(np.arange(100) > 16, 25.0, 6.0)
+    return flat_table(10.0, 8.0, launch_s=launch_s, host_step_s=3.0, ahead=ahead, **front_end)
 
 
-def serve(steps: StepTable, asks: list[tuple[float, int, int]], users: int = 0) -> Served:
+def serve(steps: StepTable, asks: list[tuple[float, int, int]]) -> Served:
     """Requests of (arrival, prompt, answer) on one replica with room for all."""
-    arrivals, inputs, outputs = zip(*asks, strict=True)
-    count = len(asks)
-    requests = Requests(
-        arrival_s=np.array(arrivals, np.float64),
-        input_tokens=np.array(inputs, np.int32),
-        output_tokens=np.array(outputs, np.int32),
-        urgency=np.zeros(count, np.int32),
-        deadline_s=np.full(count, np.inf),
-        unit_ids=np.zeros(0, np.int32),
-        unit_starts=np.zeros(count + 1, np.int64),
-        unit_tokens=16,
-        prefilled=False,
-        users=users,
-    )
-    rules = Rules(
-        max_sequences=8,
-        max_batched_tokens=64,
-        mixes=True,
-        chunks=True,
-        reserves=False,
-        block_tokens=16,
-        kv_blocks=100,
-        fixed_blocks=0,
-        caches=False,
-        max_context=200,
-    )
-    served, _ = run(requests, steps, rules, FleetSettings())
-    return served
+    return run(asked(*zip(*asks, strict=True)), steps, ROOMY, FleetSettings())[0]
 
 
 def test_who_comes_after_a_step_was_composed_is_in_the_one_after_it() -> None:
@@ -166,14 +109,9 @@ def test_nothing_is_composed_ahead_for_an_empty_replica() -> None:
     # The answer of A is one token: B comes at 7, after step 2 could have been composed, and begins when A is done.
     served = serve(table(), [(0.0, 10, 1), (7.0, 10, 1), (50.0, 10, 1)])
     assert served.start_s == pytest.approx([0.0, 10.0, 50.0])
-    assert served.first_token_s[1:] == pytest.approx([20.0, 60.0])
-
-
-def test_results_that_the_engine_waited_for_are_told_before_it_composes_the_next_step() -> None:
     # vLLM's EngineCore.step_with_batch_queue: with nothing to schedule it blocks on the step in flight and hands its
     # results out; only then does it look for requests again. So B's launch does not hold A's token up.
-    served = serve(table(), [(0.0, 10, 1), (7.0, 10, 1)])
-    assert served.first_token_s == pytest.approx([10.0, 20.0])
+    assert served.first_token_s == pytest.approx([10.0, 20.0, 60.0])
 
 
 def test_a_run_of_steps_is_the_recursion_step_by_step() -> None:

@@ -2,42 +2,30 @@
 
 import math
 from functools import cache
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.physics.hosts import lone
+from tests.serving.small_worlds import on, some_traffic
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, Router
-from tokonomics.serving.outcome import moments, outcome
+from tokonomics.serving.outcome import moments, outcome, records, save_records
 from tokonomics.serving.simulator import Simulation, simulate
-from tokonomics.serving.state import DONE
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import make_trace
 from tokonomics.traffic.workload import spread
-
-
-@cache
-def on(gpu: str = "H100") -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu(gpu), find_engine("vllm"))
-
-
-def some_traffic(count: int = 2000, rate: float = 28.0, seed: int = 0) -> Trace:
-    rng = np.random.default_rng(seed)
-    inputs, outputs = rng.integers(1, 2000, count), rng.integers(0, 300, count)
-    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), inputs, outputs)
 
 
 @cache
 def busy() -> Simulation:
     """Two replicas, short of sequences; some requests too long, some given up."""
-    trace = some_traffic()
+    trace = some_traffic(2000)
     trace.input_tokens[::500] = 200_000
     return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=4.0, max_sequences=16)
 
@@ -104,11 +92,6 @@ def test_a_slo_is_kept_by_the_share_of_all_requests_within_all_of_it() -> None:
     assert [each.met for each in made.slo] == [False, False, True]
     assert made.slo_met == all(each.met for each in made.slo)
     assert outcome(simulation).slo_met is None
-
-
-def test_a_spread_of_nothing_is_nothing() -> None:
-    assert spread(np.array([np.nan, np.nan])).mean is None
-    assert spread(np.array([np.nan, 3.0])).p99 == 3.0
 
 
 # Where the paid time goes
@@ -269,7 +252,7 @@ def test_a_moments_first_tokens_are_those_of_the_requests_that_arrived_in_it() -
 
 def test_a_busy_replica_shows_how_full_it_is() -> None:
     count = 200
-    simulation = simulate(on("L4"), make_trace(np.zeros(count), [500] * count, [1500] * count))
+    simulation = simulate(on(gpu="L4"), make_trace(np.zeros(count), [500] * count, [1500] * count))
     made = outcome(simulation)
     assert made.kv_peak_share > 0.99
     assert made.preemptions > 0
@@ -292,3 +275,76 @@ def test_percentiles_are_those_of_numpy_to_the_last_digit(number: int) -> None:
     seconds = np.random.default_rng(number).lognormal(size=number)
     made = spread(np.append(seconds, np.nan))
     assert [made.p50, made.p90, made.p95, made.p99] == np.percentile(seconds, [50, 90, 95, 99]).tolist()
+    assert spread(np.array([np.nan, np.nan])).mean is None
+
+
+# --- what became of each request, as a file: the simulation's own arrays, whole or not at all -------------------------
+
+
+@cache
+def simulation() -> Simulation:
+    """Some requests are too long, some clients hang up, some answers have one token or none; two tenants."""
+    rng = np.random.default_rng(2)
+    inputs, outputs = rng.integers(1, 2000, 800), rng.integers(0, 300, 800)
+    inputs[::100] = 200_000
+    arrival = np.cumsum(rng.exponential(1 / 40, 800))
+    trace = make_trace(arrival, inputs, outputs, tenant=np.arange(800, dtype=np.int32) % 2, tenants=("free", "paid"))
+    return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=3.0, max_sequences=16)
+
+
+def test_the_file_is_the_arrays(tmp_path: Path) -> None:
+    file = tmp_path / "served.parquet"
+    save_records(simulation(), file)
+    table, trace, served = pl.read_parquet(file), simulation().trace, simulation().served
+    assert list(tmp_path.iterdir()) == [file]
+    assert table.height == len(trace)
+    assert table["arrival_s"].to_list() == trace.arrival_s.tolist()
+    for name in ("input_tokens", "output_tokens"):
+        assert table[name].to_list() == getattr(trace, name).tolist()
+    for name in ("cached_tokens", "preemptions", "restarts", "replica"):
+        assert table[name].to_list() == getattr(served, name).tolist()
+    assert table["tenant"].cast(pl.String).to_list() == ["free", "paid"] * 400
+
+
+def test_a_status_is_a_word() -> None:
+    words = {DONE: "done", REFUSED: "refused", TIMED_OUT: "timed out"}
+    found = records(simulation())["status"].cast(pl.String).to_list()
+    assert found == [words[int(status)] for status in simulation().served.status]
+    assert set(found) == set(words.values())
+
+
+def test_a_time_that_there_is_none_of_is_null_and_never_nan() -> None:
+    table, served, trace = records(simulation()), simulation().served, simulation().trace
+    for row in range(len(trace)):
+        first, finish = float(served.first_token_s[row]), float(served.finish_s[row])
+        later = int(trace.output_tokens[row]) - 1
+        ttft, tpot = table["ttft_s"][row], table["tpot_s"][row]
+        assert (ttft is None) == np.isnan(first)
+        assert ttft is None or ttft == pytest.approx(first - trace.arrival_s[row])
+        if served.status[row] == DONE:
+            assert tpot == (pytest.approx((finish - first) / later) if later > 0 else None)
+    assert table.select(pl.col(pl.Float64).is_nan().any()).row(0) == (False,) * 5
+
+
+def test_the_table_sums_to_the_outcome() -> None:
+    made, done = outcome(simulation()), records(simulation()).filter(pl.col("status").cast(pl.String) == "done")
+    assert done.height == made.completed
+    assert done["output_tokens"].sum() == made.output_tokens
+    assert done["ttft_s"].mean() == pytest.approx(made.ttft_s.mean)
+    assert done["tpot_s"].drop_nulls().mean() == pytest.approx(made.tpot_s.mean)
+    assert records(simulation())["preemptions"].sum() == made.preemptions
+
+
+def test_a_file_that_cannot_be_written_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "served.parquet"
+    file.write_bytes(b"mine")
+
+    def half(self: pl.DataFrame, target: Path) -> None:
+        target.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", half)
+    with pytest.raises(Exception, match="No space left"):
+        save_records(simulation(), file)
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == b"mine"

@@ -8,41 +8,26 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from tests.serving import reference
-from tests.serving.reference_replica import EngineTimes
+from tests.serving.small_worlds import on, some_traffic, times_of
 from tests.serving.test_sessions import linked_users
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.playback import MOST_MARKS, MOST_MOMENTS, MissCause, MissedRequest, Playback, playback
 from tokonomics.serving.simulator import Simulation, requests_for, rules_for, simulate, table_for
 from tokonomics.serving.state import DONE
-from tokonomics.serving.step_table import after_s, gpu_s, launching_s
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.trace import Trace, make_trace
+from tokonomics.traffic.trace import make_trace
 
 SLOS = parse_slos("ttft_p99=300ms,tpot_p99=15ms,e2e_p99=3")
 WORLDS = ("busy", "scaled", "spot", "sessions", "apart", "no replica")
 
 
 @cache
-def on() -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-
-
-def some_traffic(count: int = 900, rate: float = 28.0) -> Trace:
-    rng = np.random.default_rng(7)
-    inputs, outputs = rng.integers(1, 2000, count), rng.integers(0, 300, count)
-    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), inputs, outputs)
-
-
-@cache
 def served(world: str) -> Simulation:
-    trace = some_traffic()
+    trace = some_traffic(900, seed=7)
     if world == "busy":
         trace.input_tokens[::300] = 200_000
         return simulate(on(), trace, FleetSettings(replicas=2), timeout_s=4.0, max_sequences=16)
@@ -113,8 +98,7 @@ def test_all_that_arrived_wait_run_or_are_done_at_every_moment(world: str) -> No
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_bill_runs_up_to_the_bill(world: str) -> None:
-    usd = playback(served(world), SLOS, 12.34).usd
-    assert usd is not None
+    usd = there(playback(served(world), SLOS, 12.34).usd)
     assert usd[0] == 0
     assert usd[-1] == pytest.approx(12.34 * served(world).paid_s.sum() / 3600)
     assert all(before <= after for before, after in pairwise(usd))
@@ -138,8 +122,7 @@ def test_what_a_spot_market_took_back_is_not_paid_for_meanwhile() -> None:
 
 def test_without_a_price_there_is_no_bill_and_fixed_replicas_are_no_column() -> None:
     made = playback(served("busy"))
-    assert made.usd is None
-    assert made.replicas is None
+    assert (made.usd, made.replicas) == (None, None)
 
 
 def late(simulation: Simulation, request: int) -> float | None:
@@ -214,9 +197,8 @@ def test_slow_tokens_are_those_of_the_batch_or_of_a_lost_place() -> None:
     slow = playback(simulate(on(), many), parse_slos("tpot_p99=1ms"))
     assert slow.causes[0].cause is MissCause.decode
     assert max(request.beside for request in named(slow).values()) > 100
-    tight = deploy(find_model("llama-3.1-8b"), find_gpu("L4"), find_engine("vllm"))
     crowd = make_trace(np.zeros(60), np.full(60, 500), np.full(60, 900))
-    crowded = simulate(tight, crowd)
+    crowded = simulate(on(gpu="L4"), crowd)
     assert crowded.served.preemptions.any()
     found = playback(crowded, parse_slos("tpot_p99=1ms"))
     lost = {row.cause: row.requests for row in found.causes}[MissCause.preemption]
@@ -234,7 +216,7 @@ def test_tenants_and_classes_are_named_and_classes_have_their_own_slo() -> None:
     from tokonomics.traffic.slo import ServiceClass
     from tokonomics.traffic.tenants import classed
 
-    trace = replace(some_traffic(), tenant=(np.arange(900) % 2).astype(np.int32), tenants=("acme", "beta"))
+    trace = replace(some_traffic(900, seed=7), tenant=(np.arange(900) % 2).astype(np.int32), tenants=("acme", "beta"))
     strict = ServiceClass(name="gold", tenants=("acme",), priority=0, slos=parse_slos("ttft_p99=1ms"))
     other = ServiceClass(name="free", priority=1)
     simulation = simulate(on(), classed(trace, [strict, other]))
@@ -252,17 +234,7 @@ def test_the_memory_is_that_of_the_reference_step_by_step(output: int) -> None:
     made = playback(simulation, most=20)
     rules = rules_for(on(), trace, True, 8, None)
     table = table_for(step_model(on()), trace, rules)
-    engine = EngineTimes(
-        gpu_s=lambda *step: float(gpu_s(table, *step)),
-        launch_s=lambda *step: float(launching_s(table, *step)),
-        after_s=lambda *step: float(after_s(table, *step)),
-        ahead=table.ahead,
-        request_s=table.request_s,
-        token_s=table.token_s,
-        reach_s=table.reach_s,
-        answer_s=table.answer_s,
-    )
-    world = reference.World(requests_for(trace, rules), engine, rules, FleetSettings(), 0)
+    world = reference.World(requests_for(trace, rules), times_of(table), rules, FleetSettings(), 0)
     (replica,) = world.replicas
     compose, steps = replica.compose, []
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.serving import small_worlds
 from tests.serving.reference import serve, splitmix64
 from tests.serving.reference_replica import EngineTimes
 
@@ -30,10 +31,10 @@ class Ask:
 
 
 def requests(*asks: Ask, unit_tokens: int = 4, prefilled: bool = False) -> Requests:
-    return Requests(
-        arrival_s=np.array([ask.at / 1e3 for ask in asks]),
-        input_tokens=np.array([ask.input for ask in asks], np.int32),
-        output_tokens=np.array([ask.output for ask in asks], np.int32),
+    return small_worlds.asked(
+        [ask.at / 1e3 for ask in asks],
+        [ask.input for ask in asks],
+        [ask.output for ask in asks],
         urgency=np.array([ask.urgency for ask in asks], np.int32),
         deadline_s=np.array([ask.deadline / 1e3 for ask in asks]),
         unit_ids=np.array([unit for ask in asks for unit in ask.units], np.int32),
@@ -43,18 +44,7 @@ def requests(*asks: Ask, unit_tokens: int = 4, prefilled: bool = False) -> Reque
     )
 
 
-ROOMY = Rules(
-    max_sequences=8,
-    max_batched_tokens=64,
-    mixes=True,
-    chunks=True,
-    reserves=False,
-    block_tokens=2,
-    kv_blocks=100,
-    fixed_blocks=0,
-    caches=False,
-    max_context=1000,
-)
+ROOMY = small_worlds.ROOMY._replace(block_tokens=2, max_context=1000)
 
 
 def fleet(
@@ -96,12 +86,9 @@ def test_a_request_alone_takes_its_prompt_step_and_a_step_for_each_further_token
     assert ms(answer.finish_s) == [1004.2]
     assert answer.status.tolist() == [DONE]
     assert answer.replica.tolist() == [0]
-
-
-def test_a_request_that_wants_no_answer_ends_with_its_prompt() -> None:
+    # One that wants no answer ends with its prompt.
     answer = served(requests(Ask(0, 10, 0)))
-    assert ms(answer.first_token_s) == [2.0]
-    assert ms(answer.finish_s) == [2.0]
+    assert [ms(answer.first_token_s), ms(answer.finish_s)] == [[2.0], [2.0]]
 
 
 def test_a_prompt_rides_in_the_step_of_a_decoding_request() -> None:

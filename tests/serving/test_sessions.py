@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import on
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.capacity import BEHIND, what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Outage, Router
 from tokonomics.serving.outcome import moments, outcome, records, request_latencies
@@ -26,11 +23,6 @@ from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, Turns, make_trace
-
-
-@cache
-def on(engine: str = "vllm") -> Deployment:
-    return deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine(engine))
 
 
 def linked(
@@ -50,12 +42,9 @@ def talks(rate: float, requests: int = 3000, seed: int = 3) -> Trace:
     """Conversations of five turns with pauses of two seconds, of which so many begin a second."""
     lengths = parse_lengths("300"), parse_lengths("100")
     return generate(
-        parse_arrivals(f"poisson:{rate:g}"),
-        *lengths,
-        requests=requests,
-        seed=seed,
+        parse_arrivals(f"poisson:{rate:g}"), *lengths, requests=requests, seed=seed,
         sessions=parse_sessions("5,think=2"),
-    )
+    )  # fmt: skip
 
 
 def sent_after_answers(simulation: Simulation) -> None:
@@ -71,15 +60,15 @@ def sent_after_answers(simulation: Simulation) -> None:
 def test_a_lone_session_takes_its_steps_and_its_pauses(engine: str) -> None:
     lengths = [(700, 40), (90, 1), (1500, 25)]
     alone = [
-        simulate(on(engine), make_trace([0.0], [inputs], [outputs])).served.finish_s[0] for inputs, outputs in lengths
+        simulate(on(engine=engine), make_trace([0.0], [inputs], [outputs])).served.finish_s[0]
+        for inputs, outputs in lengths
     ]
     trace = make_trace([0.0, 0.1, 0.2], *zip(*lengths, strict=True))
-    simulation = simulate(on(engine), linked(trace, [[], [0], [1]], [0.0, 3.0, 0.25]))
+    simulation = simulate(on(engine=engine), linked(trace, [[], [0], [1]], [0.0, 3.0, 0.25]))
     assert simulation.served.finish_s[-1] == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert (simulation.trace.arrival_s == simulation.served.arrival_s).all()
     assert request_latencies(simulation)["e2e"] == pytest.approx(alone, rel=1e-9)
-    jobs = outcome(simulation).sessions
-    assert jobs is not None
+    jobs = there(outcome(simulation).sessions)
     assert jobs.job_s.p50 == pytest.approx(sum(alone) + 3.25, rel=1e-9)
     assert jobs.server_share == pytest.approx(sum(alone) / (sum(alone) + 3.25), rel=1e-9)
     assert (jobs.jobs, jobs.finished, jobs.failed, jobs.turns_per_job, jobs.retries) == (1, 1, 0, 3.0, 0)
@@ -102,8 +91,7 @@ def test_branches_run_together_and_a_join_waits_for_the_last() -> None:
     simulation = simulate(on(), linked(trace, [[], [0], [0], [1, 2]], [0.0, 0.5, 0.0, 0.125]))
     sent_after_answers(simulation)
     served, given = simulation.served, simulation.sent
-    assert given is not None
-    assert given.tolist() == [0, 2, 1, 3], "the branch without a pause is sent first"
+    assert there(given).tolist() == [0, 2, 1, 3], "the branch without a pause is sent first"
     assert served.finish_s[2] < served.finish_s[1], "the short branch is done before the long one"
     assert served.arrival_s[3] == served.finish_s[1] + 0.125
     assert outcome(simulation).sessions.turns_per_job == 3.0  # type: ignore[union-attr]
@@ -139,8 +127,7 @@ def test_the_pauses_of_a_session_are_those_of_its_slowest_path() -> None:
     trace = make_trace(np.arange(6.0), [100] * 6, [10] * 6)
     parents: list[list[int]] = [[], [0], [0], [1, 2], [], [4]]
     made = linked(trace, parents, [0.0, 5.0, 2.0, 1.0, 0.0, 3.0], [0, 0, 0, 0, 1, 1])
-    assert made.turns is not None
-    assert made.turns.paused_s.tolist() == [6.0, 3.0]
+    assert there(made.turns).paused_s.tolist() == [6.0, 3.0]
 
 
 def test_an_overloaded_server_limits_a_closed_loop_and_drowns_in_an_open_one() -> None:
@@ -216,13 +203,9 @@ def test_a_session_stays_where_its_prefix_is() -> None:
 
 def test_a_slower_memory_serves_sessions_whose_prefix_was_evicted() -> None:
     trace = generate(
-        parse_arrivals("poisson:1"),
-        parse_lengths("3000"),
-        parse_lengths("50"),
-        requests=600,
-        seed=5,
+        parse_arrivals("poisson:1"), parse_lengths("3000"), parse_lengths("50"), requests=600, seed=5,
         sessions=parse_sessions("6,think=60"),
-    )
+    )  # fmt: skip
     first = simulate(on(), trace)
     fetches, hits = plan_fetches(first, (Tier(name="DRAM", size_bytes=2e12, bytes_per_s=5e10),))
     with_tier = simulate(on(), trace, fetches=fetches)
@@ -239,5 +222,4 @@ def test_capacity_counts_sessions_that_begin() -> None:
     drowned = simulate(on(), trace.faster(40.0))
     assert what_breaks(drowned, outcome(drowned)) == BEHIND
     best = highest_rate(Setup(on(), load_of_requests(trace), max_sequences=32), trace.rate)
-    assert trace.turns is not None
-    assert best.sessions_per_s == pytest.approx(best.rate * trace.turns.sessions / len(trace))
+    assert best.sessions_per_s == pytest.approx(best.rate * there(trace.turns).sessions / len(trace))

@@ -5,19 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.serving.small_worlds import on
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
+from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns, side_by_side
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.state import DONE
 from tokonomics.traffic.trace import PrefixBlocks, Trace
 
-LLAMA = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
-QWEN = deploy(find_model("qwen3-4b"), find_gpu("H100"), find_engine("vllm"))
+LLAMA, QWEN = on(), on("qwen3-4b")
 
 
 def requests(*arrivals: float, prompt: int = 500, answer: int = 100) -> Trace:

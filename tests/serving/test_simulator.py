@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from tests.physics.hosts import hostless, lone
+from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, ROOMY, asked, on, poisson
+from tests.there import there
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, DoesNotFit
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.memory import kv_budget_bytes
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model
@@ -23,25 +20,10 @@ from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Outage, 
 from tokonomics.serving.loop import Watcher, run
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import rules_for, simulate
-from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED, Requests, Rules
+from tokonomics.serving.state import DONE, REFUSED, TIMED_OUT, UNSERVED
 from tokonomics.serving.step_table import compile_steps
-from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
-
-KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
-"""Llama 3.1 8B: keys and values of 32 layers, 8 heads of 128, in 16 bits."""
-
-
-@cache
-def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm", tp: int = 1) -> Deployment:
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine), tp=tp)
-
-
-def poisson(rate: float, count: int, inputs: int, outputs: int, seed: int = 0) -> Trace:
-    rng = np.random.default_rng(seed)
-    return make_trace(np.cumsum(rng.exponential(1 / rate, count)), [inputs] * count, [outputs] * count)
-
 
 # Edges of the input
 
@@ -81,12 +63,9 @@ def test_a_prompt_longer_than_the_memory_is_refused_and_counted_as_failed() -> N
     assert simulation.replicas["kv_peak"][0] == simulation.rules.kv_blocks
 
 
-def test_a_model_that_does_not_fit_is_an_error() -> None:
+def test_a_model_that_does_not_fit_and_an_empty_trace_are_errors() -> None:
     with pytest.raises(DoesNotFit):
         simulate(on("llama-3.1-70b"), make_trace([0], [10], [10]))
-
-
-def test_an_empty_trace_is_an_error() -> None:
     with pytest.raises(BadInput, match="no request"):
         simulate(on(), make_trace([], [], []))
 
@@ -127,7 +106,8 @@ def test_requests_that_arrive_together_reach_vllm_one_before_the_others() -> Non
     assert served.finish_s[1:] == pytest.approx([last_s + host.answer_s] * 2, rel=0.01)
 
 
-def all_at_once(count: int) -> None:
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_so_many_requests_at_once_are_all_served(count: int) -> None:
     simulation = simulate(on(), make_trace(np.zeros(count), np.full(count, 200), np.full(count, 20)))
     served, rules = simulation.served, simulation.rules
     assert (served.status == DONE).all()
@@ -143,15 +123,6 @@ def all_at_once(count: int) -> None:
     assert simulation.end_s > count * host.request_s + batches * 200 * host.token_s + host.reach_s
     assert simulation.replicas["busy_s"][0] <= simulation.end_s
     assert simulation.replicas["kv_peak"][0] <= rules.kv_blocks
-
-
-def test_a_hundred_thousand_requests_at_once_are_all_served() -> None:
-    all_at_once(100_000)
-
-
-@pytest.mark.slow
-def test_a_million_requests_at_once_are_all_served() -> None:
-    all_at_once(1_000_000)
 
 
 def test_a_fleet_that_fails_for_good_leaves_requests_unserved() -> None:
@@ -177,29 +148,8 @@ def test_a_replica_that_comes_back_serves_what_waited() -> None:
 
 def test_what_a_preempted_request_had_written_is_lost_with_its_replica_too() -> None:
     # Two answers of 20 tokens outgrow 32 tokens of memory: the second waits, half written, when the replica fails.
-    requests = Requests(
-        arrival_s=np.zeros(2),
-        input_tokens=np.full(2, 8, np.int32),
-        output_tokens=np.full(2, 20, np.int32),
-        urgency=np.zeros(2, np.int32),
-        deadline_s=np.full(2, np.inf),
-        unit_ids=np.zeros(0, np.int32),
-        unit_starts=np.zeros(3, np.int64),
-        unit_tokens=4,
-        prefilled=False,
-    )
-    rules = Rules(
-        max_sequences=4,
-        max_batched_tokens=64,
-        mixes=True,
-        chunks=True,
-        reserves=False,
-        block_tokens=4,
-        kv_blocks=8,
-        fixed_blocks=0,
-        caches=False,
-        max_context=100,
-    )
+    requests = asked(np.zeros(2), [8, 8], [20, 20], unit_tokens=4)
+    rules = ROOMY._replace(max_sequences=4, block_tokens=4, kv_blocks=8, max_context=100)
     table = compile_steps(step_model(on()), 4, 64, 100)
     undisturbed, world = run(requests, table, rules, FleetSettings())
     assert undisturbed.preemptions.tolist() == [0, 1]
@@ -293,12 +243,11 @@ def test_progress_ends_with_the_last_request() -> None:
 
 def replayed(trace: Trace, kv_blocks: int) -> list[int]:
     """Cached tokens of each request, one request at a time: blocks of 512 tokens in an ordered dictionary."""
-    assert trace.prefix is not None
     cached = []
     evictable: OrderedDict[object, None] = OrderedDict()
     free = kv_blocks
     for request, tokens in enumerate(trace.input_tokens.tolist()):
-        ids = trace.prefix.blocks_of(request).tolist()
+        ids = there(trace.prefix).blocks_of(request).tolist()
         hits = next((place for place, unit in enumerate(ids) if unit not in evictable), len(ids))
         # At least one token is computed, and a block is cached whole or not at all.
         cached.append(min(hits * 512, (tokens - 1) // 512 * 512))
@@ -326,44 +275,15 @@ def test_hits_equal_a_replay_through_a_dictionary(kv_blocks: int) -> None:
     assert trace.prefix.block_tokens == 512
     count = len(trace)
     longest = int(trace.input_tokens.max())
-    requests = Requests(
-        arrival_s=1e4 * np.arange(count, dtype=np.float64),
-        input_tokens=trace.input_tokens,
-        output_tokens=np.ones(count, np.int32),
-        urgency=np.zeros(count, np.int32),
-        deadline_s=np.full(count, np.inf),
-        unit_ids=trace.prefix.ids,
-        unit_starts=trace.prefix.starts,
-        unit_tokens=512,
-        prefilled=False,
-    )
-    rules = Rules(
-        max_sequences=4,
-        max_batched_tokens=longest,
-        mixes=True,
-        chunks=True,
-        reserves=False,
-        block_tokens=512,
-        kv_blocks=kv_blocks,
-        fixed_blocks=0,
-        caches=True,
-        max_context=longest + 1,
-    )
+    shared = {"unit_ids": trace.prefix.ids, "unit_starts": trace.prefix.starts, "unit_tokens": 512}
+    requests = asked(1e4 * np.arange(count), trace.input_tokens, np.ones(count), **shared)
+    room = ROOMY._replace(block_tokens=512, kv_blocks=kv_blocks, caches=True)
+    rules = room._replace(max_sequences=4, max_batched_tokens=longest, max_context=longest + 1)
     served, world = run(requests, compile_steps(step_model(on()), 4, longest, longest + 1), rules, FleetSettings())
     expected = replayed(trace, kv_blocks)
     assert served.cached_tokens.tolist() == expected
     assert sum(expected) > 0
     assert world.replicas["prompt_tokens"][0] == trace.input_tokens.sum() - sum(expected)
-
-
-def test_a_public_trace_reuses_as_much_as_is_known_of_it() -> None:
-    trace = open_trace("mooncake-conversation").read()
-    assert trace.prefix is not None
-    shares = [
-        reuse(trace.prefix, trace.input_tokens, blocks).sum() / trace.input_tokens.sum()
-        for blocks in (1_000, 10_000, 50_000, None)
-    ]
-    assert [round(100 * share, 1) for share in shares] == [4.5, 21.6, 36.2, 37.4]
 
 
 def test_a_second_turn_skips_what_the_first_computed() -> None:

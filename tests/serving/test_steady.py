@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.physics.hosts import hostless, lone
+from tests.serving.small_worlds import on
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -20,11 +21,6 @@ from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace
-
-
-def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm") -> Deployment:
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine))
-
 
 shapes = st.tuples(st.integers(1, 4000), st.integers(8, 2000))
 
@@ -42,9 +38,7 @@ def test_requests_in_the_system_are_rate_times_residence(shape: tuple[int, int])
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (1, 2), (1, 5), (100, 1), (100, 2)])
-def test_answers_of_a_few_tokens_are_finished_as_fast_as_the_simulator_does(
-    engine: str, inputs: int, outputs: int
-) -> None:
+def test_short_answers_are_finished_as_fast_as_the_simulator_does(engine: str, inputs: int, outputs: int) -> None:
     # The step of its prompt writes the first token, and one process receives all requests.
     deployment, count = on(engine=engine), 20_000
     served = simulate(deployment, make_trace(np.zeros(count), [inputs] * count, [outputs] * count)).served
@@ -156,9 +150,7 @@ def test_a_closed_loop_of_short_answers_finishes_what_the_simulator_does(engine:
 @pytest.mark.parametrize(("inputs", "outputs"), [(100, 50), (300, 100)])
 @pytest.mark.parametrize("users", [64, 160])
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.2-1b"])
-def test_a_closed_loop_of_short_prompts_finishes_about_what_the_simulator_does(
-    model: str, users: int, inputs: int, outputs: int
-) -> None:
+def test_closed_loops_of_short_prompts_match_the_simulator(model: str, users: int, inputs: int, outputs: int) -> None:
     # Nearly every step holds a prompt, so launches follow on launches: the host, not the GPU, sets the pace.
     deployment, count, rng = on(model), 30 * users, np.random.default_rng(5)
     lengths = (rng.integers(mean // 2, 3 * mean // 2 + 1, count) for mean in (inputs, outputs))
@@ -180,10 +172,7 @@ def test_waiting_grows_without_bound_as_the_load_nears_capacity() -> None:
 
 def test_pipeline_stages_compute_different_prompts_at_once() -> None:
     # Prompt-bound: two stages hold twice the GPUs and finish nearly twice the prompts.
-    one, two = (
-        ReplicaCurve(deploy(find_model("llama-3.1-70b"), find_gpu("H100"), find_engine("vllm"), tp=4, pp=pp), 4000, 20)
-        for pp in (1, 2)
-    )
+    one, two = (ReplicaCurve(on("llama-3.1-70b", tp=4, pp=pp), 4000, 20) for pp in (1, 2))
     assert two.capacity().rate / one.capacity().rate == pytest.approx(2, rel=0.25)
 
 
@@ -290,9 +279,6 @@ def test_an_impossible_slo_says_how_fast_a_single_request_is() -> None:
     with pytest.raises(MissesSlo) as miss:
         curve.capacity(0.0001)
     assert miss.value.tpot_s == pytest.approx(curve.tpot_s[0])
-
-
-def test_a_model_that_does_not_fit_has_no_curve() -> None:
     with pytest.raises(DoesNotFit):
         ReplicaCurve(on(model="llama-3.1-70b"), 1000, 300)
 

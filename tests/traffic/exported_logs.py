@@ -54,9 +54,7 @@ def langfuse_item(request: Known, *, snake: bool = False) -> dict[str, Any]:
         "providedModelName": "llama",
         # What was read from a cache is counted apart; ClickHouse writes 64-bit numbers as text.
         "usageDetails": {
-            "input": str(request.prompt - 5),
-            "input_cached_tokens": 5,
-            "output": request.answer,
+            "input": str(request.prompt - 5), "input_cached_tokens": 5, "output": request.answer,
             "total": request.prompt + request.answer,
         },
         "costDetails": {"input": request.usd / 2, "output": request.usd / 2, "total": request.usd},
@@ -64,7 +62,7 @@ def langfuse_item(request: Known, *, snake: bool = False) -> dict[str, Any]:
         "userId": request.user,
         "sessionId": "s-1",
         "tags": ["prod", f"team:{request.team}"],
-    }
+    }  # fmt: skip
     return {_snake(key): value for key, value in item.items()} if snake else item
 
 
@@ -78,27 +76,16 @@ LANGFUSE_SPAN = {"id": "obs-span", "traceId": "t-1", "type": "SPAN", "startTime"
 def litellm_item(request: Known) -> dict[str, Any]:
     """A row of LiteLLM_SpendLogs."""
     return {
-        "request_id": f"chatcmpl-{request.at_s}",
-        "call_type": "acompletion",
-        "api_key": "88dc28",
-        "spend": request.usd,
-        "total_tokens": request.prompt + request.answer,
-        "prompt_tokens": request.prompt,
-        "completion_tokens": request.answer,
-        "startTime": request.when.isoformat().replace("+00:00", "Z"),
-        "endTime": request.when.isoformat(),
-        "completionStartTime": None,
-        "model": "hosted_vllm/llama",
-        "model_group": "llama",
-        "user": request.user,
+        "request_id": f"chatcmpl-{request.at_s}", "call_type": "acompletion", "api_key": "88dc28", "spend": request.usd,
+        "total_tokens": request.prompt + request.answer, "prompt_tokens": request.prompt,
+        "completion_tokens": request.answer, "startTime": request.when.isoformat().replace("+00:00", "Z"),
+        "endTime": request.when.isoformat(), "completionStartTime": None, "model": "hosted_vllm/llama",
+        "model_group": "llama", "user": request.user,
         "metadata": {"user_api_key_team_alias": "an alias", "spend_logs_metadata": {"feature": request.feature}},
-        "cache_hit": "False",
-        "cache_key": "Cache OFF",
-        "request_tags": ["User-Agent: curl", f"feature:{request.feature}"],
-        "team_id": request.team,
-        "end_user": "",
+        "cache_hit": "False", "cache_key": "Cache OFF",
+        "request_tags": ["User-Agent: curl", f"feature:{request.feature}"], "team_id": request.team, "end_user": "",
         "status": "success",
-    }
+    }  # fmt: skip
 
 
 LITELLM_CACHED = litellm_item(REQUESTS[0]) | {"cache_hit": "True", "spend": 0.0}
@@ -153,19 +140,15 @@ def openai_batch() -> str:
                 "status_code": 200,
                 "request_id": f"req_{place}",
                 "body": {
-                    "id": "chatcmpl-1",
-                    "object": "chat.completion",
-                    "created": START + request.at_s,
-                    "model": "llama",
-                    "user": request.user,
-                    "metadata": {"team": request.team, "feature": request.feature},
+                    "id": "chatcmpl-1", "object": "chat.completion", "created": START + request.at_s, "model": "llama",
+                    "user": request.user, "metadata": {"team": request.team, "feature": request.feature},
                     "usage": {"prompt_tokens": request.prompt, "completion_tokens": request.answer},
                 },
             },
             "error": None,
         }
         for place, request in enumerate(REQUESTS)
-    )
+    )  # fmt: skip
 
 
 def openai_usage() -> str:
@@ -178,21 +161,14 @@ def openai_usage() -> str:
             "end_time": int(START) + 3600 * (place + 1),
             "results": [
                 {
-                    "object": "organization.usage.completions.result",
-                    "input_tokens": prompt,
-                    "output_tokens": answer,
-                    "input_cached_tokens": 0,
-                    "num_model_requests": requests,
-                    "project_id": project,
-                    "user_id": None,
-                    "api_key_id": None,
-                    "model": "gpt",
-                    "batch": None,
+                    "object": "organization.usage.completions.result", "input_tokens": prompt, "output_tokens": answer,
+                    "input_cached_tokens": 0, "num_model_requests": requests, "project_id": project, "user_id": None,
+                    "api_key_id": None, "model": "gpt", "batch": None,
                 }
             ],
         }
         for place, (requests, prompt, answer, project) in enumerate(hours)
-    ]
+    ]  # fmt: skip
     return json.dumps({"object": "page", "data": buckets, "has_more": False, "next_page": None})
 
 

@@ -1,20 +1,27 @@
 """Arrival processes keep the rate and the burstiness they are asked for, within what chance allows."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.there import refused
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.arrivals import (
     EXAMPLES,
     MOST_REQUESTS,
+    RECENT,
+    by_period,
+    by_trend,
     daily_shape,
     draw_arrivals,
+    error_of,
     parse_arrivals,
+    rates_by_moment,
     weibull_shape,
 )
 
@@ -54,10 +61,6 @@ def test_poisson_gaps_are_exponential() -> None:
     assert distance < math.sqrt(math.log(2e6) / 2 / len(gaps))
 
 
-def test_constant_arrivals_are_evenly_spaced() -> None:
-    np.testing.assert_allclose(times("constant:4", requests=1000), np.arange(1000) / 4)
-
-
 @given(st.floats(0.05, 20))
 def test_the_weibull_shape_gives_the_cv(cv: float) -> None:
     shape = weibull_shape(cv)
@@ -65,7 +68,9 @@ def test_the_weibull_shape_gives_the_cv(cv: float) -> None:
     assert math.sqrt(second / first**2 - 1) == pytest.approx(cv, rel=1e-6)
 
 
-def test_bursts_alternate_with_silence() -> None:
+def test_constant_arrivals_are_evenly_spaced_a_burst_comes_at_once_and_bursts_alternate_with_silence() -> None:
+    np.testing.assert_allclose(times("constant:4", requests=1000), np.arange(1000) / 4)
+    assert times("burst:7", requests=None).tolist() == [0.0] * 7
     made = times("onoff:10,on=60,off=300")
     assert (made % 360 <= 60 + 1e-6).all()
     assert len(made) / made[-1] == pytest.approx(10 * 60 / 360, rel=5 / math.sqrt(MANY) + 360 / made[-1])
@@ -87,6 +92,8 @@ def test_a_days_requests_follow_its_curve() -> None:
     spread = np.sqrt(expected / 3 / 3600)
     assert (np.abs(by_hour - expected) <= 5 * spread + 1e-3).all()
     assert len(made) == pytest.approx(5 * 259200, rel=5 / math.sqrt(5 * 259200))
+    noon = times("diurnal:5,peak=3,start=12h", requests=None, duration_s=3600)  # a day may begin at any hour
+    assert len(noon) == pytest.approx(5 * 3 * 3600, rel=0.03)
 
 
 def test_a_weeks_end_is_quieter() -> None:
@@ -94,11 +101,6 @@ def test_a_weeks_end_is_quieter() -> None:
     days = np.bincount((made // 86400 % 7).astype(int), minlength=7)
     assert days[5:].mean() / days[:5].mean() == pytest.approx(0.4, rel=0.01)
     assert len(made) / (14 * 86400) == pytest.approx(1, rel=0.01)
-
-
-def test_a_day_may_begin_at_any_hour() -> None:
-    noon = times("diurnal:5,peak=3,start=12h", requests=None, duration_s=3600)
-    assert len(noon) == pytest.approx(5 * 3 * 3600, rel=0.03)
 
 
 def test_a_step_and_a_spike_change_the_rate_when_told() -> None:
@@ -120,15 +122,17 @@ def test_burstiness_on_top_of_a_swinging_rate() -> None:
     assert gaps.std() == pytest.approx(3, rel=0.15)
 
 
-def test_a_burst_comes_at_once() -> None:
-    assert times("burst:7", requests=None).tolist() == [0.0] * 7
-
-
-@pytest.mark.parametrize("text", ["burst:7", "poisson:7"])
-@pytest.mark.parametrize("end", [{"requests": 0}, {"requests": -1}, {"requests": 5, "duration_s": 0.0}])
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        *product(("burst:7", "poisson:7"), ({"requests": 0}, {"requests": -1}, {"requests": 5, "duration_s": 0.0})),
+        *product(["poisson:2"], ({}, {"requests": MOST_REQUESTS + 1}, {"duration_s": 0.0}, {"duration_s": 1e9})),
+    ],
+)
 def test_nothing_at_all_is_no_traffic(text: str, end: dict[str, float]) -> None:
-    with pytest.raises(BadInput, match=r"^(requests|duration): must be"):
+    with pytest.raises(BadInput) as refused:
         draw_arrivals(parse_arrivals(text), **end)  # type: ignore[arg-type]
+    assert refused.value.field in (("requests", "duration") if end else (None,))
 
 
 @pytest.mark.parametrize("text", ALL)
@@ -158,14 +162,48 @@ WRONG = (
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_text_is_explained_with_examples(text: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        parse_arrivals(text)
-    assert refused.value.field == "arrivals"
-    assert "poisson:2" in str(refused.value.fix)
+    refusal = refused(parse_arrivals, text)
+    assert refusal.field == "arrivals"
+    assert "poisson:2" in str(refusal.fix)
 
 
-def test_an_end_is_needed_and_must_be_possible() -> None:
-    arrivals = parse_arrivals("poisson:2")
-    for requests, duration_s in ((None, None), (0, None), (MOST_REQUESTS + 1, None), (None, 0.0), (None, 1e9)):
-        with pytest.raises(BadInput):
-            draw_arrivals(arrivals, requests=requests, duration_s=duration_s)
+# --- forecasts from a traffic's own past ------------------------------------------------------------------------------
+
+
+def test_what_repeats_is_forecast_without_error() -> None:
+    day = np.random.default_rng(1).uniform(1, 9, 24)
+    rates = np.tile(day, 3)
+    forecast = by_period(rates, 48, 4, 24)
+    error = error_of("", forecast, rates[48:], 60.0)
+    assert (error.error_share, error.bias_share, error.ahead_s) == (0.0, 0.0, 240.0)
+    # Of several days before, the mean is taken.
+    rates = np.repeat([2.0, 4.0, 9.0], 24)
+    assert by_period(rates, 48, 2, 24)[:, 0].tolist() == [3.0] * 24
+
+
+def test_the_error_is_weighted_by_traffic_the_bias_has_a_sign_and_every_request_counts_once() -> None:
+    error = error_of("", np.array([[2.0], [2.0]]), np.array([1.0, 3.0]), 60.0)
+    assert (error.error_share, error.bias_share) == pytest.approx(((1 + 1) / 4, 0.0))
+    arrival_s = np.sort(np.random.default_rng(0).uniform(0, 600, 1000))
+    assert rates_by_moment(arrival_s, 60.0, 10).sum() * 60 == pytest.approx(1000)
+
+
+def test_a_straight_line_is_forecast_without_error() -> None:
+    rates = 3.0 + 0.25 * np.arange(60, dtype=np.float64)
+    forecast = by_trend(rates, RECENT, 5)
+    assert error_of("", forecast, rates[RECENT:], 60.0).error_share == pytest.approx(0.0, abs=1e-12)
+    assert forecast[0].tolist() == pytest.approx((3.0 + 0.25 * (RECENT + np.arange(6))).tolist())
+
+
+@pytest.mark.parametrize("ahead", [1, 5, 30])
+def test_no_forecast_sees_what_is_still_to_come(ahead: int) -> None:
+    rng = np.random.default_rng(ahead)
+    rates = rng.uniform(1, 9, 96)
+    for moment in (48, 60, 90):
+        other = rates.copy()
+        other[moment:] = rng.uniform(50, 90, 96 - moment)
+        for before, after in (
+            (by_period(rates, 48, ahead, 24), by_period(other, 48, ahead, 24)),
+            (by_trend(rates, 48, ahead), by_trend(other, 48, ahead)),
+        ):
+            assert np.array_equal(before[moment - 48], after[moment - 48])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.there import refused, there
 from tests.traffic import exported_logs
 from tests.traffic.exported_logs import LOGS, REQUESTS, START
 
@@ -17,13 +18,9 @@ from tokonomics.traffic.summary import summarize
 from tokonomics.traffic.trace import Trace, save_trace
 
 FORMATS = {
-    "langfuse": "Langfuse export",
-    "litellm": "LiteLLM spend log",
-    "otlp": "OpenTelemetry GenAI spans",
-    "openai": "OpenAI batch output",
-    "vllm": "vLLM request log",
-    "sglang": "SGLang request log",
-}
+    "langfuse": "Langfuse export", "litellm": "LiteLLM spend log", "otlp": "OpenTelemetry GenAI spans",
+    "openai": "OpenAI batch output", "vllm": "vLLM request log", "sglang": "SGLang request log",
+}  # fmt: skip
 PRICED = ("langfuse", "litellm", "otlp")
 WHOLE_SECONDS = ("vllm", "sglang-text")  # the clocks of their logs
 
@@ -61,9 +58,7 @@ def test_every_log_gives_back_times_tokens_and_dollars_also_when_saved(tmp_path:
 
 @pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(("langfuse", "litellm", "otlp", "openai"))])
 @pytest.mark.parametrize("by", [("team",), ("feature",), ("user", "team", "feature")])
-def test_requests_are_attributed_by_fields_metadata_tags_and_attributes(
-    tmp_path: Path, name: str, by: tuple[str, ...]
-) -> None:
+def test_requests_are_attributed_by_fields_tags_and_attributes(tmp_path: Path, name: str, by: tuple[str, ...]) -> None:
     trace = opened(tmp_path, name, *by).read()
     assert names(trace) == [" / ".join(getattr(request, label) for label in by) for request in REQUESTS]
 
@@ -100,8 +95,7 @@ def test_times_are_unix_time_where_the_log_has_a_year(tmp_path: Path) -> None:
 def test_what_is_no_call_of_a_model_is_left_out_and_counted(tmp_path: Path, name: str, left_out: list[int]) -> None:
     file = opened(tmp_path, name)
     file.read()
-    assert file.log.unfolding is not None
-    assert list(file.log.unfolding.left_out.values()) == left_out
+    assert list(there(file.log.unfolding).left_out.values()) == left_out
 
 
 def test_langfuse_parquet_with_maps_dates_and_decimals(tmp_path: Path) -> None:
@@ -119,8 +113,7 @@ def test_langfuse_parquet_with_maps_dates_and_decimals(tmp_path: Path) -> None:
     pl.DataFrame(columns).write_parquet(path)
     trace = open_trace(path, by=("team",)).read()
     assert trace.input_tokens.tolist() == [request.prompt for request in REQUESTS]
-    assert trace.usd is not None
-    assert trace.usd.tolist() == [request.usd for request in REQUESTS]
+    assert there(trace.usd).tolist() == [request.usd for request in REQUESTS]
     assert names(trace) == [request.team for request in REQUESTS]
 
 
@@ -158,9 +151,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_totals_and_logs_without_requests_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        opened(tmp_path, REFUSED[name]).read()
-    assert refused.value.where
+    assert refused(lambda: opened(tmp_path, REFUSED[name]).read()).where
 
 
 def test_older_forms_of_a_vllm_line(tmp_path: Path) -> None:
@@ -190,17 +181,14 @@ def test_a_label_that_no_request_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", [("te am",), ("a", "a"), tuple("abcde")])
 def test_labels_that_cannot_be_asked_for(tmp_path: Path, by: tuple[str, ...]) -> None:
-    with pytest.raises(BadInput) as refused:
-        opened(tmp_path, "litellm-lines", *by)
-    assert refused.value.field == "by"
+    assert refused(opened, tmp_path, "litellm-lines", *by).field == "by"
 
 
 def test_any_table_is_attributed_by_its_columns(tmp_path: Path) -> None:
     text = "timestamp,prompt_tokens,completion_tokens,Team Name,cost\n1,5,6,red,0.5\n2,7,8,,0.25\n"
     trace = opened(tmp_path, text, "team").read()
     assert names(trace) == ["red", "(none)"]
-    assert trace.usd is not None
-    assert trace.usd.tolist() == [0.5, 0.25]
+    assert there(trace.usd).tolist() == [0.5, 0.25]
 
 
 def test_a_cost_that_is_none_costs_no_request(tmp_path: Path) -> None:
@@ -210,8 +198,7 @@ def test_a_cost_that_is_none_costs_no_request(tmp_path: Path) -> None:
     file = opened(tmp_path, json.dumps(rows))
     trace = file.read()
     assert file.problems.count == 0
-    assert trace.usd is not None
-    assert trace.usd.tolist() == [REQUESTS[0].usd, 0, 0, *(request.usd for request in REQUESTS[3:])]
+    assert there(trace.usd).tolist() == [REQUESTS[0].usd, 0, 0, *(request.usd for request in REQUESTS[3:])]
     assert "2 requests have a cost that is no amount of dollars: taken as none" in file.problems.notes
 
 
@@ -220,8 +207,7 @@ def test_a_column_of_costs_with_signs_and_gaps_is_read_and_one_that_is_named_is_
     path.write_text("timestamp,prompt_tokens,completion_tokens,cost\n1,5,6,$0.0012\n2,7,8,n/a\n3,9,9,\n")
     file = open_trace(path)
     trace = file.read()
-    assert trace.usd is not None
-    assert trace.usd.tolist() == [0.0012, 0, 0]
+    assert there(trace.usd).tolist() == [0.0012, 0, 0]
     assert trace.input_tokens.tolist() == [5, 7, 9]
     assert "1 requests have a cost that is no amount of dollars: taken as none" in file.problems.notes
     told = open_trace(path, columns="arrival=timestamp,input=prompt_tokens,output=completion_tokens,usd=cost")
@@ -268,9 +254,7 @@ def test_a_server_s_span_within_the_client_s_call_is_not_counted_again(tmp_path:
         ({"input": 1000, "cache_read_input_tokens": 900, "output": 100, "total": 1100}, 1000),
     ],
 )
-def test_langfuse_prompts_have_what_came_from_a_cache_once(
-    tmp_path: Path, details: dict[str, int], prompt: int
-) -> None:
+def test_langfuse_prompts_count_cached_tokens_once(tmp_path: Path, details: dict[str, int], prompt: int) -> None:
     item = {"traceId": "t", "type": "GENERATION", "startTime": "2026-10-01T00:00:00Z", "usageDetails": details}
     trace = opened(tmp_path, json.dumps([item])).read()
     assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([prompt], [100])
@@ -290,5 +274,4 @@ def test_an_answer_that_the_log_ends_before_is_left_out(tmp_path: Path, name: st
     last = max(place for place, line in enumerate(lines) if "Receive" in line or "request.received" in line)
     file = opened(tmp_path, "\n".join(lines[: last + 1]))
     assert len(file.read()) == len(REQUESTS) - 1
-    assert file.log.unfolding is not None
-    assert list(file.log.unfolding.left_out.values()) == [1]
+    assert list(there(file.log.unfolding).left_out.values()) == [1]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.there import refused, there
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.arrivals import parse_arrivals
@@ -17,6 +18,7 @@ from tokonomics.traffic.generate import (
     Sessions,
     SystemPrompts,
     Tenants,
+    agent_named,
     generate,
     parse_sessions,
     parse_system,
@@ -28,15 +30,9 @@ from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks, Trace, Turns, save_trace
 
 
-def made(
-    requests: int | None = 2000,
-    arrivals: str = "poisson:5",
-    inputs: str = "lognormal:mean=200,cv=1",
-    outputs: str = "uniform:10-300",
-    **how: Any,
-) -> Trace:
-    lengths = parse_lengths(inputs), parse_lengths(outputs)
-    return generate(parse_arrivals(arrivals), *lengths, requests=requests, **how)
+def made(requests: int | None = 2000, arrivals: str = "poisson:5", **how: Any) -> Trace:
+    inputs, outputs = how.pop("inputs", "lognormal:mean=200,cv=1"), how.pop("outputs", "uniform:10-300")
+    return generate(parse_arrivals(arrivals), parse_lengths(inputs), parse_lengths(outputs), requests=requests, **how)
 
 
 EVERYTHING: dict[str, Any] = {
@@ -51,9 +47,7 @@ def test_equal_seeds_give_equal_traces() -> None:
     for field in fields(Trace):
         if field.name not in ("prefix", "tenants", "source", "turns"):
             np.testing.assert_array_equal(getattr(one, field.name), getattr(same, field.name))
-    assert one.prefix is not None
-    assert same.prefix is not None
-    np.testing.assert_array_equal(one.prefix.ids, same.prefix.ids)
+    np.testing.assert_array_equal(there(one.prefix).ids, there(same.prefix).ids)
     assert not np.array_equal(one.arrival_s, other.arrival_s)
 
 
@@ -72,10 +66,9 @@ def talking() -> Trace:
 
 def conversations(trace: Trace) -> list[list[int]]:
     """Requests grouped by the first block of their own, the one after the system prompt's: no two talks share it."""
-    assert trace.prefix is not None
     groups = defaultdict(list)
     for request in range(len(trace)):
-        groups[int(trace.prefix.blocks_of(request)[15])].append(request)
+        groups[int(there(trace.prefix).blocks_of(request)[15])].append(request)
     return list(groups.values())
 
 
@@ -183,12 +176,6 @@ def test_shares_follow_zipfs_law() -> None:
     assert trace.tenants == ("tenant-1", "tenant-2", "tenant-3", "tenant-4")
 
 
-def test_texts_say_the_same_as_the_nouns() -> None:
-    assert parse_system("20,tokens=1000,skew=0.5") == SystemPrompts(20, 1000, 0.5)
-    assert parse_sessions("5,think=2m,limit=32000") == Sessions(5, 120, 32000)
-    assert parse_tenants("3,priorities=0/1/1") == Tenants(3, 1.0, (0, 1, 1))
-
-
 WRONG: dict[Callable[[str], object], tuple[str, ...]] = {
     parse_system: ("20", "x,tokens=5", "2.5,tokens=5", "2,tokens=5.5"),
     parse_sessions: ("5,limit=100.5", "0.5", "5,thinks=3", "", "agnet:swe,turns=40"),
@@ -202,7 +189,72 @@ def test_a_wrong_text_is_explained(parse: Callable[[str], object], text: str) ->
         parse(text)
 
 
-def test_a_seed_is_a_whole_number_from_zero() -> None:
-    with pytest.raises(BadInput) as refused:
-        made(seed=-1)
-    assert refused.value.field == "seed"
+def test_texts_say_the_same_as_the_nouns_and_a_seed_is_a_whole_number_from_zero() -> None:
+    assert parse_system("20,tokens=1000,skew=0.5") == SystemPrompts(20, 1000, 0.5)
+    assert parse_sessions("5,think=2m,limit=32000") == Sessions(5, 120, 32000)
+    assert parse_tenants("3,priorities=0/1/1") == Tenants(3, 1.0, (0, 1, 1))
+    assert refused(made, seed=-1).field == "seed"
+
+
+# --- jobs of agents have the figures they are made from, and wait for their answers -----------------------------------
+
+
+def jobs(text: str, requests: int = 6000) -> Trace:
+    sessions = parse_sessions(text)
+    agent = there(sessions.agent)
+    system = SystemPrompts(1, agent.head_tokens) if agent.head_tokens else None
+    arrivals = parse_arrivals("poisson:0.1")
+    return generate(arrivals, agent.inputs, agent.outputs, requests=requests, system=system, sessions=sessions)
+
+
+def test_draws_have_the_published_mean_and_median() -> None:
+    drawn = agent_named("coding").pause_s.draw(np.random.default_rng(0), 200_000)
+    assert drawn.mean() == pytest.approx(16.8, rel=0.01)
+    assert np.quantile(drawn, [0.5, 0.9, 0.99]) == pytest.approx([0.1, 10, 192], rel=0.03)
+
+
+def test_a_coding_agent_finds_what_a_provider_reports_cached() -> None:
+    """TraceLab: 52.6 of 54.9 billion input tokens were read from a cache. Nothing here was fitted to it."""
+    trace = jobs("agent")
+    assert trace.prefix is not None
+    share = reuse(trace.prefix, trace.input_tokens).sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64)
+    assert share == pytest.approx(52.6 / 54.9, abs=0.02)
+
+
+def test_jobs_of_swe_have_their_calls_and_lengths() -> None:
+    trace = jobs("agent:swe", 20_000)
+    turns = there(trace.turns)
+    sizes = np.bincount(turns.session)
+    assert sizes[:-1].mean() == pytest.approx(20.1, rel=0.03)  # the last job may be cut
+    assert sizes.max() <= 31
+    assert trace.input_tokens[turns.roots].mean() == pytest.approx(1730, rel=0.02)
+    assert trace.output_tokens.mean() == pytest.approx(113.8, rel=0.02)
+
+
+def test_a_turn_waits_for_the_one_before_and_its_branch() -> None:
+    lengths = parse_lengths("const:100"), parse_lengths("const:40", "output")
+    arrivals = parse_arrivals("poisson:1")
+    trace = generate(arrivals, *lengths, requests=4000, sessions=Sessions(6, 5.0, branches=0.4))
+    turns = there(trace.turns)
+    assert trace.prefix is not None
+    counts = np.diff(turns.starts)
+    assert set(counts.tolist()) == {0, 1, 2}
+    assert (np.repeat(np.arange(len(trace)), counts) > turns.waits_for).all()
+    for request in np.flatnonzero(counts == 2)[:200]:
+        first, other = turns.waits_for[turns.starts[request] : turns.starts[request + 1]]
+        # All that was said, the branch's answer of 40 and 100 new tokens.
+        assert trace.input_tokens[request] == trace.input_tokens[first] + 40 + 40 + 100
+        shared = math.floor((trace.input_tokens[first] - 100) / 64)
+        np.testing.assert_array_equal(trace.prefix.blocks_of(first)[:shared], trace.prefix.blocks_of(other)[:shared])
+        assert not set(trace.prefix.blocks_of(first)[shared:]) & set(trace.prefix.blocks_of(other)[shared:])
+    assert (counts == 2).sum() / (counts > 0).sum() == pytest.approx(0.4 / 1.4, abs=0.08)
+    assert turns.pause_s[counts > 0].mean() == pytest.approx(5, rel=0.1)
+
+
+def test_sessions_name_agents() -> None:
+    assert parse_sessions("agent").agent == agent_named("coding")
+    changed = parse_sessions("agent:swe,turns=40,tool=10,branches=0.1,limit=64k")
+    assert (changed.turns, changed.think_s, changed.limit, changed.branches) == (40, 10, 64_000, 0.1)
+    for wrong in ("agent:none", "agent,think=3", "agent,turns=0", "5,tool=3", "5,branches=2"):
+        with pytest.raises(BadInput):
+            parse_sessions(wrong)

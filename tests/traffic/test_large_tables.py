@@ -55,14 +55,6 @@ def test_each_tenant_is_asked_for_once(tmp_path: Path) -> None:
     assert asked.call_count == len(TEAMS)
 
 
-def test_where_no_column_tells_the_label_the_columns_are_named(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    labelled().write_csv(log)
-    with pytest.raises(BadInput) as refused:
-        summarize(open_trace(log, by=("floor",)), by=("floor",))
-    assert all(name in str(refused.value.fix) for name in ("team_id", "prompt_tokens"))
-
-
 def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     spoilt = labelled().with_columns(pl.col("prompt_tokens").cast(pl.String))
@@ -71,6 +63,9 @@ def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         open_trace(log, by=("team",), strict=True).read()
     assert refused.value.where == f"{log}:419"
+    with pytest.raises(BadInput) as refused:  # where no column tells the label, the columns are named
+        summarize(open_trace(log, by=("floor",)), by=("floor",))
+    assert all(name in str(refused.value.fix) for name in ("team_id", "prompt_tokens"))
 
 
 def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
@@ -86,13 +81,10 @@ def test_tenants_are_added_up_over_batches_whatever_is_merged_when() -> None:
     placed = [(batch, (0 - batch) % 5) for batch in range(10) if (0 - batch) % 5 < 4]
     tokens = sum(place + 1 for _, place in placed), sum(batch for batch, _ in placed)
     assert found.row(by_predicate=pl.col("tenant") == "tenant 0") == ("tenant 0", 8, *tokens, 4.0)
-
-
-def test_tenants_of_a_log_without_costs_have_none() -> None:
-    counted = TenantSums()
+    free = TenantSums()  # of a log without costs
     for _ in range(3):
-        counted.add(pl.DataFrame({"tenant": ["a"], "input": [1], "output": [2]}))
-    assert counted.ranked().rows() == [("a", 3, 3, 6, None)]
+        free.add(pl.DataFrame({"tenant": ["a"], "input": [1], "output": [2]}))
+    assert free.ranked().rows() == [("a", 3, 3, 6, None)]
     assert TenantSums().ranked().is_empty()
 
 

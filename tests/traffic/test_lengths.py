@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tokonomics.errors import TokonomicsError
-from tokonomics.traffic.formats import sample_lengths
+from tokonomics.errors import TokonomicsError, UnknownName
+from tokonomics.traffic.formats import FOLDER, SAMPLES, TRACES, sample_lengths
 from tokonomics.traffic.lengths import draw_lengths, normal_quantiles, parse_lengths
+from tokonomics.traffic.readers import open_trace
 
 MANY = 400_000
 
@@ -72,9 +73,7 @@ def test_tokens_may_be_written_with_k_and_m(short: str, long: str) -> None:
         ("lognormal:p50=500,p95=4000", None, 50, 500),
     ],
 )
-def test_a_lognormal_meets_its_mean_and_percentile(
-    text: str, mean: float | None, percentile: float, value: float
-) -> None:
+def test_a_lognormal_meets_mean_and_percentile(text: str, mean: float | None, percentile: float, value: float) -> None:
     tokens = drawn(text)
     if mean is not None:
         assert tokens.mean() == pytest.approx(mean, rel=5 * tokens.std() / mean / math.sqrt(MANY))
@@ -115,12 +114,6 @@ def test_lengths_come_from_a_log(tmp_path: Path) -> None:
     np.testing.assert_array_equal(inputs, 10 * outputs)
 
 
-def test_an_answer_may_be_empty_but_no_prompt() -> None:
-    assert parse_lengths("0", "output", least=0)
-    with pytest.raises(TokonomicsError, match="from 1"):
-        parse_lengths("0", "input")
-
-
 WRONG = (
     "lognormal:mean=800", "lognormal:mean=800,p50=500,cv=1", "lognormal:mean=10,p99=1000", "lognormal:mean=800,p99=100",
     "lognorm:mean=800,cv=1", "uniform:900-100", "uniform:100", "999999999999", "-5", "12.5", "const:12.5", "const:",
@@ -132,6 +125,9 @@ WRONG = (
 def test_a_wrong_text_is_refused(text: str) -> None:
     with pytest.raises(TokonomicsError):
         parse_lengths(text)
+    assert parse_lengths("0", "output", least=0)  # an answer may be empty
+    with pytest.raises(TokonomicsError, match="from 1"):
+        parse_lengths("0", "input")
 
 
 def test_quantiles_are_those_of_the_standard_library() -> None:
@@ -140,3 +136,57 @@ def test_quantiles_are_those_of_the_standard_library() -> None:
     shares = np.concatenate([edges, np.random.default_rng(0).random(1000)])
     expected = [NormalDist().inv_cdf(share) for share in shares]
     assert normal_quantiles(shares) == pytest.approx(expected, rel=1e-14, abs=1e-15)
+
+
+# --- the shipped samples are what their sources published -------------------------------------------------------------
+
+# Requests, and mean tokens of prompt and answer, counted from the published files with gzip and awk.
+PUBLISHED = {
+    "azure-code": (8_819, 2047.85, 27.88),
+    "azure-conv": (19_366, 1154.70, 211.13),
+    "mooncake-conversation": (12_031, 12035.06, 342.62),
+    "mooncake-synthetic": (3_993, 15325.48, 149.12),
+    "arxiv": (28_257, 2588.08, 291.43),
+    "sharegpt": (30_731, 2340.03, 438.71),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_lengths_are_those_published(name: str) -> None:
+    inputs, outputs = sample_lengths(name)
+    requests, prompt, answer = PUBLISHED[name]
+    assert len(inputs) == len(outputs) == requests
+    assert inputs.mean() == pytest.approx(prompt, abs=0.005)
+    assert outputs.mean() == pytest.approx(answer, abs=0.005)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_sample_opens_by_its_name(name: str) -> None:
+    file = open_trace(name)
+    trace = file.read()
+    assert len(trace) == PUBLISHED[name][0]
+    assert file.problems.count == 0
+    assert trace.source == f"{name} (shipped sample)"
+    assert 1000 < trace.duration_s < 3600
+    inputs, outputs = sample_lengths(name)
+    assert (np.sort(inputs) == np.sort(trace.input_tokens)).all()
+    assert (np.sort(outputs) == np.sort(trace.output_tokens)).all()
+
+
+@pytest.mark.parametrize("name", ["mooncake-conversation", "mooncake-synthetic"])
+def test_mooncake_blocks_cover_every_prompt(name: str) -> None:
+    trace = open_trace(name).read()
+    assert trace.prefix is not None
+    assert trace.prefix.block_tokens == 512
+    assert (np.diff(trace.prefix.starts) == -(-trace.input_tokens // 512)).all()
+    assert trace.prefix.distinct == len(np.unique(trace.prefix.ids)) == trace.prefix.ids.max() + 1
+
+
+def test_the_samples_stay_small_and_are_described() -> None:
+    files = list(FOLDER.glob("*.parquet"))
+    assert {file.stem for file in files} == set(SAMPLES)
+    assert sum(file.stat().st_size for file in files) < 1_600_000
+    described = (FOLDER / "README.md").read_text()
+    assert all(f"`{name}`" in described for name in SAMPLES)
+    with pytest.raises(UnknownName):
+        sample_lengths("azure-cov")

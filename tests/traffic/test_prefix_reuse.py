@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from tests.there import there
 
 from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks
 
 
@@ -80,38 +81,19 @@ def test_a_prompts_own_tokens_take_room() -> None:
     assert reuse(unlisted, np.array([128, 128, 128], np.int32), 4).tolist() == [0, 0, 128]
     assert reuse(unlisted, np.array([128, 129, 128], np.int32), 4).tolist() == [0, 0, 64]
     assert reuse(unlisted, np.array([128, 64 * 4, 128], np.int32), 4).tolist() == [0, 0, 0]
-
-
-def test_a_prompts_tail_leaves_before_its_head() -> None:
+    # A prompt's tail leaves before its head, and no prompt is cached beyond its length.
     lists = blocks_of([[0, 1, 2, 3], [4, 5], [0, 1, 2, 3]], 64)
     assert reuse(lists, np.array([256, 128, 256], np.int32), 4).tolist() == [0, 0, 128]
-
-
-def test_a_block_that_the_answer_fills_is_no_hit_for_its_own_prompt() -> None:
-    """Turn one: 100 tokens and an answer of 100. Turn two finds all three whole blocks, 192 of the 200 tokens said."""
+    assert reuse(shared, np.array([100, 100, 100], np.int32)).tolist() == [0, 100, 100]
+    # A block that the answer fills is no hit for its own prompt. Turn one: 100 tokens and an answer of 100; turn two
+    # finds all three whole blocks, 192 of the 200 tokens said.
     asked_twice = blocks_of([[0, 1, 2], [0, 1, 2], [0, 1, 2, 3]], 64)
     assert reuse(asked_twice, np.array([100, 100, 230], np.int32)).tolist() == [0, 64, 192]
 
 
-def test_no_prompt_is_cached_beyond_its_length() -> None:
-    lists = blocks_of([[0, 1], [0, 1]], 64)
-    assert reuse(lists, np.array([100, 100], np.int32)).tolist() == [0, 100]
-
-
-@pytest.mark.parametrize(("capacity", "percent"), [(1_000, 4.54), (10_000, 21.57), (50_000, 36.15), (None, 37.36)])
-def test_mooncakes_conversations_reuse_what_its_trace_says(
-    mooncake: tuple[PrefixBlocks, NDArray[np.int32]], capacity: int | None, percent: float
-) -> None:
+def test_mooncakes_conversations_reuse_what_its_trace_says() -> None:
     """Expected shares come from a slow replay of the published file with an ordered dictionary."""
-    prefix, tokens = mooncake
-    cached = reuse(prefix, tokens, capacity).sum(dtype=np.int64)
-    assert 100 * cached / tokens.sum(dtype=np.int64) == pytest.approx(percent, abs=0.02)
-
-
-@pytest.fixture(scope="module")
-def mooncake() -> tuple[PrefixBlocks, NDArray[np.int32]]:
-    from tokonomics.traffic.readers import open_trace
-
     trace = open_trace("mooncake-conversation").read()
-    assert trace.prefix is not None
-    return trace.prefix, trace.input_tokens
+    for capacity, percent in ((1_000, 4.54), (10_000, 21.57), (50_000, 36.15), (None, 37.36)):
+        cached = reuse(there(trace.prefix), trace.input_tokens, capacity).sum(dtype=np.int64)
+        assert 100 * cached / trace.input_tokens.sum(dtype=np.int64) == pytest.approx(percent, abs=0.02)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.there import there
+from tests.traffic.written_logs import kept
 
 from tokonomics.traffic.readers import MOST_COLUMNS, open_trace, preview
 
@@ -13,15 +15,9 @@ CSV = "when,n_in,n_out\n" + "".join(f"{n},{10 * n},5\n" for n in range(9))
 GUESSED = {"arrival": "when", "input": "n_in", "output": "n_out"}
 
 
-def kept(folder: Path, name: str, content: str | bytes) -> Path:
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_table_shows_five_rows_and_a_guess(tmp_path: Path, packed: bool) -> None:
-    found = preview(kept(tmp_path, "log.csv", gzip.compress(CSV.encode()) if packed else CSV))
+    found = preview(kept(tmp_path, gzip.compress(CSV.encode()) if packed else CSV, "log.csv"))
     assert found
     assert found.columns == ("when", "n_in", "n_out")
     assert found.rows == tuple((str(n), str(10 * n), "5") for n in range(5))
@@ -32,7 +28,7 @@ def test_parquet_and_json_lines_and_a_list_show_the_same(tmp_path: Path) -> None
     rows = [{"when": n, "n_in": 10 * n, "n_out": 5} for n in range(9)]
     pl.DataFrame(rows).write_parquet(tmp_path / "log.parquet")
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    files = [kept(tmp_path, "log.jsonl", lines), kept(tmp_path, "log.json", json.dumps(rows, indent=1))]
+    files = [kept(tmp_path, lines, "log.jsonl"), kept(tmp_path, json.dumps(rows, indent=1), "log.json")]
     first = preview(tmp_path / "log.parquet")
     assert first
     assert first.rows[4] == ("4", "40", "5")
@@ -41,7 +37,7 @@ def test_parquet_and_json_lines_and_a_list_show_the_same(tmp_path: Path) -> None
 
 def test_nested_keys_are_columns_that_can_be_told(tmp_path: Path) -> None:
     rows = [{"call": {"when": n, "size": {"prompt_tokens": n + 7}}, "out": 5, "text": "x" * 99} for n in range(3)]
-    path = kept(tmp_path, "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    path = kept(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "log.jsonl")
     found = preview(path)
     assert found
     assert found.guesses == {"arrival": "call.when", "input": "call.size.prompt_tokens", "output": "out"}
@@ -51,7 +47,7 @@ def test_nested_keys_are_columns_that_can_be_told(tmp_path: Path) -> None:
 
 
 def test_a_guess_of_a_header_with_spaces_can_be_read(tmp_path: Path) -> None:
-    path = kept(tmp_path, "log.csv", "when, prompt, answer\n0,10,5\n1,20,6\n")
+    path = kept(tmp_path, "when, prompt, answer\n0,10,5\n1,20,6\n", "log.csv")
     found = preview(path)
     assert found
     assert found.guesses == {"arrival": "when", "input": " prompt", "output": " answer"}
@@ -61,10 +57,9 @@ def test_a_guess_of_a_header_with_spaces_can_be_read(tmp_path: Path) -> None:
 
 def test_text_is_not_taken_for_its_tokens_and_ids_alone_not_for_sessions(tmp_path: Path) -> None:
     found = preview(
-        kept(tmp_path, "log.csv", "ts,prompt,prompt_n,answer_n,id,user\n0,hello,10,5,a,u\n1,you,20,6,b,u\n")
+        kept(tmp_path, "ts,prompt,prompt_n,answer_n,id,user\n0,hello,10,5,a,u\n1,you,20,6,b,u\n", "log.csv")
     )
-    assert found
-    assert found.guesses == {"arrival": "ts", "input": "prompt_n", "output": "answer_n", "tenant": "user"}
+    assert there(found).guesses == {"arrival": "ts", "input": "prompt_n", "output": "answer_n", "tenant": "user"}
 
 
 @pytest.mark.parametrize(
@@ -81,11 +76,11 @@ def test_text_is_not_taken_for_its_tokens_and_ids_alone_not_for_sessions(tmp_pat
     ],
 )
 def test_what_is_no_table_of_requests_shows_nothing(tmp_path: Path, name: str, content: str | bytes) -> None:
-    assert preview(kept(tmp_path, name, content)) is None
+    assert preview(kept(tmp_path, content, name)) is None
 
 
 def test_a_very_wide_table_shows_only_so_many_columns(tmp_path: Path) -> None:
     names = ",".join(f"c{n}" for n in range(2 * MOST_COLUMNS))
-    found = preview(kept(tmp_path, "wide.csv", f"{names}\n{names}\n"))
+    found = preview(kept(tmp_path, f"{names}\n{names}\n", "wide.csv"))
     assert found
     assert len(found.columns) == len(found.rows[0]) == MOST_COLUMNS

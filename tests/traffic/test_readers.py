@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.there import there
+from tests.traffic.written_logs import columns, opened
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.trace import Trace
 
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -44,18 +45,8 @@ BAILIAN = """{"chat_id": 159, "parent_chat_id": -1, "timestamp": 61.114, "input_
 """
 
 
-def written(folder: Path, text: str, name: str = "log") -> Path:
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 def lines(*items: dict[str, Any]) -> str:
     return "".join(json.dumps(item) + "\n" for item in items)
-
-
-def columns(trace: Trace) -> list[list[float]]:
-    return [trace.arrival_s.round(6).tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist()]
 
 
 KNOWN: dict[str, tuple[str, str, list[list[float]], tuple[str, ...]]] = {
@@ -76,21 +67,24 @@ KNOWN: dict[str, tuple[str, str, list[list[float]], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_logs_are_recognised_and_read(tmp_path: Path, name: str) -> None:
     text, log_format, expected, tenants = KNOWN[name]
-    file = open_trace(written(tmp_path, text))
+    file = opened(tmp_path, text)
     trace = file.read()
     assert (file.format, columns(trace), trace.tenants) == (log_format, expected, tenants)
     assert file.problems.count == 0
 
 
-def test_absolute_times_of_a_batch_are_unix_time(tmp_path: Path) -> None:
-    (batch,) = open_trace(written(tmp_path, AZURE_2024)).batches()
+def test_absolute_times_of_a_batch_are_unix_time_and_reading_twice_counts_once(tmp_path: Path) -> None:
+    (batch,) = opened(tmp_path, AZURE_2024).batches()
     assert batch["arrival"].to_list() == [1715299200.00993, 1715299200.0, 1715299201.5]
+    file = opened(tmp_path, AZURE_2023 + "x,1,1\n")
+    for _ in range(2):
+        assert sum(map(len, file.batches())) == 3
+        assert file.problems.count == 1
 
 
 def test_burstgpt_keeps_failed_requests_and_says_so(tmp_path: Path) -> None:
-    file = open_trace(written(tmp_path, BURSTGPT))
-    tenant = file.read().tenant
-    assert tenant is not None
+    file = opened(tmp_path, BURSTGPT)
+    tenant = there(file.read().tenant)
     assert tenant.tolist() == [0, 1, 0]
     assert file.problems.notes[1].startswith("1 requests that failed")
 
@@ -105,11 +99,10 @@ def test_burstgpt_keeps_failed_requests_and_says_so(tmp_path: Path) -> None:
 def test_blocks_are_numbered_and_have_the_size_of_their_log(
     tmp_path: Path, text: str, size: int, ids: list[list[int]], blocks: list[list[int]]
 ) -> None:
-    file = open_trace(written(tmp_path, text))
+    file = opened(tmp_path, text)
     (batch,) = file.batches()
     assert batch["prefix"].to_list() == ids
-    prefix = file.read().prefix
-    assert prefix is not None
+    prefix = there(file.read().prefix)
     assert prefix.block_tokens == file.block_tokens == size
     assert prefix.distinct == max(map(max, blocks)) + 1
     assert [prefix.blocks_of(request).tolist() for request in range(len(blocks))] == blocks
@@ -121,8 +114,7 @@ def test_block_ids_may_be_any_64_bit_hash_or_text(tmp_path: Path) -> None:
         {"timestamp": 1, "input_length": 1000, "output_length": 1, "hash_ids": [2**64 - 1, "cd"]},
         {"timestamp": 2, "input_length": 500, "output_length": 1, "hash_ids": [-(2**63)]},
     )
-    prefix = open_trace(written(tmp_path, huge)).read().prefix
-    assert prefix is not None
+    prefix = there(opened(tmp_path, huge).read().prefix)
     assert prefix.distinct == 4
     first, second, third = (prefix.blocks_of(request).tolist() for request in range(3))
     assert first[0] == second[0]
@@ -152,7 +144,7 @@ def counts(names: tuple[str, str], tokens: tuple[int, ...]) -> dict[str, int]:
 @pytest.mark.parametrize("name", USAGE_LOGS)
 def test_usage_logs_of_openai_and_its_proxies(tmp_path: Path, name: str) -> None:
     row = USAGE_LOGS[name]
-    file = open_trace(written(tmp_path, lines(row(1700000000, "a", 12, 3), row(1700000007, "b", 5, 0))))
+    file = opened(tmp_path, lines(row(1700000000, "a", 12, 3), row(1700000007, "b", 5, 0)))
     trace = file.read()
     assert file.format == ("OpenAI batch output" if name == "batch" else "OpenAI-style usage log")
     assert columns(trace) == [[0, 7], [12, 5], [3, 0]]
@@ -162,28 +154,24 @@ def test_usage_logs_of_openai_and_its_proxies(tmp_path: Path, name: str) -> None
     assert batch["tenant"].to_list() == ["a", "b"]
 
 
-def test_without_users_the_models_are_tenants(tmp_path: Path) -> None:
+def test_without_users_the_models_are_tenants_and_a_failed_call_without_usage_is_counted(tmp_path: Path) -> None:
     usage = {"prompt_tokens": 12, "completion_tokens": 3}
-    file = open_trace(written(tmp_path, lines({"created": 1, "model": "x", "usage": usage})))
-    assert file.read().tenants == ("x",)
-    assert open_trace(written(tmp_path, json.dumps([{"created": 1, "usage": usage}]))).read().tenants == ()
-
-
-def test_a_failed_call_without_usage_is_counted(tmp_path: Path) -> None:
-    log = lines({"created": 1, "usage": {"prompt_tokens": 12, "completion_tokens": 3}}, {"created": 2, "usage": None})
-    file = open_trace(written(tmp_path, log))
+    file = opened(tmp_path, lines({"created": 1, "usage": usage}, {"created": 2, "usage": None}))
     assert len(file.read()) == 1
     assert file.problems.first == ["line 2: usage.prompt_tokens is missing"]
+    file = opened(tmp_path, lines({"created": 1, "model": "x", "usage": usage}))
+    assert file.read().tenants == ("x",)
+    assert opened(tmp_path, json.dumps([{"created": 1, "usage": usage}])).read().tenants == ()
 
 
 def test_vllm_results_with_details(tmp_path: Path) -> None:
     run = {"input_lens": [100, 200, 300], "output_lens": [10, 20, 0], "start_times": [1000.5, 1001.0, 0.0]}
-    file = open_trace(written(tmp_path, json.dumps(run)))
+    file = opened(tmp_path, json.dumps(run))
     assert file.format == "vLLM bench serve"
     assert columns(file.read()) == [[0, 0.5], [100, 200], [10, 20]]
     assert file.problems.count == 1
     with pytest.raises(BadInput):  # a result without its requests
-        open_trace(written(tmp_path, json.dumps({"request_throughput": 2.0, "completed": 3}, indent=2)))
+        opened(tmp_path, json.dumps({"request_throughput": 2.0, "completed": 3}, indent=2))
 
 
 def guidellm(*, flat: bool) -> dict[str, Any]:
@@ -202,10 +190,8 @@ def guidellm(*, flat: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("indent", [None, 1])
-def test_guidellm_of_either_version_leaves_out_errors_and_says_so(
-    tmp_path: Path, *, flat: bool, indent: int | None
-) -> None:
-    file = open_trace(written(tmp_path, json.dumps(guidellm(flat=flat), indent=indent)))
+def test_guidellm_of_either_version_leaves_out_errors(tmp_path: Path, *, flat: bool, indent: int | None) -> None:
+    file = opened(tmp_path, json.dumps(guidellm(flat=flat), indent=indent))
     assert file.format == "guidellm benchmarks"
     assert columns(file.read()) == [[0, 2.5], [81, 7], [16, 8]]
     assert file.problems.notes == ["1 errored requests are left out"]
@@ -216,7 +202,7 @@ TEXTS = {"csv": AZURE_2023, "jsonl": MOONCAKE, "json": json.dumps(guidellm(flat=
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_gzip_and_zstd_read_the_same_under_any_name(tmp_path: Path, kind: str) -> None:
-    plain = open_trace(written(tmp_path, TEXTS[kind])).read()
+    plain = opened(tmp_path, TEXTS[kind]).read()
     zipped = tmp_path / "zipped"
     zipped.write_bytes(gzip.compress(TEXTS[kind].encode()))
     squeezed = tmp_path / "squeezed.csv.zst"
@@ -240,13 +226,6 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
     assert columns(open_trace(path).read())[1] == [4808, 3180, 110]
     path.write_bytes(b"\xef\xbb\xbf" + MOONCAKE.replace("\n", "\r\n").encode())
     assert columns(open_trace(path).read())[1] == [1024, 600, 1100]
-
-
-def test_reading_twice_counts_once(tmp_path: Path) -> None:
-    file = open_trace(written(tmp_path, AZURE_2023 + "x,1,1\n"))
-    for _ in range(2):
-        assert sum(map(len, file.batches())) == 3
-        assert file.problems.count == 1
 
 
 def test_a_large_table_comes_in_batches_of_bounded_size(tmp_path: Path) -> None:

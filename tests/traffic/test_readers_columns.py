@@ -4,19 +4,15 @@ import json
 import math
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
+from tests.there import refused, there
+from tests.traffic.written_logs import columns, opened
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import open_trace
-from tokonomics.traffic.trace import Trace, make_trace, save_trace
-
-
-def columns(trace: Trace) -> list[list[float]]:
-    return [trace.arrival_s.round(6).tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist()]
-
+from tokonomics.traffic.trace import make_trace, save_trace
 
 TABLE = pl.DataFrame({"t": [10.0, 11.5, 11.0], "in": [100, 200, 300], "out": [1, 2, 3], "who": ["b", "a", None]})
 NAMED = "arrival=t,input=in,output=out,tenant=who"
@@ -36,8 +32,7 @@ def test_the_same_table_in_every_container(tmp_path: Path, kind: str) -> None:
     trace = open_trace(path, columns=NAMED).read()
     assert columns(trace) == [[0, 1, 1.5], [100, 300, 200], [1, 3, 2]]
     assert trace.tenants == ("(none)", "a", "b")
-    assert trace.tenant is not None
-    assert trace.tenant.tolist() == [2, 0, 1]
+    assert there(trace.tenant).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -59,19 +54,18 @@ def test_times_as_numbers_dates_or_text(tmp_path: Path, times: pl.Series) -> Non
     assert columns(trace) == [[0, 0.25], [1, 2], [3, 4]]
 
 
-def test_nested_fields_are_named_with_dots(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text('{"at": 5, "n": {"p": {"q": 8}, "o": 1}}\n{"at": 6, "n": {"p": {"q": 9}, "o": 2}}\n')
-    assert columns(open_trace(path, columns="arrival=at,input=n.p.q,output=n.o").read()) == [[0, 1], [8, 9], [1, 2]]
+def test_nested_fields_are_named_with_dots_and_unix_milliseconds_told_by_their_size(tmp_path: Path) -> None:
+    lines = '{"at": 5, "n": {"p": {"q": 8}, "o": 1}}\n{"at": 6, "n": {"p": {"q": 9}, "o": 2}}\n'
+    nested = opened(tmp_path, lines, columns="arrival=at,input=n.p.q,output=n.o")
+    assert columns(nested.read()) == [[0, 1], [8, 9], [1, 2]]
+    table = "ts,i,o\n1700000000000,10,5\n1700000002500,12,5\n"
+    assert opened(tmp_path, table, columns="arrival=ts,input=i,output=o").read().arrival_s.tolist() == [0.0, 2.5]
 
 
 def test_priority_is_kept_and_none_is_0(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("t,i,o,p\n0,1,1,-5\n1,1,1,\n2,1,1,high\n")
-    file = open_trace(path, columns="arrival=t,input=i,output=o,priority=p")
+    file = opened(tmp_path, "t,i,o,p\n0,1,1,-5\n1,1,1,\n2,1,1,high\n", columns="arrival=t,input=i,output=o,priority=p")
     trace = file.read()
-    assert trace.priority is not None
-    assert trace.priority.tolist() == [-5, 0]
+    assert there(trace.priority).tolist() == [-5, 0]
     assert file.problems.count == 1
 
 
@@ -82,8 +76,7 @@ def test_clients_hang_up_when_the_log_says_so(tmp_path: Path, kind: str) -> None
     {"csv": table.write_csv, "jsonl": table.write_ndjson, "parquet": table.write_parquet}[kind](path)  # type: ignore[operator]
     file = open_trace(path, columns="arrival=t,input=i,output=o,patience=waits_ms")
     trace = file.read()
-    assert trace.patience_s is not None
-    assert trace.patience_s.tolist() == [0.00025, math.inf, 1.5], "in order of arrival; none waits for good"
+    assert there(trace.patience_s).tolist() == [0.00025, math.inf, 1.5], "in order of arrival; none waits for good"
     (batch,) = file.batches()
     assert batch["patience"].to_list() == [1.5, math.inf, 0.00025]
 
@@ -94,8 +87,7 @@ def test_no_patience_is_a_bad_row(tmp_path: Path) -> None:
     path.write_text("t,i,o,p\n" + "".join(f"{place},1,1,{patience}\n" for place, patience in enumerate(given)))
     file = open_trace(path, columns="arrival=t,input=i,output=o,patience=p")
     trace = file.read()
-    assert trace.patience_s is not None
-    assert trace.patience_s.tolist() == [2.5, math.inf, math.inf, math.inf]
+    assert there(trace.patience_s).tolist() == [2.5, math.inf, math.inf, math.inf]
     assert file.problems.count == 5
     numbers = tmp_path / "log.parquet"
     waits = [1.0, math.nan, 0.0, -1.0]
@@ -118,21 +110,10 @@ def test_patience_is_saved_and_read_back(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "some.parquet")["patience_s"].to_list() == [0.125, None, 3600.0]
 
 
-def test_the_simulator_sees_who_hangs_up(tmp_path: Path, tokonomics: Any) -> None:
-    """Of two like requests, far apart, the one whose client waits a tenth of a second gets no answer."""
-    path = tmp_path / "log.csv"
-    path.write_text("arrival_s,input_tokens,output_tokens,patience_s\n0,1000,500,\n100,1000,500,0.1\n")
-    done = tokonomics("simulate", "--model", "llama-3.1-8b", "--gpu", "H100", "--trace", path, "--json")
-    outcome = json.loads(done.stdout)
-    assert (outcome["completed"], outcome["timed_out"]) == (1, 1)
-
-
 def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("t,i,o,key\n0,100,1,a\n1,50,1,a\n2,40,1,b\n3,64,1,a\n4,33,1,b\n5,99,1,only\n6,99,1,\n")
-    file = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key")
-    prefix = file.read().prefix
-    assert prefix is not None
+    keys = "t,i,o,key\n0,100,1,a\n1,50,1,a\n2,40,1,b\n3,64,1,a\n4,33,1,b\n5,99,1,only\n6,99,1,\n"
+    file = opened(tmp_path, keys, columns="arrival=t,input=i,output=o,prefix=key")
+    prefix = there(file.read().prefix)
     assert prefix.block_tokens == file.block_tokens == 16
     shared = [prefix.blocks_of(request).tolist() for request in range(7)]
     # 50 tokens are 3 whole blocks of 16, 33 are 2; a key that occurs once shares nothing.
@@ -141,15 +122,10 @@ def test_requests_with_the_same_key_share_up_to_the_shortest_prompt(tmp_path: Pa
     assert shared[2] == shared[4]
     assert not set(shared[0]) & set(shared[2])
     assert "upper bound" in file.problems.notes[0]
-
-
-def test_long_shared_prompts_are_cut_into_larger_blocks(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("t,i,o,key\n" + "".join(f"{second},20000,1,a\n" for second in range(10)))
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=key").read().prefix
-    assert prefix is not None
-    assert prefix.block_tokens == 1024
-    assert len(prefix.blocks_of(3)) == 20000 // 1024
+    # Long shared prompts are cut into larger blocks.
+    long = "t,i,o,key\n" + "".join(f"{second},20000,1,a\n" for second in range(10))
+    prefix = there(opened(tmp_path, long, columns="arrival=t,input=i,output=o,prefix=key").read().prefix)
+    assert (prefix.block_tokens, len(prefix.blocks_of(3))) == (1024, 20000 // 1024)
 
 
 @pytest.mark.parametrize("block_tokens", [16, 512])
@@ -158,8 +134,7 @@ def test_the_size_of_listed_blocks_is_found_from_their_number(tmp_path: Path, bl
     prompts = [3000, 5000, 7777]
     lists = [list(range(-(-prompt // block_tokens))) for prompt in prompts]
     pl.DataFrame({"t": [0, 1, 2], "i": prompts, "o": [1, 1, 1], "ids": lists}).write_parquet(path)
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids").read().prefix)
     assert prefix.block_tokens == block_tokens
     assert prefix.blocks_of(0).tolist() == lists[0]
 
@@ -170,8 +145,7 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="cannot tell how many tokens") as caught:
         open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids")
     assert "block=" in str(caught.value.fix)
-    prefix = open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix
-    assert prefix is not None
+    prefix = there(open_trace(path, columns="arrival=t,input=i,output=o,prefix=ids,block=128").read().prefix)
     assert (prefix.block_tokens, prefix.distinct) == (128, 2)
     assert prefix.blocks_of(0)[0] == prefix.blocks_of(1)[0]
 
@@ -191,16 +165,9 @@ def test_a_size_of_block_that_cannot_be_told_must_be_said(tmp_path: Path) -> Non
 )
 def test_a_wrong_option_says_what_there_is(tmp_path: Path, option: str, fix: str) -> None:
     TABLE.write_csv(tmp_path / "table")
-    with pytest.raises(BadInput) as caught:
-        open_trace(tmp_path / "table", columns=option)
-    assert caught.value.field == "columns"
-    assert fix in str(caught.value.fix)
-
-
-def test_unix_times_in_milliseconds_are_told_by_their_size(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    log.write_text("ts,i,o\n1700000000000,10,5\n1700000002500,12,5\n", encoding="utf-8")
-    assert open_trace(log, columns="arrival=ts,input=i,output=o").read().arrival_s.tolist() == [0.0, 2.5]
+    caught = refused(open_trace, tmp_path / "table", columns=option)
+    assert caught.field == "columns"
+    assert fix in str(caught.fix)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +196,7 @@ def test_usual_names_need_no_telling_and_are_said(tmp_path: Path, names: tuple[s
 
 
 def test_usual_names_keep_their_unit_and_the_tenant(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("arrival_ms,input_length,output_length,customer_id\n1000,7,1,b\n1500,8,2,a\n")
-    trace = open_trace(path).read()
+    trace = opened(tmp_path, "arrival_ms,input_length,output_length,customer_id\n1000,7,1,b\n1500,8,2,a\n").read()
     assert columns(trace) == [[0, 0.5], [7, 8], [1, 2]]
     assert trace.tenants == ("a", "b")
 
@@ -247,14 +212,10 @@ def test_usual_names_keep_their_unit_and_the_tenant(tmp_path: Path) -> None:
 def test_two_columns_that_could_be_one_field_are_asked_about(tmp_path: Path, header: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"{header}\n1,2,3,4\n")
-    with pytest.raises(BadInput) as caught:
-        open_trace(path)
-    assert caught.value.field == "columns"
+    assert refused(open_trace, path).field == "columns"
 
 
 def test_two_columns_that_could_be_the_tenant_are_left_to_the_user(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("ts,prompt_tokens,completion_tokens,team,user\n1,2,3,a,b\n")
-    file = open_trace(path)
+    file = opened(tmp_path, "ts,prompt_tokens,completion_tokens,team,user\n1,2,3,a,b\n")
     assert file.read().tenant is None
     assert "team or user" in file.problems.notes[0]

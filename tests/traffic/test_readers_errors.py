@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.there import refused
+from tests.traffic.written_logs import opened
 
 from tokonomics.errors import BadInput, option
 from tokonomics.traffic.formats import COLUMNS_HELP
@@ -18,18 +20,8 @@ from tokonomics.traffic.recognise import suggested_columns
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 GOOD_CSV = "2023-11-16 18:17:03.9799600,4808,10"
 CSV_SLIPS = [
-    "yesterday,1,1",
-    "nan,1,1",
-    ",1,1",
-    "5,,1",
-    "5,abc,1",
-    "5,1.5,1",
-    "5,0,1",
-    "5,1,-1",
-    "5,100000001,1",
-    "5,1",
-    ",,",
-]
+    "yesterday,1,1", "nan,1,1", ",1,1", "5,,1", "5,abc,1", "5,1.5,1", "5,0,1", "5,1,-1", "5,100000001,1", "5,1", ",,",
+]  # fmt: skip
 GOOD_JSON = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}'
 JSON_SLIPS = (
     '{"timestamp": 0, "input_length": 6',
@@ -55,9 +47,7 @@ def test_a_bad_row_is_counted_with_its_line(tmp_path: Path, log: str) -> None:
     assert len(file.read()) == 2
     assert file.problems.count == 1
     assert file.problems.first[0].startswith("line 3: ")
-    with pytest.raises(BadInput) as caught:
-        open_trace(path, strict=True).read()
-    assert caught.value.where == f"{path}:3"
+    assert refused(lambda: open_trace(path, strict=True).read()).where == f"{path}:3"
 
 
 def test_parquet_rows_are_counted_from_1(tmp_path: Path) -> None:
@@ -69,18 +59,14 @@ def test_parquet_rows_are_counted_from_1(tmp_path: Path) -> None:
 
 
 def test_only_the_first_few_are_kept_but_all_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f"{HEADER}\n{GOOD_CSV}\n" + "x,1,1\n" * 100)
-    file = open_trace(path)
+    file = opened(tmp_path, f"{HEADER}\n{GOOD_CSV}\n" + "x,1,1\n" * 100)
     assert len(file.read()) == 1
     assert file.problems.count == 100
     assert [line.split(":")[0] for line in file.problems.first] == [f"line {number}" for number in range(3, 8)]
 
 
 def test_a_stray_byte_spoils_one_row_only(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(GOOD_JSON.encode() + b'\n{"timestamp": \xff}\n' + GOOD_JSON.encode())
-    file = open_trace(path)
+    file = opened(tmp_path, GOOD_JSON.encode() + b'\n{"timestamp": \xff}\n' + GOOD_JSON.encode())
     assert len(file.read()) == 2
     assert file.problems.count == 1
 
@@ -110,15 +96,11 @@ NO_LOGS = {
 def test_a_file_that_is_no_log_is_one_message(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BadInput) as caught:
-        open_trace(path).read()
-    assert str(path) in str(caught.value.where)
+    assert str(path) in str(refused(lambda: open_trace(path).read()).where)
 
 
 def test_no_file_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
-        open_trace("azure-cov")
-    assert "azure-conv" in str(caught.value.fix)
+    assert "azure-conv" in str(refused(open_trace, "azure-cov").fix)
     with pytest.raises(BadInput):
         open_trace(tmp_path)
 

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.there import refused, there
 
 from tokonomics.errors import BadInput
 from tokonomics.questions.requests.traffic import SimulateRequest
-from tokonomics.traffic.slo import parse_classes, parse_slos
+from tokonomics.traffic.slo import STATISTICS, Latency, Slo, parse_classes, parse_slos
 from tokonomics.traffic.tenants import classed, hurried, most_shed, strictest, without_classes
 from tokonomics.traffic.trace import Trace, make_trace
 
@@ -43,20 +46,15 @@ WRONG = (
 
 @pytest.mark.parametrize("texts", WRONG)
 def test_what_is_no_class_is_refused(texts: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        parse_classes(texts.split())
-    assert refused.value.field == "classes"
+    assert refused(parse_classes, texts.split()).field == "classes"
 
 
 def test_tenants_find_their_class_by_name_and_the_others_take_the_rest() -> None:
     trace = classed(of_tenants("acme", "beta", "bits", "zoo"), parse_classes([GOLD, "rest,priority=2"]))
-    assert trace.service is not None
-    assert trace.priority is not None
-    assert trace.service[:4].tolist() == [0, 0, 0, 1]
-    assert trace.priority[:4].tolist() == [-1, -1, -1, 2]
+    assert there(trace.service)[:4].tolist() == [0, 0, 0, 1]
+    assert there(trace.priority)[:4].tolist() == [-1, -1, -1, 2]
     later = trace.take(np.array([3, 0])).faster(2).repeated(2)
-    assert later.service is not None
-    assert later.service.tolist() == [1, 0, 1, 0]
+    assert there(later.service).tolist() == [1, 0, 1, 0]
     assert without_classes(trace).classes == ()
 
 
@@ -67,23 +65,17 @@ def test_who_belongs_to_no_class_and_who_is_nobody_is_said() -> None:
         (of_tenants("acne", "beta"), [GOLD, "rest"]),
         (nobody, [GOLD]),
     ):
-        with pytest.raises(BadInput) as refused:
-            classed(trace, parse_classes(texts))
-        assert refused.value.field == "classes"
+        assert refused(classed, trace, parse_classes(texts)).field == "classes"
 
 
 def test_shares_are_drawn_the_same_for_the_same_seed() -> None:
     trace = make_trace(np.arange(20_000), np.full(20_000, 9), np.full(20_000, 9))
     classes = parse_classes(["gold,share=20%", "silver,share=0.3", "rest"])
-    made, again, other = (classed(trace, classes, seed).service for seed in (0, 0, 1))
-    assert made is not None
-    assert again is not None
-    assert other is not None
+    made, again, other = (there(classed(trace, classes, seed).service) for seed in (0, 0, 1))
     assert np.bincount(made) / 20_000 == pytest.approx([0.2, 0.3, 0.5], abs=0.01)
     assert (made == again).all()
     assert not (made == other).all()
-    whole = classed(trace, parse_classes(["gold,share=20%", "others,share=80%"])).service
-    assert whole is not None
+    whole = there(classed(trace, parse_classes(["gold,share=20%", "others,share=80%"])).service)
     assert set(whole.tolist()) == {0, 1}
 
 
@@ -92,9 +84,51 @@ def test_the_strictest_of_all_classes_and_what_may_be_shed() -> None:
     shortest = {str(slo): slo.seconds for slo in strictest((gold, free))}
     assert shortest == {"ttft_p99": 0.5, "tpot_p99": 0.04, "e2e_p50": 60.0}
     assert (most_shed(gold), most_shed(free)) == (0.0, 0.5)
-
-
-def test_a_fleet_that_is_half_as_fast_is_one_whose_classes_are_owed_everything_in_half_the_time() -> None:
-    trace = hurried(classed(of_tenants("acme"), parse_classes(["all,slo=ttft_p99=4,max_wait=6"])), 2)
-    (one,) = trace.classes
+    # A fleet that is half as fast is one whose classes are owed everything in half the time.
+    (one,) = hurried(classed(of_tenants("acme"), parse_classes(["all,slo=ttft_p99=4,max_wait=6"])), 2).classes
     assert (one.slos[0].seconds, one.max_wait_s) == (2.0, 3.0)
+
+
+# --- SLOs as a person types them --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "latency", "statistic", "seconds"),
+    [
+        ("ttft_p99=0.5", "ttft", "p99", 0.5),
+        ("tpot_p90=50ms", "tpot", "p90", 0.05),
+        ("e2e_mean=20s", "e2e", "mean", 20.0),
+        ("ttft=1", "ttft", "p99", 1.0),
+        (" TTFT_P50 = 250 MS ", "ttft", "p50", 0.25),
+        ("e2e_p95=1e6", "e2e", "p95", 1e6),
+        ("job_p99=5m", "job", "p99", 300.0),
+    ],
+)
+def test_a_slo_is_read(text: str, latency: str, statistic: str, seconds: float) -> None:
+    (made,) = parse_slos(text)
+    assert (made.latency, made.statistic) == (latency, statistic)
+    assert made.seconds == pytest.approx(seconds)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Latency), st.sampled_from(STATISTICS)), min_size=1, unique=True),
+    st.floats(1e-6, 120.0),
+)
+def test_slos_that_are_written_out_are_read_back(names: list[tuple[Latency, str]], seconds: float) -> None:
+    slos = tuple(Slo(latency=latency, statistic=statistic, seconds=seconds) for latency, statistic in names)
+    assert parse_slos(",".join(f"{slo}={slo.seconds!r}" for slo in slos)) == slos
+
+
+@pytest.mark.parametrize("text", [
+    "", ",", "ttft", "ttft_p99=", "ttft=0", "ttft=-1", "ttft=nan", "ttft=inf", "ttft=soon", "ttft=never",
+    "tttf=1", "ttft_p98=1", "ttft_p99_p90=1", "p99=1", "=1", "ttft=1,", "ttft_max=1", "ttft=1,ttft_p99=2",
+])  # fmt: skip
+def test_what_is_no_slo_is_refused(text: str) -> None:
+    assert refused(parse_slos, text).field == "slo"
+
+
+@pytest.mark.parametrize("text", ["ttft_p99=500", "tpot=200", "ttft_p99=500s", "ttft_p99=500000ms"])
+def test_milliseconds_without_their_unit_are_refused_with_a_time_that_can_be_read(text: str) -> None:
+    with pytest.raises(BadInput, match=r"Did you mean [25]00ms"):
+        parse_slos(text)
+    assert parse_slos("e2e=500")[0].seconds == 500.0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.there import there
 
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions, parse_tenants
@@ -25,23 +26,9 @@ from tokonomics.traffic.trace import Trace, make_trace
 
 def day(arrivals: str = "diurnal:0.5,peak=2", tenants: str = "4,skew=0", sessions: str | None = None) -> Trace:
     return generate(
-        parse_arrivals(arrivals),
-        parse_lengths("300", "input"),
-        parse_lengths("50", "output"),
-        duration_s=86_400,
-        tenants=parse_tenants(tenants),
-        sessions=parse_sessions(sessions) if sessions else None,
-    )
-
-
-def test_moving_peaks_keeps_every_request() -> None:
-    trace = day()
-    for where in (ALIGNED, SPREAD):
-        moved = with_peaks(trace, where)
-        assert len(moved) == len(trace)
-        assert (np.diff(moved.arrival_s) >= 0).all()
-        assert moved.arrival_s[0] == 0
-        assert np.bincount(moved.tenant).tolist() == np.bincount(trace.tenant).tolist()  # type: ignore[arg-type]
+        parse_arrivals(arrivals), parse_lengths("300", "input"), parse_lengths("50", "output"), duration_s=86_400,
+        tenants=parse_tenants(tenants), sessions=parse_sessions(sessions) if sessions else None,
+    )  # fmt: skip
 
 
 def test_peaks_fall_together_or_lie_a_quarter_of_a_day_apart() -> None:
@@ -55,11 +42,18 @@ def test_peaks_fall_together_or_lie_a_quarter_of_a_day_apart() -> None:
     assert np.diff(apart) == pytest.approx([0.25] * 3, abs=0.01)
     assert (correlation(with_peaks(trace, ALIGNED)) or 0) > 0.95
     assert (correlation(with_peaks(trace, SPREAD)) or 1) < 0
+    for where in (ALIGNED, SPREAD):  # keeps every request
+        moved = with_peaks(trace, where)
+        assert (np.diff(moved.arrival_s) >= 0).all()
+        assert moved.arrival_s[0] == 0
+        assert np.bincount(moved.tenant).tolist() == np.bincount(trace.tenant).tolist()  # type: ignore[arg-type]
 
 
-def test_steady_traffic_has_no_time_of_day() -> None:
+def test_steady_traffic_has_no_time_of_day_and_who_is_served_last_is_behind_all_others() -> None:
+    steady = day("poisson:0.01")
     assert have_peaks(day())
     assert not have_peaks(day("poisson:0.5"))
+    assert (there(served_last(steady, 2).priority) == (steady.tenant == 2)).all()
 
 
 def test_busier_doubles_one_tenant_and_leaves_the_others_alone() -> None:
@@ -80,13 +74,6 @@ def test_busier_doubles_one_tenant_and_leaves_the_others_alone() -> None:
     )
 
 
-def test_served_last_is_behind_all_others() -> None:
-    trace = day("poisson:0.01")
-    priority = served_last(trace, 2).priority
-    assert priority is not None
-    assert (priority == (trace.tenant == 2)).all()
-
-
 def test_logs_become_tenants_that_begin_together() -> None:
     first, second = make_trace([5, 7, 9], [1, 2, 3], [1, 1, 1]), make_trace([100, 101], [8, 9], [2, 2])
     made = joined([first, second], ["a", "b"])
@@ -102,6 +89,5 @@ def test_joined_logs_share_no_blocks() -> None:
     assert made.prefix is not None
     for number, part in enumerate(parts):
         assert part.prefix is not None
-        own = only(made, [number]).prefix
-        assert own is not None
+        own = there(only(made, [number]).prefix)
         assert (own.ids - number * part.prefix.distinct == part.prefix.ids).all()

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.there import refused
 
 from tokonomics.catalog.load_models import find_model
-from tokonomics.errors import BadInput
 from tokonomics.traffic.workload import USUAL, Thinking, parse_thinking
 
 OUTPUTS = np.array([0, 1, 100, 5000], np.int32)
@@ -25,24 +25,15 @@ def test_a_share_or_a_number_of_tokens(text: str, found: Thinking | None) -> Non
     assert parse_thinking(text, reasons=True) == found
 
 
-def test_a_model_that_reasons_has_the_usual_share_and_others_none() -> None:
-    assert parse_thinking(None, reasons=True) == USUAL
-    assert USUAL.assumed
-    assert parse_thinking(None, reasons=False) is None
-
-
 @pytest.mark.parametrize("text", ["", "much", "-1", "1.5", "140%", "1e99", "nan"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse_thinking(text, reasons=True)
-    assert caught.value.field == "thinking"
+    assert refused(parse_thinking, text, reasons=True).field == "thinking"
 
 
-def test_thinking_is_part_of_the_output() -> None:
+def test_thinking_is_part_of_the_output_and_the_usual_share_where_a_model_reasons() -> None:
     assert Thinking(share=0.5).thinking_tokens(OUTPUTS).tolist() == [0, 0.5, 50, 2500]
     assert Thinking(tokens=300).thinking_tokens(OUTPUTS).tolist() == [0, 1, 100, 300]
-
-
-def test_cards_say_which_models_reason() -> None:
+    assert [parse_thinking(None, reasons=reasons) for reasons in (True, False)] == [USUAL, None]
+    assert USUAL.assumed
     assert all(find_model(name).reasons for name in ("deepseek-r1", "gpt-oss-120b", "qwen3-8b"))
     assert not any(find_model(name).reasons for name in ("deepseek-v3", "llama-3.1-8b", "bge-m3"))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.there import there
+from tests.traffic.written_logs import opened
 
 from tokonomics.traffic.formats import OF_SESSIONS, USUAL_NAMES
 from tokonomics.traffic.readers import TraceFile, open_trace
@@ -15,8 +17,7 @@ from tokonomics.traffic.trace import Trace, Turns, save_trace
 
 def waits(trace: Trace) -> list[list[int]]:
     """For each request, those that it waits for."""
-    turns = trace.turns
-    assert turns is not None
+    turns = there(trace.turns)
     return [part.tolist() for part in np.split(turns.waits_for, turns.starts[1:-1])]
 
 
@@ -43,8 +44,7 @@ def test_parents_of_a_bailian_trace_are_waited_for(tmp_path: Path) -> None:
     assert sessions_and_pauses(trace) == ([0, 1, 0, 2], [0, 0, 4, 0])
     assert any("pauses between turns include them" in note for note in file.problems.notes)
     assert any("1 request waiting for ids" in note for note in file.problems.notes)
-    found = summarize_sessions(trace)
-    assert found is not None
+    found = there(summarize_sessions(trace))
     # Two of the third prompt's three blocks were there before it: 32 of 48 tokens.
     assert [row.cached_share for row in found.by_turn] == [0, pytest.approx(2 / 3)]
 
@@ -56,8 +56,7 @@ def test_a_list_of_parents_is_waited_for_whole(tmp_path: Path) -> None:
     rows = [row("a", None, 0), row("b", "a", 2), row("c", ["a"], 2), row("d", ["b", "c"], 9)]
     trace = lines(tmp_path / "log.jsonl", rows).read()
     assert waits(trace) == [[], [0], [0], [1, 2]]
-    found = summarize_sessions(trace)
-    assert found is not None
+    found = there(summarize_sessions(trace))
     assert found.branch_share == 0.5
 
 
@@ -76,11 +75,9 @@ def test_what_overlaps_in_a_session_is_a_branch(tmp_path: Path) -> None:
 
 
 def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("time,prompt_tokens,completion_tokens,session_id\n0,160,16,a\n9,320,16,a\n12,64,16,a\n")
-    trace = open_trace(path).read()
-    prefix = trace.prefix
-    assert prefix is not None
+    turns = "time,prompt_tokens,completion_tokens,session_id\n0,160,16,a\n9,320,16,a\n12,64,16,a\n"
+    trace = opened(tmp_path, turns).read()
+    prefix = there(trace.prefix)
     assert prefix.block_tokens == 16
     np.testing.assert_array_equal(prefix.blocks_of(1)[:11], prefix.blocks_of(0))  # 176 tokens were said before it
     assert not set(prefix.blocks_of(2)) & set(prefix.blocks_of(1))  # shorter than what was said: written anew
@@ -88,11 +85,9 @@ def test_turns_are_taken_to_begin_with_what_was_said(tmp_path: Path) -> None:
 
 def test_turns_are_saved_and_read_back(tmp_path: Path) -> None:
     turns = Turns(
-        np.asarray([0, 0, 1, 2], np.int32),
-        np.asarray([0, 0, 1, 2, 4]),
-        np.asarray([0, 1.5, 1.5, 2]),
+        np.asarray([0, 0, 1, 2], np.int32), np.asarray([0, 0, 1, 2, 4]), np.asarray([0, 1.5, 1.5, 2]),
         np.zeros(4, np.int32),
-    )
+    )  # fmt: skip
     trace = Trace(np.arange(4, dtype=np.float64), np.full(4, 30, np.int32), np.full(4, 3, np.int32), turns=turns)
     save_trace(trace, tmp_path / "jobs.parquet")
     again = open_trace(tmp_path / "jobs.parquet").read()
@@ -161,9 +156,8 @@ def test_own_lines_and_bodies_of_requests_are_told_apart(tmp_path: Path) -> None
 
 def test_a_session_on_the_first_row_holds_for_those_that_wait_for_it(tmp_path: Path) -> None:
     """Also before the row that names it, and of others that name none; ids beside empty cells may be written 3.0."""
-    path = tmp_path / "log.csv"
-    path.write_text("t,i,o,s,me,up\n0,9,1,x,1,\n1,9,1,,2,1.0\n2,9,1,,3,2.0\n3,9,1,y,4,3.0\n4,9,1,,5,\n5,9,1,z,6,5.0\n")
-    trace = open_trace(path, columns="arrival=t,input=i,output=o,session=s,request=me,parent=up").read()
+    rows = "t,i,o,s,me,up\n0,9,1,x,1,\n1,9,1,,2,1.0\n2,9,1,,3,2.0\n3,9,1,y,4,3.0\n4,9,1,,5,\n5,9,1,z,6,5.0\n"
+    trace = opened(tmp_path, rows, columns="arrival=t,input=i,output=o,session=s,request=me,parent=up").read()
     assert waits(trace) == [[], [0], [1], [], [], [4]]  # 4 says that it is of another session
     assert sessions_and_pauses(trace)[0] == [0, 0, 0, 1, 2, 2]
 
@@ -183,12 +177,10 @@ def test_the_logs_written_by_hand_in_the_guide_are_read(tmp_path: Path) -> None:
     section = page.read_text(encoding="utf-8").partition("### Sessions")[2].partition("\n### ")[0]
     for kind in ("csv", "json"):
         written = re.search(f"```{kind}\n(.*?)```", section, re.DOTALL)
-        assert written
         path = tmp_path / f"log.{kind}"
-        path.write_text(written[1])
+        path.write_text(there(written)[1])
         trace = open_trace(path).read()
         assert waits(trace) == [[], [0], []]
-        assert trace.turns is not None
-        np.testing.assert_allclose(trace.turns.pause_s, [0, 12.5 - 0.9, 0])
+        np.testing.assert_allclose(there(trace.turns).pause_s, [0, 12.5 - 0.9, 0])
     for names in (USUAL_NAMES[field] for field in OF_SESSIONS):
         assert ", ".join(f"`{name}`" for name in names) in section
