@@ -5,14 +5,13 @@ prices and comparisons, answers in parts, and the columns of one's own log.
 import json
 import re
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, FilePayload, Locator, Page, Request, expect
-from tests.web.browser import NEEDS_BROWSER, PATIENCE_MS, Visit, visit
+from playwright.sync_api import FilePayload, Locator, Page, Request, expect
+from tests.web.browser import NEEDS_BROWSER, PATIENCE_MS, Visit
 
 pytestmark = NEEDS_BROWSER
 
@@ -22,11 +21,6 @@ pytestmark = NEEDS_BROWSER
 
 SHORT = "?view=plan&gpu=L40S,H100"
 """Few GPUs: drawn sooner."""
-
-
-@pytest.fixture
-def laptop(browser: Browser, address: str) -> Iterator[Visit]:
-    yield from visit(browser, address, viewport={"width": 1440, "height": 900})
 
 
 def drawn(page: Page) -> Page:
@@ -432,7 +426,8 @@ def parts_asked(page: Page) -> list[list[str]]:
 
 def test_figures_then_charts_and_downloads_when_they_are_taken(window: Visit) -> None:
     asked = parts_asked(window.page)
-    page = window.answered("?view=batching")
+    window.load("?view=batching")
+    page = window.shown()
     page.locator("figure[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
     assert asked == [["sections"], ["charts"]]
     with page.expect_download(timeout=PATIENCE_MS) as taken:
@@ -456,7 +451,8 @@ def test_figures_then_charts_and_downloads_when_they_are_taken(window: Visit) ->
 def test_the_view_of_apis_alone_asks_for_them(window: Visit) -> None:
     paths: list[str] = []
     window.page.on("request", lambda request: paths.append(urlsplit(request.url).path))
-    page = window.answered("?view=batching")
+    window.load("?view=batching")
+    page = window.shown()
     assert "/api/v1/catalog" in paths
     assert "/api/v1/catalog/apis" not in paths
     page.locator("#views a[data-view=own]").click()
@@ -491,7 +487,7 @@ def asked_with(page: Page, text: str) -> str:
 
 
 def test_an_unknown_table_is_mapped_and_every_view_with_a_log_asks_so(window: Visit) -> None:
-    page = window.open("?view=levers")
+    page = window.load("?view=levers")
     uploaded(page, OWN)
     dialog = page.get_by_role("dialog", name="Which column is what?")
     expect(dialog.locator("tbody tr")).to_have_count(5)
@@ -519,7 +515,7 @@ def test_an_unknown_table_is_mapped_and_every_view_with_a_log_asks_so(window: Vi
 
 
 def test_a_mapping_can_be_changed_and_goes_with_its_log(window: Visit) -> None:
-    page = window.open("?view=accuracy")
+    page = window.load("?view=accuracy")
     uploaded(page, "time,prompt_tokens,also_tokens,answer_tokens\n" + "".join(f"{n},{n + 10},7,5\n" for n in range(9)))
     asked_with(page, "mine.csv")
     way_back = page.get_by_role("button", name="Columns", exact=True)
