@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, ViewportSize, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, ViewportSize, expect
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -27,7 +26,6 @@ CHROMIUM = next(
 NEEDS_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
-    pytest.mark.xdist_group("browser"),
 ]
 """The ``pytestmark`` of every file that uses it."""
 
@@ -94,7 +92,7 @@ class Visit:
         return self.shown()
 
     def shown(self) -> Page:
-        self.page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
+        self.page.wait_for_selector(".pane[data-state=shown] .headline")
         return self.page
 
     def leave(self, has_failed: bool) -> None:
@@ -124,10 +122,22 @@ class Visit:
             self.wrong.append(f"request to {request.url}")
 
 
+def settled(page: Page) -> Locator:
+    """The first chart, once it is drawn."""
+    chart = page.locator("figure.chart[data-drawn]").first
+    chart.wait_for()
+    return chart
+
+
+def dollars(text: str) -> float:
+    return float(text.replace("−", "-").strip("$→ *†").replace("$", "").replace(",", ""))
+
+
 @contextmanager
 def visit(browser: Browser, address: str) -> Iterator[Visit]:
     """A window that shares nothing with others; what went wrong in it is for who uses it to look at."""
     context = browser.new_context(viewport=WIDE)
+    context.set_default_timeout(PATIENCE_MS)
     made = Visit(context.new_page(), address)
     context.on("request", made.watch)
     made.page.on("console", made.hear)
