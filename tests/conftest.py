@@ -42,7 +42,8 @@ settings.load_profile("tokonomics")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = [item for item in items if _is_wanted(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _is_wanted(item)])
-    items[:] = wanted
+    # First, so that one of several workers has them all, with one server and one browser: others take its last tests.
+    items[:] = sorted(wanted, key=lambda item: "test_browser_" not in item.nodeid)
     if EXPLORE:
         for law in {_law(item) for item in items if hasattr(_law(item), "hypothesis")}:
             # Hypothesis has no public way to ask for more cases than a law asks for itself.

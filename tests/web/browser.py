@@ -1,8 +1,9 @@
 """A page's server, a Chromium, and windows that note whatever goes wrong in them, for the tests in a real browser.
 
-The fixtures are in ``conftest.py``: one server for all, one Chromium for each file of tests. Whatever a test does,
-nothing may leave this machine, no script may fail, and the page's own policy (no inline script or style) may not be
-broken: each test ends by checking that.
+The fixtures are in ``conftest.py``: one server for all, one Chromium for each file of tests, and in it one window in
+which the tests go from view to view; a test that says so gets one of its own. Whatever a test does, nothing may leave
+this machine, no script may fail, and the page's own policy (no inline script or style) may not be broken: each test
+ends by checking that.
 """
 
 import os
@@ -14,11 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, ViewportSize, expect
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -26,13 +26,13 @@ CHROMIUM = next(
 NEEDS_BROWSER = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt install chromium"),
-    pytest.mark.xdist_group("browser"),
 ]
 """The ``pytestmark`` of every file that uses it."""
 
 LEDGER = Path(__file__).parents[1] / "measure" / "pages" / "week.db"
 NAME = "tokonomics.example"
 """Of this machine on its network, as far as the browser knows."""
+WIDE: ViewportSize = {"width": 1280, "height": 860}
 PATIENCE_MS = 600_000
 """A worker's first answer compiles and loads; on a busy machine that takes a while."""
 
@@ -54,23 +54,56 @@ def served(home: Path, *guarded: str) -> Iterator[str]:
             server.terminate()
 
 
+GO = """(address) => {
+  history.pushState(null, "", address);
+  dispatchEvent(new PopStateEvent("popstate"));
+  scrollTo(0, 0);
+}"""
+"""To another address without loading the page anew, as its Back button goes: a twentieth of the time."""
+FORGET = """() => {
+  localStorage.clear();
+  sessionStorage.clear();
+  delete document.documentElement.dataset.theme;
+}"""
+
+
 @dataclass
 class Visit:
-    """A fresh window, and what went wrong in it."""
+    """A window, and what went wrong in it."""
 
     page: Page
     address: str
     wrong: list[str] = field(default_factory=list)
 
-    def open(self, query: str = "") -> Page:
+    def load(self, query: str = "") -> Page:
+        """As a new visitor: the page remembers no answers and no files."""
         self.page.goto(self.address + query)
         self.page.wait_for_selector("#main h1")
         return self.page
 
+    def open(self, query: str = "") -> Page:
+        if not self.page.url.startswith(self.address):
+            return self.load(query)
+        self.page.evaluate(GO, self.address + query)
+        return self.page
+
     def answered(self, query: str = "") -> Page:
-        page = self.open(query)
-        page.wait_for_selector(".pane[data-state=shown] .headline", timeout=PATIENCE_MS)
-        return page
+        self.open(query)
+        return self.shown()
+
+    def shown(self) -> Page:
+        self.page.wait_for_selector(".pane[data-state=shown] .headline")
+        return self.page
+
+    def leave(self, has_failed: bool) -> None:
+        """As the next test should find it: nothing is asked or kept, and nothing lies under the mouse."""
+        self.page.unroute_all()
+        self.page.mouse.move(0, 0)
+        self.page.evaluate(FORGET)
+        if has_failed:  # who knows what is open: the next test loads the page
+            self.page.goto("about:blank")
+        else:
+            self.open("?view=benchmark")
 
     @property
     def own(self) -> dict[str, str]:
@@ -83,22 +116,35 @@ class Visit:
         if message.type == "error" and not refused:
             self.wrong.append(f"console: {message.text}")
 
-    def guard(self, route: Route) -> None:
-        if urlsplit(route.request.url).hostname in ("127.0.0.1", "localhost", NAME):
-            route.continue_()
-        else:
-            self.wrong.append(f"request to {route.request.url}")
-            route.abort()
+    def watch(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in ("data", "blob") and address.hostname not in ("127.0.0.1", "localhost", NAME):
+            self.wrong.append(f"request to {request.url}")
 
 
-def visit(browser: Browser, address: str, **options: Any) -> Iterator[Visit]:
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+def settled(page: Page) -> Locator:
+    """The first chart, once it is drawn."""
+    chart = page.locator("figure.chart[data-drawn]").first
+    chart.wait_for()
+    return chart
+
+
+def dollars(text: str) -> float:
+    return float(text.replace("−", "-").strip("$→ *†").replace("$", "").replace(",", ""))
+
+
+@contextmanager
+def visit(browser: Browser, address: str) -> Iterator[Visit]:
+    """A window that shares nothing with others; what went wrong in it is for who uses it to look at."""
+    context = browser.new_context(viewport=WIDE)
+    context.set_default_timeout(PATIENCE_MS)
     made = Visit(context.new_page(), address)
-    context.route("**/*", made.guard)
+    context.on("request", made.watch)
     made.page.on("console", made.hear)
     made.page.on("pageerror", lambda error: made.wrong.append(f"script: {error}"))
     watch = "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective))"
     made.page.add_init_script(watch)
-    yield made
-    context.close()
-    assert made.wrong == []
+    try:
+        yield made
+    finally:
+        context.close()

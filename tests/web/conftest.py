@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from starlette.testclient import TestClient
-from tests.web.browser import CHROMIUM, NAME, Visit, served, visit
+from tests.web.browser import CHROMIUM, NAME, WIDE, Visit, served, visit
 
 from tokonomics.web.app import make_app
 from tokonomics.web.safety import Gate
@@ -45,23 +45,53 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One that finds no other machine."""
     with sync_playwright() as playwright:
-        here = f"--host-resolver-rules=MAP {NAME} 127.0.0.1"
+        here = f"--host-resolver-rules=MAP {NAME} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
         made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", here])
         yield made
         made.close()
 
 
 @pytest.fixture
-def window(browser: Browser, address: str) -> Iterator[Visit]:
-    yield from visit(browser, address)
+def alone(browser: Browser, address: str) -> Iterator[Visit]:
+    """A window of its own, for what is told by its history."""
+    with visit(browser, address) as made:
+        yield made
+    assert made.wrong == []
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Browser, address: str) -> Iterator[Visit]:
+    with visit(browser, address) as made:
+        yield made
 
 
 @pytest.fixture
-def narrow(browser: Browser, address: str) -> Iterator[Visit]:
-    yield from visit(browser, address, viewport={"width": 380, "height": 800})
+def window(shared: Visit, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    """The window in which tests go from view to view."""
+    failed = request.session.testsfailed
+    shared.page.set_viewport_size(WIDE)
+    shared.page.emulate_media(color_scheme="light")
+    yield shared
+    shared.leave(has_failed=request.session.testsfailed > failed)
+    wrong, shared.wrong = shared.wrong, []
+    assert wrong == []
 
 
 @pytest.fixture
-def dark(browser: Browser, address: str) -> Iterator[Visit]:
-    yield from visit(browser, address, color_scheme="dark")
+def narrow(window: Visit) -> Visit:
+    window.page.set_viewport_size({"width": 380, "height": 800})
+    return window
+
+
+@pytest.fixture
+def laptop(window: Visit) -> Visit:
+    window.page.set_viewport_size({"width": 1440, "height": 900})
+    return window
+
+
+@pytest.fixture
+def dark(window: Visit) -> Visit:
+    window.page.emulate_media(color_scheme="dark")
+    return window

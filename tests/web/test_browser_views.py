@@ -5,14 +5,13 @@ prices and comparisons, answers in parts, and the columns of one's own log.
 import json
 import re
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, FilePayload, Locator, Page, Request, expect
-from tests.web.browser import NEEDS_BROWSER, PATIENCE_MS, Visit, visit
+from playwright.sync_api import FilePayload, Locator, Page, Request, expect
+from tests.web.browser import NEEDS_BROWSER, Visit, dollars, settled
 
 pytestmark = NEEDS_BROWSER
 
@@ -24,13 +23,8 @@ SHORT = "?view=plan&gpu=L40S,H100"
 """Few GPUs: drawn sooner."""
 
 
-@pytest.fixture
-def laptop(browser: Browser, address: str) -> Iterator[Visit]:
-    yield from visit(browser, address, viewport={"width": 1440, "height": 900})
-
-
 def drawn(page: Page) -> Page:
-    page.locator(".hero figure.chart[data-drawn]").wait_for(timeout=PATIENCE_MS)
+    page.locator(".hero figure.chart[data-drawn]").wait_for()
     return page
 
 
@@ -79,7 +73,7 @@ def test_a_pin_stays_when_the_traffic_needs_another_number_of_replicas(laptop: V
     expect(page.locator(".pins h3")).to_have_text(name)
     rate = page.locator("input[name=rate]").first
     rate.fill("40")
-    rate.press("Enter")
+    rate.press("Tab")  # Enter would simulate it
     expect(page.locator(".pins h3")).not_to_have_text(name)
     replicas, _, rest = page.locator(".pins h3").inner_text().partition(" × ")
     assert int(replicas) > 1
@@ -117,7 +111,7 @@ def test_a_name_in_the_legend_shows_its_gpu_alone(laptop: Visit) -> None:
 
 def test_several_models_are_answered_without_a_frontier_and_nothing_fails(laptop: Visit) -> None:
     page = laptop.open("?view=plan&gpu=L40S&model=llama-3.1-8b,qwen3-8b")
-    page.locator(".charts figure.chart[data-drawn]").wait_for(timeout=PATIENCE_MS)
+    page.locator(".charts figure.chart[data-drawn]").wait_for()
     expect(page.get_by_label("A deployment to pin")).to_have_count(0)
 
 
@@ -126,7 +120,7 @@ def test_several_models_are_answered_without_a_frontier_and_nothing_fails(laptop
 
 def example(page: Page) -> str:
     """What is said of the example, once its chart is drawn."""
-    page.locator("figure.chart[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
+    settled(page)
     return page.locator(".said.example").inner_text()
 
 
@@ -208,7 +202,7 @@ def moment(page: Page) -> int:
 
 def played(visit: Visit) -> Page:
     page = visit.answered(RUN)
-    page.wait_for_selector(".player", timeout=PATIENCE_MS)
+    page.wait_for_selector(".player")
     return page
 
 
@@ -270,10 +264,6 @@ RESULTS = Path(__file__).parents[1] / "measure" / "results" / "vllm.json"
 PLAN = "?view=plan&gpu=L40S&rate=5&input=1000&output=300"
 
 
-def dollars(text: str) -> float:
-    return float(text.replace("−", "-").replace("$", "").replace(",", ""))
-
-
 def tiles(page: Page, answer: int = 0) -> dict[str, str]:
     """The figures of an answer, folded ones too, by name."""
     found = page.locator(".pane").nth(answer).locator(".tiles")
@@ -325,7 +315,7 @@ def test_a_refused_answer_is_not_compared(window: Visit) -> None:
     expect(page.locator(".compared tbody")).not_to_be_empty()
     page.get_by_role("button", name="Scenario B").click()
     page.get_by_label("Requests").first.fill("no number")
-    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")  # Enter would simulate both
     expect(page.locator(".pane[data-state=refused]")).to_have_count(1)
     expect(page.locator(".compared")).to_have_count(0)
 
@@ -432,10 +422,11 @@ def parts_asked(page: Page) -> list[list[str]]:
 
 def test_figures_then_charts_and_downloads_when_they_are_taken(window: Visit) -> None:
     asked = parts_asked(window.page)
-    page = window.answered("?view=batching")
-    page.locator("figure[data-drawn]").first.wait_for(timeout=PATIENCE_MS)
+    window.load("?view=batching")
+    page = window.shown()
+    page.locator("figure[data-drawn]").first.wait_for()
     assert asked == [["sections"], ["charts"]]
-    with page.expect_download(timeout=PATIENCE_MS) as taken:
+    with page.expect_download() as taken:
         page.get_by_role("button", name="JSON").click()
     saved = json.loads(Path(taken.value.path()).read_text())
     whole = page.request.post(
@@ -447,7 +438,7 @@ def test_figures_then_charts_and_downloads_when_they_are_taken(window: Visit) ->
     page.locator("details.asText summary").click()
     expect(page.locator("details.asText pre")).to_contain_text(whole["text"].splitlines()[0].strip())
     assert asked == [["sections"], ["charts"], ["result"], ["text"]]
-    with page.expect_download(timeout=PATIENCE_MS) as taken:
+    with page.expect_download() as taken:
         page.get_by_role("button", name="CSV").last.click()
     assert len(Path(taken.value.path()).read_text().splitlines()) > 2
     assert len(asked) == 4, "what came once is not asked for again"
@@ -456,7 +447,8 @@ def test_figures_then_charts_and_downloads_when_they_are_taken(window: Visit) ->
 def test_the_view_of_apis_alone_asks_for_them(window: Visit) -> None:
     paths: list[str] = []
     window.page.on("request", lambda request: paths.append(urlsplit(request.url).path))
-    page = window.answered("?view=batching")
+    window.load("?view=batching")
+    page = window.shown()
     assert "/api/v1/catalog" in paths
     assert "/api/v1/catalog/apis" not in paths
     page.locator("#views a[data-view=own]").click()
@@ -491,7 +483,7 @@ def asked_with(page: Page, text: str) -> str:
 
 
 def test_an_unknown_table_is_mapped_and_every_view_with_a_log_asks_so(window: Visit) -> None:
-    page = window.open("?view=levers")
+    page = window.load("?view=levers&gpu=L40S")
     uploaded(page, OWN)
     dialog = page.get_by_role("dialog", name="Which column is what?")
     expect(dialog.locator("tbody tr")).to_have_count(5)
@@ -519,7 +511,7 @@ def test_an_unknown_table_is_mapped_and_every_view_with_a_log_asks_so(window: Vi
 
 
 def test_a_mapping_can_be_changed_and_goes_with_its_log(window: Visit) -> None:
-    page = window.open("?view=accuracy")
+    page = window.load("?view=accuracy")
     uploaded(page, "time,prompt_tokens,also_tokens,answer_tokens\n" + "".join(f"{n},{n + 10},7,5\n" for n in range(9)))
     asked_with(page, "mine.csv")
     way_back = page.get_by_role("button", name="Columns", exact=True)

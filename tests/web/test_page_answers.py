@@ -19,7 +19,7 @@ SCENARIOS: list[tuple[str, dict[str, Any]]] = [
     ("curve", CURVE),
     ("curve", {"model": "mixtral-8x7b", "gpu": "H200", "tp": 2, "weights": "fp8", "kv": "fp8", "context": 8000}),
     ("predict", {**CURVE, "batch": 64, "context": 2048}),
-    ("plan", {"what": "llama-3.1-8b", "rate": 2, "input": 500, "output": 100, "quick": True, "gpu": ["L4,L40S"]}),
+    ("plan", {"what": "llama-3.1-8b", "rate": 2, "input": 500, "output": 100, "quick": True, "gpu": ["L4"]}),
     ("trace", {"file": "azure-code"}),
     ("compare", {"models": ["llama-3.1-8b"], "gpu": ["L4,H100"], "rate": "5", "input": "500", "output": "100"}),
     ("cost", {"tokens_per_second": 2900, "gpu": "A100-80GB", "utilization": 0.5, "target": 0.2}),

@@ -15,7 +15,7 @@ OURS = NAMES | {"from", "to", "help", "json"}
 """An engine's own flag, in a file or beside its name, is what the reader types there."""
 MODEL = {"model": "llama-3.1-8b"}
 TRAFFIC = {"rate": 5, "input": 1000, "output": 300}
-FEW = {"gpu": ["L4", "H100"]}
+FEW = {"gpu": ["L4"]}
 """Quicker than every GPU."""
 QUICK = {**MODEL, **TRAFFIC, **FEW, "quick": True}
 CURVE = {**MODEL, "gpu": "H100"}

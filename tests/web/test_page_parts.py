@@ -11,7 +11,7 @@ from tokonomics.questions.verbs import Verb
 from tokonomics.report.answer import Answer, describe
 
 CURVE = {"model": "llama-3.1-8b", "gpu": "H100"}
-PLAN = {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True, "gpu": ["L40S", "L4"]}
+PLAN = {"model": ["llama-3.1-8b"], "rate": "5", "input": "1000", "output": "300", "quick": True, "gpu": ["L4"]}
 TOLD = [part for part in WHOLE if part != "plays"]
 """Parts of these answers: a run that can be played is a simulation's."""
 Solves = list[str]

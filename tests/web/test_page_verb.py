@@ -84,6 +84,7 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_however_it_ends_its_workers_end_with_it(start: Callable[..., Page], how: signal.Signals) -> None:
     page = start("--port", "0")
+    assert page.address.startswith("http://127.0.0.1:")
     with urllib.request.urlopen(page.address + "api/v1/verbs", timeout=600) as reply:
         assert reply.status == 200
     workers = children(page.process.pid)
@@ -143,14 +144,16 @@ def asked(page: Page, token: str = "") -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_it_answers_whatever_others_do_and_leaves_nothing_behind(start: Callable[..., Page]) -> None:
-    page = start("--port", "0")
-    assert page.address.startswith("http://127.0.0.1:")
+def test_elsewhere_it_answers_who_has_the_token_whatever_others_do_and_leaves_nothing_behind(
+    start: Callable[..., Page],
+) -> None:
+    """The token is without the line end that a file adds."""
+    page = start("--port", "0", "--host", "0.0.0.0", TOKONOMICS_TOKEN="a-token-of-some-length \n")
     port = int(page.address.rstrip("/").rpartition(":")[2])
     with ExitStack() as silent:
         for _ in range(450):
             silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=600))
-        assert asked(page) == 200
+        assert (asked(page), asked(page, "a-token-of-some-length")) == (401, 200)
     # A second write to a browser that is gone is a SIGPIPE; the moment in which it happens is hard to meet.
     status = Path(f"/proc/{page.process.pid}/status").read_text()
     ignored = int(re.findall(r"SigIgn:\s+([0-9a-f]+)", status)[0], 16)
@@ -159,11 +162,6 @@ def test_it_answers_whatever_others_do_and_leaves_nothing_behind(start: Callable
     assert "Traceback" not in said
     assert code in (0, 130, -signal.SIGINT)
     assert list(page.left.iterdir()) == []
-
-
-def test_elsewhere_it_demands_the_token_without_the_line_end_that_a_file_adds(start: Callable[..., Page]) -> None:
-    page = start("--port", "0", "--host", "0.0.0.0", TOKONOMICS_TOKEN="a-token-of-some-length \n")
-    assert (asked(page), asked(page, "a-token-of-some-length")) == (401, 200)
 
 
 def test_elsewhere_it_makes_a_token_where_none_is_given(monkeypatch: pytest.MonkeyPatch, tokonomics: Command) -> None:
