@@ -22,7 +22,7 @@ def bill(call: Call, *flags: str) -> float:
 
 
 def test_the_document_holds_the_plan_the_verdict_and_what_was_chosen_from(tokonomics: Call) -> None:
-    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--provider=aws", "--json")
+    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--gpu=L4,H100", "--provider=aws", "--json")
     assert done.returncode == 0
     made = json.loads(done.stdout)
     plan = made["plan"]

@@ -19,7 +19,7 @@ from tokonomics.questions.verbs import IN_PYTHON, VERBS, find_verb
 COMMANDS = (
     "plan llama-3.1-8b --rate 1 --input 500 --output 100 --gpu L4 --provider gcp --slo ttft_p99=2 --quick",
     pytest.param("fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --slo ttft_p99=1 --provider aws "
-                 "--gpu L40S --no-replay", marks=pytest.mark.slow),
+                 "--gpu L40S --weights bf16 --hours 24 --no-replay", marks=pytest.mark.slow),
     "breakeven llama-3.3-70b --input 1000 --output 300 --quick --gpu H100 --provider aws "
     "--api groq:llama-3.3-70b-versatile",
     "can-run llama-3.1-8b qwen3-8b --gpu RTX3090 --gpus 2 --usd-per-kwh 0.3",

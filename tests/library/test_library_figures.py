@@ -103,11 +103,11 @@ QUESTIONS: dict[str, tuple[Callable[[], Result], tuple[str, ...]]] = {
     ),
     "fleet": (
         lambda: tk.fleet("llama-3.1-8b", demand="12x3,12x1", input=1000, output=100, slo="ttft_p99=1", provider="aws",
-                         region="us-east-1", gpu="L40S", terms=["on_demand", "spot"], size_classes=[4000], hours=24,
-                         no_replay=True),
+                         region="us-east-1", gpu="L40S", weights="bf16", terms=["on_demand", "spot"],
+                         size_classes=[4000], hours=24, no_replay=True),
         ("fleet", "llama-3.1-8b", "--demand", "12x3,12x1", "--input", "1000", "--output", "100", "--slo", "ttft_p99=1",
-         "--provider", "aws", "--region", "us-east-1", "--gpu", "L40S", "--terms", "on_demand,spot",
-         "--size-classes", "4000", "--hours", "24", "--no-replay"),
+         "--provider", "aws", "--region", "us-east-1", "--gpu", "L40S", "--weights", "bf16",
+         "--terms", "on_demand,spot", "--size-classes", "4000", "--hours", "24", "--no-replay"),
     ),
 }  # fmt: skip
 TIMED = {"wall_s", "simulated_requests_per_s", "solve_s"}

@@ -198,6 +198,25 @@ def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pyt
     assert found.counts.tolist() == [[3]]
 
 
+def test_a_week_of_like_days_costs_no_more_than_its_day_however_busy_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The solver is given no time for the week: neither at once nor taken apart."""
+
+    def late(*given: Any) -> None:
+        raise OutOfTime("late")
+
+    monkeypatch.setattr("tokonomics.money.purchase_search.AT_ONCE", 0)
+    monkeypatch.setattr("tokonomics.money.purchase_search._taken_apart", late)
+    offers = [simple_offer("small", 2.0, 1.0, startup_s=600), simple_offer("large", 5.0, 2.2, startup_s=600)]
+    rates = [7.0, 7.0, 2.0, 4.0]
+    week = demand_of(rates).over(28)
+    assert (week.period, week.over(30).period, demand_of([5.0] * 24).period) == (4, 30, 1)
+    assert exact(offers, week) == pytest.approx(7 * by_enumeration(offers, rates, FleetLimits(), 4))
+    with pytest.raises(OutOfTime):
+        optimal_fleet(offers, demand_of(rates))
+
+
 def test_what_is_needed_all_the_time_is_reserved_and_the_rest_is_not() -> None:
     offer = simple_offer("one", 1.0, 2.0, reserved={"3 years": 1.0})
     plan = optimal_fleet([offer], parse_demand("6x5,18x2", hours=24), gap=0.0)

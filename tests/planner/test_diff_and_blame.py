@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from tests.planner.small_catalogue import RECENT, SLOS, asked, offer
+from tests.planner.small_catalogue import OFFERS, RECENT, SLOS, asked, offer
 from tests.there import there
 
 from tokonomics.catalog.layers import Precision
@@ -141,6 +141,15 @@ def test_too_few_gpus_names_how_many_would_do() -> None:
 )
 def test_the_one_constraint_that_cannot_be_met_is_named(given: dict[str, object], constraint: tuple[str, str]) -> None:
     assert [found.constraint for found in blamed(**given)] == [in_python(*constraint)]
+
+
+def test_a_limit_on_the_price_names_the_cheapest_gpu_hour_that_would_do() -> None:
+    (found,) = blamed(limits=Limits(max_usd_per_gpu_hour=0.5))
+    least = min((there(sold.usd_per_hour) / sold.gpus, sold.gpu) for sold in OFFERS)
+    assert least == (0.7, "L4")
+    assert found.nearest == "L4 at acme costs $0.700 a GPU-hour"
+    assert there(plan(asked(limits=Limits(max_usd_per_gpu_hour=least[0]))).best).gpu == "L4"
+    assert plan(asked(limits=Limits(max_usd_per_gpu_hour=0.99 * least[0]))).best is None
 
 
 def test_hosts_without_memory_for_the_weights_name_how_much_would_do() -> None:

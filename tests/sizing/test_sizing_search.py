@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, TODAY
+from tests.there import there
 
+from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.load_models import find_model
+from tokonomics.physics.calibration import Correction, Profile, using
+from tokonomics.physics.deployment import deploy
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import outcome
@@ -20,7 +26,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
-H100 = on()
+H100 = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), find_engine("vllm"))
 NOW = Setup(H100, load_of_shape(5, "const:1000", "const:100"), OFFERS, TODAY, parse_slos("ttft_p99=0.5"))
 BLOCK, TURN = 512, 8
 
@@ -64,6 +70,32 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
         return fewest(NOW, attempts).replicas
 
     assert [found(router) for router in (Router.prefix_aware, Router.round_robin)] == [60, 121]
+
+
+def test_what_was_simulated_for_one_question_is_known_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal set-ups share it however they came about; other traffic, limits or a profile do not."""
+    asked = replace(NOW, load=load_of_shape(7, "const:900", "const:90"))
+    first = Attempts().once(asked, 1, None)
+    simulated = []
+
+    def counted(*given: Any, **more: Any) -> Any:
+        simulated.append(given)
+        return serve(*given, **more)
+
+    monkeypatch.setattr(attempt, "serve", counted)
+    again = replace(asked, load=load_of_shape(7, "const:900", "const:90"), offers=())
+    attempts = Attempts()
+    assert (attempts.once(again, 1, None), attempts.count, simulated) == (first, 1, [])
+    others = (replace(asked, load=asked.load.at(7.1)), 1, None), (asked, 2, None), (asked, 1, 4)
+    for number, other in enumerate(others, 1):
+        assert attempts.once(*other).outcome != first.outcome
+        assert len(simulated) == number
+    slow = Correction(gpu="H100-SXM", engine="vllm", model="llama-3.1-8b", tp=1, decode=1.5, loads=4, rows=8)
+    profile = Profile(name="mine", made=TODAY, command="test", corrections=(slow,))
+    with using(profile):
+        slower = attempts.once(asked, 1, None)
+    assert there(slower.outcome.tpot_s.p50) > 1.2 * there(first.outcome.tpot_s.p50)
+    assert attempts.once(asked, 1, None) == first
 
 
 def test_apart_too_fewer_sequences_at_a_time_are_tried() -> None:
@@ -123,7 +155,10 @@ def test_replicas_over_time_are_those_of_the_time_that_counts() -> None:
     ],
 )
 def test_a_climb_ends_where_more_replicas_no_longer_help(
-    monkeypatch: pytest.MonkeyPatch, late: Callable[[int], tuple[float, float]], needs: int | None, tried_up_to: int
+    monkeypatch: pytest.MonkeyPatch,
+    late: Callable[[int], tuple[float, float]],
+    needs: int | None,
+    tried_up_to: int,
 ) -> None:
     summed = outcome(serve(NOW, 1)[0], NOW.slos)
     attempts = Attempts()

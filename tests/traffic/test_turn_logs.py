@@ -184,3 +184,16 @@ def test_the_logs_written_by_hand_in_the_guide_are_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(there(trace.turns).pause_s, [0, 12.5 - 0.9, 0])
     for names in (USUAL_NAMES[field] for field in OF_SESSIONS):
         assert ", ".join(f"`{name}`" for name in names) in section
+
+
+def test_a_request_keeps_its_turn_in_another_order_and_begins_anew_without_those_before_it() -> None:
+    """Two conversations, of three turns and of two."""
+    turns = Turns(
+        waits_for=np.array([0, 1, 3], np.int32),
+        starts=np.array([0, 0, 1, 2, 2, 3]),
+        pause_s=np.zeros(5),
+        session=np.array([0, 0, 0, 1, 1], np.int32),
+    )
+    assert turns.depth.tolist() == [1, 2, 3, 1, 2]
+    assert turns.take(np.array([3, 0, 4, 1, 2])).depth.tolist() == [1, 1, 2, 2, 3]
+    assert turns.take(np.array([1, 2, 4])).depth.tolist() == [1, 2, 1]

@@ -129,7 +129,10 @@ def prices_that_count(sold: Sequence[Offer], terms: Terms, on: dt.date | None) -
     bought in its place is never more GPUs. Neither depends on how many replicas are bought, nor on who asks. Without a
     day, prices of any age count: the user has said how old they may be.
     """
-    roomy = [offer for offer in sold if _can_load(offer)] or sold
+    least_gib = {gpu: _least_host_gib(gpu) for gpu in {offer.gpu for offer in sold}}
+    roomy = [
+        offer for offer in sold if offer.memory_gb is None or offer.memory_gb >= least_gib[offer.gpu] * offer.gpus
+    ] or sold
     fresh = {id(offer): offer for offer in (roomy if on is None else _recent(roomy, on))}
     lowest: dict[int, float] = {}
     for offer in fresh.values():
@@ -153,14 +156,12 @@ def loading_gib(weights_bytes: float, processes: int) -> float:
     return weights_bytes / GIB + PROCESS_GIB * processes
 
 
-def _can_load(offer: Offer) -> bool:
-    """Whether a host has memory enough for weights of a quarter of its GPUs' memory, or does not tell."""
-    if offer.memory_gb is None:
-        return True
+def _least_host_gib(gpu: str) -> float:
+    """Memory for each GPU of a host that counts; none of a GPU that only the offers file knows."""
     try:
-        return offer.memory_gb >= usual_host_gib(offer.gpu) * offer.gpus
-    except UnknownName:  # a GPU that only the offers file knows
-        return True
+        return usual_host_gib(gpu)
+    except UnknownName:
+        return 0.0
 
 
 def usual_host_gib(gpu: str) -> float:

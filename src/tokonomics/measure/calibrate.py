@@ -349,8 +349,14 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
         factors: dict[str, float] = {name: math.exp(found[name]) for name in SCALED if name in found}
         return factors | {f"{name}_s": found[name] * unit_s for name, unit_s in units_s.items() if name in found}
 
+    known: dict[bytes, Array] = {}
+
     def residuals(x: Array) -> Array:
-        return np.concatenate([weights * errors(rows, _correction(rows[0], numbers(x))), pulls * (x - origin)])
+        """Kept, as slopes begin where the solver has just been; it writes into what it is given."""
+        if (at := x.tobytes()) not in known:
+            missed = weights * errors(rows, _correction(rows[0], numbers(x)))
+            known[at] = np.concatenate([missed, pulls * (x - origin)])
+        return known[at].copy()
 
     def slopes(x: Array) -> Array:
         here = residuals(x)

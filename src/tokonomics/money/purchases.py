@@ -52,6 +52,13 @@ class Demand(Noun):
         return len(next(iter(self.rates.values())))
 
     @property
+    def period(self) -> int:
+        """The fewest hours of which the horizon is a whole number of repetitions."""
+        rates = np.array(list(self.rates.values()))
+        parts = (hours for hours in range(1, self.hours + 1) if self.hours % hours == 0)
+        return next(hours for hours in parts if (rates == np.roll(rates, hours, axis=1)).all())
+
+    @property
     def total(self) -> tuple[float, ...]:
         """All classes together."""
         return tuple(math.fsum(hour) for hour in zip(*self.rates.values(), strict=True))

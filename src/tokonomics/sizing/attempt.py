@@ -1,6 +1,7 @@
 """Simulate a setup on a number of replicas and say whether it holds its SLOs, or what breaks.
 
-``Attempts`` remembers each simulation, so the same question gets the same answer. Behind each router the engine's own
+``Attempts`` remembers each simulation, so the same question gets the same answer; what came out of one is kept for
+later questions too. Behind each router the engine's own
 batch limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
 form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole answers or
 jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests are late
@@ -16,6 +17,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from tokonomics.physics.calibration import profile_key
 from tokonomics.serving.capacity import BEHIND, apart_in_time, late_allowed, sure_to_miss, what_breaks
 from tokonomics.serving.class_outcome import tenant_breaks
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Router
@@ -260,6 +262,22 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: flo
     return None
 
 
+_known: dict[object, Sized] = {}
+_MOST_KNOWN = 4096  # a few kilobytes each
+
+
+def _known_attempt(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized:
+    """Return what an attempt came to, without its simulation; the same one is made once in a process."""
+    names = setup.load.trace.tenants if setup.each_tenant else ()  # what breaks is said of a tenant
+    key = setup.as_fixed_fleet, names, setup.today, profile_key(), replicas, max_sequences, times
+    if (sized := _known.get(key)) is None:
+        sized = replace(attempt(setup, replicas, max_sequences, times, whole=False), simulation=None)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = sized
+    return sized
+
+
 # --- the settings of so many replicas -------------------------------------------------------------------------------
 
 
@@ -280,13 +298,14 @@ class Attempts:
 
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """Simulate this many replicas with one batch limit behind the setup's own router."""
+        pace = rules.pace(setup)
         self.count += 1
-        made = attempt(setup, replicas, max_sequences, whole=False)
-        if made.holds and rules.pace(setup) != 1:
+        made = _known_attempt(setup, replicas, max_sequences, pace)
+        if made.holds and pace != 1:
             # It holds with work in hand; latencies and the bill are those of the load itself.
             self.count += 1
-            made = attempt(setup, replicas, max_sequences, 1.0, whole=False)
-        return replace(made, simulation=None)
+            made = _known_attempt(setup, replicas, max_sequences, 1.0)
+        return made
 
     def lone(self, setup: Setup) -> Sized:
         """Serve requests one at a time with an unlimited prefix cache: no fleet does better."""

@@ -58,13 +58,14 @@ class Load:
     talks: bool = False  # made up, of conversations: the prompt of a turn holds those before it
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Load) and self._content == other._content
+        return isinstance(other, Load) and self.content == other.content
 
     def __hash__(self) -> int:
-        return hash(self._content)
+        return hash(self.content)
 
     @cached_property
-    def _content(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
+        """Return what tells loads apart; unlike the load it is small enough to keep."""
         return self.trace.digest, self.workload.rate, self.share, self.is_stationary, self.lasts_s
 
     @cached_property

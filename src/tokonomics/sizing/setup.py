@@ -94,4 +94,4 @@ class Setup:
         """Return what the simulator sees of a fixed fleet: setups with equal keys are served alike."""
         split = self.prefill, self.prefill_replicas, self.link_bytes_per_s if self.prefill_replicas else None
         limits = self.max_sequences, self.prefix_cache, self.router, self.tiers
-        return self.deployment, self.load, self.slos, split, limits, self.each_tenant, self.handling
+        return self.deployment, self.load.content, self.slos, split, limits, self.each_tenant, self.handling

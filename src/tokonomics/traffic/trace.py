@@ -76,7 +76,7 @@ class Turns:
         starts = np.concatenate([[0], np.cumsum(np.bincount(self.waits_for, minlength=requests))]).astype(np.int64)
         return waiting[np.argsort(self.waits_for, kind="stable")], starts
 
-    @property
+    @cached_property
     def depth(self) -> Counts:
         """By request: its turn, from 1: one more than the longest chain of those it waits for."""
         depth = np.ones(len(self.starts) - 1, np.int32)
@@ -113,12 +113,16 @@ class Turns:
         kept = parents >= 0
         counts = np.bincount(np.repeat(np.arange(len(chosen)), np.diff(starts))[kept], minlength=len(chosen))
         _, session = np.unique(self.session[chosen], return_inverse=True)
-        return Turns(
+        taken = Turns(
             waits_for=parents[kept].astype(np.int32),
             starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             pause_s=np.where(counts > 0, self.pause_s[chosen], 0.0),
             session=session.astype(np.int32),
         )
+        if len(chosen) == len(self.session):
+            # All of them in another order, as a simulation sends them: each keeps its turn.
+            taken.__dict__["depth"] = self.depth[chosen]
+        return taken
 
     def repeated(self, times: int) -> "Turns":
         """The same sessions again and again, each time others."""
@@ -233,7 +237,8 @@ class Trace:
         """A hash of everything that decides how the trace is served; costs and names do not."""
         found = blake2b(repr((self.classes, self.prefix and self.prefix.block_tokens)).encode(), digest_size=16)
         parts = [self.arrival_s, self.input_tokens, self.output_tokens, self.tenant, self.priority, self.patience_s]
-        parts += [self.service, *(vars(self.turns).values() if self.turns else ())]
+        turns = self.turns
+        parts += [self.service, *((turns.waits_for, turns.starts, turns.pause_s, turns.session) if turns else ())]
         parts += [self.prefix.ids, self.prefix.starts] if self.prefix else []
         for part in parts:
             found.update(b"-" if part is None else np.ascontiguousarray(part).data)
