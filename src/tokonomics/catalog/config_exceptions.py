@@ -1,5 +1,4 @@
-"""Build the layers that no row of ``data/families.toml`` can describe, because only one family has them: one function
-each.
+"""Build the layers that no row of ``data/families.toml`` can describe, because only one family has them.
 
 Shapes follow transformers 5.22: ``gemma4``, ``falcon``, ``nemotron_h``, ``deepseek_v32`` (DeepSeek Sparse Attention,
 arXiv:2512.02556), ``glm_moe_dsa``, ``minimax_m3_vl``, ``deepseek_v4``, Kimi K3's; and, for ``nemotron-nas``, the

@@ -49,7 +49,7 @@ class Windows:
     full: Pattern
     size: str = "sliding_window"
     default: Size | None = None
-    least: int = 1  # 0: a window of 0 stands for the default
+    least: int = 1  # 0: a window of 0 means the default
     null_is_none: bool = False  # null switches the window off; only a missing field means the default
     switch: Switch = True
 

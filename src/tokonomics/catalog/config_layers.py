@@ -1,5 +1,4 @@
-"""Build the layers that a config describes from its family's row: attention, recurrence, feed-forward; one entry per
-layer.
+"""Build the layers that a config describes from its family's row: attention, recurrence, feed-forward.
 
 Each function takes the fields, the frame (widths and depth every family has) and the row, and returns one entry for
 each layer of the model. Shapes follow the published modelling code of each family.

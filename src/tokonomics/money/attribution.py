@@ -1,9 +1,9 @@
-"""Split the bill of a shared fleet: every tenant pays its own GPU time, and a part of the unused time by its share of
-the load when the fleet is fullest, but never more than a fleet of its own would cost.
+"""Split the bill of a shared fleet among its tenants, and compute what selling its tokens earns.
 
-*Usage* is the GPU time of a tenant's prompts and answers in full batches. The unused rest exists because of the fullest
-hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, January 1992,
-chapter 4): a tenant that comes only at night pays nothing for it. The cap is the stand-alone test (Faulhaber,
+Every tenant pays its own GPU time (*usage*) in full batches, and a part of the unused time by its share of the load
+when the fleet is fullest, but never more than a fleet of its own would cost. The unused time exists because of the
+fullest hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, January
+1992, chapter 4): a tenant that comes only at night pays nothing for it. The cap is the stand-alone test (Faulhaber,
 Cross-Subsidization: Pricing in Public Enterprises, American Economic Review 65(5), 1975, 966-977): a steady tenant does
 not pay for the peaks of others beyond what it would pay alone, or it would leave; the others pay what the cap takes
 off. Shares sum to the bill, and nobody pays more than alone as long as the pool costs no more than separate fleets.
@@ -12,8 +12,6 @@ whole replica they would need. The Shapley value (1953), what a tenant adds on a
 the check; it needs a simulation for every group of tenants.
 
 Classes of service pay by the same rule, without the cap: the cost of a class alone is not computed.
-
-Compute what selling tokens earns on a bill: revenue, margin, and the volume at which revenue equals cost.
 
 Margin is gross margin: (revenue − cost) ÷ revenue. The price that gives a margin m is the cost of each kind of token ÷
 (1 − m). A fleet is paid for whether or not it is used, so up to its capacity the bill stays the same while revenue

@@ -158,7 +158,7 @@ class FleetOffer(Noun):
     requests_per_s: dict[str, PositiveFloat]  # of one machine, by size class, if it served nothing else
     levels: dict[str, tuple[tuple[PositiveFloat, PositiveFloat], ...]] = Field({})
     # by class, from the least demand to the largest: the fleet's requests a second, and one machine's share of them;
-    # empty: one machine carries the same at any demand
+    # empty: one machine serves the same at any demand
     replicas: PositiveInt = 1  # on one machine
     gpus: PositiveInt = 1
     usd_per_hour: PositiveFloat | None = None  # one machine on demand
@@ -167,9 +167,7 @@ class FleetOffer(Noun):
     spot: tuple[SpotMarket, ...] = ()
     startup_s: NonNegativeFloat = 0.0  # from the order to the first request: paid before it serves
     drain_s: NonNegativeFloat = 0.0  # from its last new request to its end: paid while it finishes requests
-    answer_s: NonNegativeFloat = (
-        0.0  # a long answer: a spot machine starts nothing new this long before it is reclaimed
-    )
+    answer_s: NonNegativeFloat = 0.0  # a long answer: a spot machine starts nothing new this long before its end
 
     def carries(self, name: str, demand: ArrayLike) -> Floats:
         """Return the requests a second of a class that one machine serves, for each demand on the fleet."""
@@ -195,9 +193,7 @@ class FleetLimits(Noun):
     """What the fleet must satisfy besides the demand."""
 
     max_spot_share: float = Field(default=1.0, ge=0, le=1)  # of the demand of any hour and class
-    max_zone_share: float = Field(
-        default=1.0, ge=0, le=1
-    )  # the most that may be lost when one zone reclaims its spot machines
+    max_zone_share: float = Field(default=1.0, ge=0, le=1)  # the most that is lost if one zone's spot machines go
     min_replicas: NonNegativeInt = 0  # firm ones (reserved or on demand), in every hour
     spare: dict[str, NonNegativeFloat] = Field({})  # requests a second, by class, beyond the demand: room for failures
     fallback: bool = True  # replace interrupted machines on demand until spot is back; else they are missing
@@ -221,7 +217,7 @@ class FleetComparison(Noun):
     """Another way to buy for the same demand."""
 
     name: str
-    usd_per_month: PositiveFloat | None  # none where it cannot be done
+    usd_per_month: PositiveFloat | None  # None if it is not possible
     saved_share: float | None  # what the plan saves against it
     note: str
 

@@ -41,7 +41,7 @@ Held = tuple[FleetOffer, SpotMarket, NDArray[np.int64]]  # spot machines by hour
 ADVISOR = "AWS's advisor"
 LONG_S = 300.0  # a long answer or cold start: five minutes for both
 LOST_SHARE = 0.01  # if a hundredth of all answers is cut off, spot alone misses a p99 SLO
-DRAWS = 2000  # twenty months lie above the 99th percentile, which gives it within about a percent
+DRAWS = 2000  # twenty months are above the 99th percentile, so it is accurate to about a percent
 
 
 def aws_spot(

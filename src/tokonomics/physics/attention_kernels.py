@@ -96,8 +96,7 @@ def decode_attention_s(
     backend: str = "vllm",
     own: DecodeCurve | None = None,
 ) -> Array:
-    """Return the seconds of one layer's attention for one new token of each of ``batch`` sequences with ``context``
-    tokens.
+    """Return the seconds of one layer's attention for one new token of ``batch`` sequences with ``context`` tokens.
 
     If an ``own`` curve is given, which is that of a bf16 kernel, use it.
     """
@@ -224,8 +223,7 @@ def prefill_time(
 
 
 def seen_pairs(tokens: Array, past: Array, window: float | Array | None, causal: bool = True) -> Array:
-    """Count the pairs of a new token and a token that it sees: itself and all before it, or the last ``window`` of
-    them.
+    """Count the pairs of a new token and one that it sees: itself and all before it, or the last ``window`` of them.
 
     If not ``causal``, it sees all tokens, or the ``window`` around it.
     """

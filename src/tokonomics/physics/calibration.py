@@ -209,8 +209,7 @@ class Correction(Noun):
         return same and self.model in (None, deployment.model.key)
 
     def distance(self, deployment: Deployment) -> tuple[float, ...]:
-        """Return how far the measured layout is from this one, the most important difference first; zeros if it is the
-        same.
+        """Return how far the measured layout is from this one, the most important difference first; zeros if the same.
 
         A deployment with drafts or adapters is always another layout, because calibration has none.
         """
@@ -243,8 +242,7 @@ class Correction(Noun):
         return f"{what} on {self.gpu}{f' ({of})' if of else ''} corrected on {self.loads} loads{loads}"
 
     def factor(self, tokens: Array) -> Array:
-        """Return the factor on the token-wise part of a step, which moves from decode's to the prompts' as its tokens
-        grow."""
+        """Return the factor on a step's token-wise part, which moves from decode's to the prompts' as tokens grow."""
         place = np.log(np.clip(tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
         return np.asarray(np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill)))
 

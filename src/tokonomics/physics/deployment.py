@@ -1,5 +1,4 @@
-"""Describe a model on some GPUs, perhaps with a draft: the unit whose memory and speed everything else is computed
-from.
+"""Describe a model on some GPUs, perhaps with a draft: the unit whose memory and speed everything is computed from.
 
 In speculative decoding a small draft proposes some tokens and one step of the model checks them all. If each proposed
 token is accepted with probability ``a``, independently, a round of ``k`` proposals yields ``(1 − a^(k+1)) ÷ (1 − a)``
@@ -84,8 +83,7 @@ def expected_tokens(acceptance: float, proposed: int) -> float:
 
 
 def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:
-    """Return the acceptance at which a round of ``tokens`` proposals yields ``tokens_per_round``; None if there is
-    none.
+    """Return the acceptance at which a round of ``tokens`` proposals yields ``tokens_per_round``; None if none does.
 
     The yield only rises with the acceptance, so bisection finds it.
     """

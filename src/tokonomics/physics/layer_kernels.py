@@ -1,5 +1,4 @@
-"""Compute how long sparse attention and recurrent layers take on one GPU, with few constants per kernel, timed on one
-H200.
+"""Compute how long sparse attention and recurrent layers take on one GPU: few constants per kernel, timed on an H200.
 
 An indexer scores small keys and picks the best; attention then reads the rows that were picked, one by one:
 

@@ -173,8 +173,7 @@ def experts_s(
     launch: float = 1.0,
     sent: bool = False,
 ) -> Array:
-    """Return the seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep``
-    ranks.
+    """Return the seconds of a layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     For a sliced expert, ``intermediate`` is the slice's width. Expert parallelism distributes whole experts, and all
     ranks wait for the one with the popular experts. ``launch`` is the visible share of the kernels' launches. If tokens
@@ -207,8 +206,7 @@ def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve |
 
 
 def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, experts: int) -> Array:
-    """Return the seconds until each GPU's ``tokens`` have reached the GPUs of their ``experts``; the way back takes as
-    long.
+    """Return the seconds until each GPU's ``tokens`` have reached their ``experts``' GPUs; the way back takes as long.
 
     Few tokens are copied to each of their experts; many, once to each GPU with any of their experts, and over the
     network once to each machine. Experts are assumed to be spread evenly.

@@ -145,9 +145,7 @@ class Fit(Noun):
     kv_constant_bytes: NonNegativeInt  # the whole model: what a sequence of any length takes, full windows and states
     kv_bytes_per_sequence: NonNegativeInt  # on one GPU, at this context, in whole blocks
     max_sequences: NonNegativeInt  # sequences of this context at once; 0 when none fits
-    min_gpus: (
-        PositiveInt | None
-    )  # the smallest number sold together on which one sequence fits; None when no split does
+    min_gpus: PositiveInt | None  # fewest sold together on which one sequence fits; None if no split does
     min_layout: str | None  # how the model is split over them
 
     @property

@@ -95,8 +95,7 @@ class RankKernels:
         return group.count * total
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
-        """Return the time of all layers' routed experts, and of sending to them the tokens of all groups of the
-        attention.
+        """Return the time of all layers' routed experts, and of sending to them the tokens of all attention groups.
 
         Either every GPU gets all tokens and returns its sums (an all-gather and a reduce-scatter, the two halves of an
         all-reduce), or each token is sent only to the GPUs of its own experts. Several machines always do the latter.
@@ -178,8 +177,7 @@ class RankKernels:
         return images.flops / (peak * GEMM_SHARE * self.deployment.tp) if images else 0.0
 
     def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
-        """Return the time of a group's norms, rotary embedding, activation and residual: bytes through memory, and
-        launches.
+        """Return the time of norms, rotary embedding, activation and residual: bytes through memory, and launches.
 
         A layer reads and writes the residual stream around two norms (eight times the hidden width), reads and writes
         queries, keys and values once each, and reads two halves of the feed-forward to write one.
