@@ -46,7 +46,7 @@ class NoOffer(BadInput):
 def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
     """Return the offers of the user's own market (``[market]`` in the user's catalogue), or of a named provider.
 
-    Marketplaces are left out, unless it names a seller.
+    Marketplaces are left out, unless the market names providers, sellers or a file of offers.
     """
     market = user_market() | ({"provider": [provider]} if provider else {})
     known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)

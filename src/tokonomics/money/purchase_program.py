@@ -276,7 +276,7 @@ def _merged(problem: FleetProblem, in_window: bool) -> tuple[Demand, Floats, Int
     """Merge hours of the same demand into one, with their number: all of them or, with start-ups, adjacent ones only.
 
     A fleet that changes while the demand does not gains nothing: keeping its cheapest hour starts no more machines.
-    With batch work, a fleet may do better with machines in only one of the hours.
+    With batch work nothing is merged, because it may need machines in only one of the hours.
     """
     demand = problem.demand
     if problem.batch is not None:
