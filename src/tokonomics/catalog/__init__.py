@@ -1,1 +1,1 @@
-"""What exists: models, GPUs, engines, offers and API prices; data files with source and date, and their readers."""
+"""List what exists: models, GPUs, engines, offers and API prices, in data files with source and date."""

@@ -1,9 +1,9 @@
-"""Which APIs sell tokens: by name (``host:model``), by host, and every host that sells the very model, not one like it.
+"""Find the APIs that sell tokens: by name (``host:model``), by host, and every host of exactly one model.
 
 Hosts spell a model in their own ways (``meta.llama3-3-70b-instruct-v1:0``, ``Meta-Llama-3_3-70B-Instruct-Turbo``,
-``llama-v3p1-8b-instruct``). Two names are of one model when the same letters and numbers are left in the same order
-once the vendor, the words for an instruction-tuned checkpoint, and those for how a host serves it are gone. Versions
-stay: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other words.
+``llama-v3p1-8b-instruct``). Two names mean the same model if the same letters and numbers remain in the same order
+after the vendor, the words for an instruction-tuned checkpoint, and those for how a host serves it are removed.
+Versions remain: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other words.
 """
 
 import re
@@ -28,32 +28,32 @@ _SERVED = re.compile(
 """How a host serves it: at fewer bits, or on faster machines (Together's Turbo and Lite, Groq's Versatile)."""
 _TUNED = frozenset({"instruct", "chat", "it", "hf"})
 _MAKERS = frozenset({"meta", "nvidia"})
-"""Words that some write before the family's name and some do not: Meta-Llama, NVIDIA-Nemotron."""
+"""Words that some write before the family's name and others leave out: Meta-Llama, NVIDIA-Nemotron."""
 
 
 @lru_cache(maxsize=1 << 14)
 def words_of(name: str) -> Words:
-    """The letters and numbers that tell models apart, in order: ``llama 3 3 70 b``."""
+    """Return the letters and numbers that distinguish models, in order: ``llama 3 3 70 b``."""
     bare = _BEDROCK.sub("", _VENDOR.sub("", name.casefold().rsplit("/", 1)[-1]))
     bare = re.sub(r"(?<=\d)p(?=\d)", ".", _SERVED.sub("", bare))  # Fireworks writes 3p1 for 3.1
     if ":" in bare.replace("v0:", ""):
-        return (name,)  # :free, :batch, :thinking: another price or another way to use it
+        return (name,)  # :free, :batch, :thinking mean another price or another use
     words = [word for word in re.findall(r"\d+|[^\W\d_]+", bare) if word not in _TUNED]
     return tuple(word for place, word in enumerate(words) if not _is_noise(words, place))
 
 
 def _is_noise(words: list[str], place: int) -> bool:
-    """A maker at the beginning, and the v of a version."""
+    """Decide whether a word is a maker at the beginning, or the v of a version."""
     number_follows = place + 1 < len(words) and words[place + 1].isdigit()
     return (place == 0 and words[0] in _MAKERS) or (words[place] == "v" and number_follows)
 
 
 def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
-    """The names of the very model that was asked for, as ``words_of`` has them.
+    """Return the names of exactly the model that was asked for, as ``words_of`` writes them.
 
-    The catalogue also finds other checkpoints of the same shape under a model, which cost the same to serve: a
-    distilled one, a later release. They have words that the model's own name has not; one of them is meant only where
-    it was asked for. A short name that would fit another model too, such as mistral-small, is nobody's.
+    The catalogue also finds other checkpoints of the same shape under a model, because they cost the same to serve: a
+    distilled one, a later release. Their names have words that the model's own name does not have; one of them is meant
+    only if it was asked for. A short name that also fits another model, such as mistral-small, belongs to no model.
     """
     own, known = _own_names(model), _known_words(model)
     others = [_known_words(other) for other in all_models() if other.key != model.key]
@@ -66,7 +66,7 @@ def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
 
 
 def _own_names(model: ModelSpec) -> frozenset[Words]:
-    """Its key, its name, and what it is called where it was published."""
+    """Return its key, its name, and its name where it was published."""
     published = (alias for alias in model.aliases if "/" in alias)
     return frozenset(words_of(name) for name in (model.key, model.name, *published))
 
@@ -76,14 +76,14 @@ def _known_words(model: ModelSpec) -> frozenset[str]:
 
 
 def hosts_of(model: ModelSpec, asked: str) -> list[ApiPrice]:
-    """Every price of that model at a host that still sells it; none that costs nothing, which is a trial."""
+    """Return every price of that model at a host that still sells it; a price of zero is a trial and is left out."""
     names = names_of(model, asked)
     sold = (api for api in list_apis() if not api.deprecated and (api.input_usd_per_mtok or api.output_usd_per_mtok))
     return [api for api in sold if words_of(api.model) in names]
 
 
 def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
-    """The price of ``host:model``: your catalogue file's, or that in ``extra``, or the shipped one."""
+    """Return the price of ``host:model``: from your catalogue file, from ``extra``, or the shipped one."""
     wanted = name.strip().casefold()
     tables = {key.casefold(): (key, table) for key, table in user_tables("apis").items()}
     shipped = next((api for api in extra if api.key.casefold() == wanted), None) or shipped_api(wanted)
@@ -96,7 +96,7 @@ def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:
 
 
 def list_apis(host: str | None = None, match: str | None = None, extra: Sequence[ApiPrice] = ()) -> list[ApiPrice]:
-    """Every API with token prices, your own included, in order of name."""
+    """Return every API with token prices, your own included, sorted by name."""
     found = {api.key.casefold(): api for api in (*shipped_apis(today()), *extra)}
     for key, table in user_tables("apis").items():
         found[key.casefold()] = user_api(key, table, found.get(key.casefold()))

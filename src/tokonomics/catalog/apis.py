@@ -1,8 +1,8 @@
-"""What an API charges for tokens: quoted prices per million tokens, and what one request costs under them.
+"""Read what APIs charge for tokens: quoted prices per million tokens, and what one request costs under them.
 
-A request is charged at the tier its whole input falls in. A price nobody quotes (batch, cached input) is unknown:
-asking for it is an error, never the full price in its place. Where no price is quoted for writing into the host's
-cache, writing costs no more than the input.
+A request is charged at the tier of its whole input. A price nobody quotes (batch, cached input) is unknown: asking for
+it is an error; the full price never replaces it. If no price is quoted for writing into the host's cache, writing costs
+no more than the input.
 
 Prices come from the package genai-prices (offline snapshot), from the user's own catalogue file, or from a file in
 litellm's format (``model_prices_and_context_window.json``): USD per token, by model. Its ``…_batches`` fields are batch
@@ -29,7 +29,7 @@ from tokonomics.units import TOKENS_PER_MTOK
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
-MAX_USD_PER_MTOK = 1_000_000.0  # a dollar a token: a price beyond it was given per token or per request by mistake
+MAX_USD_PER_MTOK = 1_000_000.0  # a dollar a token: a higher price was given per token or per request by mistake
 
 UsdPerMtok = Annotated[float, Field(ge=0, le=MAX_USD_PER_MTOK)]
 
@@ -56,8 +56,7 @@ class ApiTier(ApiRates):
 class ApiPrice(ApiRates):
     """What a host charges for a model.
 
-    ``date`` is the day of the list that it stands in; ``checked`` the day this very price was verified, where the
-    source says.
+    ``date`` is the day of the price list; ``checked`` the day this price was verified, if the source says so.
     """
 
     host: str
@@ -68,25 +67,25 @@ class ApiPrice(ApiRates):
     checked: dt.date | None = None
     source: str
     note: str | None = None
-    deprecated: bool = False  # its host says that it will be, or was, withdrawn
+    deprecated: bool = False  # its host says that it was or will be withdrawn
 
     @property
     def seller(self) -> str:
-        """Who computes the tokens: Hugging Face passes requests on to the host that it names."""
+        """Return who computes the tokens: Hugging Face forwards requests to the host that it names."""
         return self.host.removeprefix("huggingface_")
 
     @property
     def quoted(self) -> dt.date | None:
-        """The day that its age is counted from: its own where that is known, else the list's."""
+        """Return the day that its age is counted from: its own if known, else the list's."""
         return self.checked or self.date
 
     @property
     def key(self) -> str:
-        """The name it is found by."""
+        """Return the name it is found by."""
         return f"{self.host}:{self.model}"
 
     def rates(self, input_tokens: float) -> ApiRates:
-        """The rates of a request with so much input, cached or not."""
+        """Return the rates of a request with this much input, cached or not."""
         return max(
             (tier for tier in self.tiers if input_tokens > tier.above_input_tokens),
             key=lambda tier: tier.above_input_tokens,
@@ -102,10 +101,10 @@ def price_request(
     batch: bool = False,
     written_tokens: float = 0.0,
 ) -> float:
-    """USD of one request.
+    """Return the USD of one request.
 
     ``cached_tokens`` are the part of ``input_tokens`` read from the host's prompt cache, ``written_tokens`` the part
-    that is computed and written into it.
+    that is computed and written to it.
     """
     named = {"input": input_tokens, "cached": cached_tokens, "output": output_tokens, "written": written_tokens}
     for name, tokens in named.items():
@@ -131,9 +130,9 @@ def price_request(
 
 
 def _write_price(rates: ApiRates, batch: bool) -> float | None:
-    """Of a token computed and written; a host that charges for it and does not say what in a batch has no price then.
+    """Return the price of a token computed and written; None in a batch if the host quotes it only outside batches.
 
-    A quote below the input's is of what writing adds, or out of date: the token is computed all the same.
+    A quote below the input's price is only what writing adds, or is out of date: the token is computed anyway.
     """
     prompt = rates.batch_input_usd_per_mtok if batch else rates.input_usd_per_mtok
     write = rates.batch_cache_write_usd_per_mtok if batch else rates.cache_write_usd_per_mtok
@@ -155,12 +154,12 @@ def _quoted(api: ApiPrice, usd_per_mtok: float | None, name: str) -> float:
 
 _BATCH = {"processing": "batch"}
 _RATES = {"input": "input", "output": "output", "cache_read": "cached_input", "cache_write": "cache_write"}
-"""What they call a rate, and what we do."""
+"""Their names of rates, and ours."""
 _CHECKED = re.compile(r"(?:verified|checked|confirmed|as of)\b[^.;]{0,60}?(\d{4}-\d{2}-\d{2})")
 
 
 def _providers() -> "list[Provider]":
-    from genai_prices.data_snapshot import get_snapshot  # 0.3 s to import: only when a price is asked for.
+    from genai_prices.data_snapshot import get_snapshot  # Takes 0.3 s to import: only when a price is asked for.
 
     return get_snapshot().providers
 
@@ -175,7 +174,7 @@ def _noon(day: dt.date) -> dt.datetime:
 
 
 def shipped_api(name: str) -> ApiPrice | None:
-    """By host:model; genai-prices also knows other spellings of both."""
+    """Return the price of host:model; genai-prices also knows other spellings of both."""
     from genai_prices.data_snapshot import find_provider_by_id
 
     host, _, model = name.partition(":")
@@ -196,7 +195,7 @@ def shipped_apis(day: dt.date) -> tuple[ApiPrice, ...]:
 
 @cache
 def _snapshot_date() -> dt.date | None:
-    """The newest day on which the snapshot says a price was verified: it is at least that young as a whole."""
+    """Return the newest day on which a price of the snapshot was verified, as the date of the whole snapshot."""
     days = [_day_checked(provider.price_comments) for provider in _providers()]
     days += [_day_checked(model.price_comments) for host in _providers() for model in host.models]
     return max((day for day in days if day), default=None)
@@ -208,11 +207,11 @@ def _day_checked(comment: str | None) -> dt.date | None:
 
 
 def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.date) -> ApiPrice | None:
-    """What genai-prices quotes on that day at noon UTC; None for what is not sold by input and output token."""
+    """Return what genai-prices quotes on that day at noon UTC; None if it is not sold by input and output token."""
     standard = info.get_prices(_noon(day))
     if standard.input_mtok is None or standard.output_mtok is None:
         return None
-    # A host that resells another's model has its standard price only as an estimate, and its batch price not at all.
+    # A reseller's standard price is only estimated by the owner's, and its batch price is unknown.
     batch = _batch_price(info, day) if host is owner else None
     release = _release()
     prices = (getattr(standard, f"{theirs}_mtok") for theirs in _RATES)
@@ -241,7 +240,7 @@ def _batch_price(info: "ModelInfo", day: dt.date) -> "ModelPrice | None":
 
 
 def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int) -> dict[str, Any]:
-    """Only what is quoted: genai-prices itself would charge cached or batch tokens in full where a price is missing."""
+    """Return only quoted prices: genai-prices itself charges cached or batch tokens in full if a price is missing."""
     return {
         f"{kind}{name}_usd_per_mtok": _at(getattr(price, f"{theirs}_mtok"), input_tokens)
         for kind, price in (("", standard), ("batch_", batch))
@@ -251,7 +250,7 @@ def _rates(standard: "ModelPrice", batch: "ModelPrice | None", input_tokens: int
 
 
 def _at(price: Any, input_tokens: int) -> float | None:
-    """A flat or tiered price at that input length."""
+    """Return a flat or tiered price at that input length."""
     if price is None:
         return None
     for tier in reversed(getattr(price, "tiers", ())):
@@ -277,7 +276,7 @@ def _note(info: "ModelInfo", standard: "ModelPrice", host: "Provider", owner: "P
 
 
 class _UserTier(Noun):
-    """Prices under the short names a person writes."""
+    """Prices under the short names that a person writes."""
 
     input: UsdPerMtok | None = None
     output: UsdPerMtok | None = None
@@ -306,7 +305,7 @@ class _UserApiTier(_UserTier):
 
 
 def user_api(key: str, table: Mapping[str, object], shipped: ApiPrice | None) -> ApiPrice:
-    """A table with input and output prices stands alone; one without them amends the shipped price."""
+    """Return the price of a user's table: complete with input and output prices, else a change of the shipped price."""
     where = f'your catalogue file, [apis."{shorten(key)}"]'
     host, colon, model = key.partition(":")
     if not (host and colon and model):
@@ -357,7 +356,7 @@ _LITELLM_TIER = re.compile(rf"({'|'.join(_LITELLM)})_above_(\d{{1,6}})k_tokens")
 
 
 def read_litellm(path: Path) -> list[ApiPrice]:
-    """Every model sold by input and output token in a file like litellm's model_prices_and_context_window.json."""
+    """Read every model sold by input and output token from a file in litellm's format."""
     shown = shorten(str(path), 200)
     try:
         with path.open("rb") as file:
@@ -375,7 +374,7 @@ def read_litellm(path: Path) -> list[ApiPrice]:
 
 
 def _litellm_prices(name: str, entry: object, path: Path) -> Iterator[ApiPrice]:
-    """None or one: what is not sold by both kinds of token is left out, as is the file's sample entry."""
+    """Yield a price or nothing: skip what is not sold by both kinds of token, and the file's sample entry."""
     sold = isinstance(entry, dict) and {"input_cost_per_token", "output_cost_per_token"} <= entry.keys()
     if not isinstance(entry, dict) or not sold or name == "sample_spec":
         return

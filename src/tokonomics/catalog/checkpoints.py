@@ -1,20 +1,20 @@
-"""What others published for a model: quantised checkpoints, how much quality is left at fewer bits, and drafts.
+"""Find what others published for a model: quantised checkpoints, their quality at fewer bits, and drafts.
 
 ``data/checkpoints.csv`` names repositories on Hugging Face, with where and when each was seen; the first one listed for
-a model and precision is preferred. A checkpoint that is not listed may exist all the same.
+a model and precision is preferred. Unlisted checkpoints may also exist.
 
-Recovery is the score of the quantised model over that of the published one on the same benchmark, or the mean over
-several benchmarks. ``data/recovery.csv`` has one row for each score, with its source and date; a user's own scores are
-in the section ``recovery`` of their catalogue and count first. Where a model has none, that of a named model of its
-family is used: of the same kind of layers and no larger, as smaller models lose more (Kurtic et al., arXiv 2411.02355:
-8B against 70B and 405B).
+Recovery is the score of the quantised model divided by that of the published one on the same benchmark, or the mean
+over several benchmarks. ``data/recovery.csv`` has one row for each score, with its source and date; a user's own scores
+are in the section ``recovery`` of their catalogue and come first. A model without a score uses that of a named model of
+its family with the same kind of layers and no larger, because smaller models lose more (Kurtic et al., arXiv
+2411.02355: 8B against 70B and 405B).
 
-``data/drafts.csv`` holds published accepted lengths: the mean tokens that a round of drafting yields, the check's own
-included. They depend on the texts, the temperature and the pair; each row says its own. A module of multi-token
-prediction is one layer like the model's last, behind a projection of the last token's embedding and the hidden state to
-one width; embedding and head are the model's (DeepSeek-V3, arXiv:2412.19437, section 2.2). An EAGLE-3 head is one dense
-layer behind a projection of three hidden states to one; queries, keys and values take the embedding beside it, and its
-own head covers the commonest tokens alone (arXiv:2503.01840, section 3).
+``data/drafts.csv`` holds published accepted lengths: the mean tokens that a round of drafting yields, including the one
+that the check gives. They depend on the texts, the temperature and the pair; each row says its own. A module of
+multi-token prediction is one layer like the model's last, behind a projection of the last token's embedding and the
+hidden state to one width; it uses the model's embedding and head (DeepSeek-V3, arXiv:2412.19437, section 2.2). An
+EAGLE-3 head is one dense layer behind a projection of three hidden states to one; queries, keys and values also take
+the embedding, and its own head covers only the most common tokens (arXiv:2503.01840, section 3).
 """
 
 import datetime as dt
@@ -63,12 +63,12 @@ class Checkpoint(Noun):
 
 @cache
 def load_checkpoints() -> tuple[Checkpoint, ...]:
-    """Every quantised checkpoint that was seen, the preferred one of a model and precision first."""
+    """Return every quantised checkpoint that was seen, the preferred one of a model and precision first."""
     return tuple(map(Checkpoint.model_validate, shipped_rows("checkpoints.csv")))
 
 
 def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
-    """A checkpoint of a model at a precision: its authors' own, or one that others made; None where none is known."""
+    """Return a checkpoint of a model at a precision: its authors' own, or one by others; None if none is known."""
     if weights is model.served:
         named = {"model": model.key, "precision": weights, "repository": model.repository}
         return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
@@ -76,7 +76,7 @@ def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
 
 
 def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
-    """What to do where no checkpoint is known: the tool that makes one, and whether the engine can do without."""
+    """Describe what to do if no checkpoint is known: the tool that makes one, and whether the engine needs one."""
     ways = [_MADE_WITH[weights]] if weights in _MADE_WITH else []
     if weights is Precision.fp8 and engine == "vllm":
         ways.append(_AT_LOAD.format(published=model.served))
@@ -84,45 +84,45 @@ def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
 
 
 SECTION = "recovery"
-_AS_LARGE = 1.05  # times the parameters: releases of one size differ by their vocabularies
-QuantisedPart = Literal["weights", "kv"]  # what is held at fewer bits
+_AS_LARGE = 1.05  # factor on the parameters: releases of one size differ in their vocabularies
+QuantisedPart = Literal["weights", "kv"]  # what is kept at fewer bits
 
 
 class RecoveryScore(Noun):
-    """A quantised model on one benchmark, as it was published."""
+    """A published score of a quantised model on one benchmark."""
 
     model: str
     part: QuantisedPart
     precision: Precision
     benchmark: str
-    baseline: PositiveFloat | None = None  # of the model as published; None where only the share is stated
+    baseline: PositiveFloat | None = None  # of the model as published; None if only the share is stated
     quantised: PositiveFloat | None = None
     recovery_percent: PositiveFloat
     method: str
     checkpoint: str | None = None
     source: str
     address: str
-    date: dt.date | None = None  # of publication, where the source says
+    date: dt.date | None = None  # of publication, if the source says
     read: dt.date
 
 
 class Recovery(Noun):
-    """The share of a model's quality that is left at fewer bits, and who says so."""
+    """The share of a model's quality that remains at fewer bits, and its source."""
 
-    model: str  # that was measured: the one asked for, or one of its family
+    model: str  # the measured one: the model asked for, or one of its family
     part: QuantisedPart = "weights"
     precision: Precision
-    recovery: PositiveFloat  # the mean over the benchmarks; 1: nothing is lost
+    recovery: PositiveFloat  # mean over the benchmarks; 1: nothing is lost
     benchmarks: tuple[str, ...]
     checkpoint: str | None = None
     source: str
-    date: dt.date  # of publication; where the source does not say, the day it was read
+    date: dt.date  # of publication; if the source does not say, the day it was read
     published: bool = True  # the date is that of publication
     own: bool = False  # the user's own measurement
 
 
 class OwnRecovery(Noun):
-    """An entry of the user's catalogue."""
+    """A score in the user's catalogue."""
 
     model: str
     part: QuantisedPart = "weights"
@@ -135,19 +135,19 @@ class OwnRecovery(Noun):
 
 @cache
 def load_scores() -> tuple[RecoveryScore, ...]:
-    """Every published score that is shipped."""
+    """Return every published score that is shipped."""
     return tuple(map(RecoveryScore.model_validate, shipped_rows("recovery.csv")))
 
 
 def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:
-    """What is left of a model at a precision: one's own score, a published one, or its family's; None without any."""
+    """Return a model's recovery at a precision: the user's own score, a published one, or its family's; else None."""
     every = (*map(_own, user_tables(SECTION).items()), *_published())
     known = [found for found in every if found.precision is precision and found.part == part]
     of_it = [found for found in known if found.model == model.key] or _nearest_relatives(model, known)
     listed = checkpoint_for(model, precision) if part == "weights" else None
 
     def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
-        """One's own first, then the checkpoint that a plan names, then any checkpoint; then the worst score."""
+        """Prefer the user's own, then the checkpoint that a plan names, then any checkpoint; then the worst score."""
         of_that = listed is not None and found.checkpoint == listed.repository
         return found.own, of_that, found.checkpoint is not None, -found.recovery
 
@@ -157,9 +157,9 @@ def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "w
 def allowed_by_recovery(
     model: ModelSpec, precisions: Sequence[Precision], floor: float, part: QuantisedPart = "weights"
 ) -> tuple[tuple[Precision, ...], dict[Precision, str]]:
-    """The precisions whose recovery reaches the floor, and why the others are left out.
+    """Return the precisions whose recovery reaches the floor, and why the others are left out.
 
-    What the model was published in, or more bits, needs no score.
+    The published precision, or more bits, needs no score.
     """
     published = model.served if part == "weights" else Precision.bf16
     kept, left_out = [], {}
@@ -177,7 +177,7 @@ def allowed_by_recovery(
 def lossy_pairs(
     model: ModelSpec, weights: Sequence[Precision], kv: Sequence[Precision], floor: float
 ) -> dict[tuple[Precision, Precision], str]:
-    """Weights and KV caches that together lose too much, and why: what they keep is taken to multiply."""
+    """Return the weights and KV caches that together lose too much, and why; their recoveries are multiplied."""
     found = {}
     for pair in product(weights, kv):
         of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
@@ -189,7 +189,7 @@ def lossy_pairs(
 
 
 def recovery_text(found: Recovery, model: ModelSpec) -> str:
-    """``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; another model of the family is named."""
+    """Write ``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; name another model of the family."""
     published = model.served if found.part == "weights" else Precision.bf16
     whose = "" if found.model == model.key else f", scored on {find_model(found.model).name}"
     kept = f"{fine_percent(found.recovery)} of {published.upper()}"
@@ -199,7 +199,7 @@ def recovery_text(found: Recovery, model: ModelSpec) -> str:
 
 
 def save_recovery(found: OwnRecovery) -> Path:
-    """Keep a score in the user's catalogue, in place of an earlier one of the model and precision; return its path."""
+    """Save a score in the user's catalogue, replacing an earlier one of the model and precision; return its path."""
     fields = found.model_dump(exclude={"part"} if found.part == "weights" else set())
     kv = "" if found.part == "weights" else " kv"
     return save_entry(SECTION, f"{found.model} {found.precision}{kv}", fields)
@@ -207,7 +207,7 @@ def save_recovery(found: OwnRecovery) -> Path:
 
 @cache
 def _published() -> tuple[Recovery, ...]:
-    """The mean over the benchmarks of each checkpoint, or of each method where a source names no checkpoint."""
+    """Return the mean over the benchmarks of each checkpoint, or of each method if a source names no checkpoint."""
 
     def subject(score: RecoveryScore) -> tuple[str, ...]:
         return score.model, score.part, score.precision, score.checkpoint or "", score.source, score.method
@@ -240,7 +240,7 @@ def _own(entry: tuple[str, dict[str, object]]) -> Recovery:
 
 
 def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Recovery]:
-    """The scores of the largest relative that is no larger: of its family, else of its generation (3.1 for 3.3)."""
+    """Return the scores of the largest model no larger than this: of its family, else its generation (3.1 for 3.3)."""
 
     def generation(family: str) -> str:
         return re.sub(r"\.\d+$", "", family)
@@ -256,7 +256,7 @@ def _nearest_relatives(model: ModelSpec, known: Sequence[Recovery]) -> list[Reco
     alike = [relative for relative in relatives if kinds_of_layers(relative) == kinds_of_layers(model)]
     largest = _AS_LARGE * model.parameters
     sizes = {relative.key: relative.parameters for relative in alike if relative.parameters <= largest}
-    # Of two of equal size, the later: llama-3.1-70b before llama-3-70b.
+    # If two have the same size, take the later: llama-3.1-70b before llama-3-70b.
     nearest = max(sorted(sizes, reverse=True), key=lambda key: round(math.log(sizes[key]), 2), default=None)
     return [found for found in known if found.model == nearest]
 
@@ -282,23 +282,23 @@ class PublishedDraft(Noun):
 
 @cache
 def load_drafts() -> tuple[PublishedDraft, ...]:
-    """Every accepted length that was seen."""
+    """Return every accepted length that was seen."""
     return tuple(map(PublishedDraft.model_validate, shipped_rows("drafts.csv")))
 
 
 def drafts_of(model: ModelSpec, method: str) -> tuple[PublishedDraft, ...]:
-    """What is published of a model's drafts by one method, the fewest tokens first."""
+    """Return what is published about a model's drafts by one method, the fewest tokens first."""
     rows = (row for row in load_drafts() if (row.model, row.method) == (model.key, method))
     return tuple(sorted(rows, key=lambda row: row.tokens))
 
 
 def nearest_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
-    """The published round whose number of tokens is nearest."""
+    """Return the published round whose number of tokens is nearest."""
     return min(drafts_of(model, method), key=lambda row: abs(row.tokens - tokens), default=None)
 
 
 def longer_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft | None:
-    """The shortest published round of at least this many tokens; the longest where none is.
+    """Return the shortest published round of at least this many tokens; the longest if there is none.
 
     Later tokens of a round are accepted less often, so a longer round understates a shorter one.
     """
@@ -307,19 +307,19 @@ def longer_draft(model: ModelSpec, method: str, tokens: int) -> PublishedDraft |
 
 
 def mtp_module(model: ModelSpec) -> ModelSpec | None:
-    """The module of the checkpoint that drafts, with the model's embedding and head; None where it has none."""
+    """Return the checkpoint's module that drafts, with the model's embedding and head; None if it has none."""
     attention = [group for group in model.groups if group.mixer and not isinstance(group.mixer, RecurrentMixer)]
     if not model.mtp_layers or not attention:
         return None
     last = attention[-1]
     layers = [last.model_copy(update={"count": 1})]
-    if last.mlp is None:  # attention and feed-forward are layers of their own (Nemotron)
+    if last.mlp is None:  # attention and feed-forward are separate layers (Nemotron)
         layers += [group.model_copy(update={"count": 1}) for group in model.groups if group.mlp][-1:]
     return _one_layer(model, "MTP", layers, 2 * model.hidden**2, norms=2)
 
 
 def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
-    """An EAGLE-3 head for a model; None where the model's attention is of a kind that no such head is known of."""
+    """Return an EAGLE-3 head for a model; None if no such head is known for the model's kind of attention."""
     attention = [group.mixer for group in model.groups if isinstance(group.mixer, GroupedAttention)]
     if not attention:
         return None
@@ -333,7 +333,7 @@ def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
 
 
 def _one_layer(model: ModelSpec, name: str, layers: list[LayerGroup], weights: int, norms: int) -> ModelSpec:
-    """A draft of these layers behind projections with this number of weights.
+    """Return a draft of these layers behind projections with this number of weights.
 
     The projections are written as two of half their size, up and down, which has the same weights and FLOPs.
     """

@@ -1,4 +1,4 @@
-"""What no row of ``data/families.toml`` can say: layers that only one family has, built by a function for each.
+"""Build the layers that no row of ``data/families.toml`` can describe, because only one family has them.
 
 Shapes follow transformers 5.22: ``gemma4``, ``falcon``, ``nemotron_h``, ``deepseek_v32`` (DeepSeek Sparse Attention,
 arXiv:2512.02556), ``glm_moe_dsa``, ``minimax_m3_vl``, ``deepseek_v4``, Kimi K3's; and, for ``nemotron-nas``, the
@@ -38,15 +38,15 @@ Mlps = Callable[[Fields, Frame, Family], list[MlpLayer]]
 
 
 class Around(NamedTuple):
-    """What stands around a family's layers."""
+    """What a family has around its layers."""
 
     norms: int  # vectors of hidden width in a layer
     once: int = 0  # small parameters after the last layer
-    tables: int = 0  # parameters of embeddings beside the usual one
+    tables: int = 0  # parameters of additional embeddings
 
 
 def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[MixerLayer, MlpLayer]], Around]:
-    """What mixes tokens in every layer, the feed-forward block behind it, and what stands around them."""
+    """Return what mixes tokens in every layer, the feed-forward block after it, and what is around them."""
     style, attend = family.recurrent, MIXERS[family.mixers]
     full = None if style is None or family.mixers == "nemotron" else marked(fields, frame, style.full)
     mixers = attend(fields, frame, family)
@@ -59,7 +59,7 @@ def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[
 
 
 def nothing(fields: Fields, frame: Frame, family: Family) -> list[Any]:
-    """No attention, or no feed-forward block, in any layer."""
+    """Return no attention, or no feed-forward block, for every layer."""
     return [None] * frame.layers
 
 
@@ -67,7 +67,7 @@ def nothing(fields: Fields, frame: Frame, family: Family) -> list[Any]:
 
 
 def falcon_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Falcon: grouped heads in the new decoder, one key/value head with ``multi_query``, else one per head."""
+    """Read Falcon: grouped heads in the new decoder, one key/value head with ``multi_query``, else one per head."""
     heads, _, head_dim, _ = head_shape(fields, frame, replace(family.attention, grouped=False))
     groups = fields.size("num_kv_heads", "n_head_kv", default=heads, most=MOST_HEADS)
     multi_query, grouped = fields.flag("multi_query", True), fields.flag("new_decoder_architecture", False)
@@ -78,7 +78,7 @@ def falcon_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixer
 
 
 def falcon_around(fields: Fields, frame: Frame) -> Around:
-    """One norm before parallel attention and MLP; two in the new decoder or when they run one after the other."""
+    """Count one norm before parallel attention and MLP; two in the new decoder or if they run one after the other."""
     grouped, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     given = fields.optional_size("num_ln_in_parallel_attn", most=2)
     return Around((given or 2) if grouped else 1 if parallel else 2)
@@ -88,7 +88,7 @@ def falcon_around(fields: Fields, frame: Frame) -> Around:
 
 
 def gemma4_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Sliding layers, and full ones with heads of their own; the last layers may read the keys of others."""
+    """Read sliding layers, and full ones with other heads; the last layers may read the keys of others."""
     heads, kv_heads, head_dim, _ = head_shape(fields, frame, family.attention)
     shared = fields.flag("attention_k_eq_v", False)
     wide = fields.size("global_head_dim", default=512, most=MOST_HEADS)
@@ -117,12 +117,12 @@ def gemma4_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLay
 
 
 def _borrowing(fields: Fields, frame: Frame) -> int:
-    """How many layers, the last ones, have no keys and values of their own."""
+    """Count the last layers, which have no keys and values of their own."""
     return fields.size("num_kv_shared_layers", default=0, least=0, most=frame.layers)
 
 
 def gemma4_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
-    """A dense block, beside it experts where they are enabled, and an input of its own for each layer (E2B, E4B)."""
+    """Read a dense block, experts beside it if enabled, and a separate input for each layer (E2B, E4B)."""
     width = fields.size("intermediate_size")
     wider = 2 if fields.flag("use_double_wide_mlp", False) else 1
     side = _layer_input(fields)
@@ -143,7 +143,7 @@ def _layer_input(fields: Fields) -> int:
 
 
 def gemma4_around(fields: Fields, frame: Frame) -> Around:
-    """Four norms around attention and the feed-forward block, three more where experts stand beside it.
+    """Count four norms around attention and the feed-forward block, three more with experts.
 
     An embedding gives every token an input for each layer, behind a norm.
     """
@@ -152,11 +152,11 @@ def gemma4_around(fields: Fields, frame: Frame) -> Around:
     return Around(norms, once=side, tables=rows * frame.layers * side)
 
 
-# --- Nemotron NAS: every layer has parts of its own, or none --------------------------------------------------------
+# --- Nemotron NAS: every layer has its own parts, or none -----------------------------------------------------------
 
 
 def _blocks(fields: Fields, frame: Frame, part: str) -> list[Fields | None]:
-    """One part (attention or ffn) of every layer; None where it has none."""
+    """Return one part (attention or ffn) of every layer; None where a layer has none."""
     given = fields.value("block_configs")
     if not isinstance(given, list) or not all(isinstance(block, dict) for block in given):
         raise fields.wrong("block_configs", "is missing", fix="It lists the attention and ffn of every layer.")
@@ -173,7 +173,7 @@ def _blocks(fields: Fields, frame: Frame, part: str) -> list[Fields | None]:
 
 
 def nas_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Grouped attention, each layer with groups of its own or none at all."""
+    """Read grouped attention, in which each layer has its own groups or none at all."""
     heads = fields.size("num_attention_heads", most=MOST_HEADS)
     head_dim = fields.size("head_dim", default=frame.hidden // heads, most=MOST_HEADS)
 
@@ -194,7 +194,7 @@ def nas_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]
 
 
 def nas_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
-    """Gated blocks; ``ffn_mult`` is of two thirds of the hidden width, rounded up to a multiple of 256."""
+    """Read gated blocks; ``ffn_mult`` is of two thirds of the hidden width, rounded up to a multiple of 256."""
 
     @cache
     def layer(width: int) -> DenseMlp:
@@ -215,7 +215,7 @@ NEMOTRON_KINDS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E
 
 
 def nemotron_kinds(fields: Fields, frame: Frame | None = None) -> list[str]:
-    """The kind of every layer, from ``hybrid_override_pattern`` or ``layers_block_type``; as many as the frame has."""
+    """Return the kind of every layer, from ``hybrid_override_pattern`` or ``layers_block_type``; check their number."""
     name = "hybrid_override_pattern" if fields.has("hybrid_override_pattern") else "layers_block_type"
     spelled = fields.word(name) if name == "hybrid_override_pattern" else fields.words(name)
     if not spelled or len(spelled) > MOST_LAYERS:
@@ -230,7 +230,7 @@ def nemotron_kinds(fields: Fields, frame: Frame | None = None) -> list[str]:
 
 
 def nemotron_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Mamba-2 or attention; nothing in the layers that are feed-forward blocks."""
+    """Read Mamba-2 or attention; nothing in the layers that are feed-forward blocks."""
     assert family.recurrent is not None
     (attention, *_) = grouped_attention(fields, frame, family)
     mamba = RECURRENT[family.recurrent.kind](fields, frame, family.recurrent)
@@ -239,7 +239,7 @@ def nemotron_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerL
 
 
 def nemotron_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
-    """Ungated blocks (squared ReLU); shared experts at full width, routed ones perhaps in a latent one (Nemotron 3)."""
+    """Read ungated blocks (squared ReLU); shared experts at full width, routed ones maybe in a latent (Nemotron 3)."""
     kinds = nemotron_kinds(fields, frame)
     blocks: dict[str, MlpLayer] = {}
     if "mlp" in kinds:
@@ -250,11 +250,11 @@ def nemotron_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer
     return [blocks.get(kind) for kind in kinds]
 
 
-# --- DeepSeek-V3.2 and GLM-5: latent attention to the tokens that an indexer leaves ---------------------------------
+# --- DeepSeek-V3.2 and GLM-5: latent attention to the tokens that an indexer chooses --------------------------------
 
 
 def indexed_latent_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Latent attention with an indexer; GLM-5.2's "shared" layers use the choice of the layer before."""
+    """Read latent attention with an indexer; GLM-5.2's "shared" layers use the choice of the layer before."""
     (plain, *_) = latent_attention(fields, frame, family)
     assert isinstance(plain, LatentAttention)
     heads, head_dim = fields.size("index_n_heads", most=MOST_HEADS), fields.size("index_head_dim", most=MOST_HEADS)
@@ -278,7 +278,7 @@ def indexed_latent_attention(fields: Fields, frame: Frame, family: Family) -> li
 
 
 def block_sparse_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Grouped attention; in the sparse layers to the blocks that a small indexer scores highest."""
+    """Read grouped attention; sparse layers attend to the blocks that a small indexer scores highest."""
     (full, *_) = grouped_attention(fields, frame, family)
     assert isinstance(full, GroupedAttention)
     sparse = fields.child("sparse_attention_config")
@@ -300,20 +300,20 @@ def block_sparse_attention(fields: Fields, frame: Frame, family: Family) -> list
                 query_input=frame.hidden,
                 hidden_outputs=head_dim,
                 small_parameters=2 * head_dim,  # norms of queries and keys
-                key_bytes=2.0,  # kept as the model computes them, in 16 bits
+                key_bytes=2.0,  # stored in 16 bits, as the model computes them
             ),
         }
     )
     return [chosen if used else full for used in in_use]
 
 
-# --- DeepSeek-V4: one key that is its value, of every fourth or 128th token -----------------------------------------
+# --- DeepSeek-V4: one vector as key and value, for every fourth or 128th token --------------------------------------
 
 
 def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """A window of tokens, and rows compressed by the layer's ratio: 0 (none), 4 (an indexer chooses) or 128 (all).
+    """Read a window of tokens, and rows compressed by the layer's ratio: 0 (none), 4 (an indexer chooses) or 128 (all).
 
-    ``compress_ratios`` goes on for the draft layers, whose entries are dropped.
+    ``compress_ratios`` continues for the draft layers, whose entries are dropped.
     """
     heads, head_dim = fields.size("num_attention_heads", most=MOST_HEADS), fields.size("head_dim", most=MOST_HEADS)
     query_rank = fields.size("q_lora_rank")
@@ -335,15 +335,15 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     return [known[ratio] for ratio in ratios]
 
 
-_CHOSEN_FROM = 4  # the ratio whose rows are chosen from, and overlap; transformers, ``DeepseekV4CSACompressor``
+_CHOSEN_FROM = 4  # the ratio whose rows overlap and are chosen by an indexer; transformers, ``DeepseekV4CSACompressor``
 
 
 def _compressed(fields: Fields, plain: CompressedAttention, ratio: int) -> MixerLayer:
-    """The layer whose rows stand for ``ratio`` tokens each."""
+    """Return the layer whose rows each represent ``ratio`` tokens."""
     if ratio == 0:
         return plain
     chosen = ratio == _CHOSEN_FROM
-    # A learned bias for each place in a row, twice where rows overlap, and the norm of the row.
+    # A learned bias for each position in a row, twice if rows overlap, and the norm of the row.
     small = plain.norm_elements + (ratio * (2 if chosen else 1) + 1) * plain.head_dim
     update: dict[str, object] = {"every": ratio, "norm_elements": small}
     if chosen:
@@ -364,13 +364,13 @@ def _compressed(fields: Fields, plain: CompressedAttention, ratio: int) -> Mixer
 
 
 def deepseek_v4_around(fields: Fields, frame: Frame) -> Around:
-    """Two norms and two hyper-connections that read all streams in a layer; the streams are joined before the head."""
+    """Count two norms and two hyper-connections that read all streams of a layer; streams join before the head."""
     streams, rows = _hyper_connection(fields)
     return Around(2 + 2 * rows * streams, once=streams * streams * frame.hidden + streams + 1)
 
 
 def _hyper_connection(fields: Fields) -> tuple[int, int]:
-    """Its streams, and what it makes of them: weights in and out, and a matrix between them."""
+    """Return its streams, and its outputs: weights in and out, and a matrix between them."""
     streams = fields.size("hc_mult", default=4, most=64)
     return streams, (2 + streams) * streams
 
@@ -379,8 +379,8 @@ def _hyper_connection(fields: Fields) -> tuple[int, int]:
 
 
 def kimi_around(fields: Fields, frame: Frame) -> Around:
-    """Two norms. With attention residuals two more and two vectors that score the blocks before, in every layer, and
-    a norm and a vector that join the blocks after the last one."""
+    """Count two norms. With attention residuals, every layer has two more and two vectors that score the blocks before,
+    and a norm and a vector join the blocks after the last layer."""
     return Around(2) if fields.optional_size("attn_res_block_size") is None else Around(6, once=2 * frame.hidden)
 
 

@@ -1,12 +1,12 @@
-"""The model families that are read, by ``model_type``: the rows of ``data/families.toml``; and the fields of a config.
+"""Read the model families, by ``model_type``, from the rows of ``data/families.toml``; and the fields of a config.
 
-A row says in which fields a family keeps its heads, experts, windows and ranks, and what its config class assumes where
-a field is absent; ``config_layers`` builds layers from it. To add a family is to add a row. A family with layers that
-no row can describe also names a function of ``config_exceptions``.
+A row says in which fields a family keeps its heads, experts, windows and ranks, and what its config class assumes if a
+field is absent; ``config_layers`` builds layers from it. To add a family, add a row. A family with layers that no row
+can describe also names a function of ``config_exceptions``.
 
 Every field of a config.json is read through ``Fields``, which checks its type and range and remembers that it was read.
-A field that was neither read nor known to leave the cost unchanged is an error at the end if its name suggests a size:
-it could change the answer, and the reader does not guess. Any other is mentioned in a note.
+A field that was not read, and is not known to leave the cost unchanged, is an error at the end if its name suggests a
+size: it could change the answer, and the reader does not guess. Any other such field is mentioned in a note.
 """
 
 import math
@@ -18,7 +18,7 @@ from tokonomics.catalog.entries import shipped_tables
 from tokonomics.errors import BadInput, did_you_mean, shorten
 
 Size = int | str | Sequence[str | int]
-"""A number, a field, or several names of one field; last a default where it may be absent."""
+"""A number, a field, or several names of one field; then a default if the field may be absent."""
 Switch = bool | str | Sequence[str | bool]
 """Always, never, or the field that says so, with its default (false unless given)."""
 
@@ -32,14 +32,14 @@ class Pattern:
     first: Size = 0
     last: Size = -1  # -1: the model's last layer
     below: Size | None = None
-    unless: str | None = None  # field with the numbers of layers that are not
-    listed: str | None = None  # field with the numbers of those that are
+    unless: str | None = None  # field with the numbers of layers that are not marked
+    listed: str | None = None  # field with the numbers of layers that are marked
     counted_from: int = 0
     marks: Sequence[Any] | None = None  # field with a number for each layer, and whether 0 or another one marks
     words: Sequence[str] = ()  # fields with a word for each layer
     kinds: Mapping[str, bool] = field(default_factory=dict)  # what those words mean
-    goes_on: bool = False  # words may go on for draft layers
-    needed: str | None = None  # there is no rule: how to mend a config without words
+    goes_on: bool = False  # the list of words may continue for draft layers
+    needed: str | None = None  # there is no rule: how to fix a config without words
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Windows:
     full: Pattern
     size: str = "sliding_window"
     default: Size | None = None
-    least: int = 1  # 0: a window of 0 stands for the default
-    null_is_none: bool = False  # null switches the window off, and only absence means the default
+    least: int = 1  # 0: a window of 0 means the default
+    null_is_none: bool = False  # null switches the window off; only a missing field means the default
     switch: Switch = True
 
 
@@ -58,11 +58,11 @@ class Windows:
 class Attention:
     """How a family projects queries, keys and values."""
 
-    head_dim: int | None = None  # of the config class when the field is absent; None means hidden ÷ heads
+    head_dim: int | None = None  # the config class's value if the field is absent; None means hidden ÷ heads
     heads: int | None = None
     kv_heads: int | None = None  # as above; None means as many as heads
     grouped: bool = True  # whether the family knows key/value heads at all
-    value_dim: str | None = None  # field of the width of a value, where it may differ from a key's
+    value_dim: str | None = None  # field with the width of a value, if it may differ from a key's
     qkv_bias: Switch = False
     out_bias: Switch = False
     qk_norm: Literal["none", "head", "width", "head_with_bias"] = "none"
@@ -73,7 +73,7 @@ class Attention:
     head_gates: bool = False  # one for each head, from the hidden width (Step 3.7)
     bidirectional: bool = False
     sliding: Mapping[str, Size] = field(default_factory=dict)
-    """Fields of layers with a window, where those have other heads, kv_heads, head_dim or value_dim."""
+    """Fields of layers with a window, if those have other heads, kv_heads, head_dim or value_dim."""
     sliding_sinks: Switch | None = None  # None: as other layers
 
 
@@ -103,7 +103,7 @@ class Blocks:
     """How a family's feed-forward blocks are built: dense, or experts in the sparse layers."""
 
     width: Size = "intermediate_size"  # of a dense block; (): every layer has experts
-    ratio: int | None = None  # width in units of hidden where the field may be absent (GPT-2: 4)
+    ratio: int | None = None  # width in units of hidden if the field may be absent (GPT-2: 4)
     gated: bool = True
     bias: Switch = False
     experts: Size | None = None
@@ -122,10 +122,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What of an encoder lies before and behind its layers."""
+    """What an encoder has before and after its layers."""
 
     norm_elements: int = 0  # of the norm on the embedding, in hidden widths
-    types: int = 0  # kinds of tokens that have a vector of their own, where the config does not say
+    types: int = 0  # kinds of tokens with a vector of their own, if the config does not say
     pooled: bool = False  # a product with the first token's state, and a classifier behind it
     unused_positions: int = 0  # of the table of learned positions
 
@@ -143,7 +143,7 @@ class Family:
     around: str | None = None  # a name in ``config_exceptions.AROUND``: norms and tables that depend on the config
     norms: int = 2  # norm vectors of hidden width in a layer
     norm_bias: bool = False
-    tied: bool = False  # whether the LM head shares the embedding when the config does not say
+    tied: bool = False  # whether the LM head shares the embedding if the config does not say
     learned_positions: int | None = None  # rows beyond the context length of a learned position table
     head_bias: Switch = False
     final_norm: Switch = True
@@ -161,8 +161,8 @@ class Tower:
     projector: str  # a name in ``config_towers.PROJECTORS``
     width: Size = "hidden_size"
     inner: Size = "intermediate_size"
-    ratio: float = 0  # where the inner width is given in units of the width (``mlp_ratio``), and this the default
-    attention: Size = 0  # width of attention, where it is another
+    ratio: float = 0  # if the inner width is given in units of the width (``mlp_ratio``): its default
+    attention: Size = 0  # width of attention, if it differs
     heads: Size = 0  # instead, with ``head_dim``; then queries and keys have norms
     layers: Size = "num_hidden_layers"
     patch: Size = "patch_size"
@@ -174,14 +174,14 @@ class Tower:
     norm_bias: bool = True  # wherever matrices have one
     scales: int = 0  # vectors in a layer
     grid: Size | None = None  # pixels to a side: each of its patches has a position
-    positions: Sequence[Size] = ()  # their product has one
+    positions: Sequence[Size] = ()  # sizes whose product is the number of positions
     vectors: int = 0
     merge: Size = ()  # patches to the side of a token
     out: Size = 0  # width of a token; 0: the text model's
     window: Size | None = None  # pixels to a side, within which most layers attend
     expect: Mapping[str, Sequence[object]] = field(default_factory=dict)
     sizing: Mapping[str, Any] = field(default_factory=dict)  # one of ``images.Sizing``; none: takes no images here
-    needed: Sequence[str] = ()  # fields whose defaults are good enough to count a tower, not to size its images
+    needed: Sequence[str] = ()  # fields whose defaults are enough to count a tower but not to size its images
 
 
 Rows = Mapping[str, Any]
@@ -189,7 +189,7 @@ WINDOW_WORDS: Rows = {"words": ["layer_types"], "kinds": {"full_attention": True
 
 
 def _begun(row: Rows, rows: Rows, part: str | None = None) -> dict[str, Any]:
-    """A row, or one table of it, with what it takes over from the one it is ``like``."""
+    """Return a row, or one table of it, with what it inherits from the row it is ``like``."""
     if "like" not in row:
         return dict(row)
     other = _begun(rows[row["like"]], rows)
@@ -199,7 +199,7 @@ def _begun(row: Rows, rows: Rows, part: str | None = None) -> dict[str, Any]:
 
 
 def _family(row: Rows, tables: Rows) -> Family:
-    """The typed form of one row."""
+    """Return the typed form of one row."""
     rows = tables["families"]
     whole = _begun(row, rows)
     parts = {part: _begun(whole.get(part, {}), rows, part) for part in ("attention", "recurrent", "blocks")}
@@ -217,7 +217,7 @@ def _family(row: Rows, tables: Rows) -> Family:
 
 
 def _names(text: str, tables: Rows) -> frozenset[str]:
-    """Field names, written as a run of words; ``@mamba`` stands for the list of that name."""
+    """Return the field names in a text of words; ``@mamba`` means the list of that name."""
     found: set[str] = set()
     for word in text.split():
         found |= _names(tables["harmless"][word[1:]], tables) if word.startswith("@") else {word}
@@ -228,16 +228,16 @@ _TABLES = shipped_tables("families.toml")
 FAMILIES: dict[str, Family] = {name: _family(row, _TABLES) for name, row in _TABLES["families"].items()}
 TOWERS: dict[str, Tower] = {name: Tower(**_begun(row, _TABLES["towers"])) for name, row in _TABLES["towers"].items()}
 WRAPPERS: dict[str, str] = _TABLES["wrappers"]
-"""Multimodal types, whose text model is under ``text_config``, with the type it has when it does not say."""
+"""Multimodal types, whose text model is under ``text_config``, with the text model's default type."""
 HARMLESS, WRAPPER_HARMLESS, TOWER_HARMLESS = (
     _names(f"@{kind}", _TABLES) for kind in ("everywhere", "wrapper", "tower")
 )
-"""Fields that leave the cost unchanged: of any model, beside a text model, in a tower."""
+"""Fields that leave the cost unchanged: of any model, of wrappers of a text model, and of towers."""
 SHAPE_WORDS = tuple(_TABLES["shape_words"].split())
-"""A field nobody reads is refused when a word of its name starts with one of these: it could change what is counted."""
+"""A field nobody reads is refused if a word of its name starts with one of these: it could change the counts."""
 
 
-LARGEST = 1 << 24  # no width, count or vocabulary of a real model comes near: beyond it is a slip
+LARGEST = 1 << 24  # far above any width, count or vocabulary of a real model: a larger number is a mistake
 
 
 Value = TypeVar("Value")
@@ -254,22 +254,22 @@ class Fields:
         self.notes: tuple[str, ...] = ()  # fields inside this one that nobody interpreted
 
     def wrong(self, name: str, what: str, fix: str | None = None) -> BadInput:
-        """The error that names the field and the file it is in."""
+        """Return the error that names the field and its file."""
         return BadInput(f"field '{shorten(self.path + name)}' {what}", where=self.where, fix=fix)
 
     def again(self) -> "Fields":
-        """The same fields, none of them read yet."""
+        """Return the same fields, none of them read yet."""
         return Fields(self.values, self.where, self.path)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.values)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there, even as null."""
+        """Decide whether the field is there, even as null."""
         return name in self.values
 
     def value(self, name: str) -> object:
-        """The field as it stands, null when absent; ``linear_attn_config.kda_layers`` is inside another."""
+        """Return the field, null if absent; ``linear_attn_config.kda_layers`` is inside another."""
         outer, _, inner = name.partition(".")
         if not inner or name in self.values:
             self._read.add(name)
@@ -279,7 +279,7 @@ class Fields:
         return around.get(inner) if isinstance(around, Mapping) else None
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """A whole number under any of its names; absent or null means the default, and without one is an error."""
+        """Return a whole number under any of its names; absent or null means the default, or an error without one."""
         given = self.optional_size(*names, least=least, most=most)
         size = default if given is None else given
         if size is None:
@@ -287,7 +287,7 @@ class Fields:
         return size
 
     def optional_size(self, *names: str, least: int = 1, most: int = LARGEST) -> int | None:
-        """A whole number, or nothing; several names for one thing have to agree."""
+        """Return a whole number, or None; several names for one thing must agree."""
         found: int | None = None
         for name in names:
             given = self.value(name)
@@ -303,7 +303,7 @@ class Fields:
         return found
 
     def ratio(self, name: str, most: float, default: float = 0.0) -> float:
-        """A number above 0, which may be a fraction; absent, null or 0 means the default."""
+        """Return a positive number, which may be a fraction; absent, null or 0 means the default."""
         given = self.value(name) or default
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= most:
             raise self.wrong(name, "needs a number above 0")
@@ -320,25 +320,25 @@ class Fields:
         return self._typed(name, list, "a list of strings", lambda item: isinstance(item, str))
 
     def numbers(self, name: str) -> list[int] | None:
-        """A list of whole numbers, none negative."""
+        """Return a list of non-negative whole numbers."""
         return self._typed(name, list, "a list of whole numbers", lambda n: type(n) is int and 0 <= n <= LARGEST)
 
     def child(self, name: str) -> "Fields | None":
-        """The nested object of that name."""
+        """Return the nested object of that name."""
         given = self._typed(name, dict, "an object")
         return None if given is None else Fields(given, self.where, f"{self.path}{name}.")
 
     def _typed(
         self, name: str, kind: type[Value], wanted: str, fine: Callable[[Any], bool] = lambda item: True
     ) -> Value | None:
-        """The field's value, None where it is absent or null; an error unless it is what is wanted, item by item."""
+        """Return the field's value, None if absent or null; refuse it unless it is what is wanted, item by item."""
         given = self.value(name)
         if given is None or (isinstance(given, kind) and (not isinstance(given, list) or all(map(fine, given)))):
             return given
         raise self.wrong(name, f"needs {wanted} (got {_quoted(given)})")
 
     def expect(self, understood: Mapping[str, Sequence[object]]) -> None:
-        """Fields that are understood at these values only; absent and null are fine."""
+        """Check fields that are understood at these values only; absent and null are fine."""
         for name, accepted in understood.items():
             given = self.value(name)
             if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
@@ -346,7 +346,7 @@ class Fields:
                 raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
 
     def unread(self, harmless: Collection[str]) -> tuple[str, ...]:
-        """The fields that nobody interpreted, to be noted; an error where one's name suggests that it sets a size."""
+        """Return the fields that nobody interpreted, for a note; raise if one's name suggests that it sets a size."""
         left = [
             name
             for name, given in self.values.items()
@@ -362,7 +362,7 @@ class Fields:
 
 
 def _quoted(value: object) -> str:
-    """A value as JSON would show it, short."""
+    """Return a value as JSON would show it, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float) and not math.isfinite(value):

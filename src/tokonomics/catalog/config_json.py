@@ -1,8 +1,8 @@
-"""A Hugging Face ``config.json`` as a ``ModelSpec``: one reader for the user's files and for the catalogue's rows.
+"""Read a Hugging Face ``config.json`` as a ``ModelSpec``: one reader for the user's files and the catalogue's rows.
 
-``model_type`` picks a row of ``config_families``; the row says how the layers are built; counting is ``models``'
-business. A field that is missing, impossible or of an unknown size is an error that names it and the file: an
-architecture that is half understood would be costed wrongly without anyone noticing.
+``model_type`` picks a row of ``config_families``; the row says how the layers are built; ``models`` counts. A field
+that is missing, impossible or of an unknown size is an error that names it and the file: an architecture that is only
+half understood would be priced wrongly without anyone noticing.
 """
 
 import json
@@ -23,7 +23,7 @@ from tokonomics.catalog.layers import LayerGroup
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
-LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a file this large is probably the weights
+LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a larger file is probably the weights
 
 DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 
@@ -31,7 +31,7 @@ DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "ad
 def read_config(
     path: Path, *, name: str | None = None, extra_parameters: int | None = None, as_family: str | None = None
 ) -> ModelSpec:
-    """The model that a config.json describes, given by its path or by the directory that holds it."""
+    """Return the model that a config.json describes, given its path or the directory that holds it."""
     try:
         file = path / "config.json" if path.is_dir() else path
     except OSError as error:
@@ -66,7 +66,7 @@ def from_config(
     extra_parameters: int | None = None,
     as_family: str | None = None,
 ) -> ModelSpec:
-    """The model that a parsed config describes.
+    """Return the model that a parsed config describes.
 
     ``extra_parameters`` replaces the count of a vision tower; ``as_family`` reads it as that family, whatever it says.
     """
@@ -78,7 +78,7 @@ def from_config(
         raise whole.wrong("model_type", "is missing", fix=_supported())
     text, text_type = _text_part(whole, model_type, as_family)
     row = FAMILIES[text_type]
-    # Whether the LM head is the embedding: the outer config decides, then the text model's, then the family.
+    # Whether the LM head shares the embedding: the outer config decides, then the text model's, then the family.
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
     layers, (norms, once, tables) = layers_of(text, frame, row)
@@ -128,7 +128,7 @@ def from_config(
 
 
 def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """A note on fields that are assumed to leave the cost unchanged."""
+    """Return a note on fields that are assumed to leave the cost unchanged."""
     if not unread:
         return ()
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
@@ -136,7 +136,7 @@ def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def _parse(file: Path) -> Mapping[str, object]:
-    """The JSON object in a file, or an error that says what is wrong with it."""
+    """Return the JSON object in a file, or raise an error that says what is wrong with it."""
     where = str(file)
     try:
         if not file.is_file():
@@ -162,7 +162,7 @@ def _parse(file: Path) -> Mapping[str, object]:
 
 
 def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, object]:
-    """The config with NVIDIA ModelOpt's quantisation, which its older exports keep in a file beside."""
+    """Return the config with NVIDIA ModelOpt's quantisation, which its older exports keep in a separate file."""
     if "quantization_config" in config or not beside.is_file():
         return config
     given = Fields(_parse(beside), str(beside)).child("quantization")
@@ -172,7 +172,7 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
 
 
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
-    """The text model in a config, which is all of it or a part of a multimodal one, and the family that reads it."""
+    """Return the text model in a config, which is all of it or a part of a multimodal one, and its family."""
     inner = whole.child("text_config") if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
     if model_type in WRAPPERS and inner is None and not whole.has("hidden_size"):
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
@@ -193,7 +193,7 @@ def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[F
 
 
 def _reads(text: Fields, row: Family) -> bool:
-    """Whether a family interprets every field that could set a size."""
+    """Decide whether a family interprets every field that could set a size."""
     try:
         frame = _frame(text, row)
         _ = layers_of(text, frame, row), is_on(text, row.final_norm), is_on(text, row.head_bias)
@@ -207,7 +207,7 @@ def _reads(text: Fields, row: Family) -> bool:
 
 
 def _frame(text: Fields, row: Family) -> Frame:
-    """Width, depth, vocabulary and context length."""
+    """Return width, depth, vocabulary and context length."""
     hidden = text.size("hidden_size", "n_embd", "d_model", most=1 << 20)
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
@@ -222,7 +222,7 @@ def _frame(text: Fields, row: Family) -> Frame:
 
 
 def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
-    """Parameters beside the embedding and in the head, apart from its matrix; and the tokens that a prompt may have."""
+    """Return the parameters beside the embedding and the head's matrix, and the tokens that a prompt may have."""
     positions = frame.context + row.learned_positions if row.learned_positions is not None else 0
     beside = positions * frame.hidden
     if row.encoder is None:
@@ -232,13 +232,13 @@ def _around(text: Fields, row: Family, frame: Frame) -> tuple[int, int, int]:
     head = frame.hidden * frame.hidden + frame.hidden if row.encoder.pooled else 0
     architectures = text.words("architectures") or () if row.encoder.pooled else ()
     if any(name.endswith("ForSequenceClassification") for name in architectures):
-        named = text.child("id2label")  # the scores of a classifier behind the pooler: one of a reranker
+        named = text.child("id2label")  # the scores of a classifier after the pooler; a reranker has one
         head += text.size("num_labels", default=len(named.names()) if named else 2) * (frame.hidden + 1)
     return beside, head, frame.context - row.encoder.unused_positions
 
 
 def _mtp_layers(text: Fields) -> int:
-    """Modules of the checkpoint that draft.
+    """Count the checkpoint's modules that draft.
 
     MiniMax names some (``num_mtp_modules``) whose weights it does not publish (MiniMax-M2 issue 47, M3 issue 13).
     """
@@ -248,7 +248,7 @@ def _mtp_layers(text: Fields) -> int:
 
 
 def _groups(layers: list[tuple[MixerLayer, MlpLayer]], norms: int) -> tuple[LayerGroup, ...]:
-    """Layers of the same make, counted."""
+    """Group identical layers and count them."""
     mixer_by_id, mlp_by_id = {id(mixer): mixer for mixer, _ in layers}, {id(mlp): mlp for _, mlp in layers}
     counts = Counter((id(mixer), id(mlp)) for mixer, mlp in layers)
     return tuple(

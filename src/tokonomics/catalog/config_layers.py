@@ -1,7 +1,7 @@
-"""The layers a config describes, built from its family's row: attention, recurrence, feed-forward; an entry a layer.
+"""Build the layers that a config describes from its family's row: attention, recurrence, feed-forward.
 
-Each function takes the fields, the frame (widths and depth every family has) and the row, and returns a list as long
-as the model is deep. Shapes follow the published modelling code of each family.
+Each function takes the fields, the frame (widths and depth every family has) and the row, and returns one entry for
+each layer of the model. Shapes follow the published modelling code of each family.
 
 Recurrent layers keep a state of fixed size instead of a KV cache; hybrids mix them with attention. Gated DeltaNet
 (arXiv:2412.06464) is in Qwen3-Next and Qwen3.5, Mamba-2 (arXiv:2405.21060) in Nemotron-H, Bamba and Granite 4, Mamba
@@ -43,11 +43,11 @@ Layer = TypeVar("Layer")
 
 MOST_LAYERS = 4096
 MOST_WINDOW = 1 << 31
-MOST_HEADS = 1 << 16  # or units of width to a head, or experts
+MOST_HEADS = 1 << 16  # also the most units of width per head, and experts
 
 
 def is_on(fields: Fields, switch: Switch) -> bool:
-    """What a switch of a family's row says of this config."""
+    """Decide what a switch of a family's row means for this config."""
     if isinstance(switch, bool):
         return switch
     name, default = (switch, False) if isinstance(switch, str) else switch
@@ -55,7 +55,7 @@ def is_on(fields: Fields, switch: Switch) -> bool:
 
 
 def optional_size(fields: Fields, size: Size, least: int = 1, most: int = LARGEST) -> int | None:
-    """The number that a size of a family's row stands for in this config, its default included; None without one."""
+    """Return the number that a size of a family's row means in this config, or its default; None without one."""
     if isinstance(size, int):
         return size
     found = fields.optional_size(*field_names(size), least=least, most=most)
@@ -64,26 +64,26 @@ def optional_size(fields: Fields, size: Size, least: int = 1, most: int = LARGES
 
 
 def field_names(size: Size) -> list[str]:
-    """The fields that a size may be read from, the usual one first."""
+    """Return the fields that a size may be read from, the usual one first."""
     if isinstance(size, int):
         return []
     return [size] if isinstance(size, str) else [name for name in size if isinstance(name, str)]
 
 
 def size_of(fields: Fields, size: Size, least: int = 1, most: int = LARGEST) -> int:
-    """The same, where it has to be there."""
+    """Return the same for a size that must exist."""
     found = optional_size(fields, size, least, most)
-    return fields.size(*field_names(size)) if found is None else found  # raises where there is none
+    return fields.size(*field_names(size)) if found is None else found  # raises if there is none
 
 
 def same_length(fields: Fields, name: str, values: Sequence[object], frame: Frame) -> None:
-    """A list with one entry per layer has to have that many."""
+    """Refuse a list with one entry per layer that has another length."""
     if len(values) != frame.layers:
         raise fields.wrong(name, f"has {len(values)} entries for {frame.layers} layers")
 
 
 def by_kind(fields: Fields, frame: Frame, name: str, kinds: list[str], known: Mapping[str, Layer]) -> list[Layer]:
-    """The layers that a list of kinds stands for."""
+    """Return the layers that a list of kinds means."""
     same_length(fields, name, kinds, frame)
     for kind in kinds:
         if kind not in known:
@@ -94,7 +94,7 @@ def by_kind(fields: Fields, frame: Frame, name: str, kinds: list[str], known: Ma
 
 
 def marked(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
-    """Which layers a pattern marks: those that see everything, or that have experts."""
+    """Return which layers a pattern marks: those that see everything, or that have experts."""
     words = [found for name in pattern.words if (found := fields.words(name))]
     if pattern.needed and not words:
         raise fields.wrong(pattern.words[0], "is missing", fix=pattern.needed)
@@ -112,7 +112,7 @@ def marked(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
 
 
 def _by_rule(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
-    """A mark for each layer, or those of every few layers from a first to a last one."""
+    """Return a mark for each layer, or mark every few layers from a first to a last one."""
     first = size_of(fields, pattern.first, least=0, most=MOST_LAYERS)
     last = size_of(fields, pattern.last, least=-1, most=MOST_LAYERS)
     below = frame.layers if pattern.below is None else size_of(fields, pattern.below, least=0)
@@ -134,7 +134,7 @@ def _by_rule(fields: Fields, frame: Frame, pattern: Pattern) -> list[bool]:
 
 
 def layer_windows(fields: Fields, frame: Frame, windows: Windows | None) -> list[int | None]:
-    """The tokens that each layer looks back; None where it sees all."""
+    """Return the tokens that each layer looks back; None if it sees all."""
     if windows is None:
         return [None] * frame.layers
     full = marked(fields, frame, windows.full)
@@ -163,7 +163,7 @@ class HeadShape(NamedTuple):
 
 
 def grouped_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """Multi-head, grouped-query or multi-query attention in every layer; those with a window may have other heads."""
+    """Read multi-head, grouped-query or multi-query attention of every layer; windowed layers may have other heads."""
     style, shape = family.attention, head_shape(fields, frame, family.attention)
     own = {name: optional_size(fields, size, most=MOST_HEADS) for name, size in style.sliding.items()}
     sliding = shape._replace(**{name: size for name, size in own.items() if size})
@@ -181,7 +181,7 @@ def grouped_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixe
 def attention_layer(
     fields: Fields, frame: Frame, style: Attention, shape: HeadShape, sinks: bool = False, window: int | None = None
 ) -> GroupedAttention:
-    """One layer with heads of that shape."""
+    """Return one layer with heads of that shape."""
     heads, kv_heads, head_dim, value_dim = shape
     query, kv = heads * head_dim, kv_heads * head_dim
     made = query + kv + kv_heads * (value_dim or head_dim)
@@ -198,7 +198,7 @@ def attention_layer(
 
 
 def head_shape(fields: Fields, frame: Frame, style: Attention) -> HeadShape:
-    """The heads that a config gives every layer."""
+    """Return the heads that a config gives every layer."""
     heads = fields.size("num_attention_heads", "n_head", "n_heads", default=style.heads, most=MOST_HEADS)
     kv_heads = heads
     if style.grouped:
@@ -216,7 +216,7 @@ def head_shape(fields: Fields, frame: Frame, style: Attention) -> HeadShape:
 
 
 def latent_attention(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
-    """DeepSeek's multi-head latent attention; ``q_lora_rank`` null means queries are projected directly."""
+    """Read DeepSeek's multi-head latent attention; ``q_lora_rank`` null means queries are projected directly."""
     heads = fields.size("num_attention_heads", most=MOST_HEADS)
     for unused in ("num_key_value_heads", "head_dim", "qk_head_dim"):
         fields.optional_size(unused)  # written by some exports, without meaning under MLA
@@ -242,7 +242,7 @@ def latent_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixer
 
 
 def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
-    """Experts in the sparse layers, a dense block in the others; or the same dense block in every layer."""
+    """Read experts in the sparse layers, a dense block in the others; or the same dense block in every layer."""
     style = family.blocks
     if style.experts is None:
         return [dense_block(fields, frame, style)] * frame.layers
@@ -268,7 +268,7 @@ def feed_forward(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]
 
 
 def dense_block(fields: Fields, frame: Frame, style: Blocks) -> DenseMlp:
-    """The block that every token passes."""
+    """Return the block that every token passes."""
     given = optional_size(fields, style.width) or (style.ratio or 0) * frame.hidden
     width = given or size_of(fields, style.width)
     bias = ((2 if style.gated else 1) * width + frame.hidden) * is_on(fields, style.bias)
@@ -276,7 +276,7 @@ def dense_block(fields: Fields, frame: Frame, style: Blocks) -> DenseMlp:
 
 
 def expert_block(fields: Fields, frame: Frame, style: Blocks) -> MoeMlp:
-    """The experts of one layer."""
+    """Return the experts of one layer."""
     experts = size_of(fields, style.experts or (), most=MOST_HEADS)
     active = size_of(fields, style.active, most=MOST_HEADS)
     if active > experts:
@@ -297,12 +297,12 @@ def expert_block(fields: Fields, frame: Frame, style: Blocks) -> MoeMlp:
     )
 
 
-DELTA_CHUNK = 64  # tokens to a chunk of the scan (flash-linear-attention, as vLLM and SGLang run it)
+DELTA_CHUNK = 64  # tokens per chunk of the scan (flash-linear-attention, as vLLM and SGLang run it)
 MOST_KERNEL = 1 << 10
 
 
 def gated_delta_net(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
-    """Qwen3-Next: a matrix state per value head, updated by the delta rule."""
+    """Read Qwen3-Next: a matrix state per value head, updated by the delta rule."""
     key_heads = fields.size("linear_num_key_heads", most=MOST_HEADS)
     value_heads = fields.size("linear_num_value_heads", most=MOST_HEADS)
     if value_heads % key_heads:
@@ -325,14 +325,15 @@ def gated_delta_net(fields: Fields, frame: Frame, style: Recurrent) -> Recurrent
 
 
 def delta_scan_flops(heads: int, key_dim: int, value_dim: int) -> float:
-    """Of a token, in chunks: keys with keys, queries with keys, and the triangle times keys, its values, and scores
-    times values inside the chunk (arXiv:2412.06464, section 3.3); three products with the state across chunks."""
+    """Return the FLOPs of a token, in chunks: keys with keys, queries with keys, and the triangle times keys, its
+    values, and scores times values inside the chunk (arXiv:2412.06464, section 3.3); three products with the state
+    across chunks."""
     inside = 2.0 * DELTA_CHUNK * (3 * key_dim + 2 * value_dim)
     return heads * (inside + 6.0 * key_dim * value_dim)
 
 
 def mamba2(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
-    """Mamba-2: scalar decay per head, state of head_dim × state_size per head."""
+    """Read Mamba-2: scalar decay per head, state of head_dim × state_size per head."""
     heads = size_of(fields, style.heads, most=MOST_HEADS)
     head_dim = size_of(fields, style.head_dim, most=MOST_HEADS)
     state_size = size_of(fields, style.state, most=MOST_HEADS)
@@ -358,7 +359,7 @@ def mamba2(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
 
 
 def mamba1(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
-    """A Mamba layer: a decay per channel and state element."""
+    """Read a Mamba layer: a decay per channel and state element."""
     inner = size_of(fields, style.expand, most=64) * frame.hidden
     if style.inner:
         fields.expect({style.inner: [inner]})
@@ -382,7 +383,7 @@ def mamba1(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
 
 
 def kimi_delta_attention(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
-    """Kimi Delta Attention: a matrix state per head, with a decay for each row (vLLM, ``kimi_k3/nvidia/kda.py``)."""
+    """Read Kimi Delta Attention: a matrix state per head, a decay for each row (vLLM, ``kimi_k3/nvidia/kda.py``)."""
     linear = fields.child("linear_attn_config")
     if linear is None:
         raise fields.wrong("linear_attn_config", "is missing")

@@ -1,10 +1,10 @@
-"""The precision each part of a checkpoint is published in, from ``quantization_config`` or the dtype.
+"""Read the precision in which each part of a checkpoint is published, from ``quantization_config`` or the dtype.
 
-The names are those of the quantisers' own config files; one that is not known is an error, because the bytes of the
-weights depend on it. A quantiser names the modules it leaves alone, or those it converts, by pattern: the patterns are
-asked for the modules of every layer, and a part has the format that most of its modules have. A module has several
-possible names, because implementations differ (``self_attn`` or ``mixer``); a pattern means it if it matches any of
-them. Names start at ``layers.``: what stands before differs between a text model and its wrapper.
+The names are those of the quantisers' own config files; an unknown name is an error, because the bytes of the weights
+depend on it. A quantiser names the modules it leaves alone, or those it converts, by pattern: the patterns are matched
+with the modules of every layer, and a part has the format of most of its modules. A module has several possible names,
+because implementations differ (``self_attn`` or ``mixer``); a pattern that matches any of them means it. Names start at
+``layers.``, because what comes before differs between a text model and its wrapper.
 """
 
 import re
@@ -27,13 +27,13 @@ _LONGEST = 1000  # characters of a pattern
 
 @dataclass(frozen=True)
 class Module:
-    """A matrix that a layer has, under the names it may go by."""
+    """A matrix of a layer, with all its possible names."""
 
     names: tuple[str, ...]
 
     @cached_property
     def above(self) -> frozenset[str]:
-        """The names, and those of the modules that hold it."""
+        """Return its names, and those of the modules that contain it."""
         found: set[str] = set()
         for name in self.names:
             parts = name.split(".")
@@ -49,11 +49,11 @@ class Patterns:
     inside: tuple[str, ...]
     globs: tuple[re.Pattern[str], ...]
     expressions: tuple[re.Pattern[str], ...]
-    numbered: bool = False  # whether one could tell layers apart
+    numbered: bool = False  # whether a pattern could distinguish layers
 
     @staticmethod
     def read(where: Fields, patterns: Sequence[str]) -> "Patterns":
-        """The patterns as a quantiser writes them: ``re:`` or ``.*`` for an expression, a glob, a path or a part."""
+        """Read patterns as quantisers write them: ``re:`` or ``.*`` for an expression, a glob, a path or a part."""
         exact: set[str] = set()
         inside: list[str] = []
         globs: list[re.Pattern[str]] = []
@@ -92,7 +92,7 @@ class Patterns:
 
 NOTHING = Patterns(frozenset(), (), (), ())
 
-# What holds a layer's matrices, and the heavy matrices in it, each with the names that implementations give it.
+# The holder of a layer's matrices, and the heavy matrices in it, each with its names in different implementations.
 _MIXERS: dict[str, tuple[Names, tuple[Names, ...]]] = {
     "gqa": (("self_attn", "attn", "attention", "mixer"), (("q_proj", "qkv_proj"), ("o_proj", "out_proj"))),
     "mla": (("self_attn", "attn"), (("q_b_proj", "q_proj"), ("kv_b_proj",), ("o_proj",))),
@@ -109,9 +109,9 @@ _UP_AND_DOWN = (("up_proj", "gate_up_proj", "w3", "gate_proj"), ("down_proj", "w
 def modules_of(
     layers: Sequence[tuple[MixerLayer, MlpLayer]], *, one_by_one: bool
 ) -> dict[str, list[tuple[Module, int]]]:
-    """The heavy matrices by part (mixers, dense and shared blocks, experts), and in how many layers each is.
+    """Return the heavy matrices by part (mixers, dense and shared blocks, experts), and the number of layers of each.
 
-    Unless they are asked for ``one_by_one``, layers of the same kind stand for each other.
+    Unless asked for ``one_by_one``, layers of the same kind represent each other.
     """
     kinds = {
         i: i if one_by_one else (mixer and mixer.kind, mlp and mlp.kind, getattr(mlp, "shared_intermediate", 0) > 0)
@@ -126,7 +126,7 @@ def modules_of(
 
 
 def _layer_modules(i: int, mixer: MixerLayer, mlp: MlpLayer) -> dict[str, list[Module]]:
-    """Those of one layer."""
+    """Return the modules of one layer."""
     found: dict[str, list[Module]] = {}
     if mixer is not None:
         found["mixers"] = _modules(i, *_MIXERS[mixer.kind])
@@ -156,7 +156,7 @@ class Storage(NamedTuple):
     """How matrices are stored."""
 
     precision: Precision
-    weight_bytes: float  # of one weight, its share of the scales included
+    weight_bytes: float  # of one weight, with its share of the scales
 
 
 def plain(precision: Precision) -> Storage:
@@ -164,7 +164,7 @@ def plain(precision: Precision) -> Storage:
 
 
 def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Storage:
-    """Whole numbers with ``scale_bytes`` for every ``group`` weights; -1 or none is one scale for a whole channel."""
+    """Return integers with ``scale_bytes`` for every ``group`` weights; -1 or None is one scale per channel."""
     return Storage(precision, precision.bits / 8 + (scale_bytes / group if group and group > 0 else 0.0))
 
 
@@ -184,16 +184,16 @@ TORCHAO = {"int4": INT4, "int8": INT8, "float8": FP8, "nvfp4": NVFP4, "mxfp4": M
 
 @dataclass(frozen=True)
 class Scheme:
-    """Which modules have which format; those that it leaves alone stay as the dtype says."""
+    """Which modules have which format; modules that it leaves alone keep the dtype."""
 
-    rest: Storage | None  # of modules that no pattern names; None: left alone
+    rest: Storage | None  # for modules that no pattern names; None: left alone
     named: tuple[tuple[Patterns, Storage | None], ...] = ()  # the first that matches decides
     left: Patterns = NOTHING
-    experts: Storage | None = None  # of routed experts, where the config says it by itself
+    experts: Storage | None = None  # for routed experts, if the config states it separately
 
     @property
     def by_layer(self) -> bool:
-        """Whether layers of the same kind may have different formats."""
+        """Decide whether layers of the same kind may have different formats."""
         return self.left.numbered or any(patterns.numbered for patterns, _ in self.named)
 
     def format_of(self, module: Module, part: str) -> Storage | None:
@@ -209,13 +209,13 @@ class PartPrecisions(NamedTuple):
     """The precision of a checkpoint's parts; that of a mixture is its experts'."""
 
     weights: Precision
-    weight_bytes: float | None = None  # of one weight, where the scales are others than usual at this precision
-    mixer: Precision | None = None  # of attention's matrices, where it is another
+    weight_bytes: float | None = None  # of one weight, if the scales are not the usual ones at this precision
+    mixer: Precision | None = None  # of attention's matrices, if it differs
     dense: Precision | None = None  # of dense and shared feed-forward matrices
 
 
 def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> PartPrecisions:
-    """The quantiser's formats, else the dtype; where nothing is said 16 bits, as engines serve such a checkpoint."""
+    """Return the quantiser's formats, else the dtype; else 16 bits, in which engines serve such checkpoints."""
     outer, inner = dtype(whole), dtype(text)
     unquantised = outer or inner or Precision.bf16
     scheme = _scheme(whole, text)
@@ -237,7 +237,7 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
         main = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
 
     def other(part: str) -> Precision | None:
-        """The precision of a part where it differs, and MXFP4, which would otherwise mean the experts alone."""
+        """Return the precision of a part if it differs, or is MXFP4, which would otherwise mean the experts alone."""
         if part not in found:  # a model without such matrices
             return other("mixers") if part == "dense" and "mixers" in found else None
         storage = found[part]
@@ -249,7 +249,7 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
 
 
 def _scheme(whole: Fields, text: Fields) -> Scheme | None:
-    """What the quantiser wrote, under any of the names it is kept under; None where there is nothing."""
+    """Return what the quantiser wrote, under any of its field names; None if there is nothing."""
     expert_dtype = text.word("expert_dtype")
     places = [(fields, name) for fields in (whole, text) for name in ("quantization_config", "compression_config")]
     given = next((found for fields, name in places if (found := fields.child(name))), None)
@@ -274,7 +274,7 @@ def _scheme(whole: Fields, text: Fields) -> Scheme | None:
 
 
 def dtype(fields: Fields) -> Precision | None:
-    """``torch_dtype``, or ``dtype`` since transformers 4.56."""
+    """Read ``torch_dtype``, or ``dtype`` since transformers 4.56."""
     given = [(name, word) for name in ("torch_dtype", "dtype") if (word := fields.word(name)) is not None]
     if not given:
         return None
@@ -285,7 +285,7 @@ def dtype(fields: Fields) -> Precision | None:
 
 
 def _left(given: Fields, *names: str) -> Patterns:
-    """The modules that any of these lists names."""
+    """Return the modules that any of these lists names."""
     return Patterns.read(given, [pattern for name in names for pattern in given.words(name) or ()])
 
 
@@ -293,19 +293,19 @@ def _left(given: Fields, *names: str) -> Patterns:
 
 
 def eight_bit_floats(given: Fields) -> Scheme:
-    """FP8, by blocks, channels or whole tensors: what scales take differs by less than a thousandth."""
+    """Read FP8, by blocks, channels or whole tensors: the size of the scales differs by less than a thousandth."""
     return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
 
 
 def four_bit_floats(given: Fields) -> Scheme:
-    """MXFP4 as GPT-OSS has it: without a list, experts only (its model card, arXiv:2508.10925, section 2.1)."""
+    """Read MXFP4 as in GPT-OSS: without a list, experts only (its model card, arXiv:2508.10925, section 2.1)."""
     left = _left(given, "modules_to_not_convert", "ignored_layers")
     outside = None if left is NOTHING else MXFP4
     return Scheme(outside, left=left, experts=MXFP4)
 
 
 def integers(given: Fields) -> Scheme:
-    """AWQ, GPTQ and AutoRound: numbers of ``bits`` in groups, each with a 16-bit scale and a zero point."""
+    """Read AWQ, GPTQ and AutoRound: numbers of ``bits`` in groups, each with a 16-bit scale and a zero point."""
     kind = given.word("data_type") or "int"
     floats = {"mx_fp": MXFP4, "mx_fp4": MXFP4, "nv_fp": NVFP4, "nv_fp4": NVFP4, "nv_fp4_with_static_gs": NVFP4}
     rest = floats.get(kind) or _whole_numbers(given, given.size("bits", "w_bit", default=4))
@@ -336,7 +336,7 @@ def _integer(given: Fields, bits: int) -> Precision:
 
 
 def _mlx(given: Fields) -> Storage:
-    """MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
+    """Read MLX's affine form: a 16-bit scale and a 16-bit offset for each group."""
     if (given.word("mode") or "affine") == "mxfp4":
         return MXFP4
     return grouped(_integer(given, given.size("bits", most=64)), given.optional_size("group_size"), 4)
@@ -349,13 +349,13 @@ def bitsandbytes(given: Fields) -> Scheme:
         raise given.wrong("load_in_4bit", "and load_in_8bit do not say which of the two is meant")
     if eight:
         return Scheme(INT8, left=_left(given, "llm_int8_skip_modules"))
-    # Blocks of 64 with a 32-bit scale, or an 8-bit one when quantised twice (QLoRA, arXiv:2305.14314, section 3).
+    # Blocks of 64 with a 32-bit scale, or an 8-bit one if quantised twice (QLoRA, arXiv:2305.14314, section 3).
     scale = 1 + 4 / 256 if given.flag("bnb_4bit_use_double_quant", False) else 4
     return Scheme(grouped(Precision.int4, 64, scale), left=_left(given, "llm_int8_skip_modules"))
 
 
 def modelopt(given: Fields) -> Scheme:
-    """NVIDIA ModelOpt; in mixed precision every converted module is listed with its own algorithm."""
+    """Read NVIDIA ModelOpt; in mixed precision every converted module is listed with its own algorithm."""
     left = _left(given, "exclude_modules", "ignore")
     algorithm = given.word("quant_algo")
     by_format: dict[Storage, list[str]] = {}
@@ -379,7 +379,7 @@ def _algorithm(given: Fields, algorithm: str | None) -> Storage:
 
 
 def compressed_tensors(given: Fields) -> Scheme:
-    """llm-compressor: groups of modules, each with number type and bits; a target is a class, a name or a pattern."""
+    """Read llm-compressor: groups of modules, each with number type and bits; a target is a class, name or pattern."""
     groups = given.child("config_groups")
     if groups is None or not groups.names():
         raise given.wrong("config_groups", "is missing" if groups is None else "has no groups")
@@ -415,7 +415,7 @@ def _group_format(weights: Fields) -> Storage:
 
 
 def quark(given: Fields) -> Scheme:
-    """AMD Quark: one format for all, others by pattern, and a list of what is left alone."""
+    """Read AMD Quark: one format for all, others by pattern, and a list of what is left alone."""
     overall = given.child("global_quant_config")
     if overall is None:
         raise given.wrong("global_quant_config", "is missing")
@@ -438,7 +438,7 @@ def _quark_format(given: Fields, said: Fields) -> Storage | None:
 
 
 def torchao(given: Fields) -> Scheme:
-    """torchao: the format is in the name of a configuration class, or of a function before there were classes."""
+    """Read torchao: the format is in the name of a configuration class, or of a function in older versions."""
     said = given.value("quant_type")
     while isinstance(said, dict):
         said = said.get("default") or said.get("_type") or said.get("base_config")
@@ -450,7 +450,7 @@ def torchao(given: Fields) -> Scheme:
 
 
 def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
-    """Objects by name; one that is not an object counts as nothing said."""
+    """Return objects by name; None for a value that is not an object."""
     inside = given.child(name)
     if inside is None:
         return {}

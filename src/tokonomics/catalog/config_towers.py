@@ -1,8 +1,8 @@
-"""The vision or audio tower that a multimodal checkpoint brings along: its parameters, and what images cost by it.
+"""Read the vision or audio tower of a multimodal checkpoint: its parameters, and what images cost.
 
 Text never passes a tower, but its weights take memory. A vision tower is a row of ``data/families.toml``, which one
-formula counts; a tower without a row is an error, because its size cannot be known from here. An image costs what the
-same row says of its patches, layers and tokens.
+formula counts; a tower without a row is an error, because its size cannot be known here. The same row gives the
+patches, layers and tokens that an image costs.
 """
 
 import math
@@ -18,7 +18,7 @@ from tokonomics.errors import BadInput
 
 
 def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
-    """Parameters of the towers in ``vision_config`` and ``audio_config``; 0 where there is none."""
+    """Count the parameters of the towers in ``vision_config`` and ``audio_config``; 0 if there is none."""
     total = 0
     for name, known in (("vision_config", model_type in TOWERS), ("audio_config", model_type == "gemma4")):
         described = whole.child(name)
@@ -37,7 +37,7 @@ def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
 
 
 class TowerShape(NamedTuple):
-    """What is read of every vision tower, for its parameters and for its images."""
+    """What is read from every vision tower, for its parameters and for its images."""
 
     vision: Fields
     whole: Fields
@@ -56,14 +56,14 @@ class TowerShape(NamedTuple):
         return TowerShape(vision, whole, hidden, row, width, inner, layers, patch)
 
     def size(self, size: Size) -> int:
-        """A size of the row, in the tower's fields or in those around them (``outer.``)."""
+        """Return a size of the row, from the tower's fields or from those around them (``outer.``)."""
         if isinstance(size, int) or not any(name.startswith("outer.") for name in field_names(size)):
             return size_of(self.vision, size)
         return size_of(self.whole, [name.removeprefix("outer.") if isinstance(name, str) else name for name in size])
 
 
 def _count(shape: TowerShape) -> int:
-    """Parameters: the patches' embedding, positions, layers, what stands once, and the projector."""
+    """Count the parameters: the patches' embedding, positions, layers, single parts, and the projector."""
     vision, row, width, inner, patch = shape.vision, shape.row, shape.width, shape.inner, shape.patch
     biased = is_on(vision, row.biased)
     vision.expect(row.expect)
@@ -84,18 +84,18 @@ def _count(shape: TowerShape) -> int:
 
 
 def read_tower(whole: Fields, model_type: str, hidden: int) -> VisionTower | None:
-    """The tower in ``vision_config``; None where there is none, or none whose rule for images is known."""
+    """Return the tower in ``vision_config``; None if there is none, or if its rule for images is not known."""
     vision, row = whole.child("vision_config"), TOWERS.get(model_type)
     if not vision or row is None or not row.sizing or any(vision.value(name) is None for name in row.needed):
         return None
     try:
         return _vision_tower(TowerShape.read(vision, whole, hidden, row))
-    except (BadInput, ValidationError):  # a shape of its own, whose parameters were given
+    except (BadInput, ValidationError):  # an unknown shape, whose parameters were given
         return None
 
 
 def _vision_tower(shape: TowerShape) -> VisionTower:
-    """The shape that the tokens and FLOPs of an image follow from."""
+    """Return the shape that determines the tokens and FLOPs of an image."""
     vision, row, width = shape.vision, shape.row, shape.width
     sizing = {name: size if name == "kind" else shape.size(size) for name, size in row.sizing.items()}
     projector = PROJECTORS[row.projector](shape)
@@ -122,20 +122,20 @@ def _vision_tower(shape: TowerShape) -> VisionTower:
 
 
 class Projector(NamedTuple):
-    """What stands between a tower and the text model."""
+    """What is between a tower and the text model."""
 
     matrices: int  # parameters that a token passes
     small: int = 0  # norms and biases
-    merge: int = 1  # patches to the side of a token
+    merge: int = 1  # patches per side of a token
 
 
 def linear(shape: TowerShape) -> Projector:
-    """One projection of pooled patches."""
+    """Count one projection of pooled patches."""
     return Projector(shape.width * shape.hidden, merge=shape.size(shape.row.merge) if shape.row.merge else 1)
 
 
 def merger(shape: TowerShape) -> Projector:
-    """Qwen: two products of the joined patches; once more, behind a norm, for each deep-stack level."""
+    """Count Qwen's two products of the joined patches; once more, behind a norm, for each deep-stack level."""
     merge, out = shape.size(shape.row.merge), shape.size(shape.row.out) or shape.hidden
     joined, levels = shape.width * merge * merge, len(shape.vision.numbers("deepstack_visual_indexes") or ())
     small = (1 + levels) * (joined + out) + levels * 2 * joined
@@ -143,21 +143,21 @@ def merger(shape: TowerShape) -> Projector:
 
 
 def pixtral(shape: TowerShape) -> Projector:
-    """A patch merger and two projections."""
+    """Count a patch merger and two projections."""
     width, hidden, merge = shape.width, shape.hidden, shape.size(shape.row.merge)
     bias = 2 * hidden * shape.whole.flag("multimodal_projector_bias", False)
     return Projector(width * width * merge * merge + width * hidden + hidden * hidden, bias, merge)
 
 
 def llama4(shape: TowerShape) -> Projector:
-    """The two products of the adapter, and the projection."""
+    """Count the two products of the adapter, and the projection."""
     vision, merge = shape.vision, shape.size(shape.row.merge)
     adapter = shape.inner * vision.size("projector_input_dim") + vision.size("projector_output_dim") ** 2
     return Projector(adapter + vision.size("vision_output_dim") * shape.hidden, merge=merge)
 
 
 def moon(shape: TowerShape) -> Projector:
-    """MoonViT: two products of the joined patches; with biases a norm before them, else one behind (Kimi K3)."""
+    """Count MoonViT's two products of the joined patches; with biases a norm before them, else one after (Kimi K3)."""
     vision, width, hidden = shape.vision, shape.width, shape.hidden
     biased = is_on(vision, shape.row.biased)
     kind = "layernorm" if biased else "rmsnorm"
@@ -170,7 +170,7 @@ def moon(shape: TowerShape) -> Projector:
 
 
 def minimax(shape: TowerShape) -> Projector:
-    """MiniMax-M3: two products of every patch and two of each merged group."""
+    """Count MiniMax-M3's two products of every patch and two of each merged group."""
     hidden, merge = shape.hidden, shape.size(shape.row.merge)
     between = shape.whole.size("projector_hidden_size", default=hidden)
     matrices = shape.width * between + between * hidden + hidden * merge * merge * between + between * hidden
@@ -178,7 +178,7 @@ def minimax(shape: TowerShape) -> Projector:
 
 
 def step(shape: TowerShape) -> Projector:
-    """Step 3.7: two convolutions that halve the grid, and a projection."""
+    """Count Step 3.7's two convolutions that halve the grid, and a projection."""
     width, hidden = shape.width, shape.hidden
     matrices = 9 * width * 2 * width + 9 * 2 * width * 4 * width + 4 * width * hidden
     return Projector(matrices, 6 * width + hidden * shape.whole.flag("projector_bias", False))
@@ -194,7 +194,7 @@ PROJECTORS: dict[str, Callable[[TowerShape], Projector]] = {
 
 
 def gemma4_conformer(audio: Fields, hidden: int) -> int:
-    """Gemma 4's audio tower (E2B, E4B): two feed-forward blocks, attention and a convolution in each layer."""
+    """Count Gemma 4's audio tower (E2B, E4B): two feed-forward blocks, attention and a convolution in each layer."""
     width = audio.size("hidden_size")
     kernel, out = audio.size("conv_kernel_size", default=5), audio.size("output_proj_dims", default=1536)
     channels = audio.numbers("subsampling_conv_channels") or [128, 32]

@@ -1,15 +1,15 @@
-"""Which serving engines exist, what each does by default (batch limits, memory, precisions), and how soon it serves.
+"""List the serving engines, what each does by default (batch limits, memory, precisions), and how soon it serves.
 
-Defaults are read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
-device memory an engine leaves for the KV cache follows one of three rules, which differ by what the share covers.
+Defaults were read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
+device memory an engine leaves for the KV cache follows one of three rules, which differ in what the share covers.
 
 An engine is started from an order, from a disk, or from the host's memory:
 
     cold start = machine + image + engine + weights ÷ the disk's bytes a second
-    wake       = a fixed time + weights ÷ what vLLM reaches of PCIe; asleep, the weights lie in the host's memory
+    wake       = a fixed time + weights ÷ what vLLM reaches of PCIe; asleep, the weights are in the host's memory
 
-One row each in ``data/start_times.toml``, with source and date: the one place that fleets, autoscaling and models that
-share a GPU read them from.
+Each figure is one row of ``data/start_times.toml``, with source and date: fleets, autoscaling and models that share a
+GPU all read them here.
 """
 
 import datetime
@@ -29,15 +29,15 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class MemoryRule(StrEnum):
-    """What an engine's share of device memory has to hold."""
+    """What an engine's share of device memory must hold."""
 
     all = "all"  # weights, workspace and KV cache (vLLM's ``gpu_memory_utilization``)
     weights_and_kv = "weights_and_kv"  # without the workspace (SGLang's ``mem_fraction_static``)
-    free = "free"  # KV alone: of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)
+    free = "free"  # KV alone: a share of what weights and workspace leave (TensorRT-LLM's ``free_gpu_memory_fraction``)
 
 
 class Defaults(Noun):
-    """What an engine sets itself on devices of at least that much memory."""
+    """What an engine sets by default on devices of at least that much memory."""
 
     at_least_gib: float = Field(default=0, ge=0)
     except_gpus: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Defaults(Noun):
 
 
 class Hardware(Noun):
-    """Precisions that run on some architectures."""
+    """The precisions that run on some architectures."""
 
     architectures: tuple[Architecture, ...]
     weights: tuple[Precision, ...]
@@ -56,7 +56,7 @@ class Hardware(Noun):
 
 
 class Engine(Noun):
-    """A serving stack, as it comes."""
+    """A serving stack with its defaults."""
 
     key: str
     name: str
@@ -65,9 +65,9 @@ class Engine(Noun):
     kv_block_tokens: PositiveInt
     memory_rule: MemoryRule
     chunks_prefill: bool  # splits a prompt over several steps when it exceeds the token budget
-    mixes_prefill_with_decode: bool  # one step may hold both; otherwise a prompt's step holds up the running requests
+    mixes_prefill_with_decode: bool  # one step may hold both; otherwise a prompt's step delays the running requests
     reuses_prefixes: bool
-    reserves_answers: bool  # admits a request only when its whole answer has room; otherwise preempts
+    reserves_answers: bool  # admits a request only if its whole answer has room; otherwise preempts
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str
@@ -82,16 +82,16 @@ class Engine(Noun):
         return self
 
     def __hash__(self) -> int:
-        """By its name and version, which is quick."""
+        """Hash only name and version, which is quick."""
         return hash((self.key, self.version))
 
     def defaults_on(self, gpu: Gpu) -> Defaults:
-        """The defaults it picks on that device."""
+        """Return its defaults on that device."""
         gib = gpu.memory_bytes / GIB
         return next(one for one in self.defaults if gib >= one.at_least_gib and gpu.key not in one.except_gpus)
 
     def memory_text(self, gpu: Gpu) -> str:
-        """What its memory setting means on that device, in words."""
+        """Describe what its memory setting means on that device."""
         defaults = self.defaults_on(gpu)
         share = f"{defaults.memory_fraction * 100:.0f} %"
         kept = f", less {defaults.reserve_bytes / GIB:.1f} GiB" if defaults.reserve_bytes else ""
@@ -104,13 +104,13 @@ class Engine(Noun):
                 return f"{self.key} takes {share} of what weights and workspace leave{kept}"
 
     def hardware_of(self, architecture: Architecture) -> Hardware | None:
-        """What runs there; None where the engine does not."""
+        """Return what runs on an architecture; None if the engine does not."""
         return next((hardware for hardware in self.hardware if architecture in hardware.architectures), None)
 
     def kv_bytes(self, gpu: Gpu, weight_bytes: float, workspace_bytes: float, fraction: float | None = None) -> float:
-        """Device memory left for the KV cache; negative when weights and workspace alone do not fit.
+        """Return the device memory left for the KV cache; negative if weights and workspace alone do not fit.
 
-        ``fraction`` is the engine's own memory setting where the user has changed it.
+        ``fraction`` is the engine's own memory setting if the user has changed it.
         """
         defaults = self.defaults_on(gpu)
         share = defaults.memory_fraction if fraction is None else fraction
@@ -120,7 +120,7 @@ class Engine(Noun):
             case MemoryRule.all:
                 return taken - weight_bytes - workspace_bytes
             case MemoryRule.weights_and_kv:
-                # A workspace larger than what the share leaves would fail at run time: it comes out of the cache here.
+                # A workspace larger than what the share leaves would fail at run time, so take it from the cache here.
                 return min(taken - weight_bytes, gpu.usable_bytes - weight_bytes - workspace_bytes)
             case MemoryRule.free:
                 free = gpu.usable_bytes - weight_bytes - workspace_bytes
@@ -129,18 +129,16 @@ class Engine(Noun):
 
 @cache
 def all_engines() -> tuple[Engine, ...]:
-    """Every engine of the catalogue."""
     rows = shipped_tables("engines.toml")["engines"]
     return tuple(Engine.model_validate({"key": key, **row}) for key, row in rows.items())
 
 
 def find_engine(name: str) -> Engine:
-    """The engine of that name."""
     return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(engine.key for engine in all_engines())}.")
 
 
 class StartTime(Noun):
-    """One figure and where it is from."""
+    """One figure and its source."""
 
     value: PositiveFloat
     source: str
@@ -162,23 +160,23 @@ class StartTimes(Noun):
 
     @property
     def ready_s(self) -> float:
-        """From the order to an engine that loads weights."""
+        """Return the time from the order until an engine loads weights."""
         return self.machine_s.value + self.image_s.value + self.engine_s.value
 
     def cold_s(self, weight_bytes: float) -> float:
-        """From the order to the first answer, from a network disk: the disks of a machine just ordered are empty."""
+        """Return the time from the order to the first answer, from a network disk: a new machine's disks are empty."""
         return self.ready_s + weight_bytes / self.network_disk_bytes_per_s.value
 
     def wake_s(self, weight_bytes: float, gpu: Gpu) -> float:
-        """Until an engine whose weights lie in the host's memory serves."""
+        """Return the time until an engine whose weights are in the host's memory serves."""
         return self.wake_fixed_s.value + weight_bytes / (self.wake_share_of_pcie.value * gpu.pcie_bytes_per_s)
 
     def sleep_s(self, weight_bytes: float, gpu: Gpu) -> float:
-        """Until its weights are in the host's memory, from the second time on."""
+        """Return the time until its weights are in the host's memory, from the second time on."""
         return self.sleep_fixed_s.value + weight_bytes / (self.sleep_share_of_pcie.value * gpu.pcie_bytes_per_s)
 
 
 @cache
 def start_times() -> StartTimes:
-    """The shipped figures."""
+    """Return the shipped figures."""
     return StartTimes.model_validate(shipped_tables("start_times.toml"))

@@ -1,11 +1,10 @@
-"""Entries of the catalogue: found by the names people use for them, and those of the user's own file.
+"""Find entries of the catalogue by the names people use for them, and read those of the user's own file.
 
 Case, spaces, dashes and underscores do not matter; a vendor prefix ("NVIDIA", "meta-llama/") may be left out.
 
-The user's own catalogue, one TOML file, lies where ``$TOKONOMICS_CATALOG`` says, else at
-``~/.config/tokonomics/catalog.toml``; without it there is nothing to add. An entry ``[models.my-model]`` or
-``[gpus.my-card]`` is read by the section it belongs to, and one with the key of ours replaces it. What we add to it
-(``save_entry``) leaves every other line as it was.
+The user's own catalogue is one TOML file, at ``$TOKONOMICS_CATALOG`` or ``~/.config/tokonomics/catalog.toml``; it need
+not exist. An entry ``[models.my-model]`` or ``[gpus.my-card]`` is read by the module of its section, and an entry with
+the key of ours replaces it. Writing to it (``save_entry``) leaves every other line as it was.
 """
 
 import csv
@@ -39,20 +38,20 @@ _VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOT
 
 @lru_cache(maxsize=8192)
 def spelling(name: str) -> str:
-    """The form in which two spellings of one name are equal; kept, as every name looked up is held against all."""
+    """Return the form in which two spellings of one name are equal; cached, because a lookup compares all names."""
     bare = re.sub(r"[\s_\-]+", "", name.casefold().rsplit("/", 1)[-1])
     return _VENDORS.sub("", bare)
 
 
 def spellings(entry: Named) -> set[str]:
-    """Every form under which an entry is found."""
+    """Return every form under which an entry is found."""
     return {spelling(name) for name in (entry.key, entry.name, *entry.aliases)}
 
 
 def resolve(
     kind: str, name: str, entries: Iterable[Entry], *, fix: str | None = None, listing: str | None = None
 ) -> Entry:
-    """The entry of that name, or an error that suggests the nearest or the verb that lists them."""
+    """Return the entry with that name, or raise an error that suggests the nearest or the verb that lists them."""
     known = tuple(entries)
     wanted = spelling(name)
     for entry in known:
@@ -70,18 +69,18 @@ LARGEST_FILE = 10_000_000
 
 
 def shipped_rows(name: str) -> list[dict[str, str]]:
-    """The rows of a CSV file of ours, without the cells that are empty."""
+    """Return the rows of one of our CSV files, without empty cells."""
     with (DATA / name).open(encoding="utf-8", newline="") as file:
         return [{field: cell for field, cell in row.items() if cell} for row in csv.DictReader(file)]
 
 
 def shipped_tables(name: str) -> dict[str, Any]:
-    """The content of a TOML file of ours."""
+    """Return the content of one of our TOML files."""
     return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
 
 
 def user_path() -> Path:
-    """Where the user's catalogue is, or would be."""
+    """Return where the user's catalogue is, or would be."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser()
@@ -89,7 +88,7 @@ def user_path() -> Path:
 
 
 def stamp(path: Path) -> int:
-    """Changes when the file does; 0 where there is none."""
+    """Return a number that changes with the file; 0 if there is no file."""
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
@@ -97,7 +96,7 @@ def stamp(path: Path) -> int:
 
 
 def user_market() -> dict[str, Any]:
-    """The user's own market, which stands in for what is not asked: ``provider = ["aws"]``, ``region = "EU"`` …"""
+    """Return the user's own market, the default for what is not asked: ``provider = ["aws"]``, ``region = "EU"`` …"""
     market = _section("market")
     for key, value in market.items():
         if key not in MARKET_KEYS:
@@ -110,7 +109,7 @@ def user_market() -> dict[str, Any]:
 
 
 def user_tables(section: str) -> dict[str, dict[str, Any]]:
-    """The entries of one section by key; none where there is no file."""
+    """Return the entries of one section by key; none if there is no file."""
     entries = _section(section)
     for key, entry in entries.items():
         if not isinstance(entry, dict):
@@ -132,7 +131,7 @@ def _section(section: str) -> dict[str, Any]:
 
 
 def save_entry(section: str, key: str, fields: Mapping[str, Any]) -> Path:
-    """Add an entry to the file, in place of the one of that key; where the file lies."""
+    """Add an entry to the file, replacing the one with that key; return the file's path."""
     path = user_path()
     own = user_tables(section) if path.exists() else {}
     text = path.read_text("utf-8-sig") if path.exists() else ""
@@ -151,7 +150,7 @@ def save_entry(section: str, key: str, fields: Mapping[str, Any]) -> Path:
 
 
 def _toml(value: object) -> str:
-    """A text, number, date or list as TOML writes it: JSON's way, but for dates."""
+    """Write a text, number, date or list as TOML: like JSON, except for dates."""
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | tuple):
@@ -161,7 +160,7 @@ def _toml(value: object) -> str:
 
 @lru_cache(maxsize=4)
 def _parse(path: Path, changed: int, size: int) -> dict[str, dict[str, Any]]:
-    """The file's sections; read again only when it has changed."""
+    """Return the file's sections; read it again only if it has changed."""
     where = str(path)
     if not path.is_file():
         raise BadInput("is not a file", where=where)

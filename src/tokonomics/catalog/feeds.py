@@ -1,12 +1,13 @@
-"""Read the price lists of others: SkyPilot's ``vms.csv`` files, and AWS's figures of spot machines.
+"""Read the price lists of others: SkyPilot's ``vms.csv`` files, and AWS's figures about spot machines.
 
-SkyPilot: Google prices a host and its accelerators apart, and the two are added. GPUs that share a name upstream (A100,
-V100, H100) are told apart by memory or form factor, read from the instance's name or from ``GpuInfo``.
+SkyPilot: Google prices a host and its accelerators separately, and the two are added. GPUs that share a name upstream
+(A100, V100, H100) are distinguished by memory or form factor, read from the instance's name or from ``GpuInfo``.
 
 Spot: three shipped tables (``data/spot_*.csv``, made by ``benchmarks/reduce_spot.py``): the Spot Advisor's monthly band
 of each instance and region, the recent price of each zone, and for each instance how spot compares with on demand and
-how far the zones of a region move together. A band is a range of a probability over a month; the hourly rate that gives
-it is −ln(1 − p) ÷ 730. The advisor counts machines that run: how hard it is to get one is another matter (``SCARCE``).
+how strongly the zones of a region are correlated. A band is a range of a probability over a month; the hourly rate that
+gives it is −ln(1 − p) ÷ 730. The advisor counts running machines and does not say how hard it is to get one
+(``SCARCE``).
 """
 
 import csv
@@ -43,7 +44,7 @@ class Quote(NamedTuple):
 
 
 def read_vms(provider: str, text: str) -> tuple[list[Quote], int]:
-    """The quotes in one provider's file, and how many rows with an accelerator could not be used."""
+    """Return the quotes in one provider's file, and how many rows with an accelerator could not be used."""
     rows = _rows(text)
     machines = _gcp_machines(rows) if provider == "gcp" else rows
     quotes = [quote for row in machines if (quote := _quote(provider, row)) is not None]
@@ -62,12 +63,12 @@ def _rows(text: str) -> list[dict[str, str]]:
 
 
 def _quote(provider: str, row: Row) -> Quote | None:
-    """A row as a quote; None when it has no whole GPU that the catalogue knows, or no price."""
+    """Return a row as a quote; None if it has no whole GPU that the catalogue knows, or no price."""
     gpus, usd, spot = (amount(row.get(column, "")) for column in ("AcceleratorCount", "Price", "SpotPrice"))
     instance, name = row["InstanceType"].strip(), row["AcceleratorName"].strip()
     region = row["Region"].strip().removeprefix(",").strip()
     if not name or not instance or not region or (usd is None and spot is None):
-        return None  # An empty region is how the catalogue writes down what is sold nowhere at the moment.
+        return None  # An empty region means that it is currently sold nowhere.
     if gpus is None or gpus != int(gpus) or gpus > MAX_GPUS:  # AWS sells fractions of an L4.
         return None
     if provider == "azure" and instance in ("Standard_ND96is_H100_v5", "Standard_ND96isr_H100_v5"):
@@ -96,14 +97,14 @@ def amount(cell: str) -> float | None:
 
 
 def _gpu(provider: str, gpus: int, row: Row) -> str | None:
-    """The catalogue's key of the GPU, telling apart those that share a name by memory or by form factor."""
-    # Resellers name the machine of whom they sell beside their own name for it.
+    """Return the catalogue's key of the GPU; memory or form factor distinguishes those that share a name."""
+    # Resellers also give the original provider's name of the machine.
     instance = f"{row['InstanceType']} {row.get('UpstreamCloudId', '')}"
     hint = re.search(r"_(\d+)GB", instance)
     told = hint or re.search(r"SizeInMiB\W+(\d+)", row.get("GpuInfo", ""), re.IGNORECASE)
     size = float(told.group(1)[:9]) if told else 0.0
     if provider == "vast" and not hint:
-        size /= gpus  # It tells the memory of all of them.
+        size /= gpus  # The memory is that of all GPUs.
     memory_gb = size / 1024 if size > 1024 else size
     return known_gpu(full_name(provider, instance, row["AcceleratorName"].strip(), memory_gb))
 
@@ -120,7 +121,7 @@ def full_name(provider: str, instance: str, name: str, memory_gb: float) -> str:
 
 
 def _h100(provider: str, instance: str) -> str:
-    """SXM unless the instance, or what that provider is known to rent under the bare name, says otherwise."""
+    """Return the SXM card unless the instance, or what that provider is known to rent under the plain name, differs."""
     if "SXM" in instance:
         return "H100-SXM"
     if re.search(r"NVL(?!INK)|_NC\d+AD", instance):  # Azure's NC…ads_H100_v5 machines have the NVL card.
@@ -158,7 +159,7 @@ def known_gpu(name: str) -> str | None:
         return None
 
 
-# Google prices the accelerators of these hosts apart (https://cloud.google.com/compute/docs/gpus).
+# Google prices the accelerators of these hosts separately (https://cloud.google.com/compute/docs/gpus).
 _GCP_FAMILIES = {
     "a2-highgpu": "A100",
     "a2-megagpu": "A100",
@@ -183,7 +184,7 @@ _GCP_HOSTS = {
 
 
 def _gcp_machines(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """Each host with its accelerators in the same zone, the two prices added."""
+    """Return each host with its accelerators in the same zone, the two prices added."""
     parts = {
         (spelling(row["AcceleratorName"]), amount(row["AcceleratorCount"]), row.get("AvailabilityZone", "")): row
         for row in rows
@@ -212,39 +213,40 @@ def _sum(left: str, right: str) -> str:
 
 
 BANDS = ((0.0, 0.05), (0.05, 0.10), (0.10, 0.15), (0.15, 0.20), (0.20, 0.50))
-"""AWS Spot Advisor: share of machines taken back in a month. The last band reads ">20 %": its upper end is assumed."""
+"""AWS Spot Advisor: share of machines reclaimed in a month. The last band is ">20 %"; its upper end is assumed."""
 
 OUTAGE_HOURS = 1.85
-"""Until a zone that gave nothing gives machines again: the mean spell of single V100s in nine AWS zones, February to
-April 2023 (SkyPilot spot traces of "Can't Be Late", NSDI 2024). Half of the spells were shorter than 0.5 h."""
+"""Hours until a zone without machines has some again: the mean outage of single V100s in nine AWS zones, February to
+April 2023 (SkyPilot spot traces of "Can't Be Late", NSDI 2024). Half of the outages were shorter than 0.5 h."""
 
 NOTICE_S = 120.0
-"""AWS warns a spot machine two minutes before it takes it (EC2 user guide, "Spot Instance interruption notices")."""
+"""AWS warns a spot machine two minutes before it is reclaimed (EC2 user guide, "Spot Instance interruption notices").
+"""
 
 REGION_CORRELATION = 0.5
-"""Between the availability of two zones of a region: 0.50 to 0.70 for V100 in three collections of those traces (two
-regions: 0.17 to 0.19). Used where prices do not say."""
+"""Correlation between the availability of two zones of a region: 0.50 to 0.70 for V100 in three collections of those
+traces (two regions: 0.17 to 0.19). Used if prices do not give one."""
 
 
 class Interruptions(Noun):
-    """How often a machine is taken back and how long until another can be had."""
+    """How often a machine is reclaimed, and how long until another is available."""
 
-    per_hour: NonNegativeFloat  # of one machine that runs
+    per_hour: NonNegativeFloat  # of one running machine
     outage_hours: PositiveFloat = OUTAGE_HOURS
 
     @property
     def availability(self) -> float:
-        """The share of hours in which the market gives the machine: up ÷ (up + down)."""
+        """Return the share of hours in which the market offers the machine: up ÷ (up + down)."""
         return 1 / (1 + self.per_hour * self.outage_hours)
 
 
 SCARCE = Interruptions(per_hour=1 / 3.34, outage_hours=OUTAGE_HOURS)
-"""The stress case: a GPU in short supply. Mean time to interruption 3.34 h in the traces named above (64 % available),
-a thousand times what the advisor's bands say of the GPUs of 2025."""
+"""The stress case of a scarce GPU: mean time to interruption 3.34 h in the traces named above (64 % available), a
+thousand times what the advisor's bands say about the GPUs of 2025."""
 
 
 class Band(Noun):
-    """The advisor's word on one instance in one region."""
+    """The advisor's band of one instance in one region."""
 
     instance: str
     region: str
@@ -253,18 +255,18 @@ class Band(Noun):
 
     @property
     def monthly(self) -> tuple[float, float]:
-        """The probability of being taken back within a month, from and to."""
+        """Return the range of the probability of being reclaimed within a month."""
         return BANDS[self.band]
 
     @property
     def interruptions(self) -> Interruptions:
-        """At the middle of the band."""
+        """Return the rate at the middle of the band."""
         low, high = self.monthly
         return Interruptions(per_hour=hourly_rate((low + high) / 2))
 
 
 class ZonePrice(Noun):
-    """What one instance costs in one zone."""
+    """The price of one instance in one zone."""
 
     instance: str
     region: str
@@ -283,7 +285,7 @@ class SpotHistory(Noun):
     median_ratio: PositiveFloat  # spot ÷ on demand
     p90_ratio: PositiveFloat
     zone_correlation: float | None = Field(default=None, ge=-1, le=1)
-    """Of the weekly price changes of two zones of a region; None where too few were seen."""
+    """Between the weekly price changes of two zones of a region; None if too few were seen."""
     zone_pairs: int
     zones: PositiveInt
     days: PositiveInt
@@ -291,12 +293,12 @@ class SpotHistory(Noun):
 
     @property
     def correlation(self) -> float:
-        """Between zones of a region, for drawing interruptions: that of prices stands in for that of availability."""
+        """Return the correlation between zones, for drawing interruptions: prices stand in for availability."""
         return REGION_CORRELATION if self.zone_correlation is None else max(0.0, self.zone_correlation)
 
 
 def hourly_rate(monthly_probability: float) -> float:
-    """Interruptions an hour that give this chance of at least one in a month."""
+    """Return the interruptions an hour that give this chance of at least one in a month."""
     if not 0 <= monthly_probability < 1:
         raise BadInput(f"a monthly probability is from 0 up to but not 1; got {monthly_probability}")
     return -math.log1p(-monthly_probability) / HOURS_PER_MONTH
@@ -304,7 +306,7 @@ def hourly_rate(monthly_probability: float) -> float:
 
 @cache
 def load_bands() -> dict[tuple[str, str], Band]:
-    """By instance and region."""
+    """Return the bands by instance and region."""
     return {
         (band.instance, band.region): band for band in map(Band.model_validate, shipped_rows("spot_interruption.csv"))
     }
@@ -312,7 +314,7 @@ def load_bands() -> dict[tuple[str, str], Band]:
 
 @cache
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
-    """By instance, cheapest zone first; of two that cost the same, the steadier."""
+    """Return the zones by instance, the cheapest first; at the same price, the steadier first."""
     zones: dict[str, list[ZonePrice]] = {}
     for zone in map(ZonePrice.model_validate, shipped_rows("spot_zones.csv")):
         zones.setdefault(zone.instance, []).append(zone)
@@ -323,12 +325,12 @@ def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
 
 @cache
 def load_spot_history() -> dict[str, SpotHistory]:
-    """By instance."""
+    """Return the history by instance."""
     return {prices.instance: prices for prices in map(SpotHistory.model_validate, shipped_rows("spot_prices.csv"))}
 
 
 def find_band(instance: str, region: str) -> Band:
-    """The advisor's band of that instance there."""
+    """Return the advisor's band of that instance in that region."""
     bands = load_bands()
     if (instance, region) in bands:
         return bands[instance, region]
@@ -339,7 +341,7 @@ def find_band(instance: str, region: str) -> Band:
 
 
 def find_zones(instance: str, region: str | None = None) -> tuple[ZonePrice, ...]:
-    """The zones that sold it on spot lately, cheapest first; of one region or of all."""
+    """Return the zones that recently sold it on spot, cheapest first; of one region or of all."""
     zones = load_zone_prices()
     if instance not in zones:
         raise UnknownName("spot instance", instance, zones, fix="Give its spot price yourself.")

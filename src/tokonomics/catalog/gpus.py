@@ -1,8 +1,8 @@
-"""Which GPUs exist, what each can do at most (bytes, bytes per second, FLOP/s), and the slices it can be cut into.
+"""List the GPUs, what each can do at most (bytes, bytes per second, FLOP/s), and the slices it can be cut into.
 
-Figures are the vendors' datasheets', dense and one-directional, kept in ``data/gpus.toml`` with source and date; the
-user's own catalogue adds GPUs or replaces figures of ours. A datasheet rate is a ceiling that no kernel exceeds:
-how much of it is reached is ``physics``' business.
+Figures are from the vendors' datasheets, dense and one-directional, kept in ``data/gpus.toml`` with source and date;
+the user's own catalogue adds GPUs or replaces figures of ours. A datasheet rate is a ceiling that no kernel exceeds;
+``physics`` knows how much of it is reached.
 
 For NVIDIA's Multi-Instance GPU, a GPU has seven compute slices and eight memory slices. A profile takes some of each,
 and may begin only at certain memory slices; a set of profiles fits when they can be laid out without overlap. A slice
@@ -32,9 +32,9 @@ Architecture = Literal[
 ]  # fmt: skip
 
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
-"""What the driver keeps from a process, of the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
+"""Memory that the driver reserves from the total it reports: 0.23 to 0.85 GiB on the cards with both figures."""
 
-PCIE_GEN4_BYTES_PER_S = 32e9  # sixteen lanes in one direction: assumed for a GPU of unknown host link
+PCIE_GEN4_BYTES_PER_S = 32e9  # sixteen lanes in one direction: assumed if a GPU's host link is unknown
 
 NETWORK_BYTES_PER_S = 50e9
 """One 400 Gbit/s card for each GPU (NVIDIA ConnectX-7, as in the HGX H100 and B200 reference designs)."""
@@ -46,7 +46,7 @@ ADD_A_GPU = """To add one, put five lines of its datasheet (dense rates) into {p
   bandwidth_bytes_per_s = 3.35e12
   flops = {{ bf16 = 989e12, fp8 = 1979e12 }}"""
 
-# Physical ranges wide enough for the next generations; a figure outside is a slip of units (GB/s, TFLOP/s, bits).
+# Physical ranges wide enough for the next generations; a figure outside has wrong units (GB/s, TFLOP/s, bits).
 Bandwidth = Annotated[float, Field(ge=1e11, le=1e14)]
 Flops = Annotated[float, Field(ge=1e12, le=1e18)]
 LinkSpeed = Annotated[float, Field(ge=1e9, le=1e13)]
@@ -64,15 +64,15 @@ class Gpu(Noun):
     memory_gb: MemoryGb  # as marketed
     memory_bytes: PositiveInt  # the device's total as its driver reports it
     memory_reported: bool  # False: ``memory_bytes`` is the marketed figure in decimal gigabytes, the least it can be
-    visible_bytes: PositiveInt | None = None  # what a process sees of the total, where a log shows it
+    visible_bytes: PositiveInt | None = None  # what a process sees of the total, if a log shows it
     bandwidth_bytes_per_s: Bandwidth
-    flops: dict[Dtype, Flops]  # dense, by number format; without those the hardware does not multiply at full rate
-    fast_link_bytes_per_s: LinkSpeed | None = None  # NVLink, Infinity Fabric, in one direction; None: PCIe alone
+    flops: dict[Dtype, Flops]  # dense, by number format; only formats that the hardware multiplies at full rate
+    fast_link_bytes_per_s: LinkSpeed | None = None  # NVLink, Infinity Fabric, in one direction; None: only PCIe
     fast_link_gpus: PositiveInt = 1  # how many GPUs that link joins
-    fast_link_is_mesh: bool = False  # a link to each other GPU, no switch: a smaller group has only its share
+    fast_link_is_mesh: bool = False  # links to each other GPU without a switch: a smaller group has only its share
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
-    network_bytes_per_s: LinkSpeed = NETWORK_BYTES_PER_S  # of one GPU to other machines, where they have a network
+    network_bytes_per_s: LinkSpeed = NETWORK_BYTES_PER_S  # of one GPU to other machines, if they have a network
     watts: Watts | None = None
     year: Year | None = None
     aliases: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Gpu(Noun):
         return self
 
     def __hash__(self) -> int:
-        """By its name and bandwidth: a dictionary of rates does not hash by itself."""
+        """Hash only name and bandwidth: a dictionary of rates has no hash."""
         return hash((self.key, self.bandwidth_bytes_per_s))
 
     @property
@@ -116,20 +116,20 @@ class Gpu(Noun):
 
     @property
     def usable_bytes(self) -> int:
-        """Device memory that processes can share: what engines take their fraction of."""
+        """Return the device memory that processes can share: what engines take their fraction of."""
         if self.visible_bytes:
             return self.visible_bytes
         return self.memory_bytes - DRIVER_RESERVE_BYTES if self.memory_reported else self.memory_bytes
 
     @property
     def link_bytes_per_s(self) -> float:
-        """Between two neighbours, in one direction: the fast link, or PCIe where there is none."""
+        """Return the rate between two neighbours, in one direction: the fast link, or PCIe if there is none."""
         return self.fast_link_bytes_per_s or self.pcie_bytes_per_s
 
     def link_among(self, gpus: int) -> float:
-        """Bytes per second and direction of one GPU when that many of one machine work together.
+        """Return the bytes per second and direction of one GPU if that many of one machine work together.
 
-        A bridge joins two or four cards: a wider group is as slow as its slowest hop, which is PCIe.
+        A bridge joins two or four cards: a larger group is as slow as its slowest hop, which is PCIe.
         """
         if gpus > self.fast_link_gpus:
             return self.pcie_bytes_per_s
@@ -137,12 +137,12 @@ class Gpu(Noun):
         return self.link_bytes_per_s * share
 
     def peak_flops(self, weights: Precision) -> float:
-        """FLOP/s at which matrices with weights of that precision are multiplied, at most.
+        """Return the highest FLOP/s at which matrices with weights of that precision are multiplied.
 
-        FP8, INT8 and FP4 weights run at their own rate where the hardware has that math; elsewhere engines unpack them
-        and multiply in 16 bits (vLLM docs, "FP8 W8A8": weight-only by Marlin kernels before Ada), as they do INT4
-        weights everywhere (AWQ and GPTQ are W4A16). Without BF16, 16 bits means FP16. FP32 weights can at best use
-        TF32, half the 16-bit rate on Ampere and later (NVIDIA A100 datasheet: 156 against 312).
+        FP8, INT8 and FP4 weights run at their own rate if the hardware has that math; otherwise engines unpack them and
+        multiply in 16 bits (vLLM docs, "FP8 W8A8": weight-only by Marlin kernels before Ada), as they always do with
+        INT4 weights (AWQ and GPTQ are W4A16). Without BF16, 16 bits means FP16. FP32 weights can at best use TF32, half
+        the 16-bit rate on Ampere and later (NVIDIA A100 datasheet: 156 against 312).
         """
         wide = self.flops["bf16"] if "bf16" in self.flops else self.flops["fp16"]
         if weights is Precision.fp32:
@@ -156,13 +156,13 @@ _MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4"
 
 @cache
 def shipped_gpus() -> tuple[Gpu, ...]:
-    """The GPUs of our catalogue, as they are without a user's."""
+    """Return the GPUs of our catalogue, without the user's changes."""
     rows = shipped_tables("gpus.toml")["gpus"]
     return tuple(_gpu(key, row, f"{DATA / 'gpus.toml'} [gpus.{key}]") for key, row in rows.items())
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """Every GPU of the catalogue; a user's row replaces the figures of one of ours and goes by the same names."""
+    """Return every GPU of the catalogue; a user's row replaces the figures of one of ours and keeps its names."""
     own = user_tables("gpus")
     if not own:
         return shipped_gpus()
@@ -182,14 +182,14 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, as people, clouds or ``nvidia-smi`` spell it."""
+    """Return the GPU with that name, as people, clouds or ``nvidia-smi`` spell it."""
     return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU.format(path=user_path()), listing="tokonomics gpus")
 
 
 def find_gpus(
     match: str | None = None, min_memory_gb: float | None = None, architecture: str | None = None
 ) -> list[Gpu]:
-    """GPUs whose names contain ``match``, with at least that much memory, of an architecture."""
+    """Return the GPUs whose names contain ``match``, with at least that much memory, of an architecture."""
     known = all_gpus()
     found = [gpu for gpu in known if match is None or any(spelling(match) in name for name in spellings(gpu))]
     if match and not found:
@@ -225,7 +225,7 @@ class MigProfile(Noun):
 
     @property
     def memory_share(self) -> float:
-        """Of its memory, its cache and its bandwidth."""
+        """Return its share of the GPU's memory, cache and bandwidth."""
         return self.memory / MEMORY_SLICES
 
 
@@ -258,19 +258,19 @@ def _profiles(geometry: Sequence[dict[str, object]], row: _Row) -> tuple[MigProf
 
 
 def mig_profiles(gpu: Gpu) -> tuple[MigProfile, ...]:
-    """What a GPU can be cut into, the smallest first; nothing where it cannot be cut."""
+    """Return what a GPU can be cut into, the smallest first; nothing if it cannot be cut."""
     return _shipped().get(gpu.key, ())
 
 
 def fit_together(profiles: Sequence[MigProfile]) -> bool:
-    """Whether one GPU can be cut into all of these at once."""
+    """Decide whether one GPU can be cut into all of these at once."""
     return sum(profile.compute for profile in profiles) <= COMPUTE_SLICES and _laid_out(
         sorted(profiles, key=lambda profile: (-profile.memory, len(profile.starts))), 0
     )
 
 
 def _laid_out(profiles: Sequence[MigProfile], taken: int) -> bool:
-    """Whether these have room beside the memory slices that are taken (one bit each)."""
+    """Decide whether these have room beside the memory slices that are taken (one bit each)."""
     if not profiles:
         return True
     first, *rest = profiles
@@ -279,7 +279,7 @@ def _laid_out(profiles: Sequence[MigProfile], taken: int) -> bool:
 
 
 def slice_of(gpu: Gpu, profile: MigProfile) -> Gpu:
-    """A slice as a GPU: its rates are the datasheet's by its shares, so its speed is scaled from the whole one's."""
+    """Return a slice as a GPU with its shares of the datasheet's rates, so its speed is scaled from the whole one's."""
     compute, memory = profile.compute_share, profile.memory_share
     return gpu.model_copy(
         update={

@@ -1,9 +1,9 @@
-"""Models on the Hugging Face hub, looked up only when somebody asks: ``config.json`` and the index of the weights.
+"""Look up models on the Hugging Face hub, only on request: ``config.json`` and the index of the weights.
 
-What is fetched is kept in the cache folder and found there again without a network. A token is taken from where
+Fetched files are kept in the cache folder and found there without a network. A token is taken from where
 ``huggingface_hub`` takes it (``HF_TOKEN``, ``HF_TOKEN_PATH``, ``HF_HOME/token``; its page on environment variables) and
-goes to the host of ``HF_ENDPOINT`` alone: a redirect to another host, as to the hub's store of large files, is followed
-without it, and no message holds it.
+is sent to the host of ``HF_ENDPOINT`` only: a redirect to another host, such as the hub's store of large files, is
+followed without it, and no message contains it.
 """
 
 import json
@@ -26,7 +26,7 @@ from tokonomics.files import cache_folder, make_folder, write_text
 
 ENDPOINT = "https://huggingface.co"
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
-LARGEST_INDEX = 50_000_000  # bytes: a line of a hundred for each of a hundred thousand tensors makes 10 million
+LARGEST_INDEX = 50_000_000  # bytes: a hundred thousand tensors with a line of a hundred bytes each make 10 million
 TIMEOUT_S = 20.0
 MOST_REDIRECTS = 5
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
@@ -36,22 +36,22 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class HubModel:
-    """The files of a repository as they lie in the cache."""
+    """The files of a repository in the cache."""
 
     repository: str
     config: Path
     weight_bytes: int | None
-    """The sum over all tensors in the index; None where a model is one file, which has no index."""
+    """The sum over all tensors in the index; None if a model is one file, which has no index."""
     fetched: datetime
 
 
 def is_repository(text: str) -> bool:
-    """Whether this is written as the hub names models: ``org/model``."""
+    """Decide whether this is a name as the hub writes it: ``org/model``."""
     return bool(_REPOSITORY.fullmatch(text)) and ".." not in text and "--" not in text
 
 
 def cached(repository: str) -> HubModel | None:
-    """What was fetched before; None where nothing was."""
+    """Return what was fetched before; None if nothing was."""
     folder = _folder(repository)
     config = folder / CONFIG
     try:
@@ -67,7 +67,7 @@ def cached(repository: str) -> HubModel | None:
 
 @lru_cache(maxsize=64)
 def fetch(repository: str) -> HubModel:
-    """Asks the hub for the two files and keeps them; once, however often a question looks the model up."""
+    """Ask the hub for the two files and keep them; once, however often a question looks the model up."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise BadInput("HF_HUB_OFFLINE says that the hub may not be asked", where=repository, fix="Unset it.")
     config = _get(repository, CONFIG, LARGEST_FILE)
@@ -80,7 +80,7 @@ def fetch(repository: str) -> HubModel:
     if index is None:
         (folder / INDEX).unlink(missing_ok=True)
     else:
-        # Of the index only the sum is needed: the names of ninety thousand tensors stay out of the cache.
+        # Only the sum of the index is needed: do not cache the names of ninety thousand tensors.
         metadata = index.get("metadata")
         size = metadata.get("total_size") if isinstance(metadata, dict) else None
         write_text(folder / INDEX, json.dumps({"metadata": {"total_size": size}}), str(folder / INDEX))
@@ -95,7 +95,7 @@ def _folder(repository: str) -> Path:
 
 
 def _get(repository: str, file: str, most: int) -> Mapping[str, Any] | None:
-    """A JSON file of a repository; None where the repository has no such file."""
+    """Return a JSON file of a repository; None if the repository has no such file."""
     endpoint = _endpoint()
     url = f"{endpoint.geturl().rstrip('/')}/{repository}/resolve/main/{file}"
     token = _token(endpoint)
@@ -146,7 +146,7 @@ def _endpoint() -> SplitResult:
 
 
 def _token(endpoint: SplitResult) -> str | None:
-    """Where ``huggingface_hub`` has it; none for a host that is not asked over TLS."""
+    """Return the token where ``huggingface_hub`` keeps it; none for a host that is not asked over TLS."""
     if endpoint.scheme != "https" and endpoint.hostname not in _LOOPBACK:
         return None
     found = os.environ.get("HF_TOKEN", "").strip()
@@ -157,7 +157,7 @@ def _token(endpoint: SplitResult) -> str | None:
             found = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip()
         except (OSError, ValueError, RuntimeError):
             return None
-    # The error of a header that cannot hold it would show it.
+    # If a header cannot hold the token, the error would show it.
     return found if re.fullmatch(r"[\x21-\x7e]{1,500}", found) else None
 
 
@@ -166,7 +166,7 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 class _OwnHost(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; the token stays with the host that it is for, and TLS is not left."""
+    """Follows redirects; sends the token only to the host that it is for, and never leaves TLS."""
 
     max_redirections = MOST_REDIRECTS
 

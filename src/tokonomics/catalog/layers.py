@@ -1,4 +1,4 @@
-"""The layers a model is made of, and what follows from each by counting: matrices, caches, bytes at each precision.
+"""Define the layers of a model, and what follows from each by counting: matrices, caches, bytes at each precision.
 
 Quantised formats carry scales, so a 4-bit weight is not half a byte.
 """
@@ -31,16 +31,16 @@ class Precision(StrEnum):
 
     @property
     def bytes_per_unquantised(self) -> float:
-        """Of embeddings, LM head, norms, routers and a vision tower: every engine leaves them in 16 bits or more."""
+        """Return the bytes of embeddings, LM head, norms, routers and a vision tower: always 16 bits or more."""
         return max(self.bytes_per_weight, Precision.bf16.bytes_per_weight)
 
     @property
     def bits(self) -> int:
-        """The number in its name."""
+        """Return the number in its name."""
         return int(self.value.lstrip(ascii_lowercase))
 
     def is_below(self, other: "Precision") -> bool:
-        """Fewer bits than the other: serving a checkpoint so needs a quality check."""
+        """Decide whether it has fewer bits than the other, so that a checkpoint served in it needs a quality check."""
         return self.bits < other.bits
 
 
@@ -60,18 +60,18 @@ _BYTES_PER_WEIGHT = {
 }
 
 WEIGHT_PRECISIONS = tuple(Precision)
-KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # what engines keep KV in (vLLM ``--kv-cache-dtype``)
+KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # the precisions of engines' KV caches (vLLM ``--kv-cache-dtype``)
 
 _OTHER_NAMES = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "awq": "int4", "gptq": "int4", "w4a16": "int4"}
 
 
 def kv_bytes_per_element(kv: Precision) -> float:
-    """Bytes of one cached key or value element; an FP8 cache has one scale per tensor, which is nothing."""
+    """Return the bytes of one cached key or value element; the one scale per tensor of an FP8 cache is negligible."""
     return 1.0 if kv is Precision.fp8 else kv.bytes_per_weight
 
 
 def parse_precision(text: str, allowed: Sequence[Precision], field: str) -> Precision:
-    """A precision by its name; 16-bit formats count as bf16, AWQ and GPTQ as int4."""
+    """Read a precision by its name; 16-bit formats count as bf16, AWQ and GPTQ as int4."""
     name = text.strip().lower()
     name = _OTHER_NAMES.get(name, name)
     if name not in allowed:
@@ -84,7 +84,7 @@ Products = list[tuple[float, float]]
 
 
 def weights_of(products: Products) -> int:
-    """Number of weights in the matrices of these products."""
+    """Count the weights in the matrices of these products."""
     return round(sum(outputs * inputs for outputs, inputs in products))
 
 
@@ -93,17 +93,17 @@ def _feed_forward(hidden: int, width: float, gated: bool) -> Products:
 
 
 class Cache(NamedTuple):
-    """What a layer keeps of the tokens before: one row for every few tokens, of the last ones or of all."""
+    """What a layer keeps of earlier tokens: one row for every few tokens, of the last ones or of all."""
 
     elements: int  # of a row
-    heads: int  # among which tensor-parallel ranks share it out; more ranks than that hold copies
-    every: int = 1  # tokens to a row
-    window: int | None = None  # only rows of the last tokens, this many
+    heads: int  # which tensor-parallel ranks share; more ranks than heads hold copies
+    every: int = 1  # tokens per row
+    window: int | None = None  # keep only the rows of this many last tokens
     read: int | None = None  # rows that a new token reads; None: all that are kept
-    element_bytes: float | None = None  # whatever the precision of the KV cache; None: as that says
+    element_bytes: float | None = None  # fixed, whatever the precision of the KV cache; None: follows that
 
     def row_bytes(self, kv: Precision, tp: int = 1) -> float:
-        """Of one row on one rank."""
+        """Return the bytes of one row on one rank."""
         width = kv_bytes_per_element(kv) if self.element_bytes is None else self.element_bytes
         return self.elements / min(tp, self.heads) * width
 
@@ -111,8 +111,8 @@ class Cache(NamedTuple):
 class Indexer(Noun):
     """Scores a small key of every cached row to choose the few that attention then reads.
 
-    DeepSeek Sparse Attention (DeepSeek-V3.2, arXiv:2512.02556, section 2.1). Every rank has a copy: the choice is one
-    for all heads.
+    DeepSeek Sparse Attention (DeepSeek-V3.2, arXiv:2512.02556, section 2.1). Every rank has a copy, because all heads
+    share one choice.
     """
 
     heads: PositiveInt
@@ -120,9 +120,9 @@ class Indexer(Noun):
     query_input: PositiveInt  # width that its queries are projected from: the hidden one, or the queries' rank
     hidden_outputs: PositiveInt  # columns projected from the hidden width: keys, gates and weights of the heads
     small_parameters: NonNegativeInt = 0
-    every: PositiveInt = 1  # tokens to a key
+    every: PositiveInt = 1  # tokens per key
     key_bytes: float = 1 + 4 / 128
-    """Of an element of a key: FP8 with a 32-bit scale for each 128 (vLLM, ``DeepseekV32IndexerCache``)."""
+    """Bytes of an element of a key: FP8 with a 32-bit scale for each 128 (vLLM, ``DeepseekV32IndexerCache``)."""
 
     def products(self, hidden: int) -> Products:
         return [(self.heads * self.head_dim, self.query_input), (self.hidden_outputs, hidden)]
@@ -133,12 +133,12 @@ class Indexer(Noun):
 
     @property
     def pair_flops(self) -> float:
-        """Of a token and one key: a score by each head."""
+        """Return the FLOPs of a token and one key: a score by each head."""
         return 2.0 * self.heads * self.head_dim
 
 
 class GroupedAttention(Noun):
-    """Multi-head, grouped-query or multi-query attention; with a window it only keeps the last tokens."""
+    """Multi-head, grouped-query or multi-query attention; with a window it keeps only the last tokens."""
 
     kind: Literal["gqa"] = "gqa"
     heads: PositiveInt
@@ -153,11 +153,11 @@ class GroupedAttention(Noun):
     output_gate: bool = False  # the query projection also makes a gate of the same width (Qwen3-Next)
     keys_are_values: bool = False  # one projection makes both (Gemma 4); each is cached
     reads_other: bool = False  # keys and values are another layer's (Gemma 4): neither projected nor cached
-    bidirectional: bool = False  # of an encoder: every token sees those after it too, and nothing is kept
+    bidirectional: bool = False  # of an encoder: every token also sees later ones, and nothing is kept
     state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        """KV heads are copied once there are more ranks than heads (vLLM and SGLang do the same)."""
+        """Copy KV heads if there are more ranks than heads (vLLM and SGLang do the same)."""
         query = self.heads * self.head_dim / tp
         made = 0 if self.reads_other else self.head_dim if self.keys_are_values else self.kv_width
         kv = max(self.kv_heads / tp, 1) * made
@@ -171,7 +171,7 @@ class GroupedAttention(Noun):
 
     @property
     def kv_width(self) -> int:
-        """Of a key and a value of one head."""
+        """Return the width of a key and a value of one head."""
         return self.head_dim + (self.value_dim or self.head_dim)
 
     @property
@@ -182,7 +182,7 @@ class GroupedAttention(Noun):
 
     @property
     def pair_flops(self) -> float:
-        """Of a prompt's token and one that it sees: score and weighted value."""
+        """Return the FLOPs of a prompt's token and one that it sees: score and weighted value."""
         return 2.0 * self.heads * self.kv_width
 
 
@@ -204,7 +204,7 @@ class LatentAttention(Noun):
     state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        """The projections down are copied to every rank, as is the latent vector."""
+        """Copy the down-projections to every rank, like the latent vector."""
         heads = self.heads / tp
         query = heads * (self.nope_dim + self.rope_dim)
         down = (self.query_rank or query) + self.kv_rank + self.rope_dim
@@ -226,30 +226,30 @@ class LatentAttention(Noun):
 
     @property
     def pair_flops(self) -> float:
-        """Prefill in the plain form: keys and values are expanded to every head once, then attended to."""
+        """Return the FLOPs of prefill in the plain form: keys and values are expanded to every head once."""
         return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
 
 class CompressedAttention(Noun):
-    """A key that is also the value, one for every few tokens, and one for each of the last tokens (DeepSeek-V4)."""
+    """One vector as key and value for every few tokens, and one for each of the last tokens (DeepSeek-V4)."""
 
     kind: Literal["compressed"] = "compressed"
     heads: PositiveInt
     query_rank: PositiveInt
     head_dim: PositiveInt
-    every: PositiveInt | None  # tokens to a compressed row; None: the last tokens are all that is seen
-    overlaps: bool = False  # each row is made of its tokens and those before: two of every projection
+    every: PositiveInt | None  # tokens per compressed row; None: only the last tokens are seen
+    overlaps: bool = False  # each row is made from its tokens and those before: two of every projection
     last: PositiveInt  # tokens seen as they are
     output_groups: PositiveInt  # heads are projected down in groups, to ``output_rank`` each, then to the hidden width
     output_rank: PositiveInt
     topk: PositiveInt | None = None  # compressed rows that an indexer leaves to attend to; None: all
     indexer: Indexer | None = None
-    norm_elements: NonNegativeInt = 0  # norms, sinks, and biases by the place in a row
+    norm_elements: NonNegativeInt = 0  # norms, sinks, and biases by the position in a row
     window: None = None
     state_bytes: ClassVar[int] = 0
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        """Keys are copied to every rank; groups of heads are dealt out."""
+        """Copy keys to every rank; distribute groups of heads."""
         compress = 0 if self.every is None else 2 * (2 if self.overlaps else 1) * self.head_dim
         heads, groups = self.heads / tp, self.output_groups / tp
         return [
@@ -272,13 +272,13 @@ class CompressedAttention(Noun):
 
     @property
     def pair_flops(self) -> float:
-        """Of a prompt's token and one row that it sees."""
+        """Return the FLOPs of a prompt's token and one row that it sees."""
         return 4.0 * self.heads * self.head_dim
 
 
 Recurrence = Literal["delta", "kda", "mamba2", "mamba"]
-"""Whose kernels a recurrent layer runs: of Gated DeltaNet, Kimi Delta Attention (a decay for every channel), Mamba-2 or
-Mamba."""
+"""The kernels that a recurrent layer runs: of Gated DeltaNet, Kimi Delta Attention (a decay for every channel), Mamba-2
+or Mamba."""
 
 
 class RecurrentMixer(Noun):
@@ -288,7 +288,7 @@ class RecurrentMixer(Noun):
     projection_parameters: PositiveInt
     small_parameters: NonNegativeInt = 0
     state_elements: PositiveInt  # recurrent and convolution state of one sequence
-    fp32_state_elements: NonNegativeInt = 0  # how many of them the config asks to keep in 32 bits; the rest is in 16
+    fp32_state_elements: NonNegativeInt = 0  # how many of them the config keeps in 32 bits; the rest is in 16
     scan_flops: float = 0.0  # of a prompt's token in the chunked scan, over all heads
     recurrence: Recurrence = "delta"
     window: None = None
@@ -303,7 +303,7 @@ class RecurrentMixer(Noun):
 
     @property
     def state_flops(self) -> float:
-        """Of a token: decay, update by an outer product, and read are three multiply-adds per state element."""
+        """Return the FLOPs of a token: decay, update by outer product, and read, three multiply-adds per element."""
         return 6.0 * self.state_elements
 
 
@@ -323,13 +323,13 @@ class DenseMlp(Noun):
     """Width of a layer's own input (Gemma 4 E2B and E4B): projected from the embedding, gated, projected up."""
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        """Every rank has a copy of what a layer's own input passes."""
+        """Copy the matrices of a layer's own input to every rank."""
         beside: Products = [(2 * self.side, hidden), (hidden, self.side)] if self.side else []
         return _feed_forward(hidden, self.intermediate / tp, self.gated) + beside
 
 
 class MoeMlp(Noun):
-    """Experts of which each token visits a few; shared experts see every token."""
+    """Experts of which each token visits a few; every token passes the shared experts."""
 
     kind: Literal["moe"] = "moe"
     experts: PositiveInt
@@ -341,13 +341,13 @@ class MoeMlp(Noun):
     router_bias_elements: NonNegativeInt = 0
     shared_gate: bool = False
     latent: PositiveInt | None = None
-    """Width the routed experts work in, behind a projection down and one up (Nemotron 3); None: the hidden width."""
+    """Width of the routed experts' input, with a projection down and one up (Nemotron 3); None: the hidden width."""
 
     def expert_parameters(self, hidden: int) -> int:
         return (3 if self.gated else 2) * (self.latent or hidden) * self.intermediate
 
     def products(self, hidden: int, tp: int = 1) -> Products:
-        """Shared experts, and the projections to and from the latent width, which every rank has a copy of."""
+        """Return the shared experts, and the projections to and from the latent width, which every rank copies."""
         shared = _feed_forward(hidden, self.shared_intermediate / tp, self.gated) if self.shared_intermediate else []
         return shared + ([(self.latent, hidden), (hidden, self.latent)] if self.latent else [])
 
@@ -359,7 +359,7 @@ Mlp = Annotated[DenseMlp | MoeMlp, Field(discriminator="kind")]
 
 
 class LayerGroup(Noun):
-    """Layers of the same make. Their order in the model does not change what they cost."""
+    """Identical layers. Their order in the model does not change what they cost."""
 
     count: PositiveInt
     mixer: Mixer | None

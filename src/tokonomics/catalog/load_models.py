@@ -1,4 +1,4 @@
-"""The catalogue of models: ours, the user's, and any config.json a path leads to.
+"""Load models from the catalogue: ours, the user's, and any config.json that a path names.
 
 A name is looked up among the rows' spellings first, and only the row that was asked for becomes a ``ModelSpec``.
 """
@@ -57,29 +57,29 @@ class ModelRow:
     theirs: UserModel | None = None  # None: one of ours
 
     def spec(self) -> ModelSpec:
-        """The model this row describes."""
+        """Return the model that this row describes."""
         return _our_spec(self.key) if self.theirs is None else _user_spec(self, self.theirs)
 
 
 def all_models() -> tuple[ModelSpec, ...]:
-    """Every model known by name, the user's own first."""
+    """Return every model known by name, the user's own first."""
     return tuple(row.spec() for row in model_rows())
 
 
 @dataclass(frozen=True)
 class ConfigReading:
-    """How config.json files are read while one question is answered, and who hears what was not understood."""
+    """How config.json files are read while one question is answered, and who is told what was not understood."""
 
     as_family: str | None = None
     note: Callable[[str], None] = lambda line: None
-    hub: bool = False  # whether a name that the catalogue does not have is looked up on the Hugging Face hub
+    hub: bool = False  # whether a name that is not in the catalogue is looked up on the Hugging Face hub
 
 
 READING: ContextVar[ConfigReading] = ContextVar("reading", default=ConfigReading())  # noqa: B039 — frozen
 
 
 def find_model(name_or_path: str) -> ModelSpec:
-    """The model of that name, or the one whose config.json (or the directory holding it) the path leads to."""
+    """Return the model with that name, or that of the config.json (or its directory) at that path."""
     reading = READING.get()
     if is_path(name_or_path):
         found = read_config(_expanded(name_or_path), as_family=reading.as_family)
@@ -95,7 +95,7 @@ def find_model(name_or_path: str) -> ModelSpec:
 
 
 def _known(name: str, reading: ConfigReading) -> ModelSpec:
-    """The model in the catalogue, else as it was fetched from the hub before."""
+    """Return the model in the catalogue, else as it was fetched from the hub before."""
     fix = ADD_YOUR_OWN.format(path=user_path())
     try:
         return resolve("model", name, model_rows(), fix=fix, listing="tokonomics models").spec()
@@ -111,7 +111,7 @@ def _known(name: str, reading: ConfigReading) -> ModelSpec:
 
 
 def _is_only_on_hub(name: str) -> bool:
-    """A repository that no row of the catalogue is; strangers may not make us ask anybody."""
+    """Decide whether this is a repository outside the catalogue; strangers may not make us ask the hub."""
     from tokonomics.catalog.hub import is_repository
 
     theirs = {alias.casefold() for row in model_rows() for alias in row.aliases if "/" in alias}
@@ -119,12 +119,12 @@ def _is_only_on_hub(name: str) -> bool:
 
 
 _WEIGHTS_AS_COUNTED = 0.05
-"""Of the bytes that the index of the weights states; a module that drafts tokens, which we leave out, is 14 of the 685
-billion parameters of DeepSeek-V3 (its model card)."""
+"""Allowed difference, as a share of the bytes in the index of the weights; a module that drafts tokens, which we leave
+out, is 14 of the 685 billion parameters of DeepSeek-V3 (its model card)."""
 
 
 def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
-    """The model that fetched files describe; a note where its size differs from that of the published weights."""
+    """Return the model that fetched files describe, with a note if its size differs from the published weights."""
     name = files.repository.partition("/")[2]
     found = read_config(files.config, name=name, as_family=reading.as_family)
     reading.note(f"{files.repository}: read from its config.json on the Hugging Face hub, {files.fetched:%Y-%m-%d}")
@@ -138,12 +138,12 @@ def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
 
 
 def models_of_family(family: str) -> tuple[ModelSpec, ...]:
-    """The models of a family, as the catalogue calls it; of the user's own those that name one."""
+    """Return the models of a family, as the catalogue calls it, with the user's own that name it."""
     return tuple(row.spec() for row in model_rows() if row.family == family)
 
 
 def find_models(match: str | None = None, family: str | None = None, moe: bool | None = None) -> list[ModelSpec]:
-    """Models whose names contain ``match`` (or the one a path leads to), of a family, with or without experts.
+    """Return models whose names contain ``match`` (or the one at that path), of a family, with or without experts.
 
     The user's own come first, then the newest.
     """
@@ -164,7 +164,7 @@ def find_models(match: str | None = None, family: str | None = None, moe: bool |
 
 
 def _expanded(text: str) -> Path:
-    """A path with ``~`` replaced, where there is such a user."""
+    """Replace ``~`` in a path, if there is such a user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -172,11 +172,11 @@ def _expanded(text: str) -> Path:
 
 
 CONFIGS_IN: ContextVar[Path | None] = ContextVar("configs_in", default=None)
-"""The only folder that a config.json is read from, where names come from strangers; None: any."""
+"""The only folder from which a config.json is read if names come from strangers; None: any."""
 
 
 def is_path(text: str) -> bool:
-    """Whether a path is meant: it ends in .json, or something lies there and no model has that name."""
+    """Decide whether a path is meant: it ends in .json, or it exists and no model has that name."""
     only = CONFIGS_IN.get()
     if only is not None and (".." in text or not text.startswith(f"{only}/")):
         return False
@@ -191,7 +191,7 @@ def is_path(text: str) -> bool:
 
 
 def model_rows() -> tuple[ModelRow, ...]:
-    """The user's entries and ours; an entry of theirs with a key of ours replaces it."""
+    """Return the user's entries and ours; a user's entry with a key of ours replaces it."""
     mine = []
     for key, table in user_tables("models").items():
         where = f"{user_path()} [models.{shorten(key)}]"
@@ -219,7 +219,7 @@ def _our_rows() -> tuple[ModelRow, ...]:
 
 @lru_cache(maxsize=512)
 def _our_spec(key: str) -> ModelSpec:
-    """One row of ours, read once."""
+    """Return one row of ours, read once."""
     row, table = next(row for row in _our_rows() if row.key == key), _our_tables()[key]
     read = from_config(
         _with_nulls(table["config"]),
@@ -243,7 +243,7 @@ def _our_spec(key: str) -> ModelSpec:
 
 
 def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A TOML table as the JSON it stands for: TOML has no null, so the string "null" is written for it."""
+    """Return a TOML table as JSON: TOML has no null, so the string "null" is written for it."""
     return {
         name: _with_nulls(value) if isinstance(value, Mapping) else None if value == "null" else value
         for name, value in config.items()
@@ -251,7 +251,7 @@ def _with_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user_spec(row: ModelRow, entry: UserModel) -> ModelSpec:
-    """The model of a user's entry."""
+    """Return the model of a user's entry."""
     extra = entry.extra_parameters
     if isinstance(entry.config, str):
         read = read_config(user_path().parent / _expanded(entry.config), name=row.name, extra_parameters=extra)

@@ -1,12 +1,12 @@
-"""What a model is made of: layers, heads, experts, a vision tower; and what follows from it by counting.
+"""Describe a model: layers, heads, experts, a vision tower; and count what follows from them.
 
-A ``ModelSpec`` is read from a Hugging Face ``config.json`` (``catalog.config_json``) or from the catalogue, whose
-rows are such configs reduced to the fields that matter. Parameters, bytes and FLOPs are counted from the matrices
-the architecture has; they are checked against the published parameter counts kept beside each row.
+A ``ModelSpec`` is read from a Hugging Face ``config.json`` (``catalog.config_json``) or from the catalogue, whose rows
+are such configs reduced to the fields that matter. Parameters, bytes and FLOPs are counted from the matrices of the
+architecture and checked against the published parameter counts in each row.
 
-A vision tower cuts an image into patches, attends among them, and joins a few neighbours to one token. How the image is
-sized before that is the model's own rule, from its published processor; tokens that open and close an image are left
-out, as chat templates are (four at the most).
+A vision tower cuts an image into patches, attends among them, and joins a few neighbours into one token. How the image
+is resized before that is the model's own rule, from its published processor; tokens that open and close an image are
+left out, as chat templates are (at most four).
 """
 
 import math
@@ -31,13 +31,13 @@ from tokonomics.catalog.layers import (
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.types import Noun, copied
 
-_LONGEST_SIDE = 20_000  # pixels; no camera's, and no processor's
+_LONGEST_SIDE = 20_000  # pixels; more than any camera or processor has
 _MOST_IMAGES = 1000
 _WORDS = "Write number x width x height, such as 1x1024x1024; several kinds with commas."
 
 
 class Cut(NamedTuple):
-    """An image as the tower gets it: crops of cells (tokens to be), and the tokens that the model reads."""
+    """An image as the tower gets it: crops of cells (each becomes a token), and the tokens that the model reads."""
 
     crops: int
     cells: int  # of one crop
@@ -89,7 +89,7 @@ class ByTiles(Noun):
         return Cut(tiles + 1, cells, tiles * (cells + 1) + cells) if tiles > 1 else Cut(1, cells, cells)
 
     def _tiles(self, width: int, height: int) -> int:
-        """Of the canvas that enlarges least, else shrinks least; of several the smallest (``get_best_fit``)."""
+        """Count the tiles of the canvas that enlarges least, or shrinks least, and is smallest (``get_best_fit``)."""
         scales = {
             (rows, number // rows): min(self.side * (number // rows) / width, self.side * rows / height)
             for number in range(1, self.most + 1)
@@ -120,7 +120,7 @@ class ByTokens(Noun):
     def cut(self, width: int, height: int, cell: int) -> Cut:
         scale = math.sqrt(self.most * cell * cell / (width * height))
         columns, rows = (math.floor(side * scale / cell) for side in (width, height))
-        if not columns or not rows:  # a strip: one row of cells, as many as its shape has
+        if not columns or not rows:  # a strip becomes one row of cells
             longer = min(self.most, max(width, height) // min(width, height))
             columns, rows = longer, 1
         return Cut(1, rows * columns, rows * columns)
@@ -146,24 +146,24 @@ Sizing = Annotated[ByPixels | ByEdge | ByTiles | BySquare | ByTokens | ByPatches
 
 
 class VisionTower(Noun):
-    """The shape of a tower, as far as its work depends on it."""
+    """The shape of a tower that determines its work."""
 
     sizing: Sizing
-    patch: PositiveInt  # pixels to a side
-    merge: PositiveInt  # patches to the side of a cell, which becomes one token
+    patch: PositiveInt  # pixels per side
+    merge: PositiveInt  # patches per side of a cell, which becomes one token
     layers: PositiveInt
     width: PositiveInt
     layer_parameters: PositiveInt
-    projector_parameters: NonNegativeInt = 0  # that a token passes on its way into the language model
+    projector_parameters: NonNegativeInt = 0  # between the tower and the language model
     windowed_layers: NonNegativeInt = 0  # that attend within squares of ``window`` patches only (Qwen2.5-VL)
     window: PositiveInt | None = None
 
     def cut(self, width: int, height: int) -> Cut:
-        """What becomes of one image of that size."""
+        """Cut one image of that size."""
         return self.sizing.cut(width, height, self.patch * self.merge)
 
     def flops(self, cut: Cut) -> float:
-        """Two a weight and patch, four a pair of patches, layer and unit of width; and the projection of each cell."""
+        """Count two per weight and patch, four per pair of patches, layer and unit of width, and the projection."""
         patches = cut.cells * self.merge * self.merge
         near = min(patches, self.window or patches)
         pairs = (self.layers - self.windowed_layers) * patches + self.windowed_layers * near
@@ -181,7 +181,7 @@ class PromptImages(Noun):
 
 
 def prompt_images(text: str, tower: VisionTower) -> PromptImages:
-    """``1x1024x1024`` or ``2x896x896,1x640x480`` as a model reads them."""
+    """Read ``1x1024x1024`` or ``2x896x896,1x640x480`` as the images of a prompt."""
     number, tokens, flops = 0, 0, 0.0
     for part in text.split(","):
         found = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×*]\s*)?(\d{1,9})\s*[x×*]\s*(\d{1,9})\s*", part.lower())
@@ -200,7 +200,7 @@ class Parts(Noun):
     """Parameters by the role that decides their precision and how often a token touches them."""
 
     embedding: int
-    head: int  # the LM head's own matrix; 0 when it shares the embedding
+    head: int  # the LM head's own matrix; 0 if it shares the embedding
     mixers: int
     dense_mlps: int
     experts: int
@@ -217,11 +217,11 @@ class Published(Noun):
     active_parameters: PositiveInt | None = None
     source: str
     not_served: NonNegativeInt = 0  # published, but not loaded by an engine: a second copy of a tied LM head
-    excludes: str | None = None  # what the published figure leaves out or adds, where it differs from what is served
+    excludes: str | None = None  # how the published figure differs from what is served
 
 
 class ModelSpec(Noun):
-    """An architecture, enough of it to count bytes and FLOPs."""
+    """An architecture, in enough detail to count bytes and FLOPs."""
 
     key: str
     name: str
@@ -238,25 +238,25 @@ class ModelSpec(Noun):
     max_context: PositiveInt
     mtp_layers: NonNegativeInt = 0  # modules of the checkpoint that draft tokens (multi-token prediction)
     checkpoint: Precision  # the precision the weights are published in; of a mixture, its experts'
-    checkpoint_bytes: float | None = None  # of one weight, where the checkpoint's scales are not the usual ones
-    mixer_checkpoint: Precision | None = None  # of attention's matrices, where the checkpoint keeps them in another
+    checkpoint_bytes: float | None = None  # of one weight, if the checkpoint's scales are not the usual ones
+    mixer_checkpoint: Precision | None = None  # of attention's matrices, if it differs
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
-    vision: VisionTower | None = None  # None: it takes no images, or by no rule that is known
-    images: PromptImages | None = None  # that come with every prompt, where some do
+    vision: VisionTower | None = None  # None: it takes no images, or its rule is not known
+    images: PromptImages | None = None  # that come with every prompt
     reasons: bool = False  # its model card says that it thinks before it answers, unless told not to
     published: Published | None = None
     aliases: tuple[str, ...] = ()
     source: str
     date: Date
     released: Date | None = None  # the day the weights were published
-    notes: tuple[str, ...] = ()  # what a reader of an answer should know of how the config was read
+    notes: tuple[str, ...] = ()  # what the user should know about how the config was read
 
     def __hash__(self) -> int:
-        """By its name and size: hashing every layer takes longer than what is kept under it saves."""
+        """Hash only name and size: hashing every layer would take longer than the caches save."""
         return hash((self.key, self.checkpoint, self.hidden, self.vocab))
 
     def reading(self, images: str) -> "ModelSpec":
-        """The model when such images come with every prompt."""
+        """Return the model with these images in every prompt."""
         if self.vision is None:
             what = f"{self.name} has no vision tower whose tokens are counted here; nor are those of audio towers"
             raise BadInput(what, field="images", fix=f"Leave out {option('images')}.")
@@ -264,7 +264,7 @@ class ModelSpec(Noun):
 
     @property
     def served(self) -> Precision:
-        """What engines serve the checkpoint in by default: its own precision, 32 bits rounded to 16."""
+        """Return the precision in which engines serve the checkpoint by default: its own, or 16 bits for 32."""
         return Precision.bf16 if self.checkpoint is Precision.fp32 else self.checkpoint
 
     @property
@@ -277,12 +277,12 @@ class ModelSpec(Noun):
 
     @property
     def repository(self) -> str | None:
-        """Where its authors publish it; None for a model of one's own."""
+        """Return where its authors publish it; None for the user's own model."""
         return next((name for name in reversed(self.aliases) if "/" in name), None)
 
     @property
     def is_encoder(self) -> bool:
-        """Embeddings and rerankers: a prompt is read once, in both directions; nothing is written or kept."""
+        """Decide whether it embeds or reranks: it reads a prompt once, in both directions; nothing is kept."""
         return _is_encoder(self)
 
     @property
@@ -324,15 +324,15 @@ class ModelSpec(Noun):
 
     @property
     def active_parameters(self) -> int:
-        """Parameters a text token passes through, embeddings counted as the field does."""
+        """Count the parameters that a text token passes, embeddings included as is usual in the field."""
         parts = self.parts
         return self.parameters - parts.experts + parts.active_experts - parts.extra
 
     def precisions(self, weights: Precision) -> tuple[Precision, Precision]:
-        """The precision of attention's and of dense feed-forward matrices when the model is held at ``weights``.
+        """Return the precision of attention's and of dense feed-forward matrices if the model is held at ``weights``.
 
-        As published, where the checkpoint says so. Else MXFP4 covers the experts only (GPT-OSS model card,
-        arXiv:2508.10925, section 2.1); a model without experts has its feed-forward matrices converted instead.
+        It is the published one if the checkpoint states it. Else MXFP4 covers the experts only (GPT-OSS model card,
+        arXiv:2508.10925, section 2.1); in a model without experts it covers the feed-forward matrices.
         """
         if weights is self.checkpoint and (self.mixer_checkpoint or self.dense_checkpoint):
             return self.mixer_checkpoint or weights, self.dense_checkpoint or weights
@@ -341,12 +341,12 @@ class ModelSpec(Noun):
         return Precision.bf16, Precision.bf16 if self.is_moe else weights
 
     def bytes_per_weight(self, precision: Precision) -> float:
-        """Of a matrix at that precision: as the checkpoint has it, or as is usual."""
+        """Return the bytes of a weight at that precision: as in the checkpoint, or as usual."""
         own = self.checkpoint_bytes if precision is self.checkpoint else None
         return precision.bytes_per_weight if own is None else own
 
     def weight_bytes(self, precision: Precision) -> int:
-        """Bytes of the loaded weights when the block matrices are held at ``precision``."""
+        """Return the bytes of the loaded weights if the block matrices are held at ``precision``."""
         parts, (mixer, mlp) = self.parts, self.precisions(precision)
         matrices = parts.mixers * self.bytes_per_weight(mixer) + parts.dense_mlps * self.bytes_per_weight(mlp)
         rest = parts.embedding + parts.head + parts.routers + parts.small + parts.extra
@@ -355,37 +355,37 @@ class ModelSpec(Noun):
 
     @property
     def caches(self) -> tuple[tuple[int, Cache], ...]:
-        """What is kept of the tokens before, each with the number of layers that keep it."""
+        """Return what is kept of earlier tokens, each with the number of layers that keep it."""
         mixers = [(group.count, group.mixer) for group in self.groups if group.mixer]
         return tuple((count, cache) for count, mixer in mixers for cache in mixer.caches)
 
     def kv_bytes_per_token(self, kv: Precision) -> int:
-        """KV cache that every further token adds to a sequence, however long it is: of layers without a window."""
+        """Return the KV cache that every further token adds, however long the sequence: layers without a window."""
         kept = [(count, cache) for count, cache in self.caches if cache.window is None]
         return round(sum(count * cache.row_bytes(kv) / cache.every for count, cache in kept))
 
     def kv_bytes_in_windows(self, kv: Precision) -> int:
-        """KV cache of one token that is inside every layer's window."""
+        """Return the KV cache of one token that is inside every layer's window."""
         return round(sum(count * cache.row_bytes(kv) / cache.every for count, cache in self.caches))
 
     def kv_constant_bytes(self, kv: Precision) -> int:
-        """What a sequence holds whatever its length: its windows once they are full, and recurrent states."""
+        """Return what a sequence of any length holds: its full windows, and recurrent states."""
         windows = sum(count * cache.row_bytes(kv) / cache.every * (cache.window or 0) for count, cache in self.caches)
         return round(windows) + self.state_bytes
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Tokens that layers with a window keep, the shortest first."""
+        """Return the tokens that layers with a window keep, the shortest first."""
         return tuple(sorted({cache.window for _, cache in self.caches if cache.window is not None}))
 
     @property
     def state_bytes(self) -> int:
-        """Recurrent and convolution state that one sequence holds, whatever its length; 0 without such layers."""
+        """Return one sequence's recurrent and convolution state, whatever its length; 0 without such layers."""
         return sum(group.count * group.mixer.state_bytes for group in self.groups if group.mixer)
 
     @property
     def flops_per_token(self) -> float:
-        """Two per active matrix weight, and those of recurrent states; attention to the context not counted."""
+        """Count two per active matrix weight, and those of recurrent states, without attention to the context."""
         parts = self.parts
         head = 0 if self.is_encoder else parts.head or self.vocab * self.hidden
         matrices = parts.mixers + parts.dense_mlps + parts.active_experts + parts.routers + head
@@ -393,7 +393,7 @@ class ModelSpec(Noun):
         return 2.0 * matrices + sum(count * mixer.state_flops for count, mixer in recurrent)
 
     def summary(self) -> dict[str, object]:
-        """What a table or a program wants to know of a model: names, counts, bytes by precision."""
+        """Return what a table or a program needs to know about a model: names, counts, bytes by precision."""
         sizes = ("parameters", "active_parameters", "layers", "hidden", "vocab", "max_context")
         return {
             **copied(self, "key", "name", "family", *sizes),
@@ -419,5 +419,5 @@ def _is_encoder(model: ModelSpec) -> bool:
 
 @lru_cache(maxsize=256)
 def _parts(model: ModelSpec) -> Parts:
-    """Counted once: a plan asks for them for every layout."""
+    """Count once: a plan asks for every layout."""
     return model._counted()

@@ -1,7 +1,7 @@
-"""Which offers may be bought, and which of their prices count: by place, seller, age, host, price and discount.
+"""Decide which offers may be bought, and which of their prices count: by place, seller, age, host, price and discount.
 
-The one price rule, whoever asks (``prices_that_count``): sellers with a price list unless others are named, prices of
-the last year, hosts that could load a model, and an old price only where recent ones cost over a quarter more.
+Every caller uses one price rule (``prices_that_count``): sellers with a price list unless others are named, prices of
+the last year, hosts that could load a model, and an old price only if recent ones cost over a quarter more.
 """
 
 import datetime as dt
@@ -28,25 +28,25 @@ from tokonomics.types import today
 from tokonomics.units import GIB
 
 PROCESS_GIB = 3.0
-"""Of the host, for the process behind each GPU, beside the weights. Assumed: the one report found brackets the whole
-need and no more. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
-2024-06-05), so a process takes 3.5 GiB at the most if the weights are all held; for eight of them it is a guess on the
-safe side. Loaders map a file as a whole and fail where it is larger than the memory (turboderp/exllama#245,
-vllm-project/vllm#759); pages already copied can be let go, so less than this may do."""
+"""Memory of the host for the process behind each GPU, beside the weights. Assumed: the one report found gives a range
+for the whole need only. The 60.5 GiB of Qwen1.5-32B do not load with 32 GB and do with 64 (vllm-project/vllm#5269 of
+2024-06-05), so a process takes at most 3.5 GiB if all weights are held; for eight processes it is a safe guess. Loaders
+map a file as a whole and fail if it is larger than the memory (turboderp/exllama#245, vllm-project/vllm#759); pages
+that were copied can be released, so less than this may be enough."""
 _WEIGHTS_SHARE = 0.25
-"""Of a GPU's memory: weights that any host must be able to load to count, whichever model is asked about. Those of an
-8B in 16 bits are a fifth of 80 GB; of a model below a quarter, a smaller GPU would hold as much cache."""
-STALE_MUST_SAVE = 0.25  # an old price counts only where the cheapest recent one is higher by more than this
+"""Share of a GPU's memory: a host counts only if it can load weights of this size, whichever model is asked about. An
+8B model in 16 bits has a fifth of 80 GB; for a model below a quarter, a smaller GPU would hold as much cache."""
+STALE_MUST_SAVE = 0.25  # an old price counts only if the cheapest recent one is higher by more than this share
 
 
 class NoOffer(BadInput):
-    """Nobody is known to sell that GPU on those terms."""
+    """Raised if nobody is known to sell that GPU on those terms."""
 
 
 def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
-    """The offers of the user's own market (``[market]`` in the user's catalogue), or of a provider that was named.
+    """Return the offers of the user's own market (``[market]`` in the user's catalogue), or of a named provider.
 
-    No marketplaces, unless it says whom to buy from.
+    Marketplaces are left out, unless the market names providers, sellers or a file of offers.
     """
     market = user_market() | ({"provider": [provider]} if provider else {})
     known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
@@ -66,9 +66,9 @@ def select_offers(
     max_usd_per_gpu_hour: float | None = None,
     discounts: Mapping[str, float] | None = None,
 ) -> tuple[Offer, ...]:
-    """The offers asked for that can be bought on these terms, cheapest GPU-hour first, discounts taken off.
+    """Return the offers asked for that can be bought on these terms, cheapest GPU-hour first, after discounts.
 
-    With no terms, every offer asked for, in the order given.
+    With no terms, return every offer asked for, in the given order.
     """
     known = tuple(offers)
     everyone = {offer.provider for offer in known}
@@ -98,9 +98,9 @@ def select_offers(
 def cheapest_offer(
     gpu: str, gpus: int = 1, terms: Terms = Terms.on_demand, offers: Iterable[Offer] | None = None, together: int = 1
 ) -> Offer:
-    """The offer on which so many GPUs cost least in whole machines, at the prices that count.
+    """Return the offer on which this many GPUs cost least in whole machines, at the prices that count.
 
-    ``together`` of them split every layer and must sit in one machine.
+    ``together`` of them split every layer and must be in one machine.
     """
     key, on = gpu_key(gpu), today()
     known = market_offers() if offers is None else tuple(offers)
@@ -112,7 +112,7 @@ def cheapest_offer(
 
 
 def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffer:
-    """What to say where no price counts."""
+    """Return the error for the case that no price counts."""
     size = f" in machines of {together} or more" if together > 1 else ""
     return NoOffer(
         f"no {terms.replace('_', '-')} price is known for {gpu}{size}{why and f': {why}'}",
@@ -122,12 +122,12 @@ def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffe
 
 
 def prices_that_count(sold: Sequence[Offer], terms: Terms, on: dt.date | None) -> tuple[Offer, ...]:
-    """Of machines with one kind of GPU that would all do, those whose price on these terms counts.
+    """Return the machines whose price on these terms counts, among suitable ones with the same kind of GPU.
 
-    A host that could not load a quarter of its GPUs' memory counts only where all are so. A price older than 90 days
-    counts only where the cheapest recent one, of a machine no larger, is over 25 % higher by the GPU-hour: what is
-    bought in its place is never more GPUs. Neither depends on how many replicas are bought, nor on who asks. Without a
-    day, prices of any age count: the user has said how old they may be.
+    A host that could not load a quarter of its GPUs' memory counts only if all are like that. A price older than 90
+    days counts only if the cheapest recent one, of a machine no larger, is over 25 % higher per GPU-hour, so its
+    replacement never has more GPUs. Neither rule depends on the number of replicas or on who asks. Without a day,
+    prices of any age count: the user has said how old they may be.
     """
     least_gib = {gpu: _least_host_gib(gpu) for gpu in {offer.gpu for offer in sold}}
     roomy = [
@@ -147,17 +147,17 @@ def prices_that_count(sold: Sequence[Offer], terms: Terms, on: dt.date | None) -
 
 
 def loading_gib(weights_bytes: float, processes: int) -> float:
-    """Memory a host needs to load so many bytes of weights into so many processes, one for each GPU in use.
+    """Return the memory a host needs to load these weights into this many processes, one for each GPU in use.
 
-    Engines read a checkpoint through the host's page cache. Assumed, and rather too much than too little
-    (``PROCESS_GIB``): a host below it may work, one below the weights alone should not be counted on. In GiB, as
-    providers sell a host's memory.
+    Engines read a checkpoint through the host's page cache. The value is assumed, and rather too high than too low
+    (``PROCESS_GIB``): a host below it may work, but do not rely on one below the weights alone. In GiB, as providers
+    sell a host's memory.
     """
     return weights_bytes / GIB + PROCESS_GIB * processes
 
 
 def _least_host_gib(gpu: str) -> float:
-    """Memory for each GPU of a host that counts; none of a GPU that only the offers file knows."""
+    """Return the memory that a host needs for each GPU to count; 0 for a GPU that only the offers file knows."""
     try:
         return usual_host_gib(gpu)
     except UnknownName:
@@ -165,36 +165,36 @@ def _least_host_gib(gpu: str) -> float:
 
 
 def usual_host_gib(gpu: str) -> float:
-    """Memory for each GPU of a host that counts, whichever model is asked about."""
+    """Return the memory per GPU of a host that counts, whichever model is asked about."""
     return loading_gib(_WEIGHTS_SHARE * find_gpu(gpu).memory_bytes, 1)
 
 
 def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    """Those of sellers with a price list: no marketplaces."""
+    """Return the offers of sellers with a price list: no marketplaces."""
     return tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
 
 
 def _recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
-    """Those of the last 90 days; where all are older, of the 90 days before the newest."""
+    """Return the offers of the last 90 days; if all are older, those of the 90 days before the newest."""
     newest = min((offer.age_days(on) for offer in offers), default=0)
     return within_age(offers, on, STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0))
 
 
 def within_age(offers: Iterable[Offer], on: dt.date, days: int | None = None) -> tuple[Offer, ...]:
-    """Those not older than that, or than a year."""
+    """Return the offers that are at most this old, or at most a year."""
     oldest = MAX_AGE_DAYS if days is None else days
     return tuple(offer for offer in offers if offer.age_days(on) <= oldest)
 
 
 def machines_usd_per_hour(offer: Offer, gpus: int, terms: Terms = Terms.on_demand) -> float:
-    """USD per hour of the whole machines that so many GPUs take; a GPU left over is paid for as well."""
+    """Return the USD per hour of the whole machines that this many GPUs need; unused GPUs are paid for as well."""
     if gpus < 1:
         raise BadInput(f"needs at least one GPU, got {gpus}")
     return (offer.price(terms) or 0.0) * math.ceil(gpus / offer.gpus)
 
 
 def apply_discount(offer: Offer, share: float) -> Offer:
-    """The offer with a negotiated share taken off every price."""
+    """Return the offer with a negotiated share taken off every price."""
     if not 0 <= share < 1:
         raise BadInput(f"a discount is a share of the price, from 0 up to but not 1; got {share}")
     if share == 0:
@@ -204,7 +204,7 @@ def apply_discount(offer: Offer, share: float) -> Offer:
 
 
 def parse_discount(text: str) -> tuple[str, float]:
-    """``aws=0.2`` → ("aws", 0.2)."""
+    """Read ``aws=0.2`` as ("aws", 0.2)."""
     provider, equals, share = text.partition("=")
     fix = "Write it as aws=0.2 for 20 % off that provider's list prices."
     if not provider.strip() or not equals or not NUMBER.fullmatch(share.strip()):
@@ -216,7 +216,7 @@ def parse_discount(text: str) -> tuple[str, float]:
 
 
 def parse_discounts(texts: Iterable[str]) -> dict[str, float]:
-    """Several discounts, one a provider."""
+    """Read several discounts, one per provider."""
     discounts: dict[str, float] = {}
     for provider, share in map(parse_discount, texts):
         if provider in discounts:

@@ -1,12 +1,12 @@
-"""What a GPU costs by the hour: offers of machines, with who quoted them and when, and the files they are in.
+"""Read what GPUs cost by the hour: offers of machines, with who quoted them and when, and the files they are in.
 
 An offer is a whole instance: its price per GPU is the instance price over its GPUs. Offers come from the shipped
-snapshot (``data/offers.csv``, reduced from the SkyPilot catalogue), from the user's cache once prices were refreshed,
-or from the user's own CSV file, with a header; the first thing wrong in it is an error that names the line and the
-column. A file is written whole or not at all. A price older than 90 days is stale: it is still shown, and says so.
+snapshot (``data/offers.csv``, reduced from the SkyPilot catalogue), from the user's cache after a refresh of prices, or
+from the user's own CSV file, with a header; the first mistake in it is an error that names the line and the column. A
+file is written whole or not at all. A price older than 90 days is stale: it is still shown, and marked.
 
 ``data/networks.csv`` has the speed of the network between machines, as sellers state it. A machine that is neither
-there nor in a price list of one's own is not known to have a network: no replica is spread over such machines.
+there nor in the user's own price list is assumed to have no network: no replica is spread over such machines.
 """
 
 import csv
@@ -30,11 +30,11 @@ from tokonomics.files import cache_folder, make_folder, write_text
 from tokonomics.types import Noun, today
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
-OLDER = f"older than {STALE_AFTER_DAYS} days"  # how a quote says that it is
-MAX_AGE_DAYS = 365  # an older price no longer tells what the machine costs
+OLDER = f"older than {STALE_AFTER_DAYS} days"  # how a quote says that it is stale
+MAX_AGE_DAYS = 365  # an older price no longer says what the machine costs
 UNSPECIFIED = "unspecified"  # the region of an offer that names none
-MAX_USD_PER_HOUR = 100_000.0  # nobody quotes one machine above this: a slip of the decimal point or of the currency
-MIN_USD_PER_HOUR = 1e-6  # less than a cent a year: a slip
+MAX_USD_PER_HOUR = 100_000.0  # nobody quotes one machine above this: the decimal point or the currency is wrong
+MIN_USD_PER_HOUR = 1e-6  # less than a cent a year: a mistake
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # as written in files and discounts
 MAX_GPUS = 1_000  # far above any single machine (an NVL72 rack has 72): a larger count is not one instance
 
@@ -50,7 +50,7 @@ class Terms(StrEnum):
 
 
 class Offer(Noun):
-    """A machine with GPUs at a price; a price of None is one that provider does not offer there."""
+    """A machine with GPUs at a price; None means that the provider has no such price there."""
 
     provider: str
     region: str
@@ -59,7 +59,7 @@ class Offer(Noun):
     gpus: int = Field(ge=1, le=MAX_GPUS)
     vcpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
-    network_gbit: float | None = Field(default=None, gt=0, le=1e6)  # to other machines; None: as its seller states it
+    network_gbit: float | None = Field(default=None, gt=0, le=1e6)  # to other machines; None: what its seller states
     usd_per_hour: Usd | None = None
     spot_usd_per_hour: Usd | None = None
     reserved_1yr_usd_per_hour: Usd | None = None
@@ -69,27 +69,27 @@ class Offer(Noun):
 
     @property
     def seller(self) -> Seller | None:
-        """What kind of seller quotes it; None where that is not known, as in a price list of one's own."""
+        """Return what kind of seller quotes it; None if unknown, as in the user's own price list."""
         return seller_of(self.provider)
 
     @property
     def country(self) -> str | None:
-        """The ISO code of where it stands; None where that is not known."""
+        """Return the ISO code of its country; None if unknown."""
         return country_of(self.provider, self.region)
 
     @property
     def place(self) -> Place:
-        """Its region and country."""
+        """Return its region and country."""
         return self.region, self.country
 
     @property
     def network_bytes_per_s(self) -> float | None:
-        """Of one of its GPUs to other machines; None where no such network is known."""
+        """Return the rate of one of its GPUs to other machines; None if no such network is known."""
         gbit = self.network_gbit or stated_gbit(self.provider, self.instance)
         return None if gbit is None else gbit / 8 * 1e9 / self.gpus
 
     def price(self, terms: Terms = Terms.on_demand) -> float | None:
-        """USD per hour of the whole instance; reserved is the longest commitment quoted."""
+        """Return the USD per hour of the whole instance; reserved is the longest commitment quoted."""
         if terms is Terms.on_demand:
             return self.usd_per_hour
         if terms is Terms.spot:
@@ -97,26 +97,26 @@ class Offer(Noun):
         return self.reserved_3yr_usd_per_hour or self.reserved_1yr_usd_per_hour
 
     def usd_per_gpu_hour(self, terms: Terms = Terms.on_demand) -> float | None:
-        """USD per hour of one of its GPUs."""
+        """Return the USD per hour of one of its GPUs."""
         price = self.price(terms)
         return None if price is None else price / self.gpus
 
     def age_days(self, on: dt.date) -> int:
-        """Days since the price was seen."""
+        """Return the days since the price was seen."""
         return (on - self.date).days
 
     def is_stale(self, on: dt.date) -> bool:
-        """Older than the product lets a price be without saying so."""
+        """Decide whether its price is so old that it must be marked."""
         return is_stale(self.date, on)
 
     def quoted(self, on: dt.date) -> str:
-        """Who sells it and when they said its price; that it is old, where it is."""
+        """Describe who sells it and when its price was quoted, with a mark if that is old."""
         old = f" ({OLDER})" if self.is_stale(on) else ""
         return f"{self.provider} {self.instance}, {self.region}, quoted {self.date}{old}"
 
 
 def is_stale(quoted: dt.date, on: dt.date) -> bool:
-    """Whether a price of that day is older than the product lets it be without saying so."""
+    """Decide whether a price of that day is so old that it must be marked."""
     return (on - quoted).days > STALE_AFTER_DAYS
 
 
@@ -124,15 +124,15 @@ PRICE_FIELDS = ("usd_per_hour", "spot_usd_per_hour", "reserved_1yr_usd_per_hour"
 
 
 def gpu_key(name: str) -> str:
-    """The catalogue's key of a GPU under any of its names."""
-    from tokonomics.catalog.gpus import find_gpu  # Read only when a name has to be looked up: keeps --help quick.
+    """Return the catalogue's key of a GPU under any of its names."""
+    from tokonomics.catalog.gpus import find_gpu  # Loaded only to look up a name: keeps --help quick.
 
     return find_gpu(name).key
 
 
 @lru_cache(maxsize=4096)
 def stated_gbit(provider: str, instance: str) -> float | None:
-    """Gbit/s of one such machine to others, for its GPUs; None where nobody states it."""
+    """Return the Gbit/s of one such machine to others, for its GPUs; None if nobody states it."""
     return _stated_networks().get((provider.casefold(), instance.casefold()))
 
 
@@ -143,7 +143,7 @@ def _stated_networks() -> dict[tuple[str, str], float]:
 
 
 BETWEEN_REGIONS = "|"  # in a file, between regions where a machine costs the same
-MAX_FILE_BYTES = 50_000_000  # hundreds of thousands of offers; a larger file is not a price list
+MAX_FILE_BYTES = 50_000_000  # enough for hundreds of thousands of offers; a larger file is not a price list
 SNAPSHOT = DATA / "offers.csv"
 _REQUIRED = ("provider", "instance", "gpu", "gpus", "usd_per_hour")
 _ALIASES = {
@@ -163,12 +163,12 @@ _EXAMPLE = """It needs a header and rows such as:
 
 
 def cache_file() -> Path:
-    """Where refreshed prices are kept."""
+    """Return the file of refreshed prices."""
     return cache_folder() / "offers.csv"
 
 
 def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
-    """The offers of that file; without one the refreshed prices, or else the shipped ones."""
+    """Return the offers of that file; without one, the refreshed prices, or else the shipped ones."""
     if path is not None:
         return read_offers(path)
     cached = cache_file()
@@ -183,15 +183,15 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
-    """Every row of an offers CSV; the first thing wrong in it is an error that names the line and the column.
+    """Return every row of an offers CSV; the first mistake is an error that names the line and the column.
 
-    A file that has not changed since is not read again.
+    A file that has not changed is not read again.
     """
     own = repr(user_tables("gpus"))
     try:
         stamp = path.stat()
     except (OSError, ValueError):
-        return _parse(path, 0, 0, own, today())  # says what is wrong
+        return _parse(path, 0, 0, own, today())  # raises, saying what is wrong
     return _parse(path, stamp.st_mtime_ns, stamp.st_size, own, today())
 
 
@@ -203,7 +203,7 @@ def _parse(path: Path, changed: int, size: int, own_gpus: str, day: dt.date) -> 
 
 
 def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = None) -> tuple[Offer, ...]:
-    """The offers of a CSV text; ``path`` is what it is called in messages."""
+    """Return the offers of a CSV text; ``path`` is its name in messages."""
     defaults = {"date": today(), "source": path} if defaults is None else defaults
     table = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -226,7 +226,7 @@ def parse_offers(text: str, path: str, defaults: Mapping[str, object] | None = N
 
 
 def write_offers(path: Path, offers: Sequence[Offer]) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     columns = tuple(Offer.model_fields)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -256,7 +256,7 @@ def _text(path: Path) -> str:
 
 
 def _columns(header: Sequence[str], where: str) -> dict[str, int]:
-    """Which column holds which field; a likely slip in a name is an error, a foreign column is left alone."""
+    """Return which column holds which field; a likely typing error in a name is an error, other columns are ignored."""
     found: dict[str, int] = {}
     for index, cell in enumerate(header):
         name = cell.strip().lower()
@@ -281,7 +281,7 @@ def _offer(
     read: dict[tuple[str, str], object],
     where: str,
 ) -> Offer:
-    """The offer of a row; ``read`` remembers what cells say, as thousands of rows repeat a few names and sizes."""
+    """Return the offer of a row; ``read`` caches parsed cells, because thousands of rows repeat a few values."""
     values = {"region": UNSPECIFIED, **defaults}
     for field, index in columns.items():
         if index < len(row) and (cell := row[index].strip()):
@@ -297,7 +297,7 @@ def _offer(
 
 
 def _in_each_region(offer: Offer) -> list[Offer]:
-    """The offer once for each of the regions that its row names."""
+    """Return the offer once for each region that its row names."""
     if BETWEEN_REGIONS not in offer.region:
         return [offer]
     regions = [region.strip() for region in offer.region.split(BETWEEN_REGIONS)]

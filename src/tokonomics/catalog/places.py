@@ -1,13 +1,13 @@
-"""Where machines stand, who sells them, and what a kilowatt-hour emits there.
+"""Tell where machines are, who sells them, and what a kilowatt-hour emits there.
 
-``data/places.csv`` and ``data/sellers.csv`` are of the same catalogue as the shipped prices, ``data/countries.csv`` has
-the ISO 3166 codes, the continents and the members of the European Union (2026).
+``data/places.csv`` and ``data/sellers.csv`` come from the same catalogue as the shipped prices; ``data/countries.csv``
+has the ISO 3166 codes, the continents and the members of the European Union (2026).
 
-Emissions are grams of CO₂e, location-based, as the GHG Protocol calls it: the mean of the grid that a machine hangs on
-over a year, whatever power its owner has bought on paper. ``data/grid.csv`` has Ember's yearly means by country and,
-for regions of the United States and Canada, whose grids differ more than those of countries do, the means that Google
-publishes for the grids of its own regions; other providers' regions in the same place hang on the same grid. Ember
-counts the life cycle of power plants, Google what they burn, which is somewhat less.
+Emissions are grams of CO₂e, location-based in the terms of the GHG Protocol: the yearly mean of the machine's grid,
+whatever power its owner has bought on paper. ``data/grid.csv`` has Ember's yearly means by country. For regions of the
+United States and Canada, whose grids differ more than those of countries do, it has the means that Google publishes for
+the grids of its own regions; other providers' regions in the same place use the same grid. Ember counts the life cycle
+of power plants, Google only what they burn, which is somewhat less.
 """
 
 import math
@@ -36,21 +36,21 @@ class Seller(StrEnum):
 
 
 LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
-"""Sellers whose price list names every machine in every region: no evidence that it can be had there."""
+"""Sellers whose price list names every machine in every region, which does not show that it is available there."""
 _SHOWN = 8  # names in an error
-_LETTERS = 4  # fewer are a slip rather than the beginning of a name
+_LETTERS = 4  # fewer are a typing error rather than the beginning of a name
 
 
 LISTED = (Seller.hyperscaler, Seller.cloud)  # sellers with a price list
 
 
 def seller_of(provider: str) -> Seller | None:
-    """What kind of seller a provider is; None where that is not known, as in a price list of one's own."""
+    """Return what kind of seller a provider is; None if unknown, as in the user's own price list."""
     return _sellers().get(provider)
 
 
 def country_of(provider: str, region: str) -> str | None:
-    """The ISO code of the country a region is in; None where that is not known."""
+    """Return the ISO code of a region's country; None if unknown."""
     if known := _countries_of_regions().get((provider, region.casefold())):
         return known
     told = _TOLD.search(region)
@@ -61,7 +61,7 @@ Place = tuple[str, str | None]  # a region as its provider calls it, and its cou
 
 
 def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Place], bool]:
-    """Whether a place is in one of those named: a region, how regions begin, a country, a continent, EU or US."""
+    """Return a test of whether a place is in those named: a region, a prefix, a country, a continent, EU or US."""
     places = set(known)
     chosen: set[Place] = set()
     for name in names:
@@ -78,14 +78,14 @@ def _is_in(name: str, place: Place) -> bool:
     countries = _areas().get(_spelled(name))
     if countries is not None and country is not None:
         return country in countries
-    # A name of its own in the middle, too: Frankfurt is eu-frankfurt-1.
+    # A whole word in the middle also counts: Frankfurt is eu-frankfurt-1.
     before = "(?:^|[-, ])" if len(word) >= _LETTERS else "^"
     whole = rf"{before}{re.escape(word)}(?:$|[-, ]|(?<=[a-z])\d)"
     return bool(word) and re.search(whole, region.casefold()) is not None
 
 
 def _beginning(name: str, places: set[Place]) -> set[Place]:
-    """Regions whose names begin so in the middle of a word: Azure's ``eastus`` by ``east``."""
+    """Return the regions whose names start with these letters: Azure's ``eastus`` for ``east``."""
     word = name.strip().casefold()
     if len(word) < _LETTERS or _spelled(name) in _areas():
         return set()
@@ -93,7 +93,7 @@ def _beginning(name: str, places: set[Place]) -> set[Place]:
 
 
 def _nowhere(name: str, places: set[Place]) -> BadInput:
-    """The error about a name that no place has: that nothing is sold there, or which names are near it."""
+    """Return the error about an unknown name: that nothing is sold there, or which names are similar."""
     regions = sorted({region for region, _ in places})
     if _spelled(name) in _areas():
         what, said, shown = f"nothing asked for is sold in {shorten(name)}", "Sold in", regions[:_SHOWN]
@@ -127,7 +127,7 @@ def _members() -> frozenset[str]:
 
 @cache
 def _areas() -> dict[str, frozenset[str]]:
-    """Countries by every name an area has: ``de``, ``germany``, ``europe``, ``eu``."""
+    """Return the countries by every name of an area: ``de``, ``germany``, ``europe``, ``eu``."""
     found: dict[str, set[str]] = {}
     for row in shipped_rows("countries.csv"):
         for name in (row["code"], row["name"], row["continent"], *(["eu"] if "eu" in row else [])):
@@ -137,20 +137,20 @@ def _areas() -> dict[str, frozenset[str]]:
 
 WORLD = "world"
 _SOURCES = {"ember": "Ember", "google": "Google"}
-_MOST = 5000.0  # grams: the dirtiest grid of Ember's data has 1,306
+_MOST = 5000.0  # grams; the highest in Ember's data is 1,306
 
 
 class Grid(Noun):
-    """What a kilowatt-hour emits, and by whose word."""
+    """What a kilowatt-hour emits, and the source."""
 
     g_per_kwh: float = Field(ge=0, le=_MOST)
-    place: str  # a country's ISO code, a region's town, ``world`` where it is not known, or ``as given``
-    year: int | None  # of the mean; None where it was given
+    place: str  # a country's ISO code, a region's town, ``world`` if unknown, or ``as given``
+    year: int | None  # of the mean; None if the user gave the figure
     source: str
 
     @property
     def text(self) -> str:
-        """``44.2 g/kWh (FR, mean of 2024: Ember)``."""
+        """Write ``44.2 g/kWh (FR, mean of 2024: Ember)``."""
         if self.year is None:
             return f"{self.g_per_kwh:.3g} g/kWh, {self.source}"
         place = "world, as its place is not known" if self.place == WORLD else self.place
@@ -158,7 +158,7 @@ class Grid(Noun):
 
 
 def grid_of(provider: str, region: str) -> Grid:
-    """The grid of a provider's region: its own, its country's, or the world's mean."""
+    """Return the grid of a provider's region: its own, its country's, or the world's mean."""
     known = _grids()
     if own := known.get((provider, region.casefold())):
         return own
@@ -166,7 +166,7 @@ def grid_of(provider: str, region: str) -> Grid:
 
 
 def grid_named(text: str) -> Grid:
-    """``45`` grams, or a country: ``FR``, or ``world``."""
+    """Read ``45`` grams, or a country: ``FR``, or ``world``."""
     known = {place.casefold(): grid for (provider, place), grid in _grids().items() if not provider}
     if found := known.get(text.strip().casefold()):
         return found
@@ -182,7 +182,7 @@ def grid_named(text: str) -> Grid:
 
 @cache
 def _grids() -> dict[tuple[str, str], Grid]:
-    """By provider and region; those of countries without a provider."""
+    """Return the grids by provider and region; those of countries have no provider."""
     return {
         (row.get("provider", ""), row.get("region", "").casefold() or row["country"]): Grid(
             g_per_kwh=float(row["g_per_kwh"]),

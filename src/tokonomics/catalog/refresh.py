@@ -1,8 +1,8 @@
-"""Today's GPU prices, fetched only when asked: ``tokonomics offers --refresh``.
+"""Fetch today's GPU prices, only on request: ``tokonomics offers --refresh``.
 
-Reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), takes the lowest price in
-each region as the shipped snapshot does (``data/README.md``), and writes the user's cache in one step. A provider that
-cannot be read keeps its last good offers; if none can, the file stays as it was.
+This reads the SkyPilot catalogue's ``<provider>/vms.csv`` files (or asks the package gpuhunt), takes the lowest price
+in each region as the shipped snapshot does (``data/README.md``), and writes the user's cache in one step. A provider
+that cannot be read keeps its last good offers; if none can be read, the file stays as it was.
 """
 
 import datetime as dt
@@ -33,27 +33,28 @@ CATALOG_URLS = (
 )
 """The second mirrors the first, which refuses too many requests; so does SkyPilot (0.14.1, sky/catalog/common.py)."""
 CATALOG_VERSIONS = ("v8", "v9")
-"""Of the columns: SkyPilot 0.14.1 reads v8. The next, begun in 2026, has the same ones and some about local disks."""
+"""The versions of the columns: SkyPilot 0.14.1 reads v8. The next, begun in 2026, has the same columns and some about
+local disks."""
 HISTORY_URL = (
     "https://api.github.com/repos/skypilot-org/skypilot-catalog/commits"
     "?per_page=1&path=catalogs/{version}/{provider}/vms.csv"
 )
-"""When a file last changed: some are years old, and fetching them today makes their prices no younger."""
+"""The day a file last changed: some are years old, and fetching them today does not make their prices newer."""
 
 PROVIDERS = (
     "aws", "azure", "cudo", "daytona", "do", "fluidstack", "gcp", "hyperbolic", "hyperstack", "ibm", "jarvislabs",
     "lambda", "lium", "nebius", "oci", "paperspace", "primeintellect", "runpod", "shadeform", "vast", "verda",
     "yotta",
 )  # fmt: skip
-"""Those with a file of GPU machines. Left out: mithril (an auction's floor is no price), seeweb (its euro are taken for
-dollars) and spheron (written once, with GPU names that contradict their memory)."""
+"""Providers with a file of GPU machines. Left out: mithril (an auction's lowest bid is no price), seeweb (its euros are
+read as dollars) and spheron (written once, with GPU names that contradict their memory)."""
 GPUHUNT_PROVIDERS = {
     "aws": "aws", "azure": "azure", "cloudrift": "cloudrift", "gcp": "gcp", "lambdalabs": "lambda",
     "lium": "lium", "nebius": "nebius", "oci": "oci", "runpod": "runpod", "vastai": "vast", "verda": "verda",
 }  # fmt: skip
-"""Those gpuhunt 0.1.34 answers for without credentials, under our names."""
+"""Providers that gpuhunt 0.1.34 answers for without credentials, under our names."""
 _NOT_ON_DEMAND = frozenset(("gcp-dws-calendar-mode", "gcp-g4-preview", "runpod-cluster"))
-"""Flags of what gpuhunt lists at a price per hour and is bought otherwise: days booked ahead, previews, clusters."""
+"""Flags of what gpuhunt lists at a price per hour but is sold in other ways: days booked ahead, previews, clusters."""
 
 TIMEOUT_S = 30.0
 MAX_DOWNLOAD_BYTES = 64_000_000  # the largest of the files (AWS) has 4 to 5 MB
@@ -62,7 +63,7 @@ RESERVED = ("reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
 
 
 class ProviderRefresh(Noun):
-    """What became of one provider: its rows are fresh, or the last good ones, with the reason."""
+    """The result for one provider: its rows are fresh, or the last good ones, with the reason."""
 
     provider: str
     rows: int
@@ -73,24 +74,24 @@ class ProviderRefresh(Noun):
 
 
 class Refresh(Noun):
-    """What a refresh did; ``path`` is None when nothing was written."""
+    """What a refresh did; ``path`` is None if nothing was written."""
 
     path: Path | None
     providers: tuple[ProviderRefresh, ...]
 
 
 class Fetched(NamedTuple):
-    """One provider's quotes, the day they are of, how many could not be used, and what to say about the day."""
+    """One provider's quotes, their day, how many could not be used, and a note about the day."""
 
     quotes: list[Quote]
     date: dt.date
     skipped: int
     note: str | None = None
-    may_be_copied: bool = False  # whether the day may be that on which an older file was copied there
+    may_be_copied: bool = False  # whether the day may be that of copying an older file
 
 
 class _Refused(BadInput):
-    """A server that answers, but not with the file."""
+    """Raised if a server answers, but not with the file."""
 
 
 def refresh(
@@ -141,7 +142,7 @@ def _attempt(
             raise BadInput("no offer of a known GPU in the answer")
         day = fetched.date
         if fetched.may_be_copied and _same_prices(offers, before):
-            # Nor are prices younger when SkyPilot copies a file to the folder of its next version.
+            # Prices are not newer because SkyPilot copied a file to the folder of its next version.
             day = min(day, max(offer.date for offer in before))
             offers = [offer.model_copy(update={"date": day}) for offer in offers]
     except TokonomicsError as error:
@@ -152,7 +153,7 @@ def _attempt(
 
 
 def _same_prices(offers: Iterable[Offer], before: Iterable[Offer]) -> bool:
-    """Whether all that was known before is still sold at the same prices."""
+    """Decide whether everything known before is still sold at the same prices."""
     now, known = (
         {
             (offer.instance, offer.region, offer.gpu, offer.gpus): (offer.usd_per_hour, offer.spot_usd_per_hour)
@@ -183,8 +184,8 @@ def _by_provider(offers: Iterable[Offer]) -> dict[str, list[Offer]]:
 def reduce_quotes(
     provider: str, quotes: Iterable[Quote], on: dt.date, source: str, before: Sequence[Offer] = ()
 ) -> list[Offer]:
-    """Every instance in every region, at the lowest price of its zones; reserved prices, which these sources lack, stay
-    from before."""
+    """Return every instance in every region, at the lowest price of its zones; keep reserved prices from before,
+    because these sources have none."""
     places: dict[tuple[str, str, int, str], list[Quote]] = defaultdict(list)
     for quote in quotes:
         places[quote.instance, quote.gpu, quote.gpus, quote.region].append(quote)
@@ -201,7 +202,7 @@ def reduce_quotes(
 def _lowest(provider: str, zones: Sequence[Quote]) -> Quote:
     usd = min((zone.usd_per_hour for zone in zones if zone.usd_per_hour is not None), default=None)
     spot = min((zone.spot_usd_per_hour for zone in zones if zone.spot_usd_per_hour is not None), default=None)
-    no_market = spot is not None and spot == usd and provider != "aws"  # So the sources write "no spot price".
+    no_market = spot is not None and spot == usd and provider != "aws"  # This is how the sources write "no spot price".
     return zones[0]._replace(usd_per_hour=usd, spot_usd_per_hour=None if no_market else spot)
 
 
@@ -220,7 +221,7 @@ def _from_skypilot(provider: str, url: str | None, timeout_s: float) -> Fetched:
 
 
 def _catalogue_file(provider: str, timeout_s: float) -> tuple[str, str]:
-    """A provider's public file and the version of its columns, from the first place that has it."""
+    """Return a provider's public file and the version of its columns, from the first place that has it."""
     refused = None
     for url, version in product(CATALOG_URLS, CATALOG_VERSIONS):
         try:
@@ -234,7 +235,7 @@ def _catalogue_file(provider: str, timeout_s: float) -> tuple[str, str]:
 
 
 def _download(url: str, timeout_s: float) -> tuple[str, dt.date | None]:
-    """The text at that address and the day the server says it was last changed, if it says."""
+    """Return the text at that address and the day the server says it last changed, if it says so."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:
             content = reply.read(MAX_DOWNLOAD_BYTES + 1)
@@ -252,7 +253,7 @@ def _download(url: str, timeout_s: float) -> tuple[str, dt.date | None]:
 
 
 def _last_commit(url: str, timeout_s: float) -> dt.date | None:
-    """The day GitHub says the file was last changed; None when it does not answer."""
+    """Return the day GitHub says the file last changed; None if it does not answer."""
     try:
         commits = json.loads(_download(url, timeout_s)[0])
         return dt.date.fromisoformat(commits[0]["commit"]["committer"]["date"][:10])
@@ -273,7 +274,7 @@ def _gpuhunt() -> Any:
 
 
 def _from_gpuhunt(provider: str, gpuhunt: Any) -> Fetched:
-    """What gpuhunt answers for that provider now (CatalogItem of gpuhunt 0.1.34)."""
+    """Return what gpuhunt answers for that provider now (CatalogItem of gpuhunt 0.1.34)."""
     theirs = {ours: name for name, ours in GPUHUNT_PROVIDERS.items()}.get(provider, provider)
     try:
         items = [item for item in gpuhunt.query(provider=theirs) if item.gpu_name and item.gpu_count]

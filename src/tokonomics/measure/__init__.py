@@ -1,1 +1,1 @@
-"""What is true: measurements, and how far predictions are from them."""
+"""Read measurements, and tell how far predictions are from them."""

@@ -1,11 +1,11 @@
-"""Every published measurement that was predicted, one point each, as ``benchmarks/bench_accuracy.py`` wrote them.
+"""Load every published measurement that was predicted, one point each, as ``benchmarks/bench_accuracy.py`` wrote them.
 
-A point says how it stands to the model: *left out* of every fit and every choice; *seen* while the model was made, but
-not fitted on; or *shaped*: engines' own times and the intervals were fitted on it. Figures have three digits.
+A point says how the model used it: *left out* of every fit and every choice; *seen* while the model was made, but not
+fitted on; or *shaped*: engines' own times and the intervals were fitted on it. Figures have three digits.
 
-Beside them stand our own measurements of a real vLLM on an H200, as ``benchmarks/bench_vllm.py`` wrote them. Two of its
-models taught nothing: how far off their predictions are is what a reader should expect for a model of their own, so
-those errors lead every accuracy table.
+Our own measurements of a real vLLM on an H200 are loaded too, as ``benchmarks/bench_vllm.py`` wrote them. Two of its
+models were used for no fit: a reader should expect errors of the same size for a model of their own, so those errors
+come first in every accuracy table.
 """
 
 import csv
@@ -30,15 +30,15 @@ KINDS: dict[str, tuple[str, ...]] = {
     "TTFT": ("ttft_s", "ttft_s p50", "ttft_s p99"),
     "throughput": ("output_tok_s", "total_tok_s"),
 }
-"""What can stand on one pair of axes: seconds or tokens a second."""
-YOURS = "yours"  # how the reader's own points are called
-BAND = 0.2  # a prediction this far off still buys the right machine as a rule: our choice, the error people ask about
+"""Metrics that can share one pair of axes: seconds or tokens a second."""
+YOURS = "yours"  # the name of the reader's own points
+BAND = 0.2  # with an error up to this a plan usually still buys the right machine (our choice)
 
 
 class AccuracyPoint(Noun):
-    """One figure, measured and predicted, and whose it is."""
+    """One figure, measured and predicted, and its source."""
 
-    fit: str  # ``left out``, ``seen`` or ``shaped``; or that it is the reader's own
+    fit: str  # ``left out``, ``seen`` or ``shaped``; or the reader's own
     speed: str  # how the speed behind the prediction is known: timed, scaled or assumed
     metric: str  # as measured: ``tpot_s``, ``ttft_s p99``, ``output_tok_s`` …
     gpu: str
@@ -50,24 +50,24 @@ class AccuracyPoint(Noun):
 
     @property
     def off(self) -> float:
-        """Predicted ÷ measured − 1."""
+        """Return predicted ÷ measured − 1."""
         return self.predicted / self.measured - 1
 
 
 @lru_cache(maxsize=1)
 def shipped_points() -> tuple[AccuracyPoint, ...]:
-    """All published ones that the package carries."""
+    """Return all published points that the package ships."""
     return tuple(point_of(row) for row in shipped_rows("accuracy_points.csv.gz"))
 
 
 def shipped_rows(name: str) -> list[dict[str, str]]:
-    """The lines of a packed table beside this module."""
+    """Return the lines of a packed table next to this module."""
     file = resources.files("tokonomics.measure") / "data" / name
     return list(csv.DictReader(gzip.decompress(file.read_bytes()).decode().splitlines()))
 
 
 def point_of(row: dict[str, str], *, served: bool = False) -> AccuracyPoint:
-    """A line of a packed table as a point."""
+    """Return a line of a packed table as a point."""
     engine = row["engine"].split()[0] if row["engine"] else "bare kernels"
     load = f"{row['load']} at once" if row["load"] else "a queue that never empties"
     load = requests_a_second(row["load"][:-2]) if row["load"].endswith("/s") else load
@@ -83,7 +83,7 @@ def point_of(row: dict[str, str], *, served: bool = False) -> AccuracyPoint:
 
 
 def chosen(points: Iterable[AccuracyPoint], kind: str, **only: str | None) -> list[AccuracyPoint]:
-    """Those of a kind of figure whose fields are as asked for; None asks for nothing."""
+    """Return the points of a kind of figure whose fields are as asked for; None matches anything."""
     wanted = {name: value for name, value in only.items() if value}
     return [point for point in points if point.metric in KINDS[kind] and copied(point, *wanted) == wanted]
 
@@ -96,11 +96,11 @@ class DrawnErrors(Noun):
     inside: float  # the share within the band
     median: float | None
     by_speed: dict[str, tuple[int, float | None]]  # by how the speed is known: how many points, and their median error
-    yours: float | None  # the median error of the reader's own points; None where there are none
+    yours: float | None  # the median error of the reader's own points; None if there are none
 
 
 def drawn_errors(points: Sequence[AccuracyPoint], joined: Sequence[AccuracyPoint] = ()) -> DrawnErrors:
-    """The errors of the points that are drawn, and of the reader's own among them."""
+    """Return the errors of the points that are drawn, and of the reader's own among them."""
     by_speed = {speed: [point for point in points if point.speed == speed] for speed in Speed}
     inside = sum(1 / (1 + BAND) <= point.predicted / point.measured <= 1 + BAND for point in points)
     return DrawnErrors(
@@ -114,16 +114,16 @@ def drawn_errors(points: Sequence[AccuracyPoint], joined: Sequence[AccuracyPoint
 
 
 def median_off(points: Sequence[AccuracyPoint]) -> float | None:
-    """The median error as the recorded tables have it: of |ln(predicted ÷ measured)|, as a share; None of none.
+    """Return the median error as in the recorded tables: of |ln(predicted ÷ measured)|, as a share; None of none.
 
-    Half and twice as much are equally far off.
+    Half and twice the value are equally far off.
     """
     logs = [abs(math.log(point.predicted / point.measured)) for point in points]
     return math.expm1(statistics.median(logs)) if logs else None
 
 
 _POINTS = "real_engine.csv.gz"
-_LONE = "1"  # the load of one user, who never meets another
+_LONE = "1"  # the load of a single user
 _THROUGHPUT, _TPOT, _TTFT = "output_tok_s", "tpot_s p50", "ttft_s p50"
 _UNSEEN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "a real vLLM on an H200 under load, two models not fitted on: throughput and TPOT": (False, (_THROUGHPUT, _TPOT)),
@@ -131,27 +131,27 @@ _UNSEEN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "the same, p99 of TPOT and time to the first token": (False, ("tpot_s p99", "ttft_s p99")),
     "the same server idle, time to the first token of a lone prompt": (True, (_TTFT,)),
 }
-"""For each line of the table: lone prompts or loads, and which figures."""
+"""For each line of the table: single prompts or loads, and which figures."""
 
 
 @dataclass(frozen=True)
 class UnseenErrors:
-    """How far off some figures of the models that taught nothing are."""
+    """How far off some figures are for the models that were used for no fit."""
 
     what: str
     n: int
-    at_most: float  # the median of |predicted ÷ measured − 1| of each model and figure: the largest of these
+    at_most: float  # the largest median of |predicted ÷ measured − 1| over models and figures
 
 
 @lru_cache(maxsize=1)
 def served_points() -> tuple[AccuracyPoint, ...]:
-    """All figures of that server."""
+    """Return all figures of that server."""
     return tuple(point_of(row, served=True) for row in shipped_rows(_POINTS))
 
 
 @lru_cache(maxsize=1)
 def unseen_errors() -> tuple[UnseenErrors, ...]:
-    """The errors of the two models that taught nothing, under load and idle."""
+    """Return the errors of the two models that were used for no fit, under load and idle."""
     rows = [row for row in shipped_rows(_POINTS) if row["fit"] == "left out"]
     found = []
     for what, (lone, metrics) in _UNSEEN.items():

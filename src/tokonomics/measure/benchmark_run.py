@@ -1,13 +1,14 @@
-"""The result of a load test in one shape, whichever tool ran it, and which of its loads to run a server at.
+"""Define the result of a load test in one shape, whichever tool ran it, and decide which of its loads is best.
 
-A run has load points (a number of users at once, or of requests a second); a point may keep its requests. Where it
-does, every total is the sum over them. Rates are totals over the duration, never a median of moments. TPOT is (last −
-first token) ÷ (output tokens − 1) of a request; ITL is one gap between two arrivals of text; all times are seconds.
+A run has load points (a number of users at once, or of requests a second); a point may keep its requests. If it does,
+every total is the sum over them. Rates are totals over the duration, never a median of moments. TPOT is (last − first
+token) ÷ (output tokens − 1) of a request; ITL is one gap between two arrivals of text; all times are seconds.
 
 The knee of the load curve is the smallest measured load that gives 90 % of the highest output throughput: beyond it
 users wait longer for little more. The best load has the lowest price per token (or, without a price, the highest
 throughput) among those that meet every SLO with at most 1 % of requests failed. Nothing is interpolated. Knee and best
-are named among loads of equal lengths: other lengths are other work. The lightest load says how fast an API answers.
+are chosen among loads of equal lengths, because other lengths are other work. The lightest load tells how fast an API
+answers.
 """
 
 import datetime as dt
@@ -29,9 +30,9 @@ from tokonomics.types import Marked, Noun
 from tokonomics.units import requests_a_second
 
 OWN_TOOL = "tokonomics bench"
-SCHEMA_VERSION: Final = 1  # of a saved run; rises when a field changes its meaning
+SCHEMA_VERSION: Final = 1  # of a saved run; raised when a field changes its meaning
 
-LONGEST_S = 1e9  # thirty years: what waits for longer is a slip in a file, as is what the next two do not allow
+LONGEST_S = 1e9  # thirty years: a longer wait is a mistake in a file, as is anything beyond the next two limits
 Waited = Annotated[NonNegativeFloat, Field(le=LONGEST_S)]
 PerSecond = Annotated[float, Field(ge=1 / LONGEST_S, le=1e11)]  # 1,000 × what the largest services make
 MeanTokens = Annotated[float, Field(ge=1e-6, le=1e8)]  # from one in a million answers to ten times the longest context
@@ -40,7 +41,7 @@ MostStages = Annotated[PositiveInt, Field(le=1000)]
 
 
 class Latencies(Noun):
-    """How one kind of waiting is spread over requests (or, for ITL, over gaps); None where the source does not say."""
+    """The distribution of one latency over requests (for ITL, over gaps); None if the source does not say."""
 
     mean: Waited | None = None
     p50: Waited | None = None
@@ -50,14 +51,14 @@ class Latencies(Noun):
 
     @property
     def typical(self) -> float | None:
-        """The mean, which predictions are of; the median where there is no mean."""
+        """Return the mean, which predictions are of; the median if there is no mean."""
         return self.mean if self.mean is not None else self.p50
 
 
 class RequestRecord(Noun):
     """One request as its client saw it."""
 
-    sent_s: float  # when it was due, since the point began; latencies count from here even where the client was late
+    sent_s: float  # when it was due, since the point began; latencies count from here even if the client was late
     ttft_s: Waited | None = None
     tpot_s: Waited | None = None  # (last − first token) ÷ (output tokens − 1); None for an answer of one token
     e2e_s: Waited | None = None
@@ -80,13 +81,13 @@ class Outside(Noun):
 
 
 class MeasuredTurns(Noun):
-    """The requests that were the n-th of their session, where n is from ``first`` to ``last``."""
+    """The requests that were turns ``first`` to ``last`` of their session."""
 
     first: PositiveInt
     last: PositiveInt
     requests: NonNegativeInt
     mean_input_tokens: MeanTokens
-    cached_share: float | None = None  # of their prompt tokens; None where the server does not say
+    cached_share: float | None = None  # of their prompt tokens; None if the server does not say
     ttft_s: Latencies | None = None
 
 
@@ -94,9 +95,9 @@ class MeasuredJobs(Noun):
     """Sessions as their users saw them."""
 
     finished: NonNegativeInt  # whose last answer came within the window
-    begun: NonNegativeInt  # of which an answer came within the window
+    begun: NonNegativeInt  # with an answer within the window
     requests_per_job: NonNegativeFloat  # of those
-    job_s: Latencies | None = None  # of the finished: from when the first request was due to the last answer
+    job_s: Latencies | None = None  # of finished ones: from when the first request was due to the last answer
     by_turn: tuple[MeasuredTurns, ...] = ()
 
 
@@ -115,15 +116,15 @@ class LoadPoint(Noun):
     failed: NonNegativeInt | None = None
     retries: NonNegativeInt | None = None
     input_tokens: NonNegativeInt | None = None
-    cached_tokens: NonNegativeInt | None = None  # part of ``input_tokens``; None where nobody said
+    cached_tokens: NonNegativeInt | None = None  # part of ``input_tokens``; None if unknown
     output_tokens: NonNegativeInt | None = None
     ttft_s: Latencies | None = None
     tpot_s: Latencies | None = None
     itl_s: Latencies | None = None
     e2e_s: Latencies | None = None
-    errors: dict[str, int] = Field(default_factory=dict)  # what failed requests failed with, and how many
+    errors: dict[str, int] = Field(default_factory=dict)  # number of failed requests by error
     outside: Outside = Outside()
-    jobs: MeasuredJobs | None = None  # where users ran sessions
+    jobs: MeasuredJobs | None = None  # if users ran sessions
     stopped: str | None = None  # what ended the measurement
     precision: NonNegativeFloat | None = None  # half of the 95 % interval of TTFT or whole answer (the wider) ÷ mean
     records: tuple[RequestRecord, ...] = ()
@@ -137,7 +138,7 @@ class LoadPoint(Noun):
 
     @property
     def size(self) -> float:
-        """Orders the loads of one run."""
+        """Return the value that orders the loads of one run."""
         return self.concurrency or self.rate or self.requests_per_s
 
     @property
@@ -159,7 +160,7 @@ class LoadPoint(Noun):
 
 
 class Stated(Noun):
-    """What the file itself says about the machine; None where it does not."""
+    """What the file itself says about the machine; None if it does not say."""
 
     gpu: str | None = None
     gpus: MostGpus | None = None
@@ -169,17 +170,17 @@ class Stated(Noun):
     dp: MostGpus | None = None  # groups of the attention that share their experts
     engine: str | None = None
     weights: str | None = None
-    tuned: bool = False  # its recipe turns on what the engine leaves off to keep the host out of the way
+    tuned: bool = False  # its recipe turns on options, off by default, that reduce the host's share of the time
 
 
 class BenchmarkRun(Noun):
-    """A load test: who measured, which model, when, and each load with what came out."""
+    """A load test: who measured, which model, when, and the results of each load."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     tool: str
     tool_version: str | None = None
     model: str | None = None
-    api: str | None = None  # ``host:model`` of the API catalogue, where an API was measured
+    api: str | None = None  # ``host:model`` of the API catalogue, if an API was measured
     when: datetime | None = None
     stated: Stated = Stated()
     points: tuple[LoadPoint, ...] = Field(min_length=1)
@@ -191,20 +192,20 @@ class BenchmarkRun(Noun):
 
 
 def save_run(run: BenchmarkRun, path: Path) -> None:
-    """Write the whole file or nothing; ``importers`` read it back the same."""
+    """Write the file atomically; ``importers`` read it back unchanged."""
     check_path(path, "save", (".json",))
     write_text(path, run.model_dump_json() + "\n", option("save", shorten(path.name)))
 
 
 def tpot(first_s: float | None, last_s: float | None, output_tokens: int) -> float | None:
-    """Time per token after the first."""
+    """Return the time per token after the first."""
     if first_s is None or last_s is None or output_tokens < 2:
         return None
     return max(0.0, last_s - first_s) / (output_tokens - 1)
 
 
 def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = None) -> Latencies | None:
-    """Mean and percentiles; with weights, a value counts that many times."""
+    """Return mean and percentiles; with weights, a value counts that many times."""
     seen = np.asarray(values, dtype=np.float64)
     if not len(seen):
         return None
@@ -222,7 +223,7 @@ def latencies(values: Sequence[float] | ArrayLike, weights: ArrayLike | None = N
 def point_from_records(
     records: Iterable[RequestRecord], duration_s: float, *, cached_known: bool = False, **more: Any
 ) -> LoadPoint | None:
-    """A load point whose figures follow from its requests, with ``more`` fields; None where none was answered."""
+    """Return a load point computed from its requests, with ``more`` fields; None if none was answered."""
     kept = tuple(records)
     good = [record for record in kept if record.error is None]
     tokens_in, tokens_out = sum(record.input_tokens for record in good), sum(record.output_tokens for record in good)
@@ -245,7 +246,7 @@ def point_from_records(
 def jobs_from_records(
     records: Sequence[RequestRecord], took_s: Sequence[float], *, cached_known: bool
 ) -> MeasuredJobs | None:
-    """Sessions by their requests and by what the finished took; None where no request was a turn of one."""
+    """Return sessions from their requests and the finished ones' durations; None if no request was a turn of one."""
     good = [record for record in records if record.error is None and record.turn is not None]
     if not good:
         return None
@@ -275,7 +276,7 @@ def jobs_from_records(
 
 
 def from_totals(duration_s: float, completed: int, input_tokens: float, output_tokens: float) -> dict[str, Any]:
-    """The fields of a load point that follow from its totals: rates and mean lengths."""
+    """Return the fields of a load point that follow from its totals: rates and mean lengths."""
     return {
         "requests_per_s": completed / duration_s,
         "input_tokens_per_s": input_tokens / duration_s,
@@ -291,13 +292,13 @@ def from_totals(duration_s: float, completed: int, input_tokens: float, output_t
 
 KNEE_SHARE = 0.9
 MOST_ERRORS = 0.01
-MOST_APART = 1.25  # between mean lengths of loads that count as equal, where it is not known what was asked for
+MOST_APART = 1.25  # factor up to which mean lengths count as equal, if the lengths asked for are unknown
 
 
 class MeasuredSlo(Noun):
     slo: str = Field(alias="promise")
     objective_s: float = Field(alias="promised_s")
-    measured_s: float | None  # None where the source does not have this statistic: not met
+    measured_s: float | None  # None if the source does not have this statistic: not met
 
     @property
     def met(self) -> bool:
@@ -305,18 +306,18 @@ class MeasuredSlo(Noun):
 
 
 class EqualLengths(Noun):
-    """Loads of equal lengths, by their place in the run, and which of them matter."""
+    """Loads of equal lengths, by their index in the run, and which of them matter."""
 
     points: tuple[int, ...]
-    knee: int | None  # None of fewer than three loads
-    best: int | None  # None where no load meets the SLOs
+    knee: int | None  # None for fewer than three loads
+    best: int | None  # None if no load meets the SLOs
 
 
 class LoadVerdict(Noun):
-    """Which of the measured loads matter, by their place in the run."""
+    """Which of the measured loads matter, by their index in the run."""
 
     knee: int | None
-    best: int | None  # as in ``groups``, where there is one; None where lengths differ
+    best: int | None  # as in ``groups``, if there is one; None if lengths differ
     groups: tuple[EqualLengths, ...]
     slos: tuple[tuple[MeasuredSlo, ...], ...] = Field((), alias="promises")  # of each load
 
@@ -332,7 +333,7 @@ def holds(point: LoadPoint, slos: Sequence[Slo]) -> bool:
 
 
 def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slos: Sequence[Slo] = ()) -> LoadVerdict:
-    """The knee and the best of the measured loads, among those of equal lengths."""
+    """Find the knee and the best of the measured loads, among those of equal lengths."""
 
     def cost(place: int) -> float:
         price = usd_per_mtok[place]
@@ -356,7 +357,7 @@ def judge(points: Sequence[LoadPoint], usd_per_mtok: Sequence[float | None], slo
 
 
 def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
-    """Places of loads whose mean lengths are about those of the first of them."""
+    """Return groups of loads whose mean lengths are close to those of the first of them."""
     groups: dict[int, list[int]] = {}
     for place, point in enumerate(points):
         first = next((first for first in groups if _have_equal_lengths(points[first], point)), place)
@@ -365,7 +366,7 @@ def _equal_lengths(points: Sequence[LoadPoint]) -> list[list[int]]:
 
 
 def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
-    """Asked for alike, or about alike in the mean: means of a few varying lengths are far apart by chance."""
+    """Compare the lengths asked for, or the means; a few varying lengths may have very different means by chance."""
     if one.lengths and one.lengths == other.lengths:
         return True
     pairs = (one.mean_input_tokens, other.mean_input_tokens), (one.mean_output_tokens, other.mean_output_tokens)
@@ -373,7 +374,7 @@ def _have_equal_lengths(one: LoadPoint, other: LoadPoint) -> bool:
 
 
 class ApiLatency(Noun):
-    """What a caller sees who is nearly alone: the lightest load that was measured."""
+    """What a caller sees with almost no other load: the lightest load that was measured."""
 
     api: str  # ``host:model``
     load: str
@@ -389,7 +390,7 @@ class ApiLatency(Noun):
 
 
 def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
-    """How fast the API answers that a run names."""
+    """Return how fast the API that a run names answers."""
     if run.api is None:
         fix = f"Measure it as `tokonomics bench URL` with {option('api', 'host:model')}, and save that."
         raise BadInput("does not say which API was measured", where=where, fix=fix)

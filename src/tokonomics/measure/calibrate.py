@@ -1,18 +1,18 @@
-"""Results of a server → what its engine does differently from the sum of its kernels, checked on loads held out.
+"""Fit how a server's engine differs from the sum of its kernels, and check the fit on held-out loads.
 
-For each model served on a GPU by an engine, a few numbers: a factor on what the GPU takes for steps of few tokens, one
-for prompts; factors on the host's launches and on a request's time outside any step where the engine has them; or the
-host's seconds a step and a running sequence. They are fitted by least squares of log(predicted ÷ measured) over all
-figures, each weighed by how well its kind is predicted in general, with far outliers held down and a pull towards no
+For each model served on a GPU by an engine, this fits a few numbers: a factor on the GPU's time for steps of few
+tokens, one for prompts; factors on the host's launches and on a request's time outside any step if the engine has them;
+or the host's seconds per step and per running sequence. The fit is least squares of log(predicted ÷ measured) over all
+figures, each weighted by how well its kind is predicted in general, with far outliers damped and a pull towards no
 correction that a few good loads outweigh.
 
 Every second load (in order of size) teaches: terms are added one at a time, the one that explains these loads best
-first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only take terms away: one that
-makes no metric better there, and those that make one worse. What is left is saved as it was judged, and its interval
-comes from the errors of the loads that judged.
+first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only remove terms: one that
+improves no metric there, and those that make one worse. What is left is saved as it was judged, and its interval comes
+from the errors of the loads that judged.
 
 No factor goes below the datasheet: it stops where a measured load's kernels would move their bytes at full bandwidth or
-do their FLOPs at peak, and the result says so, since then what was predicted or what was measured is wrong.
+do their FLOPs at peak. The result says so, because then the prediction or the measurement is wrong.
 """
 
 import math
@@ -45,23 +45,24 @@ Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
 
-SCOPE = ("gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")  # what a correction speaks of
+SCOPE = ("gpu", "engine", "model", "weights", "kv", "tp", "pp", "ep", "dp")  # what identifies a correction
 FEWEST_LOADS = 4  # two to teach and two to judge
-FEWEST_FOR_ALL = 4  # loads that teach, from which all numbers are fitted
-NOISE = 0.05  # size of log(predicted ÷ measured) that is a run's own chance, and no reason to correct anything
-FAR = 2 * NOISE  # errors beyond count less than their square
-PROBED = 0.03  # step of the numeric slopes: a run is made of whole steps, so its figures jump at smaller changes
+FEWEST_FOR_ALL = 4  # all numbers are fitted from this many teaching loads on
+NOISE = 0.05  # log(predicted ÷ measured) of this size is chance, and no reason to correct anything
+FAR = 2 * NOISE  # larger errors count less than their square
+PROBED = 0.03  # step of the numeric slopes: a run has whole steps, so its figures jump at smaller changes
 SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")  # terms that are factors
 PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
-"""How far a correction may well be: logarithm of a factor; the host's time as a share of the median time per token."""
-CONTRADICTION = 1.5  # times that a load of fewer users may be slower than one of more, by chance
+"""How large a correction may plausibly be: logarithm of a factor; the host's time as a share of the median time per
+token."""
+CONTRADICTION = 1.5  # factor by which a load of fewer users may be slower than one of more, by chance
 FIRST_TOKEN_TRUST = 0.5
-"""Weight of a first token beside a time per token: under load those of a real vLLM are predicted half as well
-(benchmarks/results/vllm.json: 11.9 against 5.5 % off in the median)."""
+"""Weight of a first token relative to a time per token: under load a real vLLM's first tokens are predicted half as
+well (benchmarks/results/vllm.json: 11.9 against 5.5 % off in the median)."""
 FACTORS = (0.5, 4.0)
-_AT_FLOOR = 1.01  # times the least factor, from which a fit counts as stopped there: its own tolerance
-FAR_OFF = 20.0  # times off that mean a mistake in the input: the slowest host met (transformers') is 7 × off
-MOST_HOST = 50.0  # median times per token that a host may take for a step, or for the sequences of the largest batch
+_AT_FLOOR = 1.01  # a fit below this multiple of the least factor counts as stopped there
+FAR_OFF = 20.0  # an error by this factor is a mistake in the input: the slowest host seen (transformers') is 7 × off
+MOST_HOST = 50.0  # most time of the host for a step, or for the largest batch, in median times per token
 SAID: dict[Term, str] = {
     "decode": "decode factor", "prefill": "prompt factor", "host": "host's time", "launch": "launch factor",
     "request": "request factor",
@@ -69,7 +70,7 @@ SAID: dict[Term, str] = {
 
 
 class GroupResult(Noun):
-    """One model on a GPU under an engine: what was learned, and how well it holds."""
+    """One model on a GPU under an engine: what was learned, and how well it predicts."""
 
     what: str
     loads: PositiveInt
@@ -79,7 +80,7 @@ class GroupResult(Noun):
     correction: Correction | None = None  # fitted on the loads that taught alone; what the profile keeps
     held_out: tuple[HeldOut, ...] = ()
     dropped: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()  # loads that contradict each other, or all that we know
+    doubts: tuple[str, ...] = ()  # loads that contradict each other, or everything known
     refused: str | None = None
 
 
@@ -91,7 +92,7 @@ class Calibrated(Noun):
 
 
 def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_out: float = 0.5) -> Calibrated:
-    """A profile from all that is known; without a ``name``, it has that of its GPU."""
+    """Return a profile from all evidence; without a ``name``, it has that of its GPU."""
     about = {"name": name or "unnamed", "made": made, "command": command}
     profile = Profile(**about)
     if evidence.probed:
@@ -145,13 +146,13 @@ def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Mea
 
 
 def load_of(row: Measurement) -> Load:
-    """Rows of one load are taught or judged together."""
+    """Return the load of a row: rows of one load teach or judge together."""
     size = row.batch or 0, row.rate or 0.0
     return (row.mode is Mode.prefill_step, row.input_tokens, row.output_tokens, *size)
 
 
 def held_out_loads(loads: Iterable[Load], share: float) -> set[Load]:
-    """Loads that judge: every second in order of size, or every n-th; the smallest teaches."""
+    """Return the loads that judge: every second in order of size, or every n-th; the smallest teaches."""
     ordered = sorted(set(loads), key=lambda load: tuple(float(part) for part in load))  # type: ignore[arg-type]
     return set(ordered[1 :: max(2, round(1 / share))])
 
@@ -193,32 +194,32 @@ class _Halves:
         self._trials: dict[frozenset[Term], Correction] = {}
 
     def trial(self, terms: Terms) -> Correction:
-        """These terms, fitted on the loads that teach."""
+        """Return these terms, fitted on the loads that teach."""
         which = frozenset(terms)
         if which not in self._trials:
             self._trials[which] = _correction(self.taught[0], fit(self.taught, terms))
         return self._trials[which]
 
     def misfit(self, terms: Terms) -> float:
-        """Akaike's criterion on the loads that teach: the fit's loss in units of noise, and two for each number."""
+        """Return Akaike's criterion on the loads that teach: the fit's loss in units of noise, plus two per number."""
         off = _weights(self.taught) * errors(self.taught, self.trial(terms)) / FAR
         loss = 2 * (FAR / NOISE) ** 2 * float(np.sum(np.sqrt(1 + off * off) - 1))
         return loss + 2 * sum(2 if term == "host" else 1 for term in terms)
 
     def figures(self, terms: Terms, name: Callable[[Measurement], str]) -> tuple[HeldOut, ...]:
-        """Errors on the loads that judge, by name: of a metric, or of each of its statistics."""
+        """Return errors on the loads that judge, by name: of a metric, or of each of its statistics."""
         after = errors(self.judging, self.trial(terms))
         return held_out_figures(sorted(zip(map(name, self.judging), self._before, after, strict=True)))
 
 
 def _figure(row: Measurement) -> str:
-    """Its kind, with the statistic where it is not the mean."""
+    """Return its kind, with the statistic if it is not the mean."""
     kind = kind_of(row)
     return kind if row.statistic is Statistic.mean else f"{kind} {row.statistic}"
 
 
 def _explaining(halves: _Halves, available: Terms) -> Terms:
-    """Terms that explain the loads that teach: the best one more each time, while it is worth its numbers."""
+    """Return the terms that explain the loads that teach: add the best one while it is worth its numbers."""
     terms: Terms = ()
     while len(terms) < len(available):
         more = [(*terms, term) for term in available if term not in terms]
@@ -230,7 +231,7 @@ def _explaining(halves: _Halves, available: Terms) -> Terms:
 
 
 def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
-    """The terms that the loads that judge leave, and why they took the others away."""
+    """Return the terms that the judging loads keep, and why they removed the others."""
     dropped = []
     while terms:
         now = halves.figures(terms, kind_of)
@@ -252,12 +253,12 @@ def _paying(halves: _Halves, terms: Terms) -> tuple[Terms, tuple[str, ...]]:
 
 
 def _clearly_worse(one: HeldOut, other: HeldOut) -> bool:
-    """Whether the other's error is larger by more than chance."""
+    """Decide whether the other's error is larger by more than chance."""
     return other.model_copy(update={"before": one.after}).worse
 
 
 def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
-    """What is odd in the rows: a token that more users at once make faster, or predictions that are far off."""
+    """Describe what is odd in the rows: tokens that get faster with more users, or predictions that are far off."""
     doubts = []
     shapes = {(row.input_tokens, row.output_tokens) for row in rows}
     for shape in sorted(shapes):
@@ -269,7 +270,7 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
             if value > CONTRADICTION * least:
                 said = f"{plural(users, 'user')}: {seconds(value)} a token, but {seconds(least)} for {faster}"
                 doubts.append(f"{said}: was the server warm?")
-    # What no correction reaches is another model, GPU or unit than was said.
+    # If no correction can reach it, the model, GPU or unit is not the one stated.
     off = statistics.median(map(abs, errors(rows, None)))
     if off >= math.log(FAR_OFF):
         said = f"predictions are {math.exp(off):,.0f} × off"
@@ -278,7 +279,7 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
 
 
 def _available(rows: Sequence[Measurement], taught: int) -> Terms:
-    """What may be fitted; less of it where fewer loads teach."""
+    """Return the terms that may be fitted; fewer if fewer loads teach."""
     kinds = {kind_of(row) for row in rows}
     if rows[0].engine is None:
         named: tuple[tuple[Kind, Term], ...] = (("step", "decode"), ("prefill", "prefill"))
@@ -292,9 +293,9 @@ def _available(rows: Sequence[Measurement], taught: int) -> Terms:
 
 
 def least_factor(rows: Sequence[Measurement], term: Term) -> float:
-    """The factor at which kernels of the rows' sizes first meet the datasheet: one below it would pass the floor.
+    """Return the factor at which kernels of the rows' sizes reach the datasheet's limits; a lower one would break them.
 
-    Sizes are those from which this factor alone decides: batches up to ``FEW``, prompts from ``MANY`` tokens on.
+    Sizes are those at which this factor alone decides: batches up to ``FEW``, prompts from ``MANY`` tokens on.
     """
     shares = [FACTORS[0]]
     for row in rows:
@@ -309,7 +310,7 @@ def least_factor(rows: Sequence[Measurement], term: Term) -> float:
 
 
 def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tuple[str, ...]:
-    """A note for each factor that stopped at the datasheet: what that means."""
+    """Return a note for each factor that stopped at the datasheet, with what that means."""
     gpu, notes = steps_of(rows[0]).deployment.gpu, []
     rates = f"{gpu.bandwidth_bytes_per_s / 1e12:.2g} TB/s or its peak FLOP/s"
     causes = "another precision, split or context, cached prompts, drafts"
@@ -323,13 +324,13 @@ def _stopped(rows: Sequence[Measurement], found: Correction, terms: Terms) -> tu
 
 
 def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
-    """The numbers that explain the rows best, with a pull towards no correction."""
+    """Return the numbers that explain the rows best, with a pull towards no correction."""
     from scipy.optimize import least_squares
 
     if not terms:
         return {}
     weights = _weights(rows)
-    # The host's time is measured in times per token.
+    # The host's time is in units of the time per token.
     times = [row.value for row in rows if kind_of(row) in ("tpot", "step")]
     rates = [(row.batch or 1) / row.value for row in rows if kind_of(row) == "throughput"]
     step_unit_s = statistics.median(times or rates or [row.value for row in rows])
@@ -369,14 +370,14 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
 
 def _weights(rows: Sequence[Measurement]) -> Array:
-    """How much a row counts; statistics of one metric of a load share its weight."""
+    """Return how much each row counts; statistics of one metric of a load share its weight."""
     alike = Counter((load_of(row), kind_of(row)) for row in rows)
     trust = np.array([FIRST_TOKEN_TRUST if kind_of(row) == "ttft" else 1.0 for row in rows])
     return trust / np.sqrt([alike[load_of(row), kind_of(row)] for row in rows])
 
 
 def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
-    """A correction of what a row ran on, its numbers rounded for reading."""
+    """Return a correction for the setup of a row, its numbers rounded for reading."""
     at = steps_of(row).deployment
     degrees = copied(at, "tp", "pp", "ep", "dp")
     split = " ".join(f"{name.upper()} {degree}" for name, degree in degrees.items() if name == "tp" or degree > 1)
@@ -388,14 +389,14 @@ def _correction(row: Measurement, numbers: Mapping[str, float]) -> Correction:
 
 
 def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:
-    """The sizes that were seen, for a correction to keep."""
+    """Return the sizes that were seen, for a correction to keep."""
     outputs = [row.output_tokens if row.engine else None for row in rows]
     sizes: dict[str, list[float | None]] = {
         "batch": [row.batch for row in rows],
         "rate": [row.rate for row in rows],
         "input_tokens": [row.input_tokens for row in rows],
         "output_tokens": [*outputs],
-        # An answer's first token is written with the prompt alone in the cache.
+        # An answer's first token is written with only the prompt in the cache.
         "context": [
             row.input_tokens + more for row, output in zip(rows, outputs, strict=True) for more in (0, output or 0)
         ],
@@ -406,7 +407,7 @@ def _sizes(rows: Sequence[Measurement]) -> dict[str, object]:
 
 
 def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[float]:
-    """log(predicted ÷ measured) of rows, as they come or corrected."""
+    """Return log(predicted ÷ measured) of rows, uncorrected or corrected."""
 
     @cache
     def corrected(steps: StepModel) -> StepModel:
@@ -416,7 +417,7 @@ def errors(rows: Sequence[Measurement], correction: Correction | None) -> list[f
 
 
 def _spreads(rows: Sequence[Measurement], trial: Correction, at: Deployment) -> dict[str, ErrorSpread]:
-    """How far held-out figures lie from what was learned, as if some of the known size came before.
+    """Return how far held-out figures are from the fit, as if some errors of the known size came before.
 
     Statistics of one load err together: they count as one.
     """

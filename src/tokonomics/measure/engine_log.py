@@ -1,12 +1,13 @@
-"""The logs of a serving engine: request by request and step by step for ``replay``, or steps alone for ``calibrate``.
+"""Read an engine's logs: request by request and step by step for ``replay``, or steps alone for ``calibrate``.
 
-The first is JSON: the engine's limits, the names of the ``columns``, and ``runs`` by name, each with a row a request
-(when it arrived, its lengths, its first and last token) and a row a step (when, how long, what was in it). How many
-prompts shared a step is not logged, but they are computed first come first served, so the token counts tell.
+The first kind is JSON: the engine's limits, the names of the ``columns``, and ``runs`` by name, each with a row per
+request (when it arrived, its lengths, its first and last token) and a row per step (when, how long, what was in it).
+The log does not say how many prompts shared a step, but they are computed first come first served, so the token counts
+tell.
 
 A log of steps alone is JSON, plain or gzip: ``model``, ``columns`` (the names) and ``steps`` (a row each, in order),
-with ``gpu``, ``engine`` ("vllm 0.26.0") and ``quant`` where known, as ``benchmarks/measure_vllm.py`` writes it; results
-of vLLM's load generator under ``loads`` teach what a request takes beside the steps. Times are seconds of one clock:
+with ``gpu``, ``engine`` ("vllm 0.26.0") and ``quant`` if known, as ``benchmarks/measure_vllm.py`` writes it. Results of
+vLLM's load generator under ``loads`` teach what a request takes outside the steps. Times are seconds of one clock:
 
     begun             the host began to compose the step
     done              the host had its results
@@ -14,8 +15,9 @@ of vLLM's load generator under ``loads`` teach what a request takes beside the s
     prompts           prompts in it, with ``prefill_tokens`` tokens together
     context           tokens of its sequences in the cache, those of this step's prompts included
 
-Two kinds of step say one thing each: the same answers as in the step before, from its end to this one's; and whole
-prompts alone, nothing of them cached, on a GPU that has done all before, from composing to the results.
+Two kinds of step are used: steps with the same answers as the step before, timed from its end to this one's; and steps
+of whole prompts alone, without cached tokens, on a GPU that has finished all earlier work, timed from composing to the
+results.
 """
 
 import math
@@ -46,7 +48,7 @@ STEP_COLUMNS = (
     "start_s", "duration_s", "decode_sequences", "prefill_tokens", "decode_kv_tokens", "prefill_attention_pairs",
 )  # fmt: skip
 _MOST_SEQUENCES, _MOST_TOKENS = 100_000, 10_000_000  # beyond any engine's limits: a typing mistake
-_MOST_OF_A_STEP = 2.0**52  # whole numbers are exact in a float up to here, and sums of steps fit 64 bits
+_MOST_OF_A_STEP = 2.0**52  # floats hold whole numbers exactly up to here, and sums of steps fit 64 bits
 _LEAST_S = 1e-9  # less than a cycle of any GPU: a clock that did not tick
 
 
@@ -57,13 +59,13 @@ class EngineRun:
     arrival_s: Array
     input_tokens: Whole
     output_tokens: Whole
-    first_token_s: Array  # not a number where the request was not answered, as ``last_token_s``
+    first_token_s: Array  # NaN if the request was not answered, like ``last_token_s``
     last_token_s: Array
     start_s: Array
     duration_s: Array
     decodes: Whole  # sequences that got one token each
     prompt_tokens: Whole
-    kv_tokens: Array  # what the decoding sequences attend to, together
+    kv_tokens: Array  # that all decoding sequences attend to
     pairs: Array  # pairs of a prompt token and one it attends to
 
     @property
@@ -77,11 +79,11 @@ class EngineLog:
     model: str
     max_sequences: int
     max_batched_tokens: int
-    buckets: tuple[int, ...]  # batches that decode steps are padded to, ascending; none: no padding
+    buckets: tuple[int, ...]  # batch sizes that decode steps are padded to, ascending; empty: no padding
     runs: Mapping[str, EngineRun]
 
     def padded(self, batch: Whole) -> Whole:
-        """The batch that a decode step is padded to."""
+        """Return the batch that a decode step is padded to."""
         if not self.buckets:
             return batch
         sizes = np.array(self.buckets)
@@ -90,7 +92,7 @@ class EngineLog:
 
 
 def is_engine_log(path: Path) -> bool:
-    """Whether a file is meant as the log of an engine; one that cannot be read is not, nor a pipe (read only once)."""
+    """Decide whether a file is an engine's log; not if it cannot be read, or is a pipe (which is read only once)."""
     with suppress(BadInput, OSError, ValueError):
         return path.is_file() and "runs" in (json_object(path) or ())
     return False
@@ -126,10 +128,10 @@ def read_engine_log(path: Path) -> EngineLog:
 
 
 def prompts_of_steps(run: EngineRun, where: str) -> Whole:
-    """How many prompts each step worked on.
+    """Count the prompts that each step worked on.
 
-    Prompts are computed in order of arrival, each token once, so those of a step lie side by side in the row of all
-    prompt tokens.
+    Prompts are computed in order of arrival, each token once, so those of a step are adjacent in the row of all prompt
+    tokens.
     """
     ends, step_ends = np.cumsum(run.input_tokens), np.cumsum(run.prompt_tokens)
     if not run.steps or step_ends[-1] != ends[-1]:
@@ -171,7 +173,7 @@ def _run(requests: Array, steps: Array, where: str) -> EngineRun:
 
 
 def _table(rows: object, columns: object, needed: Sequence[str], what: str, where: str) -> Array:
-    """The needed columns of every row; null is not a number."""
+    """Return the needed columns of every row; null becomes NaN."""
     missing = [name for name in needed if not isinstance(columns, list) or name not in columns]
     if missing or not isinstance(columns, list):
         fix = f"The rows of {what} need {', '.join(needed)}."
@@ -204,8 +206,8 @@ def _limit(found: Mapping[str, Any], field: str, most: int, where: str) -> int:
 
 
 COLUMNS = ("begun", "done", "decode", "prompts", "prefill_tokens", "context")
-FEWEST = 10  # steps of answers of a batch from which their median counts
-FEWEST_PROMPTS = 3  # the same of prompts of a size, which are alone less often
+FEWEST = 10  # decode steps of a batch size needed for their median
+FEWEST_PROMPTS = 3  # the same for prompts of a size, which are alone less often
 MOST_OF_A_STEP = 2.0**40  # tokens, far beyond any cache
 MOST_STEPS = 2_000_000  # days of steps; more is a typing mistake
 
@@ -229,7 +231,7 @@ def stated_by(document: Mapping[str, Any], where: str) -> Stated:
 
 
 def steps_logged(document: Mapping[str, Any], model: str, machine: MeasuredMachine, where: str) -> list[Measurement]:
-    """The figures of a log, each of steps that are alike."""
+    """Return the figures of a log, each from steps that are alike."""
     begun, done, decode, prompts, tokens, context = _columns(document, where)
     answers: dict[int, list[tuple[float, float]]] = defaultdict(list)
     first: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -265,7 +267,7 @@ def steps_logged(document: Mapping[str, Any], model: str, machine: MeasuredMachi
 
 
 def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) -> list[Key]:
-    """Two sizes an octave, each the one seen most often: neighbours say the same, and would outweigh all else."""
+    """Return two sizes per octave, each the most frequent: neighbours say the same, and would outweigh the rest."""
     places: dict[int, Key] = {}
     for key in sorted(found, key=size):
         place = round(2 * math.log2(size(key)))
@@ -275,7 +277,7 @@ def _apart(found: Mapping[Key, Sequence[object]], size: Callable[[Key], int]) ->
 
 
 def _columns(document: Mapping[str, Any], where: str) -> Array:
-    """The columns of a log of steps, checked: times rise, and nothing is below zero."""
+    """Return the checked columns of a log of steps: times rise, and nothing is negative."""
     columns = _table(document["steps"], document.get("columns"), COLUMNS, "steps", where).T
     if not columns.size:
         raise BadInput("no steps in it", where=where, fix=_FIX)

@@ -1,18 +1,18 @@
-"""What files say about a machine, for ``calibrate``: figures that can be predicted, and kernels that were probed.
+"""Collect what files say about a machine, for ``calibrate``: figures that can be predicted, and probed kernels.
 
 A file is recognised by its content: a profile, the probe's timings, a table of results or a JSON of step times
 (``measurements``), a log of an engine's steps (``engine_log``), a meter's ledger, or any result of a load generator
 (``importers``).
 
 Users of a closed loop never pause: by Little's law their number is requests a second × seconds an answer. A window
-inside such a run that ends in the middle of a round counts fewer, so that its throughput is too low; there the
-throughput is taken from the answers' own times, with a note. A run counted from its first request to its last answer
-has no such window: it is simulated as it was, with its beginning and its end.
+inside such a run that ends in the middle of a round counts fewer, so its throughput is too low; then the throughput is
+computed from the answers' own times, with a note. A run counted from its first request to its last answer has no such
+window: it is simulated as it was, with its beginning and its end.
 
-A meter's ledger gives loads too: spans in which a server was seen and busy throughout, grouped by how many requests ran
-at once, in steps of a factor of √2. A load has tokens a second, the mean lengths of its requests (prompt tokens from a
-cache were not computed, and are left out), and the mean time to the first token where the engine states it.
-A batch is a gauge read every interval, and requests come and go: this is rougher than a load of ``tokonomics bench``.
+A meter's ledger also gives loads: spans in which a server was seen and busy throughout, grouped by how many requests
+ran at once, in steps of a factor of √2. A load has tokens a second, the mean lengths of its requests (prompt tokens
+from a cache were not computed, and are left out), and the mean time to the first token if the engine states it. A batch
+is a gauge read every interval, and requests come and go: this is rougher than a load of ``tokonomics bench``.
 """
 
 import math
@@ -39,13 +39,13 @@ from tokonomics.measure.stated_setup import engine_named
 from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
 from tokonomics.units import plural
 
-BUSY = 0.99  # share of a stretch from which it is busy throughout: an idle part would pass for a slow server
-LEAST_ANSWERED = 20  # requests of a load: the mean of fewer lengths says little
+BUSY = 0.99  # share from which a span counts as busy throughout: an idle part would look like a slow server
+LEAST_ANSWERED = 20  # requests of a load; the mean length of fewer says little
 _MAGIC = b"SQLite format 3\x00"
 
 
 def is_ledger(path: Path) -> bool:
-    """Whether a file is a SQLite database, by its first bytes."""
+    """Decide whether a file is a SQLite database, by its first bytes."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -54,7 +54,7 @@ def is_ledger(path: Path) -> bool:
 
 
 def runs_of(path: Path) -> list[BenchmarkRun]:
-    """The loads of a meter's ledger: one run for each model and engine."""
+    """Return the loads of a meter's ledger: one run for each model and engine."""
     by_load: dict[tuple[str, str], dict[int, list[PaidTime]]] = defaultdict(lambda: defaultdict(list))
     with Ledger(path, read_only=True) as book:
         for span in book.spans():
@@ -76,7 +76,7 @@ def runs_of(path: Path) -> list[BenchmarkRun]:
 
 
 def _is_busy(span: PaidTime) -> bool:
-    # Against all seconds and not this model's part of them: what other models on a server take of it is not known.
+    # Compare with all seconds, not this model's part: the time of other models on a server is not known.
     busy = span.watched is WatchedSpan.seen and span.busy_s >= BUSY * span.seconds > 0
     return busy and span.running_seen_s > 0 and span.running_s > 0 and span.answered > 0 and span.output > 0
 
@@ -98,10 +98,10 @@ def _point(spans: list[PaidTime]) -> LoadPoint | None:
     )  # fmt: skip
 
 
-ROUNDED = 0.95  # share of the users whom Little's law must find for a window to count whole rounds
-CONTRADICTED = 0.1  # of fewer users, no cut round explains it, and nobody knows which figure is wrong
+ROUNDED = 0.95  # share of the users that Little's law must give for a window of whole rounds
+CONTRADICTED = 0.1  # with fewer users than this share, a cut round does not explain it, and some figure is wrong
 
-FEWEST_FOR_P99 = 40  # requests of a load; of fewer, the 99th percentile is one request's luck
+FEWEST_FOR_P99 = 40  # requests of a load; with fewer, one request decides the 99th percentile
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Evidence:
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     probed: Profile | None = None  # the one whose kernels were probed
-    corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept where no new ones take their place
+    corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept unless new ones replace them
     notes: list[str] = field(default_factory=list)
 
 
@@ -136,7 +136,7 @@ def read_evidence(paths: Sequence[Path], given: GivenMachine, command: str) -> E
 
 
 def _add_timings(found: Evidence, timings: Mapping[str, Any], given: GivenMachine, command: str, where: str) -> None:
-    """Add the curves of the kernels; whole models that were timed for validation are steps like any other."""
+    """Add the curves of the kernels, and whole models timed for validation as ordinary steps."""
     check_timings(timings, where)
     steps = timings.get("validate") or ()
     if timings.get("gemm") or not steps:
@@ -169,7 +169,7 @@ def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], given: Give
 
 
 def _add_steps(found: Evidence, document: Mapping[str, Any], given: GivenMachine, where: str) -> None:
-    """Add an engine's steps, and the loads under which it logged them where they are in the file."""
+    """Add an engine's steps, and the loads under which it logged them if they are in the file."""
     stated, model = stated_by(document, where), given.model or document.get("model")
     if not isinstance(model, str) or not model:
         raise BadInput("names no model", where=where, fix=f"Give {option('model')}.")
@@ -206,13 +206,13 @@ def _machine(stated: Stated, given: GivenMachine, where: str) -> MeasuredMachine
 
 
 def taught_by(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
-    """Every figure of a run that teaches or judges: all but what is one request's luck."""
+    """Return every figure of a run that teaches or judges: all but those that one request decides."""
     rows = measurements_of(run, machine)
     return [row for row in rows if row.statistic is not Statistic.p99 or (row.run.requests or 0) >= FEWEST_FOR_P99]
 
 
 def _whole_rounds(point: LoadPoint) -> LoadPoint:
-    """The same point with its throughput by Little's law, where a window after a warm-up counted too few answers."""
+    """Return the point with its throughput by Little's law if a window after a warm-up counted too few answers."""
     took = point.e2e_s.mean if point.e2e_s else None
     if not took or not point.concurrency or point.failed or point.outside.requests < point.concurrency:
         return point

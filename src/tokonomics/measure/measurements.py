@@ -1,9 +1,9 @@
-"""Measured results in one shape, read from files: what ran, under which load, and what came out.
+"""Read measured results from files in one shape: what ran, under which load, and the result.
 
-Two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``, ``length_spread``,
-``statistic``, ``draft``, ``accepted_length``, where a source states them), and a JSON of bare step times (``{"gpu": …,
-"rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be read is kept with its
-reason.
+There are two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``,
+``length_spread``, ``statistic``, ``draft``, ``accepted_length``, if a source states them), and a JSON of bare step
+times (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be
+read is kept with its reason.
 """
 
 import csv
@@ -45,12 +45,12 @@ class Metric(StrEnum):
     step_s = "step_s"
 
     def figure(self, statistic: "Statistic") -> str:
-        """``tpot_s p99``; a mean goes without its name."""
+        """Write ``tpot_s p99``; a mean has no suffix."""
         return f"{self}" if statistic is Statistic.mean else f"{self} {statistic}"
 
 
 class Statistic(StrEnum):
-    """Over the requests of a run; a throughput is one figure of the whole run."""
+    """A statistic over the requests of a run; a throughput is one figure of the whole run."""
 
     mean = "mean"
     p50 = "p50"
@@ -70,15 +70,15 @@ class Mode(StrEnum):
 
 
 class RunFacts(Noun):
-    """What is known of the run behind a figure, of one replica; the rows of one load share it."""
+    """What is known about the run behind a figure, for one replica; the rows of one load share it."""
 
     requests: PositiveInt | None = Field(default=None, le=MOST_REQUESTS)
     spread: float | None = Field(default=None, ge=0, lt=1)  # lengths are uniform within mean × (1 ± this)
-    warm_up: NonNegativeInt = 0  # users answered before the measured window opened; they went on until after it closed
+    warm_up: NonNegativeInt = 0  # users answered before the measured window opened, who continued until after it closed
     arrival_s: tuple[float, ...] = ()  # of each request, since the first; with its lengths
     input_tokens: tuple[PositiveInt, ...] = ()
     output_tokens: tuple[PositiveInt, ...] = ()
-    max_sequences: PositiveInt | None = None  # the server's limits, where they were not left to the engine
+    max_sequences: PositiveInt | None = None  # the server's limits, if they are not the engine's defaults
     max_batched_tokens: PositiveInt | None = None
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class RunFacts(Noun):
 
 
 class Measurement(Noun):
-    """One figure, with all that is needed to predict it."""
+    """One figure, with everything needed to predict it."""
 
     key: str
     model: str
@@ -99,35 +99,35 @@ class Measurement(Noun):
     pp: MostStages = 1
     ep: MostGpus = 1
     dp: MostGpus = 1  # groups of the attention that share their experts
-    weights: str  # as the source states it; may be a guess for it to make
+    weights: str  # as the source states it; may need interpretation
     kv: str | None
     engine: str | None  # None: bare kernels, no engine around them
     engine_version: str | None = None
     year: int
-    tuned: bool = False  # the source turns on what the engine leaves off by default to keep the host out of the way
+    tuned: bool = False  # the source turns on options, off by default, that reduce the host's share of the time
     input_tokens: PositiveInt = Field(le=10**8)
     output_tokens: PositiveInt = Field(le=10**8)
-    batch: PositiveInt | None = Field(le=10**6)  # requests at once; None when the queue never empties
+    batch: PositiveInt | None = Field(le=10**6)  # requests at once; None if the queue never empties
     rate: PositiveFloat | None = Field(default=None, le=1e9)
     mode: Mode
     metric: Metric
     value: float = Field(ge=1e-9, le=1e12)  # of one replica, like its load; or of one user
     source: str
     split: str = ""
-    length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, where lengths vary
+    length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, if lengths vary
     statistic: Statistic = Statistic.mean
     run: RunFacts = RunFacts()
-    draft: str | None = Field(default=None, pattern=_DRAFT)  # what drafted, and how many tokens a round: ``mtp:3``
+    draft: str | None = Field(default=None, pattern=_DRAFT)  # what drafted, and tokens per round: ``mtp:3``
     accepted_length: float | None = Field(default=None, ge=1, le=17)  # tokens that a round yielded
 
     @property
     def figure(self) -> str:
-        """The metric, with its statistic where it is not the mean."""
+        """Return the metric, with its statistic if it is not the mean."""
         return self.metric.figure(self.statistic)
 
 
 class Unread(Noun):
-    """A row that is no measurement we can read, and why."""
+    """A row that cannot be read as a measurement, and why."""
 
     key: str
     reason: str
@@ -135,7 +135,7 @@ class Unread(Noun):
 
 
 def read_measurements(path: Path) -> list[Measurement | Unread]:
-    """Every row of a results table or of a JSON of step times."""
+    """Read every row of a results table or of a JSON of step times."""
     text, where = read_text(path), shorten(str(path), 200)
     if not text.lstrip().startswith("{"):
         return _from_table(text, where)
@@ -150,15 +150,15 @@ def read_measurements(path: Path) -> list[Measurement | Unread]:
 
 
 def steps_from(rows: Sequence[object], gpu: str, file: Mapping[str, object]) -> list[Measurement | Unread]:
-    """Bare steps on a GPU; what a row does not say, its file may."""
+    """Read bare steps on a GPU; the file's own fields fill in what a row does not say."""
     return [_step(row, gpu, file, f"row {place}") for place, row in enumerate(rows, 1)]
 
 
-_WEIGHTS = ("weights", "precision", "dtype")  # names under which a step says how its weights are held
+_WEIGHTS = ("weights", "precision", "dtype")  # names under which a step states the precision of its weights
 
 
 def _step(row: object, gpu: str, file: Mapping[str, object], key: str) -> Measurement | Unread:
-    """One bare step: the whole model in a CUDA graph, no engine around it."""
+    """Read one bare step: the whole model in a CUDA graph, no engine around it."""
     try:
         if not isinstance(row, dict):
             return Unread(key=key, reason="not an object")
@@ -201,8 +201,8 @@ _METRICS = {
     "output_tok_s": (Metric.output_tok_s, 1.0), "total_tok_s": (Metric.total_tok_s, 1.0),
     "decode_tok_s_per_user": (Metric.tpot_s, 1.0), "req_s": (Metric.output_tok_s, 1.0),
 }  # fmt: skip
-"""What each is in our terms, and its unit; of the last two, see ``_in_our_terms``."""
-_PER = ("system", "gpu", "user")  # of what a rate is: all GPUs, one of them, one user
+"""The metric in our terms, and its unit; for the last two, see ``_in_our_terms``."""
+_PER = ("system", "gpu", "user")  # what a rate refers to: all GPUs, one of them, one user
 INFERENCEX_LENGTHS = 0.9  # lengths are drawn from 80 to 100 % of the nominal ones: their mean is 90 %
 _INFERENCEX = ("InferenceMAX", "InferenceX")
 """Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
@@ -229,7 +229,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         if min(gpus, tp, pp) < 1 or gpus % (tp * pp):
             raise ValueError(f"num_gpus {gpus} cannot hold whole replicas of tp {tp} × pp {pp}")
         ep = max(1, _exact(row.get("ep") or "1", "ep"))
-        # Experts over more ranks than the attention's: groups of it share them. Some sources print more than there are.
+        # With experts over more ranks than the attention, its groups share them. Some sources print too many ranks.
         dp = max(tp, min(ep, gpus // pp)) // tp
         replicas = max(1, gpus // (tp * pp * dp))
         batch, rate = _load(row["batch_or_concurrency"])
@@ -238,7 +238,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         if metric in (Metric.output_tok_s, Metric.total_tok_s):
             if per == "user":
                 raise ValueError("a rate is of the system or of a gpu; of a user there is decode_tok_s_per_user")
-            # Of as many users as one replica is given; with fewer than replicas some of them idle.
+            # For as many users as one replica gets; with fewer users than replicas, some replicas are idle.
             value *= (gpus if per == "gpu" else 1) * (alone / users if users and alone else 1 / replicas)
         requests = _exact(row["num_requests"], "num_requests") if row.get("num_requests") else None
         spread = _number(row["length_spread"], "length_spread") if row.get("length_spread") else None
@@ -262,19 +262,19 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
 
 
 def _each(count: int | None, replicas: int) -> int | None:
-    """The share of one replica: at least one, where there are any."""
+    """Return the share of one replica: at least one, if there are any."""
     return max(1, round(count / replicas)) if count and count > 0 else count
 
 
 def _length(row: Mapping[str, str], column: str) -> int:
-    """The length of a prompt or an answer; 1 where a test of prompts alone, or of answers alone, says 0."""
+    """Return the length of a prompt or an answer; 1 if a test of prompts or answers alone says 0."""
     tokens = round(_number(row[column], column))
     (other,) = {"input_len", "output_len"} - {column}
     return 1 if tokens == 0 and round(_number(row[other], other)) > 0 else tokens
 
 
 def _in_our_terms(name: str, value: float, outputs: int) -> float:
-    """Tokens a second of one user as seconds a token; requests a second as the tokens of their answers."""
+    """Convert tokens a second of one user to seconds a token, and requests a second to the tokens of their answers."""
     if name == "decode_tok_s_per_user":
         return 1 / value if value > 0 else value
     return value * outputs if name == "req_s" else value
@@ -285,7 +285,7 @@ _STATISTICS = {**{statistic.value: statistic for statistic in Statistic}, "media
 
 
 def _statistic(row: Mapping[str, str]) -> tuple[Statistic, str]:
-    """From its own column, or from the head of the metric's name: ``p99_ttft_ms``; and the rest of the name."""
+    """Return the statistic from its own column, or from the metric's prefix (``p99_ttft_ms``), and the other part."""
     head, _, rest = row["metric"].partition("_")
     stated, name = (head, rest) if head in _STATISTICS else (row.get("statistic") or "mean", row["metric"])
     if stated not in _STATISTICS:
@@ -294,7 +294,7 @@ def _statistic(row: Mapping[str, str]) -> tuple[Statistic, str]:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a row, naming the field."""
+    """Describe what is wrong with a row, naming the field."""
     if isinstance(error, ValidationError):
         return from_validation(error, "row").what
     return shorten(str(error).splitlines()[0] if str(error) else "cannot be read", 200)
@@ -307,7 +307,7 @@ def _count(value: object, field: str) -> int:
 
 
 def _load(text: str) -> tuple[int | None, float | None]:
-    """``64`` → a batch; ``qps=4`` → a rate; blank, ``qps=inf`` → a queue that never empties."""
+    """Read ``64`` as a batch, ``qps=4`` as a rate; blank or ``qps=inf`` is a queue that never empties."""
     text = text.strip()
     if not text or text == "qps=inf":
         return None, None
@@ -330,7 +330,7 @@ def _number(text: str, column: str) -> float:
 
 
 def _exact(text: str, column: str) -> int:
-    """A count: ``8`` and ``8.0``, and not 1.5."""
+    """Read a count: ``8`` or ``8.0``, not 1.5."""
     number = _number(text, column)
     if number != int(number):
         raise ValueError(f"{column} '{shorten(text)}' is not a whole number")
@@ -345,7 +345,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def json_object(path: Path) -> dict[str, Any] | None:
-    """The object that a JSON file holds; None for anything else."""
+    """Return the object that a JSON file holds; None for anything else."""
     text = read_text(path)
     with suppress(BadInput):
         return parse_json(text, "") if text.lstrip().startswith("{") else None
@@ -353,7 +353,7 @@ def json_object(path: Path) -> dict[str, Any] | None:
 
 
 def read_text(path: Path) -> str:
-    """The whole of a file in UTF-8, plain or gzip; one larger than any table of results is refused."""
+    """Read a whole file in UTF-8, plain or gzip; refuse one larger than any table of results."""
     where, most = shorten(str(path), 200), LARGEST_FILE
     try:
         with path.open("rb") as file:

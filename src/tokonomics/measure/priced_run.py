@@ -1,9 +1,9 @@
-"""A benchmark in dollars, and how far our prediction was off.
+"""Price a benchmark in dollars, and tell how far our prediction was off.
 
-On **reservation**: the machine's price over the tokens of answered requests, for as long as the load ran. The price is
-split between prompts and answers by the share of the GPU's time that prompts take, which is modelled, so it needs a
-model and a GPU we know; the whole bill over all tokens, or over the answers alone, does not. Predictions and their
-errors are those of ``validate``: the same run, simulated.
+On **reservation** means the machine's price over the tokens of answered requests, for as long as the load ran. The
+price is split between prompts and answers by the share of the GPU's time that prompts take. That share is modelled, so
+it needs a model and a GPU we know; the whole bill over all tokens, or over the answers alone, does not. Predictions and
+their errors are those of ``validate``: the same run, simulated.
 """
 
 import math
@@ -35,7 +35,7 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, plural
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """What the user says of the machine, in place of what files say."""
+    """What the user says about the machine, instead of what files say."""
 
     gpu: str | None = None
     gpus: int | None = None
@@ -69,7 +69,7 @@ class MeasuredMachine(Noun):
 
 
 class Price(Noun):
-    """What the machine costs, all GPUs together; or what an API charges by the token."""
+    """What the machine costs, all GPUs together; or what an API charges per token."""
 
     usd_per_hour: PositiveFloat | None = None
     api: ApiPrice | None = None
@@ -80,27 +80,27 @@ class PointPrice(Noun):
     """Dollars per Mtok at one load, on reservation."""
 
     blended: PositiveFloat  # prompt and answer tokens alike
-    output_only: PositiveFloat  # the whole bill over the answers alone
+    output_only: PositiveFloat  # the whole bill divided by the answers alone
     input: PositiveFloat | None = None
     output: PositiveFloat | None = None  # by the modelled shares of the GPU's time; None without a model of it
 
 
 class Scored(Noun):
-    """One measured figure beside our prediction of it."""
+    """One measured figure with our prediction of it."""
 
     metric: Metric
     statistic: Statistic = Statistic.mean
     measured: PositiveFloat
     predicted: Interval
     off: float  # predicted ÷ measured − 1
-    inside: bool  # whether the measured figure lies in the predicted 80 % interval
+    inside: bool  # whether the measured figure is in the predicted 80 % interval
 
 
 class PricedPoint(Noun):
     load: str
     usd_per_mtok: PointPrice | None
     scored: tuple[Scored, ...]
-    recorded: bool = False  # predicted with the arrivals and lengths of its own requests; otherwise they were drawn
+    recorded: bool = False  # predicted with the arrivals and lengths of its own requests; otherwise with drawn ones
     not_predicted: str | None = None
 
 
@@ -111,19 +111,19 @@ class PricedRun(Noun):
     points: tuple[PricedPoint, ...]
     verdict: LoadVerdict
     median_abs_error: dict[str, float]  # by figure ("ttft_s p99"): the median of |predicted ÷ measured − 1| over loads
-    assumed_weights: str | None = None  # the checkpoint's own precision, where nobody stated one
+    assumed_weights: str | None = None  # the checkpoint's own precision, if nobody stated one
 
 
 def machine_of(stated: Stated, given: GivenMachine) -> MeasuredMachine | None:
-    """What the user says, completed by what the file says; None where neither names a GPU."""
+    """Return what the user says, completed by what the file says; None if neither names a GPU."""
     name, gpus, tp = given.gpu or stated.gpu, given.gpus, given.tp
     if name is None:
         return None
-    with suppress(UnknownName):  # a file may name a GPU that only its author knows
+    with suppress(UnknownName):  # a file may name a GPU that the catalogue does not have
         name = find_gpu(name).key
     stages, groups = given.pp or stated.pp or 1, given.dp or stated.dp or 1
     many = gpus or stated.gpus or (tp or stated.tp or 1) * stages * groups
-    # GPUs given without a split are taken to share every layer, as one replica.
+    # GPUs given without a split are assumed to share every layer, as one replica.
     split = tp or (stated.tp if gpus is None or gpus == stated.gpus else None) or max(1, many // (stages * groups))
     replica = split * stages * groups
     if many % replica:
@@ -140,14 +140,14 @@ def machine_of(stated: Stated, given: GivenMachine) -> MeasuredMachine | None:
 
 
 def as_model(run: BenchmarkRun, model: str) -> BenchmarkRun:
-    """The run under the model that the user names; the precision that its own name states still holds."""
+    """Return the run under the model that the user names; the precision in its own name still holds."""
     named = stated_weights(run.stated.weights or "unstated", run.model or "")
     stated = run.stated.model_copy(update={"weights": named.value}) if named and not run.stated.weights else run.stated
     return run.model_copy(update={"model": model, "stated": stated})
 
 
 def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offer] | None = None) -> Price | None:
-    """The cheapest offer of the machine, on a host that holds the model if we know it; None where nobody sells it."""
+    """Return the cheapest offer of the machine, on a host that holds a known model; None if nobody sells it."""
     deployment = None
     with suppress(TokonomicsError):
         if model is not None:
@@ -160,7 +160,7 @@ def rental_of(machine: MeasuredMachine, model: str | None, offers: Iterable[Offe
         else:
             offer = cheapest_offer(machine.gpu, machine.gpus, offers=offers, together=machine.tp * machine.dp)
             usd_per_hour = machines_usd_per_hour(offer, machine.gpus)
-    except TokonomicsError:  # a GPU that only the file knows, or that nobody sells
+    except TokonomicsError:  # a GPU that is only in the file, or that nobody sells
         return None
     return Price(usd_per_hour=usd_per_hour, price_from=offer.quoted(today()))
 
@@ -185,7 +185,7 @@ def price_run(
 
 
 def measurements_of(run: BenchmarkRun, machine: MeasuredMachine) -> list[Measurement]:
-    """Every figure of a run that can be predicted, a row each; of one replica."""
+    """Return every figure of a run that can be predicted, a row each, for one replica."""
     return [row for point in run.points for row in _rows(run, point, machine)]
 
 
@@ -240,7 +240,7 @@ def _dollars(point: LoadPoint, price: Price, prefill_share: float | None) -> Poi
 
 
 def _charged(point: LoadPoint, api: ApiPrice) -> PointPrice | None:
-    """What an API charges for the mean request, none of it from a cache; None for one that costs nothing."""
+    """Return what an API charges for the mean request, nothing from a cache; None if it costs nothing."""
     inputs, outputs = point.mean_input_tokens, point.mean_output_tokens
     usd, rates = price_request(api, inputs, 0.0, outputs), api.rates(inputs)
     if usd <= 0:
@@ -259,7 +259,7 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
     replicas = machine.replicas
     users = max(1, round(point.concurrency / replicas)) if point.concurrency else None
     facts = _facts(point, replicas, users)
-    # Where the load is not known, only the mean is predicted, or else the median.
+    # If the load is not known, predict only the mean, or else the median.
     known = bool(users or point.rate or point.records or facts.requests)
     figures: list[tuple[Metric, Statistic, float]] = []
     for metric, spread in ((Metric.tpot_s, point.tpot_s), (Metric.ttft_s, point.ttft_s)):
@@ -285,20 +285,20 @@ def _rows(run: BenchmarkRun, point: LoadPoint, machine: MeasuredMachine) -> list
             run=facts,
         )
         for metric, statistic, value in figures
-        # A step of less than a nanosecond, or no time at all, is a clock that did not tick.
+        # Less than a nanosecond means that the clock did not tick.
         if value >= 1e-9
     ]
 
 
 def _facts(point: LoadPoint, replicas: int, users: int | None) -> RunFacts:
-    """What is known of one replica's run: it gets every n-th request."""
+    """Return what is known about one replica's run: it gets every n-th request."""
     answered = [sent for sent in point.records if sent.error is None and sent.input_tokens and sent.output_tokens]
     mine = sorted(answered, key=lambda request: request.sent_s)[::replicas]
     count = len(mine) or math.ceil((point.completed or 0) / replicas)
     return RunFacts(
         requests=min(count, MOST_REQUESTS) or None,
         spread=point.length_spread,
-        # Our own benchmark keeps apart what was answered before every user had had an answer.
+        # Our own benchmark counts separately what was answered before every user had an answer.
         warm_up=users if users and point.outside.requests >= users else 0,
         arrival_s=tuple(request.sent_s - mine[0].sent_s for request in mine),
         input_tokens=tuple(request.input_tokens for request in mine),
@@ -314,7 +314,7 @@ class PromptTime(Noun):
 
 
 def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_tokens: float = 0.0) -> PromptTime:
-    """Modelled under a load of which ``point`` counts computed tokens alone; an error says why it cannot be."""
+    """Model it under a load of which ``point`` counts computed tokens only; raise an error if that is not possible."""
     run = BenchmarkRun(tool="", model=model, points=(point,))
     row = _rows(run, point, machine)[0]
     steps = steps_of(row)
@@ -323,9 +323,9 @@ def prompt_time(model: str, machine: MeasuredMachine, point: LoadPoint, cached_t
 
 
 def _prefill_share(row: Measurement, cached_tokens: float = 0.0) -> float:
-    """The share of the GPU's busy time that prompts take under this load; an error says why it cannot be predicted."""
+    """Return the share of the GPU's busy time that prompts take; raise an error if it cannot be predicted."""
     steps, most = steps_of(row), most_sequences(row)
     curve = replica_curve(steps, row.input_tokens, row.output_tokens, most, cached_tokens)
     steady = steady_of(row, curve)
     on_prompts = steady.rate * float(np.interp(steady.batch, curve.batches, curve.stall_s))
-    return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request in the mean it is idle at times
+    return min(0.999, on_prompts / min(1.0, steady.batch))  # with less than one request on average it is sometimes idle

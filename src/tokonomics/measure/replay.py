@@ -1,18 +1,18 @@
-"""The simulator against a real engine: the same arrivals and lengths, step times fitted on other runs, same figures.
+"""Compare the simulator with a real engine: the same arrivals and lengths, with step times fitted on other runs.
 
-Both sides are read alike: TTFT = first token − arrival, TPOT = (last − first token) ÷ (output tokens − 1), end to end =
-last token − arrival, output tokens a second = all output tokens ÷ (last answer − first arrival). A run is never
-predicted from its own steps, under whatever name and in whichever log they are.
+Both sides are read in the same way: TTFT = first token − arrival, TPOT = (last − first token) ÷ (output tokens − 1),
+end to end = last token − arrival, output tokens a second = all output tokens ÷ (last answer − first arrival). A run is
+never predicted from its own steps, under whatever name and in whichever log they are.
 
-How long the steps of the engine take is a handful of constants that stand for its GPU and its host. A step without
-prompts is a CUDA graph: a base, a time for each row of the padded batch and one for each token of KV cache read. A step
-with prompts is launched kernel by kernel, so it takes the longer of two: the host (a step, and more for each prompt)
-and the GPU (a pass, tokens, pairs of prompt tokens, and the running sequences, whose attention costs what it does
-without prompts). Both are least squares of the relative error with far outliers held down, in numpy.
+A few constants of its GPU and its host describe how long the engine's steps take. A step without prompts is a CUDA
+graph: a base, a time for each row of the padded batch and one for each token of KV cache read. A step with prompts is
+launched kernel by kernel, so it takes the longer of two: the host (a step, and more for each prompt) and the GPU (a
+pass, tokens, pairs of prompt tokens, and the running sequences, whose attention costs the same as without prompts).
+Both are least squares of the relative error with far outliers damped, in numpy.
 
-The mean is fitted, not the median: times of requests are sums of steps, slow ones included. Attention of the running
-sequences is taken from the steps without prompts. The others cannot tell it in a closed loop, where the batch grows
-while the steps stay full.
+The mean is fitted, not the median, because times of requests are sums of steps, including slow ones. Attention of the
+running sequences is taken from the steps without prompts. The others cannot show it in a closed loop, where the batch
+grows while the steps stay full.
 """
 
 from collections.abc import Sequence
@@ -37,22 +37,22 @@ ROW_KNOTS = (32, 128)
 """Rows at which the price of one more changes: below, kernels are launch-bound; above 128, matrices stop being free
 (bare steps of Llama-3.1-8B without attention on an H200: 4.8 ms at 32, 5.3 ms at 128, 7.7 ms at 256 rows)."""
 _FAR_DECODE, _FAR_PROMPT = 0.03, 0.3
-"""Relative errors from which a step weighs less. Graphs repeat within 2 %; the host's slow spells (up to twice the
+"""Relative errors from which a step counts less. Graphs repeat within 2 %; the host's slow periods (up to twice the
 usual time) are part of what requests wait for."""
 _BUSY_GAP_S = 1e-3  # the scheduler's pause between steps is below 0.2 ms in the logs seen; longer is waiting for work
-_FEW = 20  # host-bound steps below which the host's time is a guess
+_FEW = 20  # with fewer host-bound steps the host's time is a guess
 _ROUNDS = 200
-_SLIGHT = 1e-3  # weight of what is only assumed, beside one for each step
-_NO_PAIRS_S = 1e-15  # of attention that the fit prices at nothing: the table keeps logarithms
+_SLIGHT = 1e-3  # weight of an assumption, relative to one for each step
+_NO_PAIRS_S = 1e-15  # time of attention that the fit finds to be zero: the table keeps logarithms
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of several runs, end to end; ``seconds`` is until the next can start."""
+    """Steps of several runs, concatenated; ``seconds`` is until the next can start."""
 
     seconds: Array
     decodes: Array
-    rows: Array  # the batch as padded
+    rows: Array  # the padded batch
     kv_tokens: Array
     prompt_tokens: Array
     prompts: Array
@@ -63,7 +63,7 @@ class Steps:
 
 
 class StepFit(Noun):
-    """The constants, in seconds."""
+    """The fitted constants, in seconds."""
 
     decode_step_s: float
     row_s: tuple[float, ...]  # for one more row, up to each of ``ROW_KNOTS`` and beyond
@@ -73,21 +73,21 @@ class StepFit(Noun):
     pass_s: float
     token_s: float
     pair_s: float
-    decoding_s: float  # once, if sequences decode beside the prompts
-    sequence_s: float  # for each of those, beside their KV cache
+    decoding_s: float  # once, if sequences decode together with the prompts
+    sequence_s: float  # for each of those, without its KV cache
     decode_steps: int
     prompt_steps: int
     host_bound_steps: int
-    decode_error: float  # median size of the relative error, as ``prompt_error``
+    decode_error: float  # median size of the relative error, like ``prompt_error``
     prompt_error: float
-    host_is_guessed: bool  # too few steps waited for the host to say how long it takes
+    host_is_guessed: bool  # too few steps waited for the host to know its time
 
     def decode_s(self, rows: Array, kv_tokens: Array) -> Array:
-        """Steps without prompts, by the padded batch."""
+        """Return the time of steps without prompts, by the padded batch."""
         return cast(Array, self.decode_step_s + _row_parts(rows) @ np.array(self.row_s) + self.kv_token_s * kv_tokens)
 
     def attention_s(self, decodes: Array, kv_tokens: Array) -> Array:
-        """What the running sequences add to a step with prompts."""
+        """Return what the running sequences add to a step with prompts."""
         added = self.decoding_s + self.sequence_s * decodes + self.kv_token_s * kv_tokens
         return np.where(decodes > 0, added, 0.0)
 
@@ -98,7 +98,7 @@ class StepFit(Noun):
 
 
 def steps_of(log: EngineLog, names: Sequence[str], where: str) -> Steps:
-    """The steps of some runs; the scheduler's pause after a step belongs to it."""
+    """Return the steps of some runs; the scheduler's pause after a step belongs to it."""
     parts = []
     for name in names:
         run = log.runs[name]
@@ -139,7 +139,7 @@ def fit_steps(log: EngineLog, names: Sequence[str], where: str) -> StepFit:
 
 
 def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
-    """The constants in the form the simulator reads."""
+    """Return the constants in the form that the simulator reads."""
     contexts = context_points(most_context)
     batches = np.arange(log.max_sequences + 1)
     kv_tokens = batches[:, None] * contexts
@@ -160,14 +160,14 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
 
 
 def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:
-    """Base, rows and KV tokens of steps without prompts.
+    """Fit base, rows and KV tokens of steps without prompts.
 
-    Batches count by the root of their number, so that the one the log happens to dwell on does not decide. Rows and
-    their KV cache grow together in most logs: the two prices are sound as a sum, less so each by itself.
+    Batches count by the root of their number, so that the most frequent one does not decide. Rows and their KV cache
+    grow together in most logs: the sum of the two prices is reliable, each one alone is less so.
     """
     _, place, count = np.unique(steps.rows, return_inverse=True, return_counts=True)
     parts = np.column_stack([np.ones(len(steps.rows)), _row_parts(steps.rows), steps.kv_tokens])
-    # A stretch of batches the log never reached is priced like the one before it.
+    # A range of batches that is not in the log is priced like the one before it.
     alike = np.diff(np.eye(parts.shape[1]), axis=0)[1:-1]
     found = _least_squares(parts, steps.seconds, 1 / np.sqrt(count[place]), _FAR_DECODE, alike)
     base_s, *row_s, kv_token_s = found.tolist()
@@ -175,16 +175,16 @@ def _fit_decode(steps: Steps) -> tuple[float, tuple[float, ...], float]:
 
 
 def _fit_longer(steps: Steps, known: Array) -> tuple[list[float], list[float]]:
-    """Host and GPU of steps with prompts, of which the longer counts.
+    """Fit host and GPU of steps with prompts, of which the longer counts.
 
-    Each step tells of the one that bound it, by the constants so far; from a first guess (short steps wait for the
-    host) both are fitted again, half way each time so that steps at the border do not flip for ever.
+    Each step tells about the one that bound it, by the constants so far. From a first guess (short steps wait for the
+    host) both are fitted again, moving half way each time so that steps at the border do not flip for ever.
     """
     tokens = steps.decodes + steps.prompt_tokens
     one = np.ones(len(tokens))
     of_host = np.column_stack([one, steps.prompts])
     of_gpu = np.column_stack([one, tokens, steps.pairs, steps.decodes > 0])
-    # Where the steps cannot tell constants apart, prompts cost the host nothing and tokens explain the GPU.
+    # If the steps cannot separate constants, prompts cost the host nothing and tokens explain the GPU.
     small_host, small_gpu = np.diag(of_host.max(axis=0))[1:], np.diag(of_gpu.max(axis=0))[[0, 2, 3]]
     by_host = tokens < 0.4 * tokens.max()
     host, gpu = np.zeros(of_host.shape[1]), np.zeros(of_gpu.shape[1])
@@ -211,10 +211,10 @@ def _least_squares(
     small: Array | None = None,
     known: Array | None = None,
 ) -> Array:
-    """Constants ≥ 0 with the least squares of the error relative to the prediction; errors beyond ``far`` count less.
+    """Return constants ≥ 0 with the least squares of the error relative to the prediction; far errors count less.
 
-    Relative to the prediction, not to the measurement: the latter favours constants that are too small. ``small`` are
-    sums of constants that should be about zero where the steps do not say otherwise.
+    The error is not relative to the measurement, which would favour constants that are too small. ``small`` are sums of
+    constants that should be about zero unless the steps say otherwise.
     """
     base = np.zeros(len(seconds)) if known is None else known
     start = np.ones(len(seconds)) if weight is None else weight
@@ -237,7 +237,7 @@ def _least_squares(
 
 
 def _nonnegative(rows: Array, goal: Array) -> Array:
-    """Least squares with no constant below zero: the most negative one is left out until there is none."""
+    """Solve least squares with no constant below zero: drop the most negative one until there is none."""
     free = np.ones(rows.shape[1], dtype=bool)
     while True:
         found = np.zeros(rows.shape[1])
@@ -248,19 +248,19 @@ def _nonnegative(rows: Array, goal: Array) -> Array:
 
 
 def _row_parts(rows: Array) -> Array:
-    """Rows below, between and above the knots."""
+    """Return rows below, between and above the knots."""
     edges = (0, *ROW_KNOTS, np.inf)
     return np.stack([np.clip(rows - low, 0, high - low) for low, high in pairwise(edges)], axis=-1)
 
 
 FIT_ON = ("closed-*", "poisson-16")
-"""Runs whose steps are fitted where nobody says otherwise and a log has both: batches up to the engine's limit, and
-prompts of many lengths at a load that leaves the host in the way."""
+"""Runs whose steps are fitted by default if a log has both: batches up to the engine's limit, and prompts of many
+lengths at a load at which the host limits."""
 _BLOCK_TOKENS = 16
 
 
 class Figure(StrEnum):
-    """What a run is judged by; times in seconds."""
+    """What a run is compared by; times in seconds."""
 
     output_tok_s = "output_tok_s"
     ttft_p50_s = "ttft_p50_s"
@@ -275,17 +275,17 @@ class Figure(StrEnum):
 class ReplayComparison(Noun):
     measured: float
     predicted: float
-    error: float  # relative: above 0 we predict too much
+    error: float  # relative; positive: we predict too much
 
 
 class ReplayedRun(Noun):
-    """A run, what it was predicted from, and how that went."""
+    """A run, the runs it was predicted from, and the result."""
 
     run: str
     requests: int
     fitted_on: tuple[str, ...]
     fit: StepFit
-    figures: dict[Figure, ReplayComparison | None]  # None where no request has it: answers of one token have no TPOT
+    figures: dict[Figure, ReplayComparison | None]  # None if no request has it: answers of one token have no TPOT
 
 
 class Replay(Noun):
@@ -300,7 +300,8 @@ def replay(
     """Predict the runs of a log.
 
     ``fit_on`` names the runs whose steps are fitted (``*`` for any letters) and ``source`` another log to take them
-    from, ``of`` by name. Without either, ``FIT_ON`` if the log has both; else each run is predicted from all others.
+    from, with the name ``of``. Without either, ``FIT_ON`` is used if the log has both; else each run is predicted from
+    all others.
     """
     steps, of = (source, of) if source else (log, where)
     chosen = _chosen(steps, fit_on, of, everything=source is not None)
@@ -320,10 +321,10 @@ def replay(
 
 
 def simulate(log: EngineLog, run: EngineRun, fit: StepFit) -> tuple[Array, Array]:
-    """When each request of a run gets its first and its last token."""
+    """Return when each request of a run gets its first and its last token."""
     count = len(run.arrival_s)
     longest = int((run.input_tokens + run.output_tokens).max())
-    blocks = log.max_sequences * (longest // _BLOCK_TOKENS + 1)  # the log does not say; the engine never ran out
+    blocks = log.max_sequences * (longest // _BLOCK_TOKENS + 1)  # not in the log; the engine never ran out
     served, _ = serve(
         Requests(
             arrival_s=run.arrival_s - run.arrival_s[0],
@@ -355,7 +356,7 @@ def simulate(log: EngineLog, run: EngineRun, fit: StepFit) -> tuple[Array, Array
 
 
 def figures_of(run: EngineRun, first_s: Array, last_s: Array) -> dict[Figure, float | None]:
-    """The figures of a run whose requests got their first and last tokens at those times.
+    """Return the figures of a run whose requests got their first and last tokens at those times.
 
     Requests that the engine did not answer are left out, on both sides.
     """
@@ -385,7 +386,7 @@ def _replayed(log: EngineLog, name: str, fitted_on: tuple[str, ...], fit: StepFi
 
 
 def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everything: bool) -> tuple[str, ...] | None:
-    """The runs to fit on; None: each run from the others."""
+    """Return the runs to fit on; None: each run from the others."""
     if fit_on is None:
         matched = [[name for name in log.runs if fnmatchcase(name, pattern)] for pattern in FIT_ON]
         if all(matched):
@@ -398,7 +399,7 @@ def _chosen(log: EngineLog, fit_on: Sequence[str] | None, where: str, *, everyth
 
 
 def _same(one: EngineRun, other: EngineRun) -> bool:
-    """Whether two logs hold the same run: equal steps, or requests answered at equal times (steps can be left out)."""
+    """Decide whether two logs hold the same run: equal steps, or equal times of requests (steps can be left out)."""
     if one.steps and np.array_equal(one.start_s, other.start_s) and np.array_equal(one.duration_s, other.duration_s):
         return True
     times = ("arrival_s", "first_token_s", "last_token_s")

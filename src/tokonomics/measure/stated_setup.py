@@ -1,8 +1,8 @@
-"""What a source says that it ran, in our terms: model, GPU, engine and precision as a deployment with step times.
+"""Read what a source says that it ran in our terms: model, GPU, engine and precision as a deployment with step times.
 
-Sources append to names, call engines by others and leave precisions out. Where a row of InferenceMAX does not say how
-its engine was set up, what its scripts pass is taken: read in SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` @ 1fc5d73c
-and ``benchmarks/single_node/*.sh`` of April 2026. A model that is not listed runs as its engine does by itself.
+Sources append to names, use other names for engines and leave out precisions. If a row of InferenceMAX does not say how
+its engine was set up, the options of its scripts are used, as read in SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` @
+1fc5d73c and ``benchmarks/single_node/*.sh`` of April 2026. A model that is not listed runs with its engine's defaults.
 """
 
 import re
@@ -28,28 +28,28 @@ MANY_USERS = 16
 
 
 class Recipe(NamedTuple):
-    kv: Precision | None = None  # of the cache; None: as the engine has it
+    kv: Precision | None = None  # of the cache; None: the engine's default
     chunk: int | None = None  # tokens of a step with prompts
     polls: tuple[int, int] = (0, 0)
-    """Steps after which new requests are looked for (``SCHEDULER_RECV_INTERVAL``), with few users and with many: in the
-    mean half of them pass before a request is seen."""
+    """Steps after which the engine looks for new requests (``SCHEDULER_RECV_INTERVAL``), with few users and with many:
+    on average half of them pass before a request is seen."""
     aligns: int = 0
-    """Steps that a prompt waits at the most until every group of the attention has one, so that they are computed
-    together (TensorRT-LLM's ``attention_dp_config``: ``enable_balance``, ``timeout_iters``); 0: none waits."""
+    """The most steps that a prompt waits until every group of the attention has one, so that they are computed together
+    (TensorRT-LLM's ``attention_dp_config``: ``enable_balance``, ``timeout_iters``); 0: none waits."""
 
     def wait_steps(self, users: int, output_tokens: int, groups: int) -> float:
-        """Steps that pass before a request is looked at, in the mean."""
+        """Return the mean number of steps before a request is seen."""
         polled = self.polls[users >= MANY_USERS] / 2
         if not self.aligns or groups == 1:
             return polled
-        # The first waits the longest; who comes while it does waits half of that. One comes each time an answer ends.
+        # The first waits longest; those that come meanwhile wait half of that. One comes each time an answer ends.
         others = self.aligns * users / output_tokens
         return polled + self.aligns * (1 + others / 2) / (1 + others)
 
 
 class _Script(NamedTuple):
     engine: str
-    model: str  # how its key begins
+    model: str  # the beginning of its key
     architecture: str
     weights: Precision
     tp: int | None  # None: any
@@ -58,7 +58,7 @@ class _Script(NamedTuple):
 
 _FP8, _FP4, _BF16 = Precision.fp8, Precision.nvfp4, Precision.bf16
 _SCRIPTS = (
-    # dsr1_fp4_b200.sh, dsr1_fp8_b200.sh (its TP 4 has settings of its own), dsr1_fp8_h200.sh
+    # dsr1_fp4_b200.sh, dsr1_fp8_b200.sh (its TP 4 has other settings), dsr1_fp8_h200.sh
     _Script("sglang", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, 16_384, (10, 30))),
     _Script("sglang", "deepseek", "blackwell", _FP8, 4, Recipe(_FP8, 8_192, (10, 10))),
     _Script("sglang", "deepseek", "blackwell", _FP8, None, Recipe(_FP8, 32_768, (10, 30))),
@@ -81,7 +81,7 @@ _SCRIPTS = (
 
 
 def recipe(engine: str, model: str, architecture: str, weights: Precision, tp: int) -> Recipe:
-    """How InferenceMAX runs a model with an engine on an architecture, by our keys."""
+    """Return how InferenceMAX runs a model with an engine on an architecture, by our keys."""
     asked = (engine, architecture, weights)
     found = (
         script.recipe
@@ -101,16 +101,16 @@ ENGINES = {
     "ollama": "llama.cpp", "optimum-habana": "vllm", "text-generation-inference": "tgi", "triton": "tensorrt-llm",
     "trt": "tensorrt-llm",
 }  # fmt: skip
-"""Under which of our engines others are predicted, by how their names begin.
+"""Our engine under which another is predicted, by the beginning of its name.
 
-Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops over one batch as llama.cpp is, with
-weights of four bits and several GPUs split by layers.
+Those under vLLM batch continuously as it does. AutoAWQ and ExLlama are loops over one batch like llama.cpp, with 4-bit
+weights and several GPUs split by layers.
 """
 
-LLAMA_CPP = ("llama.cpp", "ollama")  # what runs its kernels and its scheduler; what else it stands for shares neither
+LLAMA_CPP = ("llama.cpp", "ollama")  # these run its kernels and its scheduler; the others predicted as it share neither
 
 HOSTLESS = "optimum-habana"
-"""Runs a static batch from a plain loop, whole steps as graphs of the accelerator: no scheduler between them."""
+"""Engines that run a static batch from a plain loop, whole steps as graphs of the accelerator, without a scheduler."""
 
 _PRECISIONS = (
     (r"mxfp4", Precision.mxfp4),
@@ -121,7 +121,7 @@ _PRECISIONS = (
     (r"fp32|float32|f32", Precision.fp32),
     (r"16|half", Precision.bf16),
 )
-"""How sources write down precisions, most special first."""
+"""How sources write precisions, the most specific first."""
 
 _SUFFIX = re.compile(
     r"[-_.](instruct|chat|it|hf|base|fp8|fp16|bf16|awq|gptq|int4|int8|w8a8|w4a16|nvfp4|mxfp4|gguf|dynamic|v\d(\.\d)?)$"
@@ -130,14 +130,14 @@ _SUFFIX = re.compile(
 
 
 def steps_of(row: Measurement) -> StepModel:
-    # An engine's own program times rows of low latency: there is no front end.
+    # An engine's own program measures low-latency rows, without a front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
     served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
     return _step_model(served, era, profile_key(), row.draft, row.accepted_length)
 
 
 def deployment_of(row: Measurement) -> Deployment | None:
-    """What a row ran on, where we know all of it."""
+    """Return what a row ran on; None if we do not know all of it."""
     with suppress(TokonomicsError):
         return steps_of(row).deployment
     return None
@@ -172,7 +172,7 @@ def _step_model(
 
 
 def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
-    """The deployment with the drafts that a row states (``mtp:3``), accepted as it states or as is published."""
+    """Return the deployment with the drafts that a row states (``mtp:3``), with the stated or published acceptance."""
     name, _, stated = draft.partition(":")
     tokens = int(stated) if stated else None
     acceptance = None if accepted_length is None else acceptance_for(accepted_length, tokens or DRAFT_TOKENS)
@@ -183,7 +183,7 @@ def _drafting(deployment: Deployment, draft: str, accepted_length: float | None)
 
 
 def recipe_of(deployment: Deployment) -> Recipe:
-    """How InferenceMAX runs a deployment."""
+    """Return how InferenceMAX runs a deployment."""
     served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
     return recipe(*served, deployment.weights, deployment.tp)
 
@@ -191,7 +191,7 @@ def recipe_of(deployment: Deployment) -> Recipe:
 def stated_deployment(
     model: str, gpu: str, tp: int, pp: int, ep: int, dp: int, weights: str, kv: str | None, engine: str | None
 ) -> Deployment:
-    """What a source says that it ran, in our terms; an error says why it cannot be."""
+    """Return what a source says that it ran, in our terms; raise an error if that is not possible."""
     if tp * dp % ep:
         raise TokonomicsError(f"experts over {ep} GPUs, attention over {tp}: neither divides the other")
     spec = model_named(model)
@@ -202,21 +202,21 @@ def stated_deployment(
     if pp > spec.layers:
         raise TokonomicsError(f"{spec.name} has {spec.layers} layers, fewer than {pp} stages")
     found = engine_named(engine) if engine else find_engine("vllm")
-    # GPT-OSS is MXFP4 whatever a source states; unstated, the checkpoint's own precision holds.
+    # GPT-OSS is MXFP4 whatever a source states; if none is stated, use the checkpoint's own precision.
     precision = spec.served if spec.checkpoint is Precision.mxfp4 else stated_weights(weights, model) or spec.served
-    # What a source says ran is predicted, whether or not the engine's current release still runs it.
+    # Predict what a source says that it ran, even if the engine's current release does not run it.
     split = {"tp": tp, "pp": pp, "ep": ep, "dp": dp}
     made = Deployment(model=spec, gpu=find_gpu(gpu), engine=found, **split, weights=precision, kv=_kv(kv))
     if max_sequences(made, 1):
         return made
-    # It ran: with more of the memory than the engine takes by itself.
+    # It did run, so allow more of the memory than the engine's default.
     everything = {"at_least_gib": 0, "except_gpus": (), "memory_fraction": 1.0, "reserve_bytes": 0}
     limits = made.group_limits.model_copy(update=everything)
     return made.model_copy(update={"engine": found.model_copy(update={"defaults": (limits,)})})
 
 
 def model_named(name: str) -> ModelSpec:
-    """The model of that name, less what sources append to it."""
+    """Return the model with that name, without what sources append to it."""
     try:
         return find_model(name)
     except UnknownName:
@@ -231,19 +231,19 @@ def plain_engine(name: str) -> str:
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name, or the one that stands for it."""
+    """Return the engine with that name, or the one it is predicted as."""
     plain = plain_engine(name)
     return find_engine(next((ours for theirs, ours in ENGINES.items() if plain.startswith(theirs)), plain))
 
 
 def assumed_weights(text: str, name: str) -> Precision | None:
-    """The checkpoint's own precision, where neither the source nor the model's name states one."""
+    """Return the checkpoint's own precision if neither the source nor the model's name states one."""
     model = model_named(name)
     return None if model.checkpoint is Precision.mxfp4 or stated_weights(text, name) else model.served
 
 
 def stated_weights(text: str, name: str) -> Precision | None:
-    """The precision that a source states, or its model's name (Llama-3.1-8B-Instruct-FP8); None where neither does."""
+    """Return the precision that a source or its model's name states (Llama-3.1-8B-Instruct-FP8); None if none does."""
     if text.lower() not in ("unstated", "auto", ""):
         return _precision(text)
     named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))

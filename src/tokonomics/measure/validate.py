@@ -1,12 +1,12 @@
-"""Predictions against measurements: errors, coverage, ranking; no row is dropped without a reason.
+"""Compare predictions with measurements: errors, coverage, ranking; no row is dropped without a reason.
 
 The error of a row is log(predicted ÷ measured): 0.1 is about 10 %, and too high counts like too low. A group is
-summed up by the median and the 90th percentile of its size, its median sign (bias), and the share of rows whose
-measured value lies inside the predicted interval.
+summarised by the median and the 90th percentile of its size, its median sign (bias), and the share of rows whose
+measured value is inside the predicted interval.
 
-A measured run is done again in the simulator: as many users or the same arrivals, as many requests of those lengths.
-A run is finite and its users move in step, so its figures are not those of a steady state: all users of a closed loop
-send their first request at once, and the last answers are written by few. Times are what clients saw.
+A measured run is repeated in the simulator: the same number of users or the same arrivals, and the same number of
+requests of those lengths. A run is finite and its users move in step, so its figures are not those of a steady state:
+all users of a closed loop send their first request at once, and few run at the end. Times are what clients saw.
 """
 
 import math
@@ -33,7 +33,7 @@ from tokonomics.serving.steady import ReplicaCurve, Steady, prompt_chunks, stati
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.types import Noun
 
-TAUGHT = "calibrate"  # split of the published rows on which engines' overheads and the intervals were fitted
+TAUGHT = "calibrate"  # the split of published rows on which engines' overheads and the intervals were fitted
 
 
 class ScoredPrediction(Noun):
@@ -60,27 +60,27 @@ class ErrorSummary(Noun):
 
 
 class RankingScore(Noun):
-    """How well the order of GPUs (and numbers of them) came out within one source, model and load."""
+    """How well the order of GPUs (and their numbers) was predicted within one source, model and load."""
 
     groups: int
     pairs: int
-    spearman: float | None  # mean over groups of at least three; None when there is none
+    spearman: float | None  # mean over groups of at least three; None if there is none
 
 
 class Validation(Noun):
     rows: int
     predicted: int
     not_predicted: dict[str, int]  # rows without a prediction, by reason
-    splits: dict[str, int]  # rows with a prediction, by split; ``calibrate`` taught the model, others did not
+    splits: dict[str, int]  # rows with a prediction, by split; the model was fitted on ``calibrate`` only
     overall: ErrorSummary | None
     groups: dict[str, dict[str, ErrorSummary]]  # by metric, GPU, engine, kind of model, source
     ranking: RankingScore
 
 
 def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[ScoredPrediction]]:
-    """Predict every row that can be predicted and sum up the errors."""
+    """Predict every row that can be predicted and summarise the errors."""
     for section in ("models", "gpus"):
-        user_tables(section)  # a broken catalogue is the user's to mend, not a reason of each row
+        user_tables(section)  # raise here if the user's catalogue is broken, not once per row
     predictions: list[ScoredPrediction] = []
     reasons: Counter[str] = Counter()
     for row in rows:
@@ -102,7 +102,7 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Sco
 
 
 def predict(row: Measurement) -> ScoredPrediction | str:
-    """The prediction for a row, or why there is none."""
+    """Return the prediction for a row, or why there is none."""
     try:
         steps = steps_of(row)
         mid = value_of(row, steps)
@@ -112,7 +112,7 @@ def predict(row: Measurement) -> ScoredPrediction | str:
 
 
 def kind_of(row: Measurement) -> Kind:
-    """Which class of errors a row belongs to."""
+    """Return the class of errors that a row belongs to."""
     return "prefill" if row.mode is Mode.prefill_step else KINDS[row.metric]
 
 
@@ -141,7 +141,7 @@ IN_FLIGHT = 4
 
 
 def value_of(row: Measurement, steps: StepModel) -> float:
-    """The measured figure as the step model predicts it: users and arrivals by simulating the run."""
+    """Return the measured figure as the step model predicts it; simulate the run if it has users or arrivals."""
     input_tokens = max(1, round(row.input_tokens * row.length_share))
     output_tokens = max(1, round(row.output_tokens * row.length_share))
     if row.mode in (Mode.decode_step, Mode.prefill_step) and row.metric is not Metric.step_s:
@@ -169,7 +169,7 @@ def value_of(row: Measurement, steps: StepModel) -> float:
 
 
 def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
-    """A prompt alone, whose chunks follow each other through the stages: one enters when the fourth before it left."""
+    """Return the time of a lone prompt whose chunks follow each other through the stages, at most four at once."""
     chunks, stages = prompt_chunks(steps.deployment, tokens), steps.deployment.pp
     free_s, out_s, past = [0.0] * stages, [0.0] * IN_FLIGHT, 0
     for chunk in chunks:
@@ -182,7 +182,7 @@ def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
 
 
 def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_tokens: int) -> float:
-    """The steps of replicas that only decode what others prefilled, with half of each answer written."""
+    """Return the step time of replicas that only decode what others prefilled, with half of each answer written."""
     if row.metric is not Metric.tpot_s or row.batch is None:
         raise TokonomicsError("disaggregated serving: only the time per token at a concurrency is predicted")
     require_fit(steps.deployment, input_tokens + output_tokens, row.batch)
@@ -190,7 +190,7 @@ def _decoding(row: Measurement, steps: StepModel, input_tokens: int, output_toke
 
 
 def is_simulated(row: Measurement) -> bool:
-    """Whether a row is a run of an engine with known users, rate or arrivals; others are a queue that never empties."""
+    """Decide whether a row is an engine's run with known users, rate or arrivals; else the queue never empties."""
     if row.engine is None or row.mode in (Mode.decode_step, Mode.prefill_step, Mode.fixed_batch):
         return False
     closed = row.batch is not None and row.mode is not Mode.max_throughput
@@ -198,7 +198,7 @@ def is_simulated(row: Measurement) -> bool:
 
 
 def _is_queue(row: Measurement) -> bool:
-    """Whether a known number of requests wait when the run begins, and it ends with the last of them."""
+    """Decide whether a known number of requests wait when the run begins, and it ends with the last of them."""
     known = row.rate is not None or bool(row.run.arrival_s)
     return row.mode is Mode.max_throughput and row.run.requests is not None and not known
 
@@ -230,7 +230,7 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
 
 
 def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
-    """A replica under the load of a row; what comes beyond its capacity is not served."""
+    """Return a replica's state under the load of a row; load beyond its capacity is not served."""
     if row.rate is not None:
         capacity = curve.capacity()
         return curve.at_rate(min(row.rate, capacity.rate), capacity)
@@ -241,9 +241,9 @@ def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
 def replica_curve(
     steps: StepModel, input_tokens: int, output_tokens: int, most: int | None, cached_tokens: float = 0.0
 ) -> ReplicaCurve:
-    """The steady states of one replica; kept for a moment, as the figures of a run are all of one curve.
+    """Return the steady states of one replica; cached briefly, because all figures of a run use one curve.
 
-    ``cached_tokens`` of each prompt come beside its input: answers attend to them, and requests share their memory.
+    ``cached_tokens`` of each prompt are added to its input: answers attend to them, and requests share their memory.
     """
     require_fit(steps.deployment, input_tokens + output_tokens)
     held = input_tokens + output_tokens / 2
@@ -254,7 +254,7 @@ def replica_curve(
 
 
 def most_sequences(row: Measurement) -> int | None:
-    """Benchmarks raise the engine's limit to the load they make."""
+    """Return the engine's limit, which benchmarks raise to their load."""
     return max(row.batch, LEAST_SEQUENCES) if row.batch else None
 
 
@@ -281,7 +281,7 @@ _GROUPS: dict[str, Callable[[Measurement], str]] = {
 
 
 def _grouped(predictions: Iterable[ScoredPrediction], key: Callable[[Measurement], str]) -> dict[str, ErrorSummary]:
-    """The errors of each group of predictions."""
+    """Return the errors of each group of predictions."""
     members: dict[str, list[ScoredPrediction]] = defaultdict(list)
     for prediction in predictions:
         members[key(prediction.measurement)].append(prediction)
@@ -289,11 +289,11 @@ def _grouped(predictions: Iterable[ScoredPrediction], key: Callable[[Measurement
 
 
 def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
-    """Spearman's rank correlation of predicted and measured, within what differs only in its GPUs."""
+    """Return Spearman's rank correlation of predicted and measured, within rows that differ only in their GPUs."""
     alike: dict[tuple[object, ...], list[ScoredPrediction]] = defaultdict(list)
     for prediction in predictions:
         row = prediction.measurement
-        if row.metric is not Metric.ttft_s:  # in a closed loop the wait for the others' prompts, not the GPU's speed
+        if row.metric is not Metric.ttft_s:  # in a closed loop the wait for others' prompts, not the GPU's speed
             what = (row.source, row.model, row.engine, row.engine_version, row.weights, row.figure, row.mode)
             alike[*what, row.input_tokens, row.output_tokens, row.batch, row.rate].append(prediction)
     correlations, members = [], 0
@@ -308,7 +308,7 @@ def _ranking(predictions: Iterable[ScoredPrediction]) -> RankingScore:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal values share the mean of their ranks."""
+    """Return Spearman's rank correlation; equal values share the mean of their ranks."""
 
     def ranks(values: Sequence[float]) -> list[float]:
         return [sum(low < value for low in values) + (values.count(value) + 1) / 2 for value in values]
@@ -318,15 +318,15 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 Floats = NDArray[np.float64]
 
-PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500  # requests of a run that states none; 10 a user as InferenceMAX
-LEAST_SEQUENCES = 256  # benchmarks raise the engine's limit to the load they make; below this nobody lowers it
+PER_USER, FEWEST, MOST, AT_A_RATE = 10, 8, 5000, 500  # requests if a run states none; 10 per user as InferenceMAX
+LEAST_SEQUENCES = 256  # benchmarks raise the engine's limit to their load, and do not lower it below this
 _SEED = 0
 
 
 class RunLoad(Noun):
     users: int | None = None
-    rate: float | None = None  # neither: arrivals as they were recorded
-    input_tokens: int  # in the mean, where lengths vary; of each request, where its own are not recorded
+    rate: float | None = None  # neither: the recorded arrivals
+    input_tokens: int  # mean if lengths vary; of each request if its own are not recorded
     output_tokens: int
     spread: float = 0.0  # lengths are uniform within this share around their mean
     facts: RunFacts = RunFacts()
@@ -337,13 +337,13 @@ Figures = dict[tuple[Metric, Statistic], float]
 
 @lru_cache(maxsize=512)
 def simulated(steps: StepModel, load: RunLoad) -> Figures:
-    """Every figure of the run; those of a time that no request has are left out."""
+    """Return every figure of the run, without those of times that no request has."""
     trace = _trace(load)
     served = _serve(steps, trace, load.users, load.facts)
     warm, opened_s = load.facts.warm_up, float(served.arrival_s.min())
     counted = np.arange(len(trace))
     if warm:
-        # As our own benchmark: from when every user has had an answer, in whole rounds of all users.
+        # As in our own benchmark: from when every user has had an answer, in whole rounds of all users.
         opened_s = float(served.finish_s[:warm].max())
         later = np.sort(served.finish_s[served.finish_s > opened_s])
         if not len(later):
@@ -371,12 +371,12 @@ def _spread(metric: Metric, values: Floats) -> Figures:
 
 
 def _trace(load: RunLoad) -> Trace:
-    """The run's requests; in a closed loop, in the order in which they are sent."""
+    """Return the run's requests; in a closed loop, in the order in which they are sent."""
     facts, around, chance = load.facts, load.facts.warm_up, np.random.default_rng(_SEED)
     count = facts.requests or (min(MOST, max(FEWEST, PER_USER * load.users)) if load.users is not None else AT_A_RATE)
 
     def lengths(mean: int, recorded: tuple[int, ...]) -> NDArray[np.int64]:
-        """As recorded, or else drawn; those of requests before and after the window are never recorded."""
+        """Return recorded lengths, or else drawn ones; those of requests outside the window are never recorded."""
         least, most = max(1, round(mean * (1 - load.spread))), round(mean * (1 + load.spread))
         before = chance.integers(least, most + 1, around)
         inside = recorded or chance.integers(least, most + 1, count)
@@ -398,7 +398,7 @@ def _serve(steps: StepModel, trace: Trace, users: int | None, facts: RunFacts) -
     longest = int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max())
     require_fit(deployment, longest)
     most = deployment.limits.max_sequences if users is None else max(users, LEAST_SEQUENCES)
-    # What a source says ran is predicted, whatever the model was made for.
+    # Predict what a source says that it ran, whatever the model's longest context.
     reach = {"max_context": max(deployment.model.max_context, longest)}
     served = simulate(
         deployment.model_copy(update={"model": deployment.model.model_copy(update=reach)}),

@@ -1,1 +1,1 @@
-"""What it costs: the cost equation, cost trees and load profiles."""
+"""Compute what serving costs: the cost equation, cost trees and load profiles."""

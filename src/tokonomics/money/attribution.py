@@ -1,23 +1,21 @@
-"""Who pays how much of a shared fleet: every tenant its own GPU time, and of the time left unused as much as its part
-of the load when the fleet is fullest, but never more than a fleet of its own would cost.
+"""Split the bill of a shared fleet among its tenants, and compute what selling its tokens earns.
 
-*Usage* is the GPU time of a tenant's prompts and answers in full batches. The unused rest is there because of the
+Every tenant pays its own GPU time (*usage*) in full batches, and a part of the unused time by its share of the load
+when the fleet is fullest, but never more than a fleet of its own would cost. The unused time exists because of the
 fullest hours, so it follows the load in them (coincident peak: NARUC, Electric Utility Cost Allocation Manual, January
-1992, chapter 4): who comes at night pays for no readiness. The cap is the stand-alone test (Faulhaber,
-Cross-Subsidization: Pricing in Public Enterprises, American Economic Review 65(5), 1975, 966-977): a steady tenant is
-not charged for the peaks of others beyond what it would pay alone, or it would leave; what the cap takes off falls to
-the others. Shares sum to the bill, and nobody pays more than alone as long as the pool costs no more than the fleets
-apart. Sharing everything by usage would break the last, sharing by the bills alone would charge small tenants for the
+1992, chapter 4): a tenant that comes only at night pays nothing for it. The cap is the stand-alone test (Faulhaber,
+Cross-Subsidization: Pricing in Public Enterprises, American Economic Review 65(5), 1975, 966-977): a steady tenant does
+not pay for the peaks of others beyond what it would pay alone, or it would leave; the others pay what the cap takes
+off. Shares sum to the bill, and nobody pays more than alone as long as the pool costs no more than separate fleets.
+Sharing everything by usage would break the last rule; sharing by stand-alone bills would charge small tenants for the
 whole replica they would need. The Shapley value (1953), what a tenant adds on average over every order of joining, is
 the check; it needs a simulation for every group of tenants.
 
-Classes of service pay by the same rule; nobody has searched what a class would cost alone, so no such cap applies.
+Classes of service pay by the same rule, without the cap: the cost of a class alone is not computed.
 
-What selling tokens earns on a bill: revenue, margin, and the volume at which the two are equal.
-
-Margin is gross margin: (revenue − cost) ÷ revenue. The price that gives a margin m is the cost of each kind of token
-÷ (1 − m). A fleet is paid for whether or not it is used, so up to its capacity the bill stays while revenue grows with
-the volume: it turns profitable at cost ÷ revenue times the volume.
+Margin is gross margin: (revenue − cost) ÷ revenue. The price that gives a margin m is the cost of each kind of token ÷
+(1 − m). A fleet is paid for whether or not it is used, so up to its capacity the bill stays the same while revenue
+grows with the volume: it becomes profitable at cost ÷ revenue times the volume.
 """
 
 import math
@@ -48,13 +46,13 @@ _MOST_PLAYERS = 12  # 4,095 groups
 def unused_shares(
     bill_usd: float, usage_usd: Sequence[float], at_peak: Sequence[float], alone_usd: Sequence[float]
 ) -> tuple[float, ...]:
-    """What each tenant pays beside its usage; with the usage it sums to the bill, to the last digit."""
+    """Return what each tenant pays on top of its usage; with the usage it sums to the bill, to the last digit."""
     if min(*usage_usd, *at_peak, *alone_usd, bill_usd) < 0:
         raise BadInput("what is to be shared out is at least 0")
     weights = next((loads for loads in (at_peak, usage_usd) if math.fsum(loads) > 0), [1.0] * len(usage_usd))
     room = [max(0.0, alone - usage) for alone, usage in zip(alone_usd, usage_usd, strict=True)]
     left = bill_usd - math.fsum(usage_usd)
-    if left > math.fsum(room):  # the pool costs more than the fleets apart: whoever would leave most unused pays most
+    if left > math.fsum(room):  # the pool costs more than separate fleets: who would leave most unused pays most
         total = math.fsum(room)
         paid = [left * (space / total if total else 1 / len(room)) for space in room]
         return _exact(paid, usage_usd, bill_usd)
@@ -70,7 +68,7 @@ def unused_shares(
         if not full:
             break
         open_ -= full
-    # What is left when all who are there at the peak pay as much as alone falls to the others, by their room.
+    # If all tenants of the peak already pay as much as alone, the others pay the rest, by their room.
     rest = left - math.fsum(paid)
     space = [there - already for there, already in zip(room, paid, strict=True)]
     if (total := math.fsum(space)) > 0:
@@ -79,7 +77,7 @@ def unused_shares(
 
 
 def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> tuple[float, ...]:
-    """What rounding leaves is put on the largest, so that the parts sum to the bill."""
+    """Add the rounding error to the largest share, so that the parts sum to the bill."""
     largest = max(range(len(shares)), key=lambda place: shares[place])
     others = [-share for place, share in enumerate(shares) if place != largest]
     shares[largest] = math.fsum([bill_usd, *others, *(-usage for usage in usage_usd)])
@@ -87,7 +85,7 @@ def _exact(shares: list[float], usage_usd: Sequence[float], bill_usd: float) -> 
 
 
 def shapley(players: int, cost_of: Callable[[frozenset[int]], float]) -> tuple[float, ...]:
-    """What each player adds to the cost, in the mean over every order in which they could join."""
+    """Return what each player adds to the cost, as the mean over every order in which they could join."""
     if not 1 <= players <= _MOST_PLAYERS:
         raise BadInput(f"the Shapley value is for 1 to {_MOST_PLAYERS} tenants, got {players}")
     cost = {frozenset[int](): 0.0}
@@ -104,12 +102,12 @@ def shapley(players: int, cost_of: Callable[[frozenset[int]], float]) -> tuple[f
 
 
 def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
-    """Seconds of a replica that each request takes in full batches: for its prompt, and for its answer.
+    """Return the seconds of a replica that each request takes in full batches: for its prompt, and for its answer.
 
-    A replica that is busy with one request could serve fifty more in the same time, so busy time would charge whoever
-    comes alone with what others leave unused; full batches make a token worth the same at every hour. A prompt weighs
-    what the physics gives its computed tokens after its cached ones, an answer its tokens' part of a full step at its
-    own context; both are scaled to what the closed form gives a mean request (``Outcome.load_share``).
+    A replica that is busy with one request could serve fifty more in the same time, so busy time would charge a lone
+    request for capacity that others leave unused; with full batches a token costs the same at every hour. A prompt
+    weighs what the physics gives its computed tokens after its cached ones, an answer its tokens' part of a full step
+    at its own context; both are scaled to what the closed form gives a mean request (``Outcome.load_share``).
     """
     trace, served = simulation.trace, simulation.served
     done = served.status == DONE
@@ -118,7 +116,7 @@ def gpu_seconds(simulation: Simulation) -> tuple[Floats, Floats]:
     if curve is None:
         return np.zeros(len(trace)), np.zeros(len(trace))
     full = curve.capacity()
-    # A fleet cannot have done more than was paid for, whatever the mean request says.
+    # A fleet cannot have worked longer than was paid for, whatever the mean request says.
     total_s = min(float(done.sum()) / full.rate, counted(simulation).paid_s)
     steps = step_model(simulation.deployment).with_engine(None)
     prompts = np.where(done, steps.prefill(computed, served.cached_tokens), 0.0)
@@ -133,28 +131,28 @@ def _scaled(weights: Floats, total: float) -> Floats:
     return weights * (total / whole) if whole > 0 else weights
 
 
-FULLEST = 0.9  # of the highest load: what counts as the peak, so that one lucky stretch does not decide who pays
+FULLEST = 0.9  # share of the highest load that counts as peak, so that no single stretch decides who pays
 
 
 class ClassCost(Noun):
-    """One class's part of a bill; the parts sum to it."""
+    """One class's part of a bill; the parts sum to the bill."""
 
     name: str
     tokens: NonNegativeInt  # prompts and answers that were delivered
     used_usd: NonNegativeFloat
     unused_usd: float
     usd: float
-    usd_per_mtok: float | None  # of what was delivered; None where nothing was
+    usd_per_mtok: float | None  # of delivered tokens; None if there are none
 
 
 def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> tuple[ClassCost, ...]:
-    """A bill, split among the classes of a simulation as they used it; it pays for ``times`` such simulations."""
+    """Split a bill among the classes of a simulation by their use; the bill pays for ``times`` such simulations."""
     trace, done = simulation.trace, simulation.served.status == DONE
     prompts_s, answers_s = gpu_seconds(simulation)
     worked_s, paid_s = prompts_s + answers_s, counted(simulation).paid_s
     places = by_class(trace)
     used = [bill_usd * float(worked_s[at].sum()) / paid_s for at in places.values()]
-    # A part of a bill is never more than all of it: no other cap is known.
+    # The only known cap is the whole bill.
     as_tenants = replace(trace, tenant=trace.service, tenants=tuple(one.name for one in trace.classes))
     unused = unused_shares(bill_usd, used, at_peak(as_tenants, worked_s, list(places)), [bill_usd] * len(used))
     found = []
@@ -176,7 +174,7 @@ def class_bills(simulation: Simulation, bill_usd: float, times: float = 1.0) -> 
 
 
 def at_peak(trace: Trace, used_s: Floats, senders: Sequence[int]) -> list[float]:
-    """Each tenant's load in the fullest of 24 stretches of the trace: those within a tenth of the highest."""
+    """Return each tenant's load in the fullest of 24 stretches of the trace: those within a tenth of the highest."""
     load = load_by_time(trace, used_s)
     total = load.sum(axis=0)
     fullest = total >= FULLEST * total.max()
@@ -191,23 +189,23 @@ class SellPrice(Noun):
 
     input: NonNegativeFloat
     output: NonNegativeFloat
-    cached: NonNegativeFloat | None = None  # of prompt tokens that are found in the cache; None: they are sold as input
+    cached: NonNegativeFloat | None = None  # of prompt tokens found in the cache; None: sold as input
 
     def revenue(self, input_tokens: float, output_tokens: float, cached_tokens: float = 0.0) -> float:
-        """Dollars for these tokens; the cached ones are among the input tokens."""
+        """Return the dollars for these tokens; the cached ones are among the input tokens."""
         cached = self.input if self.cached is None else self.cached
         computed = self.input * (input_tokens - cached_tokens) + cached * cached_tokens
         return (computed + self.output * output_tokens) / TOKENS_PER_MTOK
 
 
 class SellTerms(Noun):
-    """A price that is asked, or the margin that it shall give."""
+    """A price that is asked, or the margin that the price must give."""
 
     price: SellPrice | None = None
     margin: float | None = Field(default=None, ge=0, lt=1)
 
     def price_over(self, input: float, output: float, cached: float | None = None) -> SellPrice:
-        """The price, where a Mtok of input, of output and of cached input costs this much."""
+        """Return the price if a Mtok of input, of output and of cached input costs this much."""
         if self.price is not None:
             return self.price
         keeps = 1 - (self.margin or 0.0)
@@ -215,7 +213,7 @@ class SellTerms(Noun):
 
 
 def sell_terms(sell: str | None, margin: float | None) -> SellTerms | None:
-    """``0.20/0.80`` (input/output), one price for both, or a third of cached input; or a margin; None: neither."""
+    """Read ``0.20/0.80`` (input/output), one price for both, or a third for cached input; or a margin; None: none."""
     if sell is not None and margin is not None:
         raise BadInput(f"the price is given twice: {option('sell')} and {option('margin')}", field="sell")
     if margin is not None:
@@ -250,20 +248,20 @@ class Sale(Noun):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def margin_share(self) -> float | None:
-        """Of the revenue; None where nothing is earned."""
+        """Return the margin as a share of the revenue; None if nothing is earned."""
         return self.margin_usd / self.revenue_usd if self.revenue_usd > 0 else None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def break_even_share(self) -> float | None:
-        """Of this volume: where revenue is the cost; None where nothing is earned."""
+        """Return the share of this volume at which revenue equals cost; None if nothing is earned."""
         return self.cost_usd / self.revenue_usd if self.revenue_usd > 0 else None
 
 
 def break_even(sale: Sale, tokens_per_s: float, load: float | None) -> tuple[float | None, float | None]:
-    """Tokens a day and the share of the capacity at which a sale pays, where these now are its volume and its load.
+    """Return the tokens a day and the share of the capacity at which a sale pays, from its current volume and load.
 
-    None where nothing is earned, or the load is not known.
+    Each is None if nothing is earned; the share also if the load is not known.
     """
     share = sale.break_even_share
     if share is None:
@@ -272,7 +270,7 @@ def break_even(sale: Sale, tokens_per_s: float, load: float | None) -> tuple[flo
 
 
 class FleetSale(Noun):
-    """What a planned fleet earns in a month, and the volume from which on it is profitable."""
+    """What a planned fleet earns in a month, and the volume from which it is profitable."""
 
     model: str
     usd_per_mtok: SellPrice
@@ -292,7 +290,7 @@ def fleet_sale(
     load: float,
     cached_tokens: float = 0.0,
 ) -> FleetSale:
-    """``rate`` requests a second of these input and output tokens, which are ``load`` of the fleet's capacity.
+    """Return the sale of ``rate`` requests a second of these lengths, which are ``load`` of the fleet's capacity.
 
     ``cached_tokens`` of the input tokens are found in the cache.
     """

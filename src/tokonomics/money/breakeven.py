@@ -1,13 +1,12 @@
-"""From which volume on is a fleet of one's own cheaper than an API's price per token?
+"""Find the volume from which self-hosting is cheaper than an API's price per token.
 
-An API's bill is a line through zero. A fleet's is a staircase: machines are bought whole, each holds some replicas,
-and a replica holds some tokens a month; of several kinds of machines the cheapest at each volume counts. On one
-stair the fleet is cheaper from the volume where its cost meets the line, so every crossing is found exactly, stair by
-stair, up to the volume beyond which arithmetic shows that the fleet stays cheaper.
+An API's bill is a line through zero. A fleet's is a staircase: machines are bought whole, each holds some replicas, and
+a replica holds some tokens a month; of several kinds of machines the cheapest at each volume counts. On one stair the
+fleet is cheaper from the volume where its cost meets the line, so every crossing is found exactly, stair by stair, up
+to the volume beyond which arithmetic proves that the fleet stays cheaper.
 
-People, on-call, upgrades and overheads that grow with the machines are extras. They are the same whatever the hardware,
-so they change no pick; they change what a million tokens really costs, and how much a saving is of the whole
-(``Upkeep``).
+People, on-call, upgrades and overheads that grow with the machines are extras. They are the same for all hardware, so
+they change no pick. They change the full cost of a million tokens, and what share of it a saving is (``Upkeep``).
 """
 
 import math
@@ -23,37 +22,37 @@ from tokonomics.money.cost import CostLine, CostTree, cost, require_positive
 from tokonomics.types import Noun, Same
 from tokonomics.units import HOURS_PER_MONTH, TOKENS_PER_MTOK, count, percent, usd
 
-MOST_STAIRS = 100_000  # beyond this number of purchases of one kind nobody waits for a break-even
+MOST_STAIRS = 100_000  # purchases of one kind beyond which no break-even is searched
 _MOST_WINDOWS = 50
-_SAME = 1e-9  # relative: the last digit of a division must not cost a machine
+_SAME = 1e-9  # relative: a rounding error must not cost a machine
 
 Floats = NDArray[np.float64]
 
 
 class ReplicaHolds(Noun):
-    """What each replica of a fleet holds; larger fleets even out bursts, so it grows with their number."""
+    """What each replica of a fleet holds; it grows with their number, because larger fleets even out bursts."""
 
-    replicas: PositiveInt  # from so many on
+    replicas: PositiveInt  # the smallest fleet for which this holds
     tokens_per_month: PositiveFloat  # of each
 
 
 class FleetKind(Noun):
-    """Machines of one kind that a fleet grows by, a purchase at a time."""
+    """Machines of one kind; a fleet grows by one purchase of them at a time."""
 
     name: str
     gpus_per_purchase: PositiveInt
     replicas_per_purchase: PositiveInt  # the smallest number that fills whole machines
     usd_per_purchase: PositiveFloat  # a month of the machines of one purchase
     holds: tuple[ReplicaHolds, ...] = Field(min_length=1)  # by fleet size, the first from one replica on
-    spare: NonNegativeInt = 0  # replicas bought beyond what the volume takes
+    spare: NonNegativeInt = 0  # replicas bought beyond what the volume needs
 
     def capacity(self, replicas: int) -> float:
-        """Tokens a month that these replicas hold, spare ones not counted."""
+        """Return the tokens a month that these replicas hold, without spare ones."""
         holds = next(hold for hold in reversed(self.holds) if hold.replicas <= max(1, replicas))
         return max(0, replicas) * holds.tokens_per_month
 
     def replicas(self, tokens_per_month: float) -> int:
-        """The fewest that hold the volume, spare ones not counted."""
+        """Return the fewest replicas that hold the volume, without spare ones."""
         ends = [hold.replicas - 1 for hold in self.holds[1:]]
         for hold, last in zip(self.holds, [*ends, math.inf], strict=True):
             needed = max(hold.replicas, math.ceil(tokens_per_month / hold.tokens_per_month * (1 - _SAME)))
@@ -62,11 +61,11 @@ class FleetKind(Noun):
         raise AssertionError("the last size has no end")
 
     def purchases(self, tokens_per_month: float) -> int:
-        """Whole purchases that the volume takes, with the spare replicas."""
+        """Return the whole purchases that the volume needs, with the spare replicas."""
         return math.ceil((self.replicas(tokens_per_month) + self.spare) / self.replicas_per_purchase)
 
     def holding(self, replicas: int, tokens_per_month: float) -> "FleetKind":
-        """The same machines where these replicas are known to hold this volume: larger fleets hold as much each."""
+        """Return the same machines, knowing that these replicas hold this volume: larger fleets hold as much each."""
         each = tokens_per_month / replicas
         if self.capacity(replicas) >= tokens_per_month:
             return self
@@ -75,7 +74,7 @@ class FleetKind(Noun):
         return self._with({**raised, replicas: each})
 
     def missing(self, replicas: int, tokens_per_month: float) -> "FleetKind":
-        """The same machines where exactly this number of replicas is known not to hold this volume."""
+        """Return the same machines, knowing that exactly this number of replicas does not hold this volume."""
         sizes = {hold.replicas: hold.tokens_per_month for hold in self.holds}
         after = sizes.get(replicas + 1, self.capacity(replicas) / replicas)
         return self._with({**sizes, replicas: tokens_per_month / replicas * (1 - 1e-6), replicas + 1: after})
@@ -85,7 +84,7 @@ class FleetKind(Noun):
         return self.model_copy(update={"holds": tuple(holds)})
 
     def stairs(self, until: float) -> tuple[Floats, Floats]:
-        """Where each stair ends (tokens a month) and what it costs, up to the one that holds ``until``."""
+        """Return where each stair ends (tokens a month) and what it costs, up to the one that holds ``until``."""
         last = self.purchases(until)
         if last > MOST_STAIRS:
             raise BadInput(f"{count(until)} tokens a month take more than {MOST_STAIRS:,} purchases of {self.name}")
@@ -99,12 +98,12 @@ class FleetKind(Noun):
 
     @property
     def usd_per_mtok_full(self) -> float:
-        """What one more purchase costs over the tokens it holds: no volume is cheaper by the token."""
+        """Return the price of one more purchase over the tokens it holds: no volume is cheaper per token."""
         most = max(hold.tokens_per_month for hold in self.holds)
         return self.usd_per_purchase / (self.replicas_per_purchase * most) * TOKENS_PER_MTOK
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "FleetKind":
-        """The same machines with capacity and price times a factor."""
+        """Return the same machines with capacity and price multiplied."""
         slower = self._with({hold.replicas: hold.tokens_per_month * capacity for hold in self.holds})
         return slower.model_copy(update={"usd_per_purchase": self.usd_per_purchase * price})
 
@@ -112,7 +111,7 @@ class FleetKind(Noun):
 def kind_of_equation(
     name: str, usd_per_hour: float, gpus: int, tokens_per_second: float, utilization: float
 ) -> FleetKind:
-    """Replicas at a price per GPU-hour, whose speed and utilisation are known or assumed."""
+    """Return replicas at a price per GPU-hour, whose speed and utilisation are known or assumed."""
     replica = cost(usd_per_hour, tokens_per_second, utilization, gpus)
     return FleetKind(
         name=name,
@@ -124,27 +123,27 @@ def kind_of_equation(
 
 
 class Extra(Noun):
-    """A cost of hosting oneself beside the machines: so much a month, and a share of the machines' bill."""
+    """A cost of self-hosting beside the machines: a sum per month, and a share of the machines' bill."""
 
     name: str
     usd_per_month: NonNegativeFloat = 0.0
     share_of_machines: NonNegativeFloat = 0.0
 
     def line(self, machines_usd: float, unit: str, months: float = 1.0) -> CostLine:
-        """What it adds over some months in which the machines cost ``machines_usd``."""
+        """Return what it adds over some months in which the machines cost ``machines_usd``."""
         price = self.usd_per_month * months + self.share_of_machines * machines_usd
         return CostLine(name=self.name, quantity=1, unit=unit, usd_per_unit=price)
 
 
 def engineers(number: float, usd_per_month: float) -> Extra:
-    """People who run it."""
+    """Return the cost of the people who run it."""
     require_positive("engineers", number)
     require_positive("engineer_usd_per_month", usd_per_month)
     return Extra(name=f"{number:g} engineer{'' if number == 1 else 's'}", usd_per_month=number * usd_per_month)
 
 
 class SelfHosted(Noun):
-    """One's own fleet: at each volume the cheapest kind of machine, and what comes on top."""
+    """A fleet of one's own: at each volume the cheapest kind of machine, plus the extras."""
 
     kinds: tuple[FleetKind, ...] = Field(min_length=1)
     extras: tuple[Extra, ...] = ()
@@ -156,24 +155,24 @@ class SelfHosted(Noun):
 
     @property
     def per_machine_usd(self) -> float:
-        """Dollars on the bill for each dollar of machines."""
+        """Return the dollars on the bill for each dollar of machines."""
         return 1.0 + math.fsum(extra.share_of_machines for extra in self.extras)
 
     @property
     def usd_per_mtok_full(self) -> float:
-        """The lowest that one more token can come to: full machines of the best kind."""
+        """Return the lowest possible price of one more token: full machines of the best kind."""
         return min(kind.usd_per_mtok_full for kind in self.kinds) * self.per_machine_usd
 
     def kind(self, tokens_per_month: float) -> FleetKind:
-        """The cheapest kind at a volume."""
+        """Return the cheapest kind at a volume."""
         return min(self.kinds, key=lambda kind: kind.purchases(tokens_per_month) * kind.usd_per_purchase)
 
     def usd(self, tokens_per_month: float) -> float:
-        """The monthly bill at a volume."""
+        """Return the monthly bill at a volume."""
         return self.bill(tokens_per_month).usd
 
     def bill(self, tokens_per_month: float) -> CostTree:
-        """The monthly bill at a volume, line by line."""
+        """Return the monthly bill at a volume, line by line."""
         kind = self.kind(tokens_per_month)
         hours = kind.purchases(tokens_per_month) * kind.gpus_per_purchase * HOURS_PER_MONTH
         usd_per_hour = kind.usd_per_purchase / (kind.gpus_per_purchase * HOURS_PER_MONTH)
@@ -182,7 +181,7 @@ class SelfHosted(Noun):
         return CostTree(name="self-hosted, one month", lines=(machines, *extras))
 
     def stairs(self, until: float) -> tuple[Floats, Floats]:
-        """Where each stair of the bill ends and what it costs: the lower envelope of all kinds."""
+        """Return where each stair of the bill ends and what it costs: the lower envelope of all kinds."""
         stairs = [kind.stairs(until) for kind in self.kinds]
         ends = np.unique(np.concatenate([own_ends for own_ends, _ in stairs] + [np.array([until])]))
         ends = ends[(ends > 0) & (ends <= until * (1 + _SAME))]
@@ -194,7 +193,7 @@ class SelfHosted(Noun):
         return ends, bills * self.per_machine_usd + self.fixed_usd
 
     def scaled(self, capacity: float = 1.0, price: float = 1.0) -> "SelfHosted":
-        """With capacity and price of the machines times a factor; people cost what they cost."""
+        """Return the fleet with its machines' capacity and price multiplied; the extras do not change."""
         return self.model_copy(update={"kinds": tuple(kind.scaled(capacity, price) for kind in self.kinds)})
 
 
@@ -202,32 +201,32 @@ MACHINES = "machines"
 
 
 class VolumeWindow(Noun):
-    """Volumes at which self-hosting is cheaper; without an end from the last one."""
+    """Volumes at which self-hosting is cheaper; the last window has no end."""
 
     tokens_per_month: PositiveFloat
     until_tokens_per_month: PositiveFloat | None
 
 
 class BreakEven(Noun):
-    """Where a fleet's bill and an API's meet."""
+    """Where the bills of a fleet and of an API meet."""
 
     api: str
     api_usd_per_mtok: NonNegativeFloat
     full_usd_per_mtok: PositiveFloat  # self-hosting at its best: full machines, fixed costs not counted
-    first_tokens_per_month: PositiveFloat | None  # the volume at which self-hosting first is cheaper
-    stays_tokens_per_month: PositiveFloat | None  # the volume from which on it stays cheaper, whatever the stair
-    windows: tuple[VolumeWindow, ...]  # where it is cheaper; of very many only the first ones and the last
-    never: str | None  # why there is none
+    first_tokens_per_month: PositiveFloat | None  # the volume at which self-hosting is first cheaper
+    stays_tokens_per_month: PositiveFloat | None  # the volume from which it stays cheaper on every stair
+    windows: tuple[VolumeWindow, ...]  # where it is cheaper; if there are very many, only the first ones and the last
+    never: str | None  # why there is no break-even
 
     @property
     def volumes(self) -> tuple[float, ...]:
-        """The first one and the last, in tokens a month; none where the bills never meet."""
+        """Return the first and the last volume, in tokens a month; nothing if the bills never meet."""
         both = (self.first_tokens_per_month, self.stays_tokens_per_month)
         return tuple(volume for volume in both if volume is not None)
 
 
 def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
-    """Every volume at which the cheaper side changes."""
+    """Return every volume at which the cheaper side changes."""
     full = hosted.usd_per_mtok_full
     windows: list[VolumeWindow] = []
     never = None
@@ -238,7 +237,7 @@ def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
         never = f"full machines come to {usd(full)} a million tokens against {usd(usd_per_mtok)}: "
         never += f"so close that it would take more than {MOST_STAIRS:,} purchases"
     else:
-        # A kind whose full machines cost more than the API is never below its line, and makes no crossing.
+        # A kind whose full machines cost more than the API is never below its line and crosses nowhere.
         able = [kind for kind in hosted.kinds if kind.usd_per_mtok_full * hosted.per_machine_usd < usd_per_mtok]
         kept = tuple(kind for kind in able if kind.purchases(until) <= MOST_STAIRS)
         stairs = hosted.model_copy(update={"kinds": kept}).stairs(until)
@@ -255,11 +254,11 @@ def break_even(hosted: SelfHosted, api: str, usd_per_mtok: float) -> BreakEven:
 
 
 def _safe_from(hosted: SelfHosted, usd_per_mtok: float) -> float | None:
-    """A volume beyond which the fleet is cheaper on every stair; None where no one buys so much.
+    """Return a volume beyond which the fleet is cheaper on every stair; None if nobody buys that much.
 
     On the stair of the k-th purchase of a kind (price m, holding c tokens) the bill is highest at its start, where the
-    API asks for what k − 1 purchases hold: with fixed costs F, k·m + F ≤ price·(k − 1)·c from
-    k = (F + price·c) / (price·c − m) on; a spare replica holds nothing and moves the start.
+    API costs what k − 1 purchases hold: with fixed costs F, k·m + F ≤ price·(k − 1)·c from k = (F + price·c) / (price·c
+    − m) on; a spare replica holds nothing and moves the start.
     """
     price, nearest = usd_per_mtok / TOKENS_PER_MTOK, math.inf
     for kind in hosted.kinds:
@@ -278,7 +277,7 @@ def _safe_from(hosted: SelfHosted, usd_per_mtok: float) -> float | None:
 
 
 def _windows(ends: Floats, bills: Floats, usd_per_token: float) -> list[VolumeWindow]:
-    """Stretches in which the line is above the stairs; the last has no end."""
+    """Return the stretches in which the line is above the stairs; the last has no end."""
     cheaper_from = np.maximum(np.concatenate([[0.0], ends[:-1]]), bills / usd_per_token)
     merged: list[list[float]] = []
     for begins, ends_at in zip(cheaper_from.tolist(), ends.tolist(), strict=True):
@@ -297,12 +296,12 @@ FILL, SPEED, MACHINE_PRICE, API = "how full machines are", "speed", "price of th
 
 
 class Swing(Noun):
-    """The break-even if one assumption were otherwise."""
+    """The break-even if one assumption were different."""
 
     what: str
     found: BreakEven
-    assumption: str = ""  # what is changed; nothing is said of it in documents of older versions
-    factor: float = 1.0  # times what is assumed
+    assumption: str = ""  # what is changed; empty in documents of older versions
+    factor: float = 1.0  # factor on what is assumed
 
 
 FILLED = (0.7, 0.5, 0.3)  # shares of what the SLO allows that real traffic may fill
@@ -311,14 +310,14 @@ PRICED = (0.5, 0.8, 1.25, 2.0)
 
 @lru_cache(maxsize=64)
 def _scaled(hosted: Same[SelfHosted], capacity: float, price: float) -> SelfHosted:
-    """Kept, as every API is held against the same fleets."""
+    """Scale a fleet; cached, because every API is compared with the same fleets."""
     return hosted.value.scaled(capacity, price)
 
 
 def swings(
     hosted: SelfHosted, api: str, usd_per_mtok: float, speeds: Sequence[float] = (), filled: Sequence[float] = FILLED
 ) -> list[Swing]:
-    """The break-even with fleets that are filled less, machines and tokens at other prices, or other speeds."""
+    """Return the break-even with less filled fleets, other prices of machines and tokens, or other speeds."""
 
     def at(assumption: str, factor: float, what: str, **scaled: float) -> Swing:
         capacity, price, token = (scaled.get(name, 1.0) for name in ("capacity", "price", "token"))
@@ -354,7 +353,7 @@ SELF_HOSTED = "self-hosted"
 
 
 def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> CostAt:
-    """The bill of each side; ``apis`` are dollars per million tokens by name."""
+    """Return the bill of each side; ``apis`` are dollars per million tokens by name."""
     require_positive("tokens_per_month", tokens_per_month)
     kind, tree = hosted.kind(tokens_per_month), hosted.bill(tokens_per_month)
     asked = {name: price * tokens_per_month / TOKENS_PER_MTOK for name, price in apis.items()}
@@ -371,7 +370,7 @@ def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float)
 
 
 def rising(found: Sequence[tuple[int, float]]) -> tuple[ReplicaHolds, ...]:
-    """Measured sizes (replicas, tokens a month of each) without the dips of chance: more replicas never hold less."""
+    """Return measured sizes (replicas, tokens a month of each) without random dips: more replicas never hold less."""
     kept: list[ReplicaHolds] = []
     for replicas, tokens in sorted(found):
         if not kept or tokens > kept[-1].tokens_per_month:
@@ -382,21 +381,21 @@ def rising(found: Sequence[tuple[int, float]]) -> tuple[ReplicaHolds, ...]:
 class Upkeep(Noun):
     """A bill of machines with people and overheads, over the same time."""
 
-    lines: CostTree  # what comes on top
+    lines: CostTree  # the extras
     usd: NonNegativeFloat
     machines_usd: NonNegativeFloat
     total_usd: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat | None  # all of it over all tokens; None where there is no token
+    usd_per_mtok: NonNegativeFloat | None  # the whole bill over all tokens; None if there are none
     usd_per_mtok_machines: NonNegativeFloat | None
 
     @property
     def share(self) -> float:
-        """Of all that is paid."""
+        """Return the extras' share of the whole bill."""
         return self.usd / self.total_usd if self.total_usd else 0.0
 
 
 def upkeep(extras: Sequence[Extra], machines_usd: float, tokens: float, months: float = 1.0) -> Upkeep | None:
-    """People and overheads over the months in which machines cost ``machines_usd``; None where none are named."""
+    """Return people and overheads over the months in which machines cost ``machines_usd``; None if none are named."""
     if not extras:
         return None
     lines = CostTree(

@@ -1,8 +1,8 @@
-"""What a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
+"""Return what a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
 
-Fetching a block instead of computing it frees the GPU for the time the block would have taken. That time is worth
-the price of the replica, every second taken as used; the place in the tier costs its price for as long as the block
-lies there. A block that is read again sooner than the quotient pays (the five-minute rule of Gray and Putzolu, 1987,
+Fetching a block instead of computing it frees the GPU for the time that the block would have taken. That time is worth
+the price of the replica, as if every second were used; the place in the tier costs its price while the block is stored.
+A block pays if it is read again sooner than the quotient of the two (the five-minute rule of Gray and Putzolu, 1987,
 for KV).
 """
 
@@ -19,31 +19,31 @@ from tokonomics.types import Badge, Noun, today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 PCIE_SHARE = 0.87
-"""Of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0 x16,
-copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
+"""Share of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0
+x16, copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
 DRAM_USD_PER_GB_HOUR = (1.5392 - 1.3232) / (64 * GIB / BYTES_PER_GB)
-"""AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ in 64 GiB of memory alone."""
+"""AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ only in 64 GiB of memory."""
 DRAM_PRICE_DATE = date(2026, 8, 22)
 SSD_USD_PER_GB_HOUR = 0.08 / (GIB / BYTES_PER_GB) / HOURS_PER_MONTH
 """Google Cloud, Local SSD in us-central1: $0.08 per GiB and month (list price, "Disk and image pricing"). Machines with
 eight GPUs usually come with local disks that are paid for already: then it is 0 (ssd=1000@0)."""
 SSD_PRICE_DATE: date | None = None
-"""The page bears no date and the day it was read was not noted, so the price is marked as an old one."""
+"""The page has no date and the day of reading was not recorded, so the price is marked as old."""
 SSD_BYTES_PER_S = 6.9e9  # one PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)
 REMOTE_BYTES_PER_S = 12.5e9
 """A port of 100 Gbit/s for each GPU, at its line rate; Mooncake reports 87 GB/s from 4 × 200 Gbit/s, 87 % of theirs."""
 
 
 class TierPrice(Noun):
-    """A tier as it is bought."""
+    """A tier with its price."""
 
     tier: Tier
     usd_per_gb_hour: NonNegativeFloat
     speed_from: str
     speed_badge: Badge
     price_from: str
-    price_date: date | None  # when the price was quoted; None: not known, or the user's own
-    price_stale: bool  # older than a price may be without a mark, or of no known date
+    price_date: date | None  # when the price was quoted; None: unknown, or the user's own
+    price_stale: bool  # too old to be shown without a mark, or of unknown date
 
     def line(self, replicas: float) -> CostLine:
         times = 1 if self.tier.shared else replicas
@@ -52,23 +52,24 @@ class TierPrice(Noun):
 
 
 class TierBreakEven(Noun):
-    """Fetching a block against computing it."""
+    """A comparison of fetching a block and computing it."""
 
     tier: str
     block_tokens: int
     fetch_s: PositiveFloat
-    compute_first_s: PositiveFloat  # at the beginning of a prompt
+    compute_first_s: PositiveFloat  # at the start of a prompt
     compute_last_s: PositiveFloat  # at the end of the longest one
-    position: int | None  # the token from which on fetching is quicker; None: nowhere in the model's context
+    position: int | None  # the token from which fetching is faster; None: nowhere in the model's context
     pays_within_s: NonNegativeFloat | None
-    """A block at the head of a prompt pays for its place if it is read again within this, the GPU's time being worth
-    the replica's price. 0: never, since it is quicker computed there; None: always, since the place costs nothing."""
+    """A block at the start of a prompt pays for its place if it is read again within this time, if the GPU's time is
+    worth the replica's price. 0: never, because computing is faster there; None: always, because the place costs
+    nothing."""
 
 
 def break_even(
     deployment: Deployment, price: TierPrice, usd_per_replica_hour: float, block_tokens: int = 16
 ) -> TierBreakEven:
-    """Where fetching wins, and how long a block may lie there; computing is taken at a full chunk of the engine."""
+    """Return where fetching wins, and how long a block may be stored; computing uses a full chunk of the engine."""
     places = (0, max(0, deployment.model.max_context - block_tokens))
     first, last = (float(compute_s(deployment, block_tokens, place)) for place in places)
     block_gb = block_tokens * kv_bytes_per_token(deployment) / BYTES_PER_GB
@@ -94,9 +95,9 @@ TIERS_HELP = "Write such as dram=200,ssd=2000: GB for each replica (remote: for 
 def parse_tiers(
     text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None
 ) -> tuple[TierPrice, ...]:
-    """``dram=200,ssd=2000@0,remote=5000``: gigabytes, and where it is not ours, the price of a gigabyte and hour.
+    """Read ``dram=200,ssd=2000@0,remote=5000``: gigabytes and, if not ours, the price per gigabyte-hour.
 
-    Prices are judged on the day given, or today.
+    Whether a price is old is judged on the given day, or today.
     """
     tiers: dict[str, TierPrice] = {}
     for part in text.split(","):

@@ -1,10 +1,10 @@
-"""What a million tokens costs on machines paid by the hour.
+"""Compute what a million tokens costs on machines paid by the hour.
 
     usd_per_mtok = usd_per_hour × gpus ÷ (tokens_per_second × utilization × 3600) × 1e6
 
-Utilisation is the share of full speed at which the fleet really produced tokens. Two bases, always named:
-**reservation** divides the whole bill by the tokens made (idle time is paid for); **usage** counts only the busy
-share, which is what a per-second platform would charge. Compare with an API on reservation.
+Utilisation is the share of full speed at which the fleet really produced tokens. There are two bases, always named:
+**reservation** divides the whole bill by the tokens made (idle time is paid for); **usage** counts only the busy share,
+which is what a per-second platform would charge. Compare with an API on reservation.
 """
 
 import math
@@ -44,7 +44,7 @@ class CostLine(Noun):
 
 
 class CostTree(Noun):
-    """A bill as lines and branches; every total is the sum of what is under it."""
+    """A bill as lines and branches; every total is the sum of its parts."""
 
     name: str
     lines: tuple[CostLine, ...] = ()
@@ -55,12 +55,12 @@ class CostTree(Noun):
         return math.fsum([line.usd for line in self.lines] + [branch.usd for branch in self.branches])
 
     def line(self, name: str) -> CostLine:
-        """The line of that name on this level."""
+        """Return the line with that name on this level."""
         return next(line for line in self.lines if line.name == name)
 
 
 def replica_hour(name: str, replicas: int, usd_per_replica_hour: float, *more: CostLine) -> CostTree:
-    """An hour of some replicas, and what comes on top."""
+    """Return the cost of an hour of some replicas, with more lines."""
     line = CostLine(name="replicas", quantity=replicas, unit="hour", usd_per_unit=usd_per_replica_hour)
     return CostTree(name=name, lines=(line, *more))
 
@@ -73,7 +73,7 @@ class BeforeAfter(Noun):
 
     @property
     def saved_usd(self) -> float:
-        """An hour; below zero where the change costs more than it saves."""
+        """Return the dollars saved an hour; negative if the change costs more than it saves."""
         return self.before.usd - self.after.usd
 
     @property
@@ -82,7 +82,7 @@ class BeforeAfter(Noun):
 
 
 class LoadStep(Noun):
-    """So many hours at so much of full speed; at zero the machine waits and is paid for."""
+    """A number of hours at a share of full speed; at zero the machine waits and is paid for."""
 
     hours: float = Field(gt=0, le=1e6)
     utilization: float = Field(ge=0, le=1)
@@ -111,7 +111,7 @@ def cost(usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0
 
 
 def parse_load(text: str) -> list[LoadStep]:
-    """``8x0.99,16x0``: eight hours at 99 % of full speed, then sixteen idle ones."""
+    """Read ``8x0.99,16x0``: eight hours at 99 % of full speed, then sixteen idle ones."""
     steps = []
     for part in text.split(","):
         hours, _, share = part.strip().lower().partition("x")
@@ -124,7 +124,7 @@ def parse_load(text: str) -> list[LoadStep]:
 
 
 class LoadCost(Noun):
-    """What a load profile costs on the fleet given, and on the smallest fleet that still carries its busiest hours."""
+    """What a load profile costs on the given fleet, and on the smallest fleet that serves its busiest hours."""
 
     load: str
     mean_utilization: PositiveFloat
@@ -156,7 +156,7 @@ def load_cost(load: str, usd_per_hour: float, tokens_per_second: float, gpus: in
 
 
 class Needed(Noun):
-    """What each term of the equation would have to be to reach a price, the others kept."""
+    """The value that each term of the equation needs to reach a price, with the others unchanged."""
 
     usd_per_mtok: PositiveFloat
     tokens_per_second: PositiveFloat
@@ -167,7 +167,7 @@ class Needed(Noun):
 def needed_for(
     usd_per_mtok: float, usd_per_hour: float, tokens_per_second: float, utilization: float = 1.0, gpus: int = 1
 ) -> Needed:
-    """The cost equation solved backwards, for each of its terms."""
+    """Solve the cost equation backwards, for each of its terms."""
     require_positive("target", usd_per_mtok)
     now = cost(usd_per_hour, tokens_per_second, utilization, gpus)
     factor = now.usd_per_mtok / usd_per_mtok
@@ -180,27 +180,27 @@ def needed_for(
 
 
 def usd_per_request(usd_per_mtok: float, input_tokens: float, output_tokens: float) -> float:
-    """A request at a blended price: every token, prompt or answer, costs the same."""
+    """Return the price of a request at a blended price: every token, prompt or answer, costs the same."""
     return usd_per_mtok / TOKENS_PER_MTOK * (input_tokens + output_tokens)
 
 
 class TokenPrices(Noun):
     """Dollars per Mtok by kind of token; each times its tokens, they sum to the bill."""
 
-    input: NonNegativeFloat  # of prompt tokens that are computed
+    input: NonNegativeFloat  # for computed prompt tokens
     output: NonNegativeFloat
     blended: NonNegativeFloat
     cached: NonNegativeFloat | None = None
-    """Of prompt tokens that are found in the prefix cache; None: there is none, or it was not asked."""
+    """For prompt tokens found in the prefix cache; None: there is no cache, or nobody asked."""
 
 
 def split_by_gpu_time(
     usd_per_second: float, rate: float, input_tokens: float, output_tokens: float, prefill_share: float
 ) -> TokenPrices:
-    """Charge prompt tokens with prefill's share of the busy time and answer tokens with the rest.
+    """Charge prompt tokens for prefill's share of the busy time and answer tokens for the rest.
 
-    ``rate`` requests a second of the given lengths cost ``usd_per_second``. Idle time follows the same shares, so
-    input × input price + output × output price is the bill.
+    ``rate`` requests a second of the given lengths cost ``usd_per_second``. Idle time follows the same shares, so input
+    × input price + output × output price is the bill.
     """
     per_request = usd_per_second / rate
     return TokenPrices(
@@ -211,18 +211,18 @@ def split_by_gpu_time(
 
 
 def with_cached(prices: TokenPrices, input_tokens: float, cached_tokens: float, attending: float) -> TokenPrices:
-    """Prices that charge the prompt tokens found in the cache apart from those that are computed.
+    """Return prices that charge cached prompt tokens separately from computed ones.
 
-    ``input_tokens`` of a prompt, of which ``cached_tokens`` are found. A found token is not computed; what it still
-    takes of prefill's time is that the computed ones attend to it: ``attending`` is what one adds to the time of
-    computing them, as a share of it. With m tokens computed and c found, prompts' dollars go
+    A prompt has ``input_tokens``, of which ``cached_tokens`` are found in the cache. A cached token is not computed,
+    but the computed ones attend to it: ``attending`` is what one cached token adds to the time of computing them, as a
+    share of it. With m tokens computed and c cached, the prompts' dollars are split
 
-        computed : found = 1 : attending × c
+        computed : cached = 1 : attending × c
 
-    so that c = 0 leaves the price of input as it is; what a cached token would then cost is for the caller to say, who
-    gives ``attending`` (``sizing.bill`` tells that of a prompt of which half is found). Answers attend to computed and
-    found tokens alike, and output pays for both. KV that waits for its next prompt has no price of its own: it lies in
-    memory that running requests leave free, and gives way to them.
+    so with c = 0 the price of input stays the same; the caller then decides what a cached token would cost with
+    ``attending`` (``sizing.bill`` uses a prompt of which half is cached). Answers attend to computed and cached tokens
+    alike, and output pays for both. KV that waits for its next prompt has no price of its own: it uses memory that
+    running requests leave free.
     """
     prompts = prices.input * input_tokens
     computing = prompts / (1 + attending * cached_tokens)
@@ -231,14 +231,14 @@ def with_cached(prices: TokenPrices, input_tokens: float, cached_tokens: float, 
 
 
 def saving(before: float, after: float) -> float:
-    """The share of the old bill that the new one saves; negative when it is more expensive."""
+    """Return the share of the old bill that the new one saves; negative if it is more expensive."""
     if not _TINIEST <= before <= _ABSURD:
         raise BadInput(f"the bill compared with must be a positive number, got {before}")
     return 1 - after / before
 
 
 def require_positive(field: str, value: float) -> float:
-    """An input that is above 0, and not beyond any machine."""
+    """Return an input that is positive and below any real machine's; refuse others."""
     if value > _ABSURD:
         raise BadInput(f"is beyond any machine: the largest accepted is {_ABSURD:.0e}", field=field)
     if not value >= _TINIEST:
@@ -247,7 +247,7 @@ def require_positive(field: str, value: float) -> float:
 
 
 def require_share(field: str, value: float) -> float:
-    """An input from 0 to 1."""
+    """Return an input from 0 to 1; refuse others."""
     if not 0 <= value <= 1:
         raise BadInput(f"must be a share from 0 to 1, got {value:g}", field=field)
     return value

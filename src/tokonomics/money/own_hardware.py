@@ -1,11 +1,11 @@
-"""What an hour of a GPU costs when the machine is bought instead of rented, as an offer like any other.
+"""Compute what an hour of a GPU costs if the machine is bought instead of rented, as an offer like any other.
 
-Depreciation is the price less what the machine still sells for, over its years; capital is what the annuity at the
-cost of capital asks beyond that; power is the GPUs' watts (datasheet) at their load and the host's, times PUE, times
-the price of a kilowatt-hour. Hosting, maintenance and staff are lines of their own, off unless given. Hours are all
-hours of the year: a machine that stands idle, switched off, costs the same but for its power.
+Depreciation is the price less the resale value, over the years of use; capital is what the annuity at the cost of
+capital asks beyond that; power is the GPUs' watts (datasheet) at their load and the host's, times PUE, times the price
+of a kilowatt-hour. Hosting, maintenance and staff are separate lines, off unless given. Hours are all hours of the
+year: a machine that is idle and switched off costs the same except for its power.
 
-What serving draws and emits: watts of GPUs, host and site, kilowatt-hours and grams of CO₂e per million tokens.
+Compute what serving draws and emits: watts of GPUs, host and site, kilowatt-hours and grams of CO₂e per million tokens.
 
     site watts = (busy GPUs × watts at their work + idle GPUs × idle watts + host) × PUE
     kWh per Mtok = site watts ÷ (tokens a second × 3600 × 1000) × 1e6;   g CO₂e = kWh × the grid's grams
@@ -31,8 +31,8 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 HOURS_PER_YEAR = 12 * HOURS_PER_MONTH
 MEAN_PUE = 1.58
 """Industry mean of 2023: Uptime Institute, Intelligence Update 221, 2023-11-23; new large sites reach 1.3 and less."""
-_FREE = 1e-12  # a cost of capital a year below which it moves no digit
-POWER_UNIT = "kWh"  # of the lines that an idle machine, switched off, does without
+_FREE = 1e-12  # yearly cost of capital below which it changes no digit
+POWER_UNIT = "kWh"  # unit of the lines that a machine saves while it is switched off
 
 
 class Power(Noun):
@@ -41,7 +41,7 @@ class Power(Noun):
     gpus: int = Field(ge=1, le=MAX_GPUS)
     usd_per_kwh: NonNegativeFloat = Field(le=10)
     pue: float = Field(default=MEAN_PUE, ge=1, le=5)  # power of the whole site over that of the machines
-    gpu_load: float = Field(default=1.0, ge=0, le=1)  # share of the datasheet's watts that a GPU draws in the mean
+    gpu_load: float = Field(default=1.0, ge=0, le=1)  # mean share of the datasheet's watts that a GPU draws
     host_watts: NonNegativeFloat = Field(le=100_000)  # beside the GPUs: processors, memory, network, fans
 
 
@@ -49,23 +49,23 @@ class Purchase(Power):
     """A machine with GPUs, bought and kept."""
 
     purchase_usd: float = Field(ge=1, le=1e9)  # the whole machine, with its share of network and storage
-    years: float = Field(ge=0.1, le=20)  # kept: five weeks at the least, or rent
-    residual_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, still worth at the end; nothing unless told
-    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year; money is free unless told
-    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)  # space, or colocation beside power
+    years: float = Field(ge=0.1, le=20)  # of use: at least five weeks, else rent
+    residual_share: float = Field(default=0.0, ge=0, lt=1)  # resale value at the end, as a share of the price
+    cost_of_capital: float = Field(default=0.0, ge=0, lt=1)  # a year
+    hosting_usd_per_month: NonNegativeFloat = Field(default=0.0, le=1e7)  # space, or colocation without power
     maintenance_share: float = Field(default=0.0, ge=0, lt=1)  # of the price, a year: spare parts, support contracts
     staff_usd_per_year: NonNegativeFloat = Field(default=0.0, le=1e8)  # people who run this machine
 
 
 def annuity(cost_of_capital: float, years: float) -> float:
-    """Yearly payment for one dollar borrowed."""
+    """Return the yearly payment for one dollar borrowed."""
     left = -math.expm1(-years * math.log1p(cost_of_capital))
-    # Money that costs next to nothing: the smallest numbers round to none at all.
+    # If money is almost free, the division would lose all digits.
     return cost_of_capital / left if cost_of_capital > _FREE else 1 / years
 
 
 def power_lines(power: Power, gpu: Gpu) -> tuple[CostLine, ...]:
-    """An hour's electricity: GPUs, host, and what the site adds to them."""
+    """Return an hour's electricity: GPUs, host, and what the site adds to them."""
     if gpu.watts is None:
         fix = f"Add it to your catalogue file: [gpus.{gpu.key}] watts = 700"
         raise BadInput(f"the catalogue does not know what {gpu.key} draws", fix=fix)
@@ -83,7 +83,7 @@ def power_lines(power: Power, gpu: Gpu) -> tuple[CostLine, ...]:
 
 
 def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
-    """One hour of the machine, line by line."""
+    """Return the cost of one hour of the machine, line by line."""
     price, years = purchase.purchase_usd, purchase.years
     residual = price * purchase.residual_share
     depreciation = (price - residual) / years / HOURS_PER_YEAR
@@ -95,7 +95,7 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
 
     lines = (
         hourly("depreciation", depreciation),
-        # Rounding must not make free money cost less than nothing.
+        # Rounding must not make the cost of free money negative.
         hourly("cost of capital", max(0.0, payment - depreciation)),
         *power_lines(purchase, gpu),
         hourly("hosting", purchase.hosting_usd_per_month / HOURS_PER_MONTH),
@@ -108,14 +108,14 @@ def own_hour(purchase: Purchase, gpu: Gpu) -> CostTree:
 
 
 def usd_per_hour(machine: Power, gpu: Gpu) -> float:
-    """Dollars an hour: of the machine that was bought, or of the electricity alone where no price of it is known."""
+    """Return the dollars an hour of a bought machine, or of its electricity alone if its price is not known."""
     if isinstance(machine, Purchase):
         return own_hour(machine, gpu).usd
     return math.fsum(line.usd for line in power_lines(machine, gpu))
 
 
 def own_offer(purchase: Purchase, gpu: Gpu, on: dt.date, memory_gb: float | None = None) -> Offer:
-    """The machine as an offer that every verb takes among its offers."""
+    """Return the machine as an offer that every verb takes among its offers."""
     return Offer(
         provider="own",
         region="own",
@@ -130,7 +130,7 @@ def own_offer(purchase: Purchase, gpu: Gpu, on: dt.date, memory_gb: float | None
 
 
 class OwnHardware(Noun):
-    """What owning costs, next to the cheapest rent of the same GPU."""
+    """What owning costs, compared with the cheapest rent of the same GPU."""
 
     gpu: str
     purchase: Purchase
@@ -138,18 +138,18 @@ class OwnHardware(Noun):
     usd_per_hour: PositiveFloat
     usd_per_gpu_hour: PositiveFloat
     usd_per_month: PositiveFloat
-    rented: tuple[Offer, ...]  # the cheapest on demand, where one is known
+    rented: tuple[Offer, ...]  # the cheapest on demand, if one is known
     hours_share: NonNegativeFloat | None
-    """Of all hours in which a GPU must be needed for owning to be cheaper; above 1: never. None as well where the rent
-    is no higher than the power of one's own."""
-    standing_usd_per_hour: NonNegativeFloat  # of the machine while it is idle and switched off: its hour without power
+    """Share of all hours in which a GPU must be needed for owning to be cheaper; above 1: never. None if no rent is
+    known, or if the rent is no higher than the power of an owned one."""
+    standing_usd_per_hour: NonNegativeFloat  # of an idle machine that is switched off: its hour without power
 
 
 def own_hardware(purchase: Purchase, gpu: Gpu, rented: Offer | None = None) -> OwnHardware:
-    """The hour, the month, and from how many hours of need a month on owning beats that rent.
+    """Return the cost of an hour and a month, and from how many hours of need a month owning beats that rent.
 
-    Needed in a share s of the hours, a GPU of one's own costs what stands, and power for s of them; a rented one its
-    rent for s of them: they meet at s = standing ÷ (rent − power).
+    If a GPU is needed in a share s of the hours, an owned one costs its standing cost, plus power for s; a rented one
+    costs its rent for s: they are equal at s = standing ÷ (rent − power).
     """
     hour = own_hour(purchase, gpu)
     power = math.fsum(line.usd for line in hour.lines if line.unit == POWER_UNIT)
@@ -173,33 +173,33 @@ HYPERSCALER_PUE = 1.15
 """AWS's mean of 2023 (datacenterdynamics.com, 2024-12); Google states 1.1 and Microsoft 1.18 there."""
 HOST_SHARE = 0.5
 """Watts beside the GPUs ÷ the GPUs' datasheet watts: a node of eight H100s drew 8.4 kW with its GPUs near their 5.6
-(Latif et al. 2024, arXiv 2412.08602). Of a node at full load, and so at most; taken for every GPU and load."""
+(Latif et al. 2024, arXiv 2412.08602). That is a node at full load, so an upper limit; used for every GPU and load."""
 
 
 class Energy(Noun):
     """Electricity and emissions of a fleet, while it serves its traffic."""
 
-    gpu_watts: NonNegativeFloat  # all paid GPUs together, in the mean over time
+    gpu_watts: NonNegativeFloat  # all paid GPUs together, mean over time
     host_watts: NonNegativeFloat
     pue: PositiveFloat
     watts: NonNegativeFloat  # of the site
-    basis: Badge  # whether the GPUs' watts were measured as they served, or are modelled
-    known: Speed  # of modelled watts: measured on this GPU, scaled from its architecture's, or assumed
+    basis: Badge  # whether the GPUs' watts were measured while serving, or are modelled
+    known: Speed  # how modelled watts are known: measured on this GPU, scaled from its architecture, or assumed
     power_from: str
     kwh_per_month: NonNegativeFloat
-    kwh_per_mtok: NonNegativeFloat | None  # prompts and answers; None where there is no token
+    kwh_per_mtok: NonNegativeFloat | None  # prompts and answers; None if there are no tokens
     grid: Grid
     kg_co2e_per_month: NonNegativeFloat
     g_co2e_per_mtok: NonNegativeFloat | None
 
 
 def pue_of(seller: Seller | None) -> float:
-    """Of the site that a machine stands in: a hyperscaler's own mean, or the industry's."""
+    """Return the PUE of the site: a hyperscaler's own mean, or the industry's."""
     return HYPERSCALER_PUE if seller is Seller.hyperscaler else MEAN_PUE
 
 
 def fleet_watts(curve: PowerCurve, paid: float, prompts: float, answers: float, batch: float) -> float:
-    """Watts of the paid GPUs, of which some compute prompts and some write answers in the mean over time."""
+    """Return the watts of the paid GPUs, with the mean numbers that compute prompts and write answers."""
     idle = max(0.0, paid - prompts - answers)
     return prompts * curve.prefill_w + answers * curve.decoding(batch) + idle * curve.idle_w
 
@@ -213,7 +213,7 @@ def energy(
     curve: PowerCurve | None,
     measured_by: str = "",
 ) -> Energy:
-    """Kilowatt-hours and emissions; the GPUs' watts are modelled by a curve, or were measured."""
+    """Return kilowatt-hours and emissions; the GPUs' watts are modelled by a curve, or were measured."""
     site = (gpu_watts + host_watts) * pue
     kwh_per_month = site * HOURS_PER_MONTH / 1000
     per_mtok = site / (1000 * SECONDS_PER_HOUR) / tokens_per_s * TOKENS_PER_MTOK if tokens_per_s > 0 else None

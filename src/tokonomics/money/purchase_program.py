@@ -1,15 +1,15 @@
-"""Which machines to buy, on which terms, hour by hour: a mixed-integer program solved by HiGHS through SciPy.
+"""Decide which machines to buy, on which terms, hour by hour: a mixed-integer program solved by HiGHS through SciPy.
 
     least Σ reserved × price × hours + Σ on demand × price + Σ spot × expected price + Σ starts × start-up time × price
 
-such that in every hour and size class the machines carry the demand (a spot machine counts for what interruptions leave
-of it), the firm ones carry what spot may not, what is left without any one zone carries its share, the least number of
-firm replicas is there, and whatever was not there an hour before is started. Batch work is a quantity for each day
-that hours between its start and its deadline share as they like, beside the demand. The horizon repeats. With several
-size classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
+such that in every hour and size class the machines serve the demand (a spot machine counts for what interruptions leave
+of it), firm machines serve what spot may not, the rest serves its share if any one zone fails, the minimum of firm
+replicas is there, and every machine that was not there an hour before is started. Batch work is a quantity for each
+day, done in any hours between its start and its deadline, beside the demand. The horizon repeats. With several size
+classes a machine divides its time among those it can hold, as Mélange does (Griggs et al. 2024).
 
-A kind that another does as well for no more money is ruled out before the program is written: exact, and what makes a
-price list of hundreds of offers small.
+A kind is removed before the program is written if another kind does the same for no more money. This is exact, and
+keeps the program small for a price list of hundreds of offers.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 
 Ints = NDArray[np.int64]
 
-ROUNDING = 1e-9  # relative slack on the demand, so that ten machines of a tenth carry one
+ROUNDING = 1e-9  # relative slack on the demand, so that ten machines of a tenth serve one
 _LONGER = f"Give it longer ({option('time_limit', 120)}), or fewer offers."
 
 
@@ -46,8 +46,8 @@ class PurchaseKind:
     place: str | None
     usd_per_hour: float  # as quoted
     expected_usd_per_hour: float
-    counted: float  # of a machine: 1 unless spot
-    start_usd: float  # paid while one starts and, later, finishes: each start has its end
+    counted: float  # share of a machine that counts: 1 unless spot
+    start_usd: float  # paid while one starts and, later, finishes its requests
     market: SpotMarket | None = None
 
     @property
@@ -55,12 +55,12 @@ class PurchaseKind:
         return self.terms is not Terms.spot
 
     def carries(self, name: str, demand: ArrayLike) -> Floats:
-        """Requests a second of that class that one counts for, at each demand."""
+        """Return the requests a second of that class that one counts for, at each demand."""
         return self.offer.carries(name, demand) * self.counted
 
 
 def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[PurchaseKind]:
-    """Everything the offers sell: each commitment, on demand, each zone of spot."""
+    """Return everything the offers sell: each commitment, on demand, each spot zone."""
     kinds: list[PurchaseKind] = []
     for offer in offers:
         for term, usd in offer.reserved.items():
@@ -76,14 +76,14 @@ def kinds_of(offers: Sequence[FleetOffer], limits: FleetLimits) -> list[Purchase
 
 
 def undominated(kinds: Sequence[PurchaseKind], limits: FleetLimits) -> list[PurchaseKind]:
-    """The kinds that no other on the same terms does as well for no more money."""
+    """Return the kinds that no other kind on the same terms replaces for no more money."""
 
     def expense(kind: PurchaseKind) -> tuple[float, float, float]:
         capacity = kind.counted * sum(kind.offer.requests_per_s.values())
         return kind.expected_usd_per_hour, kind.start_usd, -capacity
 
     kept: list[PurchaseKind] = []
-    # Cheapest first, so that what could rule a kind out was seen before it.
+    # Cheapest first, so that any kind that could replace this one was seen before it.
     for kind in sorted(kinds, key=expense):
         if not any(_replaces(other, kind, limits) for other in kept):
             kept.append(kind)
@@ -95,13 +95,13 @@ def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> b
         return False
     if other.expected_usd_per_hour > kind.expected_usd_per_hour or other.start_usd > kind.start_usd:
         return False
-    # What leaves with a zone must stay in that zone.
+    # A limit on zones counts what a zone loses, so another zone's machine is no replacement.
     if not kind.is_firm and limits.max_zone_share < 1 and other.place != kind.place:
         return False
     if kind.is_firm and limits.min_replicas and other.offer.replicas < kind.offer.replicas:
         return False
     for name in kind.offer.requests_per_s:
-        # Between the levels of both, capacity changes evenly: as much at each of them is as much at any demand.
+        # Capacity is linear between the levels of both, so comparing it at every level compares it at any demand.
         levels = (*other.offer.levels.get(name, ()), *kind.offer.levels.get(name, ()))
         rates = [rate for rate, _ in levels] or [0.0]
         if np.any(other.carries(name, rates) < kind.carries(name, rates)):
@@ -111,7 +111,7 @@ def _replaces(other: PurchaseKind, kind: PurchaseKind, limits: FleetLimits) -> b
 
 @dataclass(frozen=True)
 class FleetProblem:
-    """What can be bought, and what it must carry."""
+    """What can be bought, and what it must serve."""
 
     kinds: Sequence[PurchaseKind]
     demand: Demand
@@ -119,14 +119,14 @@ class FleetProblem:
     batch: BatchWork | None = None  # of the demand's one class
 
     def bill(self, counts: Ints) -> float:
-        """Expected USD of these counts over their hours."""
+        """Return the expected USD of these counts over their hours."""
         usd = np.array([kind.expected_usd_per_hour for kind in self.kinds]) @ counts.sum(axis=1)
         return float(usd + np.array([kind.start_usd for kind in self.kinds]) @ starts_of(counts).sum(axis=1))
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Counts by kind and hour, and what the solver says of them."""
+    """Counts by kind and hour, and what the solver reports about them."""
 
     counts: Ints
     lower_bound: float
@@ -151,14 +151,14 @@ class _Program:
     def add_columns(
         self, number: int, price: float | Floats = 0.0, whole: bool = False, fixed: int | None = None
     ) -> Ints:
-        """Add this many columns, at one value where they are ``fixed``; return their numbers."""
+        """Add this many columns, at one value if ``fixed``; return their numbers."""
         bounds = (0.0, np.inf) if fixed is None else (float(fixed), float(fixed))
         self.columns.append(tuple(np.full(number, value, np.float64) for value in (price, *bounds, float(whole))))
         self.width += number
         return np.arange(self.width - number, self.width)
 
     def add_rows(self, low: Floats) -> Ints:
-        """Add rows that come to these sums at least; return their numbers."""
+        """Add rows whose sums are at least these; return their numbers."""
         self.low.append(low)
         self.height += len(low)
         return np.arange(self.height - len(low), self.height)
@@ -168,7 +168,7 @@ class _Program:
         self.entries.append((rows, np.broadcast_to(columns, rows.shape), values))
 
     def solved(self, gap: float, time_limit_s: float, relaxed: bool) -> Any:
-        from scipy.optimize import Bounds, LinearConstraint, milp  # Half a second: only for those who solve.
+        from scipy.optimize import Bounds, LinearConstraint, milp  # Takes half a second: load it only to solve.
         from scipy.sparse import coo_array
 
         price, least, most, whole = (np.concatenate(blocks) for blocks in zip(*self.columns, strict=True))
@@ -192,13 +192,13 @@ def solve(
     relaxed: bool = False,
     window: tuple[Ints, Ints] | None = None,
 ) -> Solution | None:
-    """The counts by kind and hour; None where there is no fleet. ``relaxed`` lets machines be divided.
+    """Return the counts by kind and hour; None if there is no fleet. ``relaxed`` allows fractions of machines.
 
     A ``window`` is some hours of a longer horizon: the counts by kind just before and just after them, of which
-    reserved ones stay as they are.
+    reserved ones do not change.
     """
     if time_limit_s <= 0:
-        # HiGHS takes less than none for no limit at all.
+        # HiGHS reads a negative limit as no limit.
         raise OutOfTime("no fleet was found: no time was left for it", fix=_LONGER)
     began, kinds, limits, program = time.perf_counter(), problem.kinds, problem.limits, _Program()
     demand, weights, group = _merged(problem, window is not None)
@@ -210,7 +210,7 @@ def solve(
             machines.append(program.add_columns(1, usd, whole=True, fixed=fixed))
         else:
             machines.append(program.add_columns(hours, kind.expected_usd_per_hour * weights, whole=True))
-    # A window has one hour more: what follows it may have to be started as well.
+    # A window has one hour more: machines of the hour after it may have to be started as well.
     width = hours + (window is not None)
     starts = {
         index: program.add_columns(width, kind.start_usd)
@@ -246,9 +246,10 @@ _solving = threading.Lock()
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """HiGHS as of SciPy 1.17 prints a line for developers past its own switch, into what may be somebody's JSON.
+    """Silence HiGHS (SciPy 1.17), which prints a developers' line past its own switch, into what may be JSON output.
 
-    One thread at a time: of two, the second would take the first one's silence for standard output, and bring it back.
+    Only one thread at a time may do this: a second would take the first one's silence for standard output, and restore
+    that.
     """
     libc = ctypes.CDLL(None)
     with _solving:
@@ -259,23 +260,23 @@ def _silent() -> Iterator[None]:
             os.dup2(nowhere, 1)
             yield
         finally:
-            libc.fflush(None)  # What C has in its buffer, before standard output is itself again.
+            libc.fflush(None)  # Flush C's buffer before standard output is restored.
             os.dup2(kept, 1)
             os.close(kept)
             os.close(nowhere)
 
 
 def starts_of(counts: Ints) -> Ints:
-    """Machines that were not there an hour before; the horizon repeats."""
+    """Return the machines that were not there an hour before; the horizon repeats."""
     started: Ints = np.maximum(0, counts - np.roll(counts, 1, axis=1))
     return started
 
 
 def _merged(problem: FleetProblem, in_window: bool) -> tuple[Demand, Floats, Ints]:
-    """Hours of the same demand as one, with their number: all of them, or with start-ups those that follow each other.
+    """Merge hours of the same demand into one, with their number: all of them or, with start-ups, adjacent ones only.
 
-    A fleet that changes while the demand does not gains nothing: its cheapest hour, kept, starts no more machines.
-    Batch work may need one of them only.
+    A fleet that changes while the demand does not gains nothing: keeping its cheapest hour starts no more machines.
+    With batch work nothing is merged, because it may need machines in only one of the hours.
     """
     demand = problem.demand
     if problem.batch is not None:
@@ -292,17 +293,17 @@ def _merged(problem: FleetProblem, in_window: bool) -> tuple[Demand, Floats, Int
 
 
 def different_hours(problem: FleetProblem) -> int:
-    """Hours that the program has after merging: with start-ups, how often the demand changes."""
+    """Count the hours of the program after merging: with start-ups, how often the demand changes."""
     return _merged(problem, False)[0].hours
 
 
 def _carry(
     program: _Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, limits: FleetLimits
 ) -> None:
-    """Add the rows that make the fleet carry the demand."""
+    """Add the rows that make the fleet serve the demand."""
     hours, firm_share = demand.hours, 1 - limits.max_spot_share
     zones = dict.fromkeys(kind.place for kind in kinds if not kind.is_firm and limits.max_zone_share < 1)
-    # Columns of requests a second that a kind serves of a class: needed only if there is a choice of classes.
+    # Columns of requests a second that a kind serves of a class: needed only with several classes.
     several = len(demand.rates) > 1
     time_rows = [program.add_rows(np.zeros(hours)) for _ in kinds] if several else []  # machines ≥ Σ served ÷ capacity
     for rows, own in zip(time_rows, machines, strict=False):
@@ -346,7 +347,7 @@ def _do_batch(
 
 
 def _start(program: _Program, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
-    """Add the rows by which whatever was not there an hour before is started: started − now + an hour before ≥ 0."""
+    """Add the rows that start every machine that was not there an hour before: started − now + an hour before ≥ 0."""
     low = np.zeros(len(starts))
     if around is not None:
         low[0], low[-1] = -float(around[0]), float(around[1])

@@ -1,10 +1,10 @@
-"""The cheapest fleet for a demand: the program of ``purchase_program`` solved, at once or part by part.
+"""Find the cheapest fleet for a demand by solving the program of ``purchase_program``, at once or part by part.
 
-A program too large to solve at once is solved for divided machines, made whole hour by hour, then improved. The bill of
-divided machines is a proven bound. It also says how many to reserve; with those kept, and no start-ups, each hour is a
-small program of its own. The fleet found is improved by solving the whole with only the kinds in use, and a window of
-hours at a time with start-ups and all else kept, until the gap is closed, nothing improves, or time is up; what time is
-left goes into a better bound.
+A program too large to solve at once is first solved with divisible machines, then rounded to whole ones hour by hour,
+then improved. The bill of divisible machines is a proven bound, and tells how many to reserve. With those fixed, and no
+start-ups, each hour is a small program of its own. The fleet found is improved by solving the whole with only the kinds
+in use, and one window of hours at a time with start-ups and everything else fixed, until the gap is closed, nothing
+improves, or time is up. The remaining time is used for a better bound.
 """
 
 import time
@@ -43,9 +43,9 @@ from tokonomics.money.purchases import (
 from tokonomics.money.spot_machines import p99_bill
 from tokonomics.units import HOURS_PER_MONTH
 
-GAP = 5e-3  # stop when no fleet can be cheaper by more than this share: half a percent is far below what prices move
+GAP = 5e-3  # stop when no fleet can be cheaper by more than this share, which is far below how prices move
 TIME_LIMIT_S = 30.0
-"""What is left of the gap by then is mostly a bound not proven, and is printed (benchmarks/bench_fleet.py)."""
+"""The gap that remains by then is mostly an unproven bound; it is printed (benchmarks/bench_fleet.py)."""
 AT_ONCE = 600  # columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)
 WINDOW_HOURS = 12
 WINDOW_S = 2.0
@@ -65,7 +65,7 @@ def optimal_fleet(
     seed: int = 0,
     batch: BatchWork | None = None,
 ) -> FleetPlan:
-    """The cheapest fleet for a demand; ``correlation`` is that of interruptions between zones, for the p99 bill."""
+    """Return the cheapest fleet for a demand; ``correlation`` of interruptions between zones is for the p99 bill."""
     limits = limits or FleetLimits()
     _check(offers, demand)
     kinds = undominated(kinds_of(offers, limits), limits)
@@ -76,7 +76,7 @@ def optimal_fleet(
     running_usd = np.array([kind.expected_usd_per_hour for kind in kinds]) * counts.sum(axis=1)
     start_usd = np.array([kind.start_usd for kind in kinds]) * starts_of(counts).sum(axis=1)
     expected = float(running_usd.sum() + start_usd.sum())
-    # What one of each kind counts for, in requests of the demand's mix: at the largest demand, and in each hour.
+    # Capacity of one machine of each kind, in requests of the demand's mix: at the largest demand, and by hour.
     mix = demand.mix
     sizes = [mixed_capacity(kind.offer, mix) * kind.counted for kind in kinds]
     carried = counts * np.array([mixed_by_hour(kind.offer, mix, demand.rates) * kind.counted for kind in kinds])
@@ -134,11 +134,11 @@ def _check(offers: Sequence[FleetOffer], demand: Demand) -> None:
 
 
 class NoFleet(BadInput):
-    """No fleet carries the demand within the constraints."""
+    """Raised if no fleet serves the demand within the constraints."""
 
 
 def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> NoFleet:
-    """The error that names the constraints in the way: machines can be had without end, so it is what is sold."""
+    """Return the error that names the constraints in the way; the number of machines is never one of them."""
     kinds = kinds_of(offers, limits)
     carrying = [
         [kind for kind in kinds if name in kind.offer.requests_per_s]
@@ -158,14 +158,14 @@ def _impossible(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimit
 
 
 def divided_usd(offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits) -> float | None:
-    """The bill if machines could be divided and started for nothing: a quick bound; None where none was found."""
+    """Return the bill if machines were divisible and started for free: a quick bound; None if none was found."""
     kinds = undominated(kinds_of(offers, limits), limits)
     found = _solve_in_time(_without_starts(FleetProblem(kinds, demand, limits)), 0.0, WINDOW_S, relaxed=True)
     return None if found is None else found.lower_bound
 
 
 def _solve_in_time(problem: FleetProblem, gap: float, time_limit_s: float, **how: Any) -> Solution | None:
-    """As ``solve``; None as well where time ran out."""
+    """Solve as ``solve`` does; None also if time ran out."""
     with suppress(OutOfTime):
         return solve(problem, gap, time_limit_s, **how)
     return None
@@ -176,7 +176,7 @@ def _without_starts(problem: FleetProblem) -> FleetProblem:
 
 
 def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
-    """The counts by kind and hour with a proven bound; None where there is no fleet."""
+    """Return the counts by kind and hour with a proven bound; None if there is no fleet."""
     if problem.batch is not None:
         return _with_batch(problem, gap, time_limit_s)
     began, at_once = time.perf_counter(), None
@@ -188,7 +188,7 @@ def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution |
     tried = [found for found in (at_once, _repeated(problem, gap, time_limit_s)) if found is not None]
     left = time_limit_s - (time.perf_counter() - began)
     if not tried:
-        # A busy machine may have taken all of the time: a fleet that comes late is better than none.
+        # On a busy computer all time may be used up: a late fleet is better than none.
         return _taken_apart(problem, gap, max(left, 0.4 * time_limit_s))
     with suppress(OutOfTime):
         if (taken_apart := _taken_apart(problem, gap, left)) is not None:
@@ -211,7 +211,7 @@ def _repeated(problem: FleetProblem, gap: float, time_limit_s: float) -> Solutio
 
 
 def _is_proven(problem: FleetProblem, solution: Solution, gap: float) -> bool:
-    """Whether no fleet is cheaper by more than the gap."""
+    """Decide whether no fleet is cheaper by more than the gap."""
     return problem.bill(solution.counts) <= solution.lower_bound / (1 - gap) * (1 + 1e-6)
 
 
@@ -219,7 +219,7 @@ def _taken_apart(problem: FleetProblem, gap: float, time_limit_s: float) -> Solu
     began = time.perf_counter()
 
     def until(share: float) -> Clock:
-        """Seconds left of that share of the time."""
+        """Return a clock of the seconds left of that share of the time."""
         return lambda: share * time_limit_s - (time.perf_counter() - began)
 
     started = any(kind.start_usd for kind in problem.kinds)
@@ -237,22 +237,22 @@ def _taken_apart(problem: FleetProblem, gap: float, time_limit_s: float) -> Solu
     counts, bound = by_hours.counts, max(bound, by_hours.lower_bound)
     counts = _improved(free, counts, 1, gap, bound, until(0.6 if started else 0.95))
     if started:
-        # The kinds that hours choose for themselves are the ones worth starting.
+        # The kinds that single hours choose are the ones worth starting.
         used = [index for index in range(len(counts)) if counts[index].any()]
         some = replace(problem, kinds=[problem.kinds[index] for index in used])
         counts[used] = _improved(some, counts[used], WINDOW_HOURS, gap, bound, until(0.95))
     reserves = any(kind.terms is Terms.reserved for kind in problem.kinds)
     if problem.bill(counts) > bound / (1 - gap) and until(0.95)() > 1 and reserves:
-        # Time is left: it goes into the proof.
+        # Use the time that is left for the proof.
         proof = _solve_in_time(free, gap, until(0.95)())
         bound = max(bound, proof.lower_bound) if proof else bound
     return Solution(counts, bound, time.perf_counter() - began, variables)
 
 
 def _with_batch(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
-    """All at once where it is small; otherwise batch work goes where divided machines would do it, then it is demand.
+    """Solve all at once if it is small; else place batch work where divisible machines would do it, as demand.
 
-    Unless what the demand alone takes leaves room for all of it: then that is the cheapest.
+    If the fleet for the demand alone has room for all of it, that fleet is the cheapest.
     """
     began, small = time.perf_counter(), len(problem.kinds) * different_hours(problem) <= AT_ONCE
     at_once = _solve_in_time(problem, gap, 0.4 * time_limit_s) if small else None
@@ -282,9 +282,9 @@ def _with_batch(problem: FleetProblem, gap: float, time_limit_s: float) -> Solut
 
 
 def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Solution | None:
-    """Each hour by itself, with the reserved machines of a fleet of divided ones, rounded; None where one has none.
+    """Solve each hour separately, with the reserved machines of a divisible fleet, rounded; None if one has no fleet.
 
-    Where nothing can be reserved, hours have nothing to do with each other and their bounds are the whole one's.
+    If nothing can be reserved, hours are independent and their bounds add up to the whole one.
     """
     is_reserved = np.array([kind.terms is Terms.reserved for kind in problem.kinds])
     base = np.where(is_reserved, near[:, 0], 0)
@@ -306,23 +306,23 @@ def _by_hours(problem: FleetProblem, near: Ints, gap: float, left: Clock) -> Sol
 
 
 def _improved(problem: FleetProblem, counts: Ints, hours: int, gap: float, bound: float, left: Clock) -> Ints:
-    """Better counts: windows of some hours, and between them the kinds in use, as long as it helps."""
+    """Return better counts: solve windows of hours and, between them, the kinds in use, as long as that helps."""
     for turn in range(ROUNDS):
         before = problem.bill(counts)
         if hours == 1 and left() > 0 and before > bound / (1 - gap):
             counts = _with_those_in_use(problem, counts, gap / 4, min(left(), 0.5 * left() + 1))
-        # Hours by themselves are as good as they get until the reserved machines change.
+        # Single hours cannot improve until the reserved machines change.
         if hours > 1 or problem.bill(counts) < before:
             counts = _by_windows(problem, counts, hours, gap / 4, turn, left)
         now = problem.bill(counts)
-        # Shifted windows get their turn even where the first ones found nothing.
+        # Try shifted windows even if the first ones found nothing.
         if now <= bound / (1 - gap) or left() <= 0 or (now >= before and (turn or hours == 1)):
             break
     return counts
 
 
 def _by_windows(problem: FleetProblem, counts: Ints, hours: int, gap: float, turn: int, left: Clock) -> Ints:
-    """Each window solved with everything around it kept; the windows shift by half from turn to turn."""
+    """Solve each window with everything around it fixed; the windows shift by half from turn to turn."""
     counts, demand = counts.copy(), problem.demand
     done: dict[tuple[float, ...], int] = {}
     shift = (hours // 2) * (turn % 2)
@@ -349,10 +349,10 @@ def _by_windows(problem: FleetProblem, counts: Ints, hours: int, gap: float, tur
 
 
 def _with_those_in_use(problem: FleetProblem, counts: Ints, gap: float, time_limit_s: float) -> Ints:
-    """The whole horizon again with only the kinds in use: other numbers of reserved ones."""
+    """Solve the whole horizon again with only the kinds in use, which may change the reserved numbers."""
     kinds = problem.kinds
     used = [index for index in range(len(kinds)) if counts[index].any()]
-    # A commitment not in use is still worth a try next to what is.
+    # Also try every commitment that is not in use.
     used += [i for i, kind in enumerate(kinds) if kind.terms is Terms.reserved and i not in used]
     found = _solve_in_time(replace(problem, kinds=[kinds[index] for index in used]), gap, time_limit_s)
     if found is None:

@@ -1,18 +1,18 @@
-"""What a spot machine costs and counts for, the bill of a bad month, and which workloads belong on spot.
+"""Compute what a spot machine costs and counts for, the bill of a bad month, and which workloads belong on spot.
 
 A spot machine counts for less than a firm one and costs more than its price: what interruptions take is lost, or bought
 again on demand (``FleetLimits.fallback``).
 
-The bad month is the 99th percentile of many that are drawn. Each zone of an offer is up or down from hour to hour (a
-chain with the market's availability and mean outage; all machines of an offer in a zone go together, the careful
-assumption). Zones are tied by a Gaussian copula: one factor for all, one for each. While a zone is down its machines
-are bought on demand. A zone's price is drawn once a month, lognormal about the quoted one with the spread its history
-shows, tied the same way, never above the list price.
+The bad month is the 99th percentile of many drawn months. Each zone of an offer is up or down from hour to hour (a
+chain with the market's availability and mean outage; as a careful assumption, all machines of an offer in a zone go
+down together). Zones are correlated by a Gaussian copula: one factor for all, one for each. While a zone is down, its
+machines are bought on demand. A zone's price is drawn once a month, lognormal around the quoted one with the spread of
+its history, correlated the same way, never above the list price.
 
 Whether a workload belongs on spot is judged by friendly and hostile patterns, each tested on the user's own figures:
 those of "Tokens per dollar" (batch, overflow, short answers against a lone replica, a strict p99, long answers, a slow
-start, conversations whose state goes). Work is lost when a machine goes with answers unfinished: those longer than the
-notice. So are prefixes in its memory, which the next turn of a conversation computes again.
+start, conversations that lose their state). Work is lost if a machine is reclaimed before its answers are finished:
+those longer than the notice. So are prefixes in its memory, which the next turn of a conversation computes again.
 """
 
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count, percent, 
 Held = tuple[FleetOffer, SpotMarket, NDArray[np.int64]]  # spot machines by hour
 
 ADVISOR = "AWS's advisor"
-LONG_S = 300.0  # of an answer or of a cold start: five minutes for both
-LOST_SHARE = 0.01  # a hundredth of all answers cut off is a p99 SLO missed by spot alone
-DRAWS = 2000  # twenty months above the 99th percentile: it comes out within a percent or so
+LONG_S = 300.0  # a long answer or cold start: five minutes for both
+LOST_SHARE = 0.01  # if a hundredth of all answers is cut off, spot alone misses a p99 SLO
+DRAWS = 2000  # twenty months are above the 99th percentile, so it is accurate to about a percent
 
 
 def aws_spot(
     instance: str, region: str, interruptions: Interruptions | None = None, said_by: str = "given"
 ) -> tuple[SpotMarket, ...]:
-    """The zones of a region as markets, from the shipped tables; interruptions are the advisor's unless given."""
+    """Return the zones of a region as markets, from shipped tables; interruptions are the advisor's unless given."""
     said_by = said_by if interruptions else ADVISOR
     interruptions = interruptions or find_band(instance, region).interruptions
     return tuple(
@@ -63,28 +63,28 @@ def aws_spot(
 
 
 def zone_correlation(instances: Sequence[str]) -> float:
-    """The largest between zones of a region over these instances: the careful choice for a mixed fleet."""
+    """Return the largest correlation between zones over these instances: a careful choice for a mixed fleet."""
     known = load_spot_history()
     return max((known[name].correlation for name in instances if name in known), default=REGION_CORRELATION)
 
 
 def is_bought_again(offer: FleetOffer, limits: FleetLimits) -> bool:
-    """Whether what an interruption takes is replaced on demand."""
+    """Decide whether an interrupted machine is replaced on demand."""
     return limits.fallback and offer.usd_per_hour is not None
 
 
 def finishing_s(offer: FleetOffer) -> float:
-    """The last part of the notice, in which a machine only finishes its answers."""
+    """Return the last part of the notice, in which a machine only finishes its answers."""
     return min(NOTICE_S, offer.answer_s)
 
 
 def gone_s(offer: FleetOffer, outage_s: float, limits: FleetLimits) -> float:
-    """From the end of the notice until another serves: one ordered at the notice, or spot after the outage."""
+    """Return the time from the end of the notice until a machine ordered then, or spot again, serves."""
     return min(outage_s, max(0.0, offer.startup_s - NOTICE_S)) if is_bought_again(offer, limits) else outage_s
 
 
 def counted_share(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
-    """How much of a machine a spot machine counts for: without a fallback its availability, with one all but gaps.
+    """Return the share of a machine that a spot machine counts for: its availability, or with a fallback all but gaps.
 
     A gap lasts from the last part of the notice until another machine serves.
     """
@@ -99,7 +99,7 @@ def counted_share(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) ->
 
 
 def spot_usd_per_hour(offer: FleetOffer, market: SpotMarket, limits: FleetLimits) -> float:
-    """Expected price of an hour of a spot machine: spot while it is there, on demand while it is not."""
+    """Return the expected hourly price of a spot machine: spot while it is there, on demand while it is not."""
     interruptions = market.interruptions
     up = interruptions.availability
     spot = up * market.usd_per_hour
@@ -116,10 +116,10 @@ def p99_bill(
     correlation: float = REGION_CORRELATION,
     seed: int = 0,
 ) -> float:
-    """The bill that 99 of 100 months stay under, given the expected one; never below it."""
+    """Return the bill that 99 of 100 months stay under, given the expected one; never below it."""
     if not held:
         return usd_per_month
-    # A bad week is not a bad month: the horizon is repeated for as long as the bill is for.
+    # A bad week is not a bad month: repeat the horizon over the time of the bill.
     hours = max(len(held[0][2]), HOURS_PER_MONTH)
     month = [(offer, market, np.resize(counts, hours)) for offer, market, counts in held]
     spot = spot_bills(month, limits, correlation, seed)
@@ -135,7 +135,7 @@ def spot_bills(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Floats:
-    """What the spot part costs in each drawn horizon, with what is bought again on demand."""
+    """Return what the spot part costs in each drawn horizon, with replacements on demand."""
     if not 0 <= correlation <= 1:
         raise BadInput(f"a correlation between zones is from 0 to 1, got {correlation}")
     rng = np.random.default_rng(seed)
@@ -146,7 +146,7 @@ def spot_bills(
     bills = np.zeros(draws)
     for offer, market, counts in held:
         risk = market.interruptions
-        # The chance that a zone that is down is up an hour later, and the chance to fall that gives its availability.
+        # The chance that a zone recovers within an hour, and the chance to go down that gives its availability.
         recover = float(-np.expm1(-1 / risk.outage_hours))
         fall = min(1.0, recover * (1 - risk.availability) / risk.availability)
         shocks = tied * shared + own * rng.standard_normal((draws, hours))
@@ -155,7 +155,7 @@ def spot_bills(
         price = _prices(offer, market, tied * shared_price + own * rng.standard_normal(draws))
         bills += price * (up @ counts)
         if limits.fallback and offer.usd_per_hour is not None:
-            # Steps of an hour merge short outages: each fall seen stands for several real ones.
+            # Hourly steps merge short outages: each one seen represents several real ones.
             real = risk.per_hour / fall if risk.per_hour else 0.0
             started = fell @ counts * real * offer.startup_s / SECONDS_PER_HOUR
             bills += offer.usd_per_hour * ((~up) @ counts + started)
@@ -165,7 +165,7 @@ def spot_bills(
 def _up_and_fell(
     now: NDArray[np.bool_], fall: float, recover: float, shocks: Floats
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether a zone is up in each hour, and whether it goes down after it; low normal shocks take machines."""
+    """Return whether a zone is up in each hour, and whether it goes down after it; low normal shocks take machines."""
     normal = NormalDist()
     falls = normal.inv_cdf(fall) if 0 < fall < 1 else (-np.inf if fall <= 0 else np.inf)
     stays_down = normal.inv_cdf(1 - recover) if recover < 1 else -np.inf
@@ -182,7 +182,7 @@ def _prices(offer: FleetOffer, market: SpotMarket, shocks: Floats) -> Floats:
     sigma = np.log(market.p90_to_median) / NormalDist().inv_cdf(0.9)
     listed = offer.list_usd_per_hour or offer.usd_per_hour
     ceiling = np.inf if listed is None else max(listed, market.usd_per_hour)
-    # Of mean one, so that the quoted price stays the expected one.
+    # The factor has mean one, so the quoted price stays the expected one.
     prices: Floats = np.minimum(market.usd_per_hour * np.exp(sigma * shocks - sigma**2 / 2), ceiling)
     return prices
 
@@ -206,10 +206,10 @@ class SpotReason(Noun):
 
 
 class LostState(Noun):
-    """What goes with one replica: prefixes in its memory that later requests would have found."""
+    """What is lost with one replica: prefixes in its memory that later requests would have found."""
 
     tokens: NonNegativeFloat
-    requests: NonNegativeFloat  # that would have found them: one for every conversation under way, or more
+    requests: NonNegativeFloat  # that would have found them: at least one for every open conversation
     prefill_s: NonNegativeFloat  # of a replica, to compute them again
     requests_per_hour: PositiveFloat  # that a replica serves
 
@@ -219,9 +219,9 @@ class SpotVerdict(Noun):
 
     suitability: Suitability
     reasons: tuple[SpotReason, ...]
-    max_spot_share: NonNegativeFloat  # what a fleet may hold: of an hour's demand
-    cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that goes before they end
-    lost_state: LostState | None = None  # by a loss; None where no request is known to find a prefix
+    max_spot_share: NonNegativeFloat  # the most that a fleet may have, of an hour's demand
+    cut_off_share: NonNegativeFloat  # of all answers: begun on a machine that is reclaimed before they end
+    lost_state: LostState | None = None  # by a loss; None if no request is known to find a prefix
     recomputed_share: NonNegativeFloat = 0.0  # of a replica's time: prefill of what losses take
     waiting_share: NonNegativeFloat = 0.0  # of all requests: those that compute again what a loss took
 

@@ -1,12 +1,12 @@
 """Bill the requests of a trace: by the token at an API, and by the hour for replicas that a simulation ran.
 
-An API charges every request at the tier its own length falls in; a host that quotes no price for cached or batch tokens
-has none here either. Where a log says which prompts begin alike, what is not found in the host's cache is written into
-it, at the price of writing where one is quoted; a client for whom that costs more than no cache does without.
+An API charges every request at the tier of its own length; a host that quotes no price for cached or batch tokens has
+none here either. If a log says which prompts begin alike, what is not found in the host's cache is written to it, at
+the price of writing if one is quoted; if that costs more than no cache, the client uses no cache.
 
-Of a simulation, **reservation** divides the whole bill by the tokens that were delivered; **usage** only the share
-of it that full batches would have needed, as a platform that fills its machines with others' requests would charge.
-Tokens are those of completed requests, prompts (cached ones included) and answers.
+For a simulation, **reservation** divides the whole bill by the delivered tokens; **usage** divides only the share of it
+that full batches would have needed, as a platform that fills its machines with others' requests would charge. Tokens
+are those of completed requests, prompts (cached ones included) and answers.
 """
 
 import datetime as dt
@@ -26,14 +26,15 @@ from tokonomics.types import Noun
 from tokonomics.units import TOKENS_PER_MTOK
 
 HOST_TTL_S = 300.0
-"""How long a host keeps a prompt after its last use: Anthropic's five minutes, which each use begins anew (its prompt
-caching guide; an hour is sold as well, written at twice the input's price and not modelled). Others say minutes too."""
+"""How long a host keeps a prompt after its last use: Anthropic's five minutes, which start again with each use (its
+prompt caching guide; an hour is sold as well, written at twice the input's price, and not modelled). Others also say
+minutes."""
 
 
 class ApiCost(Noun):
     """One way to buy the tokens."""
 
-    name: str  # ``host:model``, with `` (batch)`` where batch prices are meant
+    name: str  # ``host:model``, with `` (batch)`` for batch prices
     usd_per_request: NonNegativeFloat
     usd_per_mtok: NonNegativeFloat  # of all tokens, in and out, in this mix
     input_usd_per_mtok: NonNegativeFloat
@@ -42,21 +43,21 @@ class ApiCost(Noun):
     source: str
     note: str | None = None
     cached_share: float = 0.0  # of the prompt tokens, read from the host's cache
-    written_share: float = 0.0  # of the prompt tokens, written into the host's cache at a price of its own
-    cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is none
+    written_share: float = 0.0  # of the prompt tokens, written to the host's cache at a separate price
+    cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is zero
 
     def usd_per_month(self, tokens_per_month: float) -> float:
-        """The bill for a month of this many tokens, in and out, in this mix."""
+        """Return the bill for a month of this many tokens, in and out, in this mix."""
         return self.usd_per_mtok * tokens_per_month / TOKENS_PER_MTOK
 
 
 def api_bill(
     api: ApiPrice, trace: Trace, cached_share: float = 0.0, batch: bool = False, write_rest: bool = False
 ) -> ApiCost:
-    """The mean request of the trace at the API's prices; ``cached_share`` of every prompt is read from its cache.
+    """Price the mean request of the trace at an API; ``cached_share`` of every prompt is read from its cache.
 
-    ``write_rest``: what is not read is written, for later requests to read. Else all that is read is taken to be there,
-    as a head that every prompt begins with is: it is written once, and each use keeps it.
+    With ``write_rest``, what is not read is written, for later requests to read. Otherwise all that is read is assumed
+    to be in the cache, like a prefix of every prompt: it is written once, and each use keeps it.
     """
     require_share("cached_share", cached_share)
     written = 1 - cached_share if write_rest else 0.0
@@ -66,7 +67,7 @@ def api_bill(
     tier = np.searchsorted(np.array(bounds, dtype=np.float64), inputs, side="left")
     dollars = 0.0
     for level in np.unique(tier):
-        # Within a tier the price is linear: the mean request stands for all.
+        # Within a tier the price is linear, so the mean request represents all.
         chosen = tier == level
         mean_in, mean_out = float(inputs[chosen].mean()), float(outputs[chosen].mean())
         mean_usd = price_request(api, mean_in, cached_share * mean_in, mean_out, batch, written * mean_in)
@@ -89,7 +90,7 @@ def api_bill(
 
 
 class ApiLeftOut(Noun):
-    """A price that could not be had, and why."""
+    """An API without a price, and why."""
 
     name: str
     why: str
@@ -98,10 +99,10 @@ class ApiLeftOut(Noun):
 def api_bills(
     apis: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
-    """Each API at its standard prices and, where asked for, at its batch prices; those without a quote are left out.
+    """Price each API at its standard and, if asked for, at its batch prices; leave out those without a quote.
 
-    Where the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price,
-    and one whose cache would cost more than it saves is used without.
+    If the cached share was ``replayed`` and not asked for, a host that quotes no cached price takes the list price, and
+    a cache that would cost more than it saves is not used.
     """
     bills: list[ApiCost] = []
     missing: list[tuple[ApiLeftOut, BadInput]] = []
@@ -119,13 +120,13 @@ def api_bills(
 def host_bills(
     hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[ApiCost, ...]:
-    """The cheapest price of each host, standard and, where asked for and quoted, batch; the cheapest host first."""
+    """Return the cheapest price of each host, standard and, if asked for and quoted, batch; the cheapest host first."""
     require_share("cached_share", cached_share)
     cheapest: dict[tuple[str, bool], ApiCost] = {}
     directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
     for api, at_batch in product(directly_first, (False, True) if batch else (False,)):
         bill: ApiCost | None = None
-        with suppress(BadInput):  # without a price of cached tokens, at the list price, above which no host charges
+        with suppress(BadInput):  # without a price of cached tokens, use the list price, which no host exceeds
             plain = api_bill(api, trace, 0.0, at_batch)
             bill = _noted(plain, "quotes no price of cached tokens: all at the list price")
             bill = _best_bill(api, trace, cached_share, at_batch, replayed)
@@ -136,7 +137,7 @@ def host_bills(
 
 
 def _best_bill(api: ApiPrice, trace: Trace, cached_share: float, batch: bool, replayed: bool) -> ApiCost:
-    """The bill as asked; of a log whose prompts repeat, without the cache where that is cheaper or nobody quotes it."""
+    """Return the bill as asked; for a log whose prompts repeat, without the cache if that is cheaper or not quoted."""
     if not replayed or not cached_share:
         return api_bill(api, trace, cached_share, batch)
     plain = api_bill(api, trace, 0.0, batch)
@@ -156,11 +157,11 @@ def _noted(bill: ApiCost, note: str) -> ApiCost:
 class ServedCost(Noun):
     """The bill of a simulation."""
 
-    usd_per_replica_hour: PositiveFloat  # in the mean over both sides of a disaggregated fleet
+    usd_per_replica_hour: PositiveFloat  # mean over both sides of a disaggregated fleet
     price_from: str
     usd: NonNegativeFloat
-    usd_per_mtok: NonNegativeFloat | None  # prompts and answers alike, on reservation; None where none was delivered
-    usd_per_mtok_output: NonNegativeFloat | None  # the whole bill over the answers alone
+    usd_per_mtok: NonNegativeFloat | None  # prompts and answers alike, on reservation; None if none was delivered
+    usd_per_mtok_output: NonNegativeFloat | None  # the whole bill divided by the answers alone
     usd_per_mtok_usage: NonNegativeFloat | None
     tree: CostTree
 

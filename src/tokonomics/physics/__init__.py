@@ -1,1 +1,1 @@
-"""How fast: does it fit, and how long does one engine step take."""
+"""Compute whether a deployment fits its GPUs and how long one engine step takes."""

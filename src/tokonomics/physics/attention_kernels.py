@@ -1,4 +1,4 @@
-"""How long attention takes on one GPU: a handful of parameters per kernel, fitted on measured timings.
+"""Compute how long attention takes on one GPU, with a handful of parameters per kernel, fitted on measured timings.
 
 A decode kernel reads the KV cache of a batch, in blocks that the GPU's multiprocessors work through:
 
@@ -10,15 +10,15 @@ A prefill kernel multiplies tiles of queries with the keys they see:
     t = launch + ‖ rows × (seen + pad) FLOPs ÷ (peak · compute), longest row × chain, bytes ÷ (BW · memory) ‖p
 
 ‖…‖p is a smooth maximum: terms overlap, the longest counts most. Each term grows with batch, context, tokens, past and
-heads (at a fixed number of query heads per KV head), so times do. ``memory`` and ``compute`` are shares of the
+heads (at a fixed number of query heads per KV head), and so does the time. ``memory`` and ``compute`` are shares of the
 datasheet, never above 1: nothing beats bytes ÷ bandwidth or FLOPs ÷ peak. Shares carry over to a GPU without timings;
 launch, wave, stream and chain belong to one multiprocessor and stay as they are in its family.
 
-``benchmarks/fit_attention_kernels.py`` fits the curves on timings that repeat one call on the same data. What fits in
-L2 is then read faster than memory delivers (an L40S reads 67 MB in 24 µs, 134 MB in 193 µs). In a model each layer's
-weights pass through L2 between two reads of its cache, so such rows are left out of the fit: KV is always cold here.
+``benchmarks/fit_attention_kernels.py`` fits the curves on timings that repeat one call on the same data. Data that fits
+in L2 is then read faster than memory delivers (an L40S reads 67 MB in 24 µs, 134 MB in 193 µs). In a model, each
+layer's weights pass through L2 between two reads of its cache, so the fit leaves such rows out: KV is always cold here.
 
-The timings have no prefill after cached tokens: the effect of ``past`` is what the form says, not measured.
+No timing has a prefill after cached tokens: the effect of ``past`` follows from the formula and was not measured.
 """
 
 import math
@@ -36,11 +36,12 @@ from tokonomics.physics.curves import Array, Basis, as_array, basis, carried_ove
 Op = Literal["decode", "prefill", "mla_decode", "mla_prefill"]
 Curves = list[tuple[Any, float]]
 Mode = Literal["grouped", "plain", "window"]
-"""Engines run other kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows."""
+"""Engines run different kernels for grouped heads (queries packed, KV split), one query head per KV head, and windows.
+"""
 
 GEMM_SHARE = 0.7
-"""Of peak FLOP/s: the large matrix product that unpacks cached latents for a prefill, and a vision tower's. The middle
-of what families reach (0.54 to 0.83, data/efficiency.toml)."""
+"""Share of peak FLOP/s of the large matrix products that unpack cached latents for a prefill, and of a vision tower's.
+It is the middle of what families reach (0.54 to 0.83, data/efficiency.toml)."""
 
 
 class DecodeCurve(NamedTuple):
@@ -50,12 +51,12 @@ class DecodeCurve(NamedTuple):
     split_s: float  # for each doubling of the context beyond ``split_tokens``: more splits to schedule and combine
     split_tokens: float  # context from which splitting begins to cost
     wave_s: float  # the first wave of blocks, which a larger batch fills up before it takes longer
-    block_bytes: float  # of one (sequence, KV head) however short its context, as bytes the memory could have moved
+    block_bytes: float  # fixed cost of one (sequence, KV head), as bytes the memory could have moved
     memory: float  # share of the datasheet's bandwidth that a large batch reads KV at
     compute: float  # share of peak FLOP/s
     sharpness: float  # p of the smooth maximum: 1 adds the terms, 2 or 4 comes near the longest
     group: float  # query heads per KV head that double ``block_bytes``: more rows to load, scale and write
-    rows: float  # query rows a matrix tile has: a smaller group computes as much
+    rows: float  # query rows of a matrix tile: a smaller group takes as long as a full tile
     stream: float  # bytes per second that one (sequence, KV head) can draw, over all its splits; limits small batches
 
 
@@ -64,8 +65,8 @@ class PrefillCurve(NamedTuple):
 
     launch_s: float  # start and end of the kernel
     compute: float  # share of peak FLOP/s on a long prompt
-    pad_tokens: float  # keys' worth of work beyond those a row sees: masked tile halves, loading, scaling, writing
-    rows: float  # rows that a block has: a shorter chunk costs as much
+    pad_tokens: float  # extra work per row, counted in keys: masked tile halves, loading, scaling, writing
+    rows: float  # rows of a block: a shorter chunk takes as long as a full block
     packing: float  # near 1: a block's rows are tokens × query heads of one KV head; near 0: tokens of one query head
     chain_s: float  # per key that one block must walk in order; limits short chunks with a long past
     memory: float  # share of the datasheet's bandwidth
@@ -95,9 +96,9 @@ def decode_attention_s(
     backend: str = "vllm",
     own: DecodeCurve | None = None,
 ) -> Array:
-    """Seconds of one layer's attention for one new token of each of ``batch`` sequences with ``context`` tokens.
+    """Return the seconds of one layer's attention for one new token of ``batch`` sequences with ``context`` tokens.
 
-    By one's ``own`` curve, if given: that of a bf16 kernel.
+    If an ``own`` curve is given, which is that of a bf16 kernel, use it.
     """
     mode: Mode = "window" if window else "grouped" if heads > kv_heads else "plain"
     seen = np.minimum(as_array(context), window) if window else as_array(context)
@@ -121,10 +122,10 @@ def prefill_attention_s(
     backend: str = "vllm",
     own: PrefillCurve | None = None,
 ) -> Array:
-    """Seconds of one layer's attention for ``tokens`` new tokens of a sequence that has ``past`` cached ones.
+    """Return the seconds of one layer's attention for ``tokens`` new tokens of a sequence with ``past`` cached ones.
 
-    Several ``sequences`` of the same lengths run in one kernel, as engines pack them. By one's ``own`` curve, if given.
-    Where it is not ``causal`` the same kernels multiply more pairs, at the share of peak they were timed at.
+    Several ``sequences`` of the same lengths run in one kernel, as engines pack them. If an ``own`` curve is given, use
+    it. If not ``causal``, the same kernels multiply more pairs, at the share of peak they were timed at.
     """
     work = Work(kv_heads, heads / kv_heads, 2.0 * head_dim * kv_bytes_per_element(kv), 4.0 * head_dim)
     curves = _curves(gpu, "prefill", kv, backend, head_dim, "window" if window else "grouped", own)
@@ -143,7 +144,7 @@ def mla_decode_s(
     rope_dim: int = 64,
     backend: str = "vllm",
 ) -> Array:
-    """Seconds of one layer's latent attention over the compressed cache, projections (absorbed ones too) left out."""
+    """Return the seconds of one layer's latent attention over the compressed cache, without any projections."""
     work = Work(1.0, heads, (kv_rank + rope_dim) * kv_bytes_per_element(kv), 2.0 * (2 * kv_rank + rope_dim))
     curves = _curves(gpu, "mla_decode", kv, backend, kv_rank, "grouped")
     return _fastest(decode_time, gpu, curves, as_array(batch), as_array(context), work)
@@ -163,9 +164,10 @@ def mla_prefill_s(
     sequences: ArrayLike = 1.0,
     backend: str = "vllm",
 ) -> Array:
-    """Seconds of one layer's latent attention for a chunk, unpacked to plain heads; projections of new tokens left out.
+    """Return the seconds of one layer's latent attention for a chunk, unpacked to plain heads.
 
-    Keys and values of the ``past`` tokens are unpacked again from the cache for every chunk, and that is counted.
+    Projections of new tokens are left out. Every chunk unpacks the keys and values of its ``past`` tokens from the
+    cache again, and that is counted.
     """
     width = 2.0 * (nope_dim + rope_dim + value_dim)
     unpack = 2.0 * kv_rank * heads * (nope_dim + value_dim) / (gpu.peak_flops(Precision.bf16) * GEMM_SHARE)
@@ -176,13 +178,13 @@ def mla_prefill_s(
 
 
 def curve_origin(gpu: Gpu, op: Op, backend: str = "vllm") -> tuple[Basis, str]:
-    """How far the curves that an operation uses speak for a GPU, and the GPU on which they were timed."""
+    """Return how well an operation's curves are known for a GPU, and the GPU on which they were timed."""
     source = _source(gpu, op, backend)
     return basis(gpu, source), source
 
 
 def decode_time(curve: DecodeCurve, bandwidth: float, peak: float, batch: Array, seen: Array, work: Work) -> Array:
-    """The decode form of this module."""
+    """Apply this module's formula for decode."""
     p, heads, group = curve.sharpness, work.kv_heads, work.group
     read = heads * work.token_bytes / (bandwidth * curve.memory)
     computed = heads * np.hypot(group, curve.rows) * work.row_flops / (peak * curve.compute)
@@ -205,15 +207,15 @@ def prefill_time(
     sequences: float | Array = 1.0,
     causal: bool = True,
 ) -> Array:
-    """The prefill form of this module, for ``sequences`` equal chunks at once."""
+    """Apply this module's formula for prefill to ``sequences`` equal chunks at once."""
     p = curve.sharpness
     longest = past + tokens if window is None else np.minimum(past + tokens, window)
     pairs = seen_pairs(tokens, past, window, causal)
-    # A chunk shorter than a block takes as long as one that fills it.
+    # A chunk shorter than a block takes as long as a full block.
     short = curve.rows * np.power(work.group, -curve.packing) / np.maximum(tokens, 1.0)
     row = sequences * work.kv_heads * work.group * work.row_flops
     computed = row / (peak * curve.compute) * np.sqrt(1.0 + short * short) * (pairs + tokens * curve.pad_tokens)
-    # A row's query and output have as many bytes, in 16 bits, as it takes FLOPs per key: two per element of each.
+    # The bytes of a row's query and output, in 16 bits, equal its FLOPs per key: two per element of each.
     keys = sequences * work.kv_heads * work.token_bytes
     moved = (keys * (longest + curve.touches * tokens) + row * tokens) / (bandwidth * curve.memory)
     chain = (longest + curve.pad_tokens) * curve.chain_s
@@ -221,9 +223,9 @@ def prefill_time(
 
 
 def seen_pairs(tokens: Array, past: Array, window: float | Array | None, causal: bool = True) -> Array:
-    """Pairs of a new token and one that it sees: all before it and itself, or the last ``window`` of them.
+    """Count the pairs of a new token and one that it sees: itself and all before it, or the last ``window`` of them.
 
-    Where it is not ``causal``: all of them, or the ``window`` around it.
+    If not ``causal``, it sees all tokens, or the ``window`` around it.
     """
     if not causal:
         return tokens * (past + tokens if window is None else np.minimum(past + tokens, window))
@@ -234,13 +236,13 @@ def seen_pairs(tokens: Array, past: Array, window: float | Array | None, causal:
 
 
 def _fastest(law: Callable[..., Array], gpu: Gpu, curves: Curves, *sizes: Any) -> Array:
-    """The quickest of the kernels at each point."""
+    """Return the time of the fastest kernel at each point."""
     times = (law(curve, gpu.bandwidth_bytes_per_s, peak, *sizes) for curve, peak in curves)
     return np.asarray(reduce(np.minimum, times))
 
 
 def _curves(gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mode, own: Any = None) -> Curves:
-    """Curves to use on a GPU, and its peak FLOP/s in their precision; more than one: the fastest counts."""
+    """Return the curves to use on a GPU, each with its peak FLOP/s; of several, the fastest counts."""
     if own is not None:
         return [(own, gpu.peak_flops(Precision.bf16))]
     source = _source(gpu, op, backend)
@@ -249,7 +251,7 @@ def _curves(gpu: Gpu, op: Op, kv: Precision, backend: str, width: int, mode: Mod
 
 
 def _source(gpu: Gpu, op: Op, backend: str) -> str:
-    """The GPU whose timings serve; PyTorch's decode attention was timed on one only."""
+    """Return the GPU whose timings are used; PyTorch's decode attention was timed on one GPU only."""
     timed = _tables()[op]
     if backend == "pytorch" and op == "decode":
         return next(key for key, tables in timed.items() if "pytorch" in tables)
@@ -258,10 +260,10 @@ def _source(gpu: Gpu, op: Op, backend: str) -> str:
 
 @cache
 def _backends(op: Op, source: str, backend: str) -> tuple[str, ...]:
-    """Whose kernels stand for a backend: its own; the other engine's on GPUs where only that was timed.
+    """Return the engines whose kernels represent a backend: its own, or the other engine's if only those were timed.
 
-    TensorRT-LLM, TGI and llama.cpp have no timings here: at each point the faster of the engines' kernels, as those
-    engines choose among the same libraries.
+    TensorRT-LLM, TGI and llama.cpp have no timings here. They choose among the same libraries, so the faster of the
+    timed engines' kernels counts at each point.
     """
     timed = [table for table in _tables()[op][source] if table != "pytorch" or backend == "pytorch"]
     if backend in timed:
@@ -273,9 +275,9 @@ def _backends(op: Op, source: str, backend: str) -> tuple[str, ...]:
 
 @cache
 def _pick(op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mode) -> tuple[Any, Precision]:
-    """The curve of the mode, or the most like it, at the head width nearest to the one asked for.
+    """Return the curve of the mode, or of the most similar mode, at the nearest head width.
 
-    An 8-bit cache without timings is a 16-bit one of half the bytes.
+    An 8-bit cache without timings is treated as a 16-bit one of half the bytes.
     """
     formats = _tables()[op][source][backend]
     row = formats["fp8" if kv.is_below(Precision.bf16) and "fp8" in formats else "bf16"]
@@ -287,6 +289,6 @@ def _pick(op: Op, source: str, backend: str, kv: Precision, width: int, mode: Mo
 
 @cache
 def _tables() -> dict[Op, dict[str, dict[str, Any]]]:
-    """Curves by operation, GPU, backend, cache format, mode and head width; ``math``: their precision."""
+    """Return the curves by operation, GPU, backend, cache format, mode and head width; ``math`` is their precision."""
     tables: dict[Op, dict[str, dict[str, Any]]] = shipped("attention_kernels.json")["curves"]
     return tables

@@ -1,22 +1,22 @@
-"""A profile: what was learned about the user's own machine, and how every prediction comes to use it.
+"""Apply a profile, which holds what was measured on the user's own machine, to every prediction.
 
-Two things can be in it. ``kernels``: curves in the laws of ``matrix_kernels`` and ``attention_kernels``, fitted on what
-``calibrate --probe`` timed on a GPU; they take the place of ours wherever that GPU runs those kernels. ``corrections``:
-for an engine on a GPU, a factor for decode steps, one for prompts, and what the host adds to a step, fitted by
-``tokonomics calibrate`` on results of a server, with a pull towards no correction. Each keeps the sizes it has seen and
-its error on points that were held out.
+A profile can have two parts. ``kernels`` are curves with the formulas of ``matrix_kernels`` and ``attention_kernels``,
+fitted on what ``calibrate --probe`` timed on a GPU; they replace ours wherever that GPU runs those kernels.
+``corrections`` give, for an engine on a GPU, a factor for decode steps, one for prompts, and the time that the host
+adds to a step. ``tokonomics calibrate`` fits them on results of a server, with a pull towards no correction. Each part
+keeps the sizes it was measured at and its error on held-out points.
 
 A correction is measured on one layout (precisions, TP, PP, EP, DP) and corrects every layout of its GPU, engine and
-model, each by the nearest one that was measured: the same precisions first, then as many GPUs, then the least other
-split. All its terms carry over. Clocks, power limits and the build of the kernels are the GPU's and the engine's; the
-host's time, its launches and what a request takes outside any step are the host's; no split changes either. But only
-what makes a layout slower is carried over: a factor below 1 may come from one shape, or from a mistake in the input,
-so a layout that was not measured keeps the plain prediction there, and its range. So no layout wins a comparison for
-not being corrected, nor by a gain that nobody measured on it. Wherever it was measured, no correction makes any kind of
-operation faster than its bytes at the datasheet's bandwidth or its FLOPs at peak (``steptime``, ``LeastKernels``).
+model: the nearest measured layout decides, by the same precisions first, then the same number of GPUs, then the least
+different split. All its terms carry over, because no split changes them: clocks, power limits and kernel builds belong
+to the GPU and the engine; launches and the time of a request outside any step belong to the host. But only what makes
+a layout slower is carried over. A factor below 1 may come from one shape, or from a mistake in the input, so a layout
+that was not measured keeps the plain prediction and its range there. So no layout wins a comparison because it was not
+corrected, or by a gain that nobody measured on it. No correction makes any operation faster than its bytes at the
+datasheet's bandwidth or its FLOPs at peak (``steptime``, ``LeastKernels``).
 
-The profile in use is ambient, as the user's catalogue is: ``using``, or ``$TOKONOMICS_PROFILE``; else there is none and
-nothing changes. Whatever keeps step times must key on ``profile_key``.
+The profile in use is global, as the user's catalogue is: set by ``using`` or ``$TOKONOMICS_PROFILE``; without one
+nothing changes. A cache of step times must include ``profile_key`` in its key.
 """
 
 import hashlib
@@ -58,14 +58,14 @@ from tokonomics.types import Noun
 SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
-BARE = "bare"  # the engine of steps without one
+BARE = "bare"  # the engine name of steps that run without an engine
 _FACTORS: Final = ("decode", "prefill", "launch", "request")
 FEW, MANY = 256.0, 2048.0
-"""Tokens of a step up to which the decode factor holds, and from which the prompt factor does; between, a mixture."""
+"""The decode factor holds up to the first number of tokens, the prompt factor from the second; between, a mixture."""
 
 
 class Range(Noun):
-    """Sizes that were measured, both ends included."""
+    """A range of sizes that were measured, both ends included."""
 
     low: float
     high: float
@@ -75,13 +75,13 @@ class Range(Noun):
 
 
 class Fitted(Noun):
-    """A curve, with what it was fitted on and how well it predicts what it was not."""
+    """A curve, the sizes it was fitted on, and its error on held-out rows."""
 
-    curve: tuple[float, ...]  # the fields of its law, in order
+    curve: tuple[float, ...]  # the fields of its formula, in order
     seen: dict[str, Range]
     rows: PositiveInt
     held_out: NonNegativeInt
-    median_error: NonNegativeFloat | None = None  # of log(predicted ÷ timed) over the rows held out from a first fit
+    median_error: NonNegativeFloat | None = None  # size of log(predicted ÷ timed) on rows held out from a first fit
     p90_error: NonNegativeFloat | None = None
 
 
@@ -91,11 +91,11 @@ class Kernels(Noun):
     gpu: str  # its key in the catalogue
     memory: float = Field(gt=0, le=1)  # share of the datasheet's bandwidth that a large copy reaches
     gemm: Fitted | None = None  # dense layers in bf16: PyTorch calls the same cuBLAS as the engines do
-    decode: dict[str, Fitted] = Field({})  # PyTorch's attention, by "mode/head width": of bare steps only
+    decode: dict[str, Fitted] = Field({})  # PyTorch's attention, by "mode/head width"; for bare steps only
     prefill: dict[str, Fitted] = Field({})
-    all_reduce: dict[int, Fitted] = Field({})  # NCCL's, by number of GPUs: used where ours were not timed on this GPU
-    layer_s: NonNegativeFloat | None = None  # what lies between the kernels of a layer
-    spreads: dict[str, "ErrorSpread"] = Field({})  # of whole steps against the sum of these curves, by kind
+    all_reduce: dict[int, Fitted] = Field({})  # NCCL's, by number of GPUs; used if ours were not timed on this GPU
+    layer_s: NonNegativeFloat | None = None  # time between the kernels of a layer
+    spreads: dict[str, "ErrorSpread"] = Field({})  # errors of whole steps against the sum of these curves, by kind
 
     @model_validator(mode="after")
     def _curves_are_of_their_laws(self) -> Self:
@@ -116,11 +116,11 @@ class Kernels(Noun):
         return self
 
     def gemm_curve(self, weights: Precision) -> GemmCurve | None:
-        """Of dense layers at a precision; PyTorch's FP8 is far from the engines', so only bf16 is replaced."""
+        """Return the curve of dense layers; only bf16 is replaced, because PyTorch's FP8 is far from the engines'."""
         return GemmCurve(*self.gemm.curve) if self.gemm and weights is Precision.bf16 else None
 
     def decode_curve(self, heads: float, kv_heads: float, head_dim: int, window: int | None) -> DecodeCurve | None:
-        """PyTorch's decode attention at the head width nearest to the one asked for; windows were not timed."""
+        """Return PyTorch's decode attention at the nearest head width; windows were not timed."""
         fit = None if window else _nearest(self.decode, "grouped" if heads > kv_heads else "plain", head_dim)
         return DecodeCurve(*fit.curve) if fit else None
 
@@ -129,20 +129,20 @@ class Kernels(Noun):
         return PrefillCurve(*fit.curve) if fit else None
 
     def link_curve(self, gpu: Gpu, gpus: int) -> LinkCurve | None:
-        """NCCL's all-reduce, where that of engines was not timed on this GPU."""
+        """Return NCCL's all-reduce if the engines' own was not timed on this GPU."""
         timed = matrix_kernels.curve_origin(gpu, "all_reduce", gpus=gpus).basis == "measured"
         return None if timed or gpus not in self.all_reduce else LinkCurve(*self.all_reduce[gpus].curve)
 
 
 class ErrorSpread(Noun):
-    """Standard deviation of log(measured ÷ predicted) on held-out points, pulled towards that without a profile."""
+    """Standard deviation of log(measured ÷ predicted) on held-out points, pulled towards the one without a profile."""
 
     deviation: PositiveFloat
     n: PositiveInt
 
 
 class HeldOut(Noun):
-    """A figure on points that the fit did not see: how far off we were, and are."""
+    """The errors of one figure on held-out points, without and with the profile."""
 
     figure: str
     n: PositiveInt
@@ -153,21 +153,21 @@ class HeldOut(Noun):
 
     @property
     def worse(self) -> bool:
-        """By more than chance moves it: a tenth, and one percent."""
+        """Decide whether the error grew by more than chance: a tenth of it plus one percent."""
         return self.after > 1.1 * self.before + 0.01
 
 
 class Coverage(StrEnum):
-    """What a profile knows of a layout."""
+    """What a profile knows about a layout."""
 
-    measured = "measured"  # calibrated on this very layout
+    measured = "measured"  # calibrated on exactly this layout
     carried_over = "carried over"
     """Corrected by the nearest layout that was measured, or predicted from kernels that were probed."""
-    not_covered = "not covered"  # another GPU, engine or model: predicted as without the profile
+    not_covered = "not covered"  # another GPU, engine or model: the profile changes nothing
 
 
 class Correction(Noun):
-    """What an engine on a GPU does differently from the sum of its kernels."""
+    """How an engine on a GPU differs from the sum of its kernels."""
 
     gpu: str
     engine: str
@@ -179,12 +179,12 @@ class Correction(Noun):
     ep: PositiveInt = 1
     dp: PositiveInt = 1
     learned_at: str | None = None  # precision and split that were measured, in words
-    decode: PositiveFloat = 1.0  # times what the GPU takes for steps of few tokens
-    prefill: PositiveFloat = 1.0  # times what it takes for prompts
-    step_s: NonNegativeFloat | None = None  # what the host adds to a step; None: the engine's own figures
+    decode: PositiveFloat = 1.0  # factor on the GPU's time for steps of few tokens
+    prefill: PositiveFloat = 1.0  # factor on the GPU's time for prompts
+    step_s: NonNegativeFloat | None = None  # time that the host adds to a step; None: the engine's own figures
     sequence_s: NonNegativeFloat | None = None
-    launch: PositiveFloat = 1.0  # times what the host takes to launch a layer of a step with prompts
-    request: PositiveFloat = 1.0  # times what a request takes outside any step
+    launch: PositiveFloat = 1.0  # factor on the host's time to launch a layer of a step with prompts
+    request: PositiveFloat = 1.0  # factor on a request's time outside any step
     seen: dict[str, Range] = Field({})
     loads: PositiveInt
     rows: PositiveInt
@@ -193,7 +193,7 @@ class Correction(Noun):
     notes: tuple[str, ...] = ()
 
     def of_engine(self, engine: Overhead) -> Overhead:
-        """The engine's own time as this server's results correct it."""
+        """Return the engine's overhead, corrected."""
         added: dict[str, Any] = {
             name: getattr(engine, name) * factor
             for factor, names in ((self.launch, LAUNCHES), (self.request, REQUESTS))
@@ -204,14 +204,14 @@ class Correction(Noun):
         return engine.model_copy(update=added)
 
     def covers(self, deployment: Deployment, engine: str) -> bool:
-        """Whether it corrects this deployment, as measured or carried over."""
+        """Decide whether it corrects this deployment, as measured or carried over."""
         same = self.gpu == deployment.gpu.key and self.engine == engine
         return same and self.model in (None, deployment.model.key)
 
     def distance(self, deployment: Deployment) -> tuple[float, ...]:
-        """How far the layout that was measured is from this one, what matters most first; all zeros: the same.
+        """Return how far the measured layout is from this one, the most important difference first; zeros if the same.
 
-        Drafts and adapters count as another layout: calibration has none.
+        A deployment with drafts or adapters is always another layout, because calibration has none.
         """
         ours = [self.tp or deployment.tp, self.pp, self.ep, self.dp]
         theirs = [deployment.tp, deployment.pp, deployment.ep, deployment.dp]
@@ -226,7 +226,7 @@ class Correction(Noun):
         )
 
     def carried_over(self, engine: Overhead | None) -> Self:
-        """What of it holds on a layout that was not measured: all that makes it slower, and no held-out error."""
+        """Return the part that holds on layouts that were not measured: what makes them slower, no held-out errors."""
         carried: dict[str, Any] = {name: max(1.0, getattr(self, name)) for name in _FACTORS}
         if self.step_s is not None and engine:
             carried["step_s"] = max(self.step_s, engine.step_s)
@@ -234,7 +234,7 @@ class Correction(Noun):
         return self.model_copy(update=carried | {"held_out": (), "spreads": {}})
 
     def summary(self) -> str:
-        """In a few words, with the sizes it has seen."""
+        """Describe the correction in a few words, with the sizes it was measured at."""
         batch = self.seen.get("batch")
         loads = f" of {batch.low:,.0f} to {batch.high:,.0f} at once" if batch else ""
         what = "bare steps" if self.engine == BARE else self.engine
@@ -242,19 +242,18 @@ class Correction(Noun):
         return f"{what} on {self.gpu}{f' ({of})' if of else ''} corrected on {self.loads} loads{loads}"
 
     def factor(self, tokens: Array) -> Array:
-        """Of a step's token-wise part, by its tokens: from the decode factor to that of prompts."""
+        """Return the factor on a step's token-wise part, which moves from decode's to the prompts' as tokens grow."""
         place = np.log(np.clip(tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
         return np.asarray(np.exp((1 - place) * math.log(self.decode) + place * math.log(self.prefill)))
 
 
 def _nearest(fits: Mapping[str, Fitted], mode: attention_kernels.Mode, head_dim: int) -> Fitted | None:
-    """By "mode/head width"."""
     widths = {int(name.split("/")[1]): fit for name, fit in fits.items() if name.split("/")[0] == mode}
     return widths[min(widths, key=lambda width: abs(math.log(width / head_dim)))] if widths else None
 
 
 class ProbedMachine(Noun):
-    """Where the kernels were timed."""
+    """The machine on which the kernels were timed."""
 
     device: str
     gpus: PositiveInt
@@ -264,7 +263,7 @@ class ProbedMachine(Noun):
 
 
 class Profile(Noun):
-    """All that is known of a machine, in one file."""
+    """Everything known about a machine, in one file."""
 
     kind: Literal["tokonomics profile"] = "tokonomics profile"
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -278,31 +277,31 @@ class Profile(Noun):
     timings: dict[str, Any] = Field({})  # as timed, so that the curves can be fitted again
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As any noun's; the copy may predict otherwise, so that it does not keep the key."""
+        """Copy as any noun does, without the cached key, because the copy may predict differently."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("key", None)
         return copied
 
     @cached_property
     def key(self) -> str:
-        """The same for profiles that predict the same."""
+        """Return a hash that is equal for profiles with equal predictions."""
         said = self.model_dump_json(exclude={"timings", "name", "command", "made"})
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """GPUs that it speaks of."""
+        """Return the GPUs that it has data on."""
         named = [correction.gpu for correction in self.corrections] + ([self.kernels.gpu] if self.kernels else [])
         return tuple(dict.fromkeys(named))
 
     def kernels_of(self, gpu: Gpu) -> Kernels | None:
-        """The curves timed on this GPU; a catalogue entry that was changed is another GPU."""
+        """Return the curves timed on this GPU; a catalogue entry that the user changed is another GPU."""
         return self.kernels if self.kernels and self.kernels.gpu == gpu.key else None
 
     def correction_of(self, deployment: Deployment, engine: Overhead | None) -> Correction | None:
-        """The correction of a deployment under an engine with that time of its own; without one, of its bare steps.
+        """Return the correction of a deployment under an engine; without an engine, that of its bare steps.
 
-        As measured on its very layout; else what carries over from the nearest; None of what is not covered.
+        It is the one measured on the same layout, else what carries over from the nearest; None if nothing covers it.
         """
         nearest = self._nearest(deployment, engine_of(deployment, engine is not None))
         if nearest is None or not any(nearest.distance(deployment)):
@@ -310,14 +309,14 @@ class Profile(Noun):
         return nearest.carried_over(engine)
 
     def knows(self, deployment: Deployment) -> Coverage:
-        """Whether a deployment, as its engine serves it, was measured."""
+        """Decide whether a deployment was measured with its engine."""
         nearest = self._nearest(deployment, deployment.engine.key)
         if nearest and not any(nearest.distance(deployment)):
             return Coverage.measured
         return Coverage.carried_over if nearest or self.kernels_of(deployment.gpu) else Coverage.not_covered
 
     def _nearest(self, deployment: Deployment, engine: str) -> Correction | None:
-        """Of the corrections that cover a deployment, the one of the nearest layout; its own model's come first."""
+        """Return the correction of the nearest layout among those that cover a deployment, its own model's first."""
         covering = [correction for correction in self.corrections if correction.covers(deployment, engine)]
 
         def order(item: Correction) -> tuple[float, ...]:
@@ -326,7 +325,7 @@ class Profile(Noun):
         return min(covering, key=order, default=None)
 
     def summary(self) -> str:
-        """In one line."""
+        """Describe the profile in one line."""
         parts = [f"kernels of {self.kernels.gpu} probed"] if self.kernels else []
         parts += [correction.summary() for correction in self.corrections]
         return f"profile {self.name} of {self.made}: {'; '.join(parts) or 'empty'}"
@@ -338,7 +337,7 @@ _ACTIVE: ContextVar[object] = ContextVar("tokonomics_profile", default=_NOT_SET)
 
 @contextmanager
 def using(profile: Profile | None) -> Iterator[None]:
-    """Predict with this profile for a while."""
+    """Predict with this profile inside the context."""
     before = _ACTIVE.set(profile)
     try:
         yield
@@ -347,7 +346,7 @@ def using(profile: Profile | None) -> Iterator[None]:
 
 
 def active() -> Profile | None:
-    """The profile in use: the one set for this run, or the environment's."""
+    """Return the profile in use: the one set for this run, or the environment's."""
     chosen = _ACTIVE.get()
     if chosen is not _NOT_SET:
         return chosen  # type: ignore[return-value]
@@ -356,24 +355,24 @@ def active() -> Profile | None:
 
 
 def profile_key() -> str | None:
-    """What a cache of step times must be kept under."""
+    """Return the key of the profile in use, for caches of step times."""
     profile = active()
     return profile.key if profile else None
 
 
 def profiled(deployment: Deployment) -> Coverage | None:
-    """What the profile in use knows of a deployment; None without a profile."""
+    """Return what the profile in use knows about a deployment; None without a profile."""
     profile = active()
     return profile.knows(deployment) if profile else None
 
 
 def engine_of(deployment: Deployment, served: bool) -> str:
-    """Under which name corrections know the engine."""
+    """Return the engine's name in corrections."""
     return deployment.engine.key if served else BARE
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile from its file."""
+    """Read a profile from its file."""
     where = shorten(str(path), 200)
     try:
         stamp = path.stat()
@@ -387,7 +386,7 @@ def read_profile(path: Path) -> Profile:
 
 @lru_cache(maxsize=8)
 def _parsed(path: Path, changed: int, size: int) -> Profile:
-    """Read again only when the file has changed."""
+    """Read a profile, again only after its file has changed."""
     where = shorten(str(path), 200)
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_no_number)
@@ -406,17 +405,17 @@ def _parsed(path: Path, changed: int, size: int) -> Profile:
 
 
 def _no_number(text: str) -> float:
-    """NaN would spread through every prediction made with the profile."""
+    """Refuse NaN, which would spread through every prediction made with the profile."""
     raise ValueError(f"{text} is no number of JSON")
 
 
 def is_profile(document: object) -> bool:
-    """Whether a JSON document says that it is one."""
+    """Decide whether a JSON document says that it is a profile."""
     return isinstance(document, Mapping) and document.get("kind") == "tokonomics profile"
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """One timing a line; never half a file."""
+    """Write a profile with one timing per line, atomically."""
     whole = profile.model_dump(mode="json", exclude={"timings"})
     text = json.dumps(whole, indent=1, ensure_ascii=False)
     if profile.timings:
@@ -434,7 +433,7 @@ def _rows(rows: object) -> str:
 def outside(
     profile: Profile, gpus: Iterable[str], engines: Iterable[str], models: Iterable[str], sizes: Mapping[str, float]
 ) -> list[str]:
-    """What of a question lies outside what a profile knows; by the catalogue's names."""
+    """List the parts of a question that a profile does not cover, by the catalogue's names."""
     asked, served, notes = list(gpus), list(engines), []
     if unknown := [gpu for gpu in asked if gpu not in profile.gpus]:
         known = ", ".join(profile.gpus) or "no GPU"

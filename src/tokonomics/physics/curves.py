@@ -1,16 +1,16 @@
-"""What curves share: how terms that overlap combine, whose timings stand for a GPU, and how many watts it draws.
+"""Combine overlapping terms, choose the GPU whose timings represent another, and return how many watts a GPU draws.
 
-Terms combine as (a^p + b^p)^(1/p): their sum at p = 1, near the longer at p = 8. Kernels are fitted with p a power of
-two wherever that fits: squares and roots do then, and general powers would take most of a step time's computation.
+Terms combine as (a^p + b^p)^(1/p): their sum at p = 1, near the longer at p = 8. Where it fits the timings, p is a
+power of two: then squares and square roots suffice; general powers would take most of the time to compute a step.
 
-Curves hold shares of the datasheet, so that one carries over to a GPU without timings of its own: its family's, else
-another architecture's, with no share above the best that is published for the borrower. ``data/efficiency.toml`` has
+Curves hold shares of the datasheet, so they carry over to a GPU without timings: it uses its family's curve, else
+another architecture's, with no share above the best that is published for it. ``data/efficiency.toml`` has
 the shares of each family, made by ``benchmarks/fit_families.py`` from measured kernels and published microbenchmarks.
 
-``data/power.toml`` has curves of watts that were measured, ours or published ones, each with its source. Between two
-batches watts are interpolated over the logarithm of the batch; beyond the ends they stay. A GPU without a curve is
-taken to draw the same shares of its datasheet's watts as the reference: ``scaled`` within the reference's architecture,
-``assumed`` elsewhere. A batch is that of a replica: tensor parallelism splits a layer, not the batch.
+``data/power.toml`` has measured curves of watts, ours or published, each with its source. Between two batches watts are
+interpolated over the logarithm of the batch; beyond the ends they stay constant. A GPU without a curve is assumed to
+draw the same shares of its datasheet's watts as the reference: ``scaled`` within the reference's architecture,
+``assumed`` elsewhere. The batch is that of a replica: tensor parallelism splits a layer, not the batch.
 """
 
 import datetime as dt
@@ -34,14 +34,15 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value", float, float | Array, Array)
 Curve = TypeVar("Curve", bound=NamedTuple)
 Basis = Literal["measured", "scaled", "assumed"]
-"""Timed on this GPU; on another of its architecture, scaled by the datasheet; or on another architecture."""
+"""Timed on this GPU; scaled by the datasheet from another GPU of its architecture; or taken from another architecture.
+"""
 
 LENDERS = ("A100-80GB", "L40S")
-"""Whose curves any other architecture borrows; the L40S' Triton kernels where the A100 has none (latent attention)."""
+"""GPUs whose curves any other architecture uses; the L40S's Triton kernels if the A100 has none (latent attention)."""
 
 
 def shipped(name: str) -> Any:
-    """The content of a data file of ours, TOML or JSON."""
+    """Read one of our data files, TOML or JSON."""
     text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
     return tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
 
@@ -51,7 +52,7 @@ def as_array(values: ArrayLike) -> Array:
 
 
 def raised(value: Value, p: float) -> Value:
-    """A value to the power p."""
+    """Return a value to the power p."""
     times = math.log2(p)
     if not times.is_integer():
         return value**p  # type: ignore[no-any-return]
@@ -61,12 +62,12 @@ def raised(value: Value, p: float) -> Value:
 
 
 def root(value: Value, p: float) -> Value:
-    """What has this value to the power p."""
+    """Return the p-th root of a value."""
     return raised(value, 1 / p)
 
 
 def smooth_maximum(one: Value, other: Value, p: float) -> Value:
-    """The time of two terms that overlap."""
+    """Return the time of two terms that overlap."""
     return root(raised(one, p) + raised(other, p), p)
 
 
@@ -85,7 +86,6 @@ def efficiencies() -> dict[str, Efficiency]:
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
-    """The efficiency of a GPU's family."""
     families = efficiencies()
     if gpu.architecture not in families:
         raise BadInput(
@@ -97,28 +97,28 @@ def efficiency(gpu: Gpu) -> Efficiency:
 
 @cache
 def timed_gpu(key: str) -> Gpu:
-    """The GPU that was timed: as shipped, whatever the user's catalogue says of theirs."""
+    """Return a timed GPU as shipped, whatever the user's catalogue says about theirs."""
     return next(gpu for gpu in shipped_gpus() if gpu.key == key)
 
 
 def donors(gpu: Gpu, timed: Collection[str]) -> list[str]:
-    """Of the timed GPUs: this one, then its family in the table's order; without any, a lender.
+    """Return the timed GPUs whose curves to use: this one, then its family in the table's order; if none, a lender.
 
-    The order does not look at rates: a GPU with more bandwidth must not get another curve and become slower.
+    The order ignores rates: a GPU with more bandwidth must not get another curve and become slower.
     """
     family = [key for key in timed if timed_gpu(key).architecture == gpu.architecture]
     return sorted(family, key=lambda key: key != gpu.key) or [next(key for key in LENDERS if key in timed)]
 
 
 def basis(gpu: Gpu, donor: str) -> Basis:
-    """How far a donor's timings speak for a GPU."""
+    """Return how well a donor's timings represent a GPU."""
     if timed_gpu(donor).architecture != gpu.architecture:
         return "assumed"
     return "measured" if donor == gpu.key else "scaled"
 
 
 def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
-    """The donor's curve on a GPU; published figures are of the best case and bound it."""
+    """Return the donor's curve on a GPU, limited by published figures, which are of the best case."""
     if basis(gpu, donor) != "assumed":
         return curve
     shares = [share for share in ("memory", "compute") if share in curve._fields]
@@ -126,7 +126,7 @@ def carried_over(curve: Curve, donor: str, gpu: Gpu) -> Curve:
 
 
 class PowerCurve(Noun):
-    """What one GPU draws, by what it does."""
+    """The watts that one GPU draws, by what it does."""
 
     idle_w: PositiveFloat  # with a model loaded
     decode_w: dict[PositiveInt, PositiveFloat]  # by the sequences in a step
@@ -136,14 +136,14 @@ class PowerCurve(Noun):
     known: Speed = Speed.timed  # measured on this GPU, on another of its architecture, or neither
 
     def decoding(self, batch: float) -> float:
-        """Watts while a step has so many sequences."""
+        """Return the watts while a step has this many sequences."""
         batches = sorted(self.decode_w)
         logs = np.log2(np.array(batches, dtype=np.float64))
         watts = np.array([self.decode_w[size] for size in batches])
         return float(np.interp(math.log2(max(batch, 1.0)), logs, watts))
 
     def scaled(self, times: float, source: str, known: Speed) -> "PowerCurve":
-        """So many times the watts."""
+        """Return this curve with its watts multiplied."""
         return PowerCurve(
             idle_w=self.idle_w * times,
             decode_w={batch: watts * times for batch, watts in self.decode_w.items()},
@@ -155,7 +155,7 @@ class PowerCurve(Noun):
 
 
 def power_of(gpu: Gpu) -> PowerCurve | None:
-    """What a GPU draws; None where neither a measurement nor its datasheet's watts are known."""
+    """Return what a GPU draws; None if neither a measurement nor its datasheet's watts are known."""
     curves, reference = _curves()
     if own := curves.get(gpu.key):
         return own
@@ -169,7 +169,7 @@ def power_of(gpu: Gpu) -> PowerCurve | None:
 
 @cache
 def _curves() -> tuple[Mapping[str, PowerCurve], str]:
-    """By GPU, and which of them stands for the others."""
+    """Return the curves by GPU, and the reference for GPUs without one."""
     read = shipped("power.toml")
     curves = {key: PowerCurve.model_validate(row) for key, row in read["gpus"].items()}
     return curves, read["reference"]

@@ -1,11 +1,11 @@
-"""A model on some GPUs, perhaps with a draft: the unit whose memory and speed everything else is computed from.
+"""Describe a model on some GPUs, perhaps with a draft: the unit whose memory and speed everything is computed from.
 
-In speculative decoding a small draft proposes some tokens, one step of the model checks them all. Where each proposed
+In speculative decoding a small draft proposes some tokens and one step of the model checks them all. If each proposed
 token is accepted with probability ``a``, independently, a round of ``k`` proposals yields ``(1 − a^(k+1)) ÷ (1 − a)``
 tokens (Leviathan, Kalman and Matias, 2023, arXiv:2211.17192, equation 1). A round costs ``k`` passes of the draft and
 one of the model on ``k + 1`` tokens of each sequence, in one step of the engine; ``steptime`` divides that by the
-yield. A step with prompts drafts nothing, but the draft computes the same tokens for its own KV. So a token takes its
-mean time: the simulator sees evenly paced tokens where a server sends small bunches.
+yield. A step with prompts drafts nothing, but the draft computes the same tokens for its own KV. A token is counted
+with its mean time: the simulator sees evenly paced tokens where a server sends small bunches.
 """
 
 import math
@@ -29,18 +29,18 @@ from tokonomics.errors import BadInput, option
 from tokonomics.types import Noun
 
 ACCEPTANCE = 0.65
-"""Assumed where the user's own is not known: no table of pairs like those drafted here could be cited. Near it are 0.64
+"""Assumed if the user's own is not known: no table of pairs like those drafted here could be cited. Near it are 0.64
 and 0.71 for GPT-2 medium and large drafted by DistilGPT-2, greedy (hurjun/speculative-decoding-lab), and 0.74, 0.64 and
 0.65 for the first three tokens of Qwen3.6-27B's own draft head (vLLM's counters in noonghunna/club-3090#105,
-2026-05-08); far from it is 0.98 on other texts (eugr/spark-vllm-docker#200). It is a property of the texts, the
-temperature and the pair: measure it."""
+2026-05-08); far from it is 0.98 on other texts (eugr/spark-vllm-docker#200). It depends on the texts, the temperature
+and the pair: measure it."""
 DRAFT_TOKENS = 3
-"""Assumed: as in vLLM's own example of a draft model (vllm-project/vllm#24322, 2025-09-05); few, since a full batch has
-no idle arithmetic to spend on proposals that fail."""
+"""Assumed, as in vLLM's own example of a draft model (vllm-project/vllm#24322, 2025-09-05). It is small because a full
+batch has no idle arithmetic to spend on proposals that fail."""
 
 
 class DraftMethod(StrEnum):
-    """What drafts, by the name that vLLM gives it."""
+    """What drafts, by vLLM's name for it."""
 
     mtp = "mtp"  # a module of the model's own checkpoint, with the model's embedding and head
     eagle3 = "eagle3"  # a head trained for the model, in a checkpoint of its own
@@ -51,14 +51,14 @@ class Speculation(Noun):
     """How a deployment drafts."""
 
     method: DraftMethod = DraftMethod.draft_model
-    checkpoint: str | None = None  # where the draft is found; None: in the model's own, or by the draft's name
-    source: str | None = None  # of the acceptance; None: as given, or assumed
+    checkpoint: str | None = None  # of the draft; None: the model's own, or found by the draft's name
+    source: str | None = None  # of the acceptance; None: given by the user, or assumed
 
     tokens: int = Field(default=DRAFT_TOKENS, ge=1, le=16)  # proposed in a round
-    acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)  # chance that a proposed token is the model's own
+    acceptance: float = Field(default=ACCEPTANCE, ge=0, le=1)  # chance that the model accepts a proposed token
     draft: ModelSpec | None = None  # runs on the same GPUs, its weights and KV beside the model's
     draft_share: float | None = Field(default=None, ge=0, le=10)
-    """Instead of a model: what one token of the draft costs, in steps of the model; takes no memory here."""
+    """Instead of a model: the cost of one drafted token, as a share of a step of the model; takes no memory."""
 
     @model_validator(mode="after")
     def _one_draft(self) -> "Speculation":
@@ -68,7 +68,7 @@ class Speculation(Noun):
 
     @property
     def name(self) -> str:
-        """Such as ``mtp:3``; of a draft model, its key."""
+        """Return a short name such as ``mtp:3``; for a draft model, its key."""
         what = self.draft.key if self.draft and self.method is DraftMethod.draft_model else self.method.value
         return f"{what}:{self.tokens}"
 
@@ -78,14 +78,14 @@ class Speculation(Noun):
 
 
 def expected_tokens(acceptance: float, proposed: int) -> float:
-    """Of a round: the accepted ones and the one that the check itself gives, 1 + a + … + a^k."""
+    """Return the tokens of a round: the accepted ones and the one that the check itself gives, 1 + a + … + a^k."""
     return math.fsum(acceptance**accepted for accepted in range(proposed + 1))
 
 
 def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:
-    """The acceptance from which a round of so many proposals yields that much; None where none does.
+    """Return the acceptance at which a round of ``tokens`` proposals yields ``tokens_per_round``; None if none does.
 
-    The yield only rises with the acceptance: halved until it is found.
+    The yield only rises with the acceptance, so bisection finds it.
     """
     if tokens_per_round > tokens + 1:
         return None
@@ -98,20 +98,19 @@ def acceptance_for(tokens_per_round: float, tokens: int) -> float | None:
 
 
 _POOLED_TOKENS = 32_768
-"""Tokens of a step of an encoder: vLLM's own for it (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``); other engines are taken
-to do the same."""
+"""Tokens of an encoder's step: vLLM's value (``POOLING_MODEL_MAX_NUM_BATCHED_TOKENS``), assumed for all engines."""
 NETWORKED = 8
-"""Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM); smaller ones rarely are, so a
-replica is not spread over several of those."""
+"""Machines of eight GPUs are sold with a network card for each (NVIDIA HGX, OCP OAM). Smaller ones rarely are, so no
+replica spreads over several of those."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
 class Deployment(Noun):
     """One replica: a model at a precision, split over ``tp × pp × dp`` GPUs, run by an engine with its limits.
 
-    With ``dp`` above 1 (data-parallel attention) so many groups of GPUs each hold the attention whole and have
-    sequences of their own; the experts are one set over the GPUs of all groups, and each of their steps has the tokens
-    of all. Groups step together, so they are one replica; requests are shared out evenly among them.
+    With ``dp`` above 1 (data-parallel attention), each of ``dp`` groups of GPUs holds the whole attention and has its
+    own sequences. One set of experts is spread over the GPUs of all groups, and each of their steps has the tokens of
+    all groups. Groups step together, so they are one replica; requests are divided evenly among them.
     """
 
     model: ModelSpec
@@ -121,24 +120,24 @@ class Deployment(Noun):
     kv: Precision
     tp: PositiveInt = 1
     pp: PositiveInt = 1
-    ep: PositiveInt = 1  # groups of GPUs among which the experts are shared out whole; within a group each is split
-    dp: PositiveInt = 1  # groups of the attention over whose GPUs, together, the experts are split
+    ep: PositiveInt = 1  # groups of GPUs that share whole experts; within a group each expert is split
+    dp: PositiveInt = 1  # groups of the attention; the experts are spread over the GPUs of all groups
     lora_rank: NonNegativeInt = 0
-    lora_adapters: NonNegativeInt = 0  # loaded beside the base model: two thin matrices at each dense product
+    lora_adapters: NonNegativeInt = 0  # loaded with the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
 
     def __hash__(self) -> int:
-        """By what most of them differ in, which is quick: much is kept under deployments."""
+        """Hash only what most deployments differ in, which is quick: many caches have deployments as keys."""
         return hash((self.model.key, self.gpu.key, self.engine.key, self.weights, self.kv, self.tp, self.pp, self.dp))
 
     @property
     def draft(self) -> "Deployment | None":
-        """The model that drafts, on the same GPUs: split as the model is where it can be, else on one of them."""
+        """Return the model that drafts, on the same GPUs: split as the model is if possible, else on one of them."""
         if self.speculation is None or self.speculation.draft is None:
             return None
         model, own = self.speculation.draft, self.speculation.method is DraftMethod.mtp
         tp = self.tp if _what_does_not_divide(model, self.tp) is None else 1
-        # A module of the checkpoint is quantised, and its experts are shared out, as the model's are.
+        # A module of the checkpoint is quantised like the model, and its experts are distributed like the model's.
         weights, ep = (self.weights, self.ep) if own else (model.served, 1)
         return Deployment(
             model=model, gpu=self.gpu, engine=self.engine, weights=weights, kv=self.kv, tp=tp, ep=ep, dp=self.dp
@@ -150,7 +149,7 @@ class Deployment(Noun):
 
     @property
     def limits(self) -> Defaults:
-        """Batch and memory limits the engine sets itself on this GPU: those of all groups of the attention."""
+        """Return the engine's own limits of batch and memory on this GPU, for all groups of the attention together."""
         one = self.group_limits
         if self.dp == 1:
             return one
@@ -159,7 +158,7 @@ class Deployment(Noun):
 
     @property
     def group_limits(self) -> Defaults:
-        """Those of one group; an encoder's prompts are not chunked."""
+        """Return the limits of one group; an encoder's prompts are not chunked."""
         own = self.engine.defaults_on(self.gpu)
         if not self.model.is_encoder:
             return own
@@ -168,33 +167,33 @@ class Deployment(Noun):
 
     @property
     def spans_machines(self) -> bool:
-        """Whether its experts are shared over the network between machines."""
+        """Decide whether its experts are spread over the network between machines."""
         return self.dp > 1 and self.expert_gpus > self.gpu.gpus_per_node
 
     @property
     def uses_network(self) -> bool:
-        """Whether anything of a replica is sent between machines: to experts, or from stage to stage."""
+        """Decide whether a replica sends anything between machines: to experts, or from stage to stage."""
         return self.gpus > self.gpu.gpus_per_node
 
     @property
     def stage_bytes_per_s(self) -> float:
-        """From one pipeline stage to the next: through the host, and over the network where the next is elsewhere."""
+        """Return the rate between pipeline stages: through the host, and over the network if machines differ."""
         host = self.gpu.pcie_bytes_per_s
         return min(host, self.gpu.network_bytes_per_s) if self.uses_network else host
 
     @property
     def expert_gpus(self) -> int:
-        """Of one stage: those among which its experts are split or dealt out."""
+        """Count the GPUs of one stage that share its experts."""
         return self.tp * self.dp
 
     @property
     def chunks_prompts(self) -> bool:
-        """Whether a prompt may be computed in parts: an encoder's tokens see those after them too."""
+        """Decide whether a prompt may be computed in parts: not an encoder's, whose tokens also see later ones."""
         return self.engine.chunks_prefill and not self.model.is_encoder
 
     @property
     def reuses_prefixes(self) -> bool:
-        """Whether what prompts begin with is computed once: what an encoder's first tokens see differs."""
+        """Decide whether a shared prefix is computed once: not an encoder's, whose first tokens see different ones."""
         return self.engine.reuses_prefixes and not self.model.is_encoder
 
     def __str__(self) -> str:
@@ -218,7 +217,7 @@ def deploy(
     lora_rank: int = 0,
     lora_adapters: int = 0,
 ) -> Deployment:
-    """A checked deployment; the weights default to the precision the checkpoint is published in."""
+    """Return a checked deployment; the weights default to the precision the checkpoint is published in."""
     valid = valid_tp(model)
     if tp < 1:
         raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
@@ -259,7 +258,7 @@ def deploy(
 
 
 def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:
-    """Refuse groups of the attention that no machine, or whole machines together, can hold as asked."""
+    """Refuse groups of the attention that fit neither in a machine nor in whole machines."""
     node, gpus = gpu.gpus_per_node, tp * dp
     if gpus <= node:
         if ep not in (1, gpus):
@@ -281,7 +280,7 @@ def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:
 
 
 def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> str | None:
-    """What of a combination the engine does not run on that hardware; None when it runs all of it."""
+    """Return what the engine does not run on that hardware; None if it runs the whole combination."""
     hardware = engine.hardware_of(gpu.architecture)
     if hardware is None:
         return f"{engine.key} does not run on {gpu.architecture} GPUs such as {gpu.key}"
@@ -293,7 +292,7 @@ def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> 
 
 
 def valid_tp(model: ModelSpec, most: int = 128) -> tuple[int, ...]:
-    """Degrees that split every head, KV head and feed-forward width evenly (KV heads may also be copied whole)."""
+    """Return the degrees that split every head, KV head and feed-forward width evenly; KV heads may also be copied."""
     return tuple(tp for tp in range(1, most + 1) if _what_does_not_divide(model, tp) is None)
 
 

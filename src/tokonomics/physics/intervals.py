@@ -1,11 +1,12 @@
-"""How far a prediction may be off: an 80 % interval learned from the errors on published measurements.
+"""Return how far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
-and the engine's own time were timed, are a relative's, or another family's. A class is as wide as the errors need of a
-source, a GPU or an era of an engine that was left out of it, and none is narrower than one that is known better. To
-bare steps, which are all of one timed GPU, one whose kernels nobody timed adds the error seen when timed GPUs are
-predicted from another family's curves (assumed), or half of that, in logarithms, towards what twins differ by (scaled).
-Learned by ``benchmarks/fit_intervals.py`` on rows marked ``calibrate``. A profile brings its own, from held-out points.
+and the engine's own time were timed, come from a similar one, or from another family. A class is wide enough for a
+source, a GPU or an era of an engine that was left out of it, and no class is narrower than one that is known better.
+All bare steps were measured on one timed GPU. For a GPU that nobody timed, the error seen when timed GPUs are predicted
+from another family's curves is added (assumed), or half of that, in logarithms, towards the difference of twins
+(scaled). ``benchmarks/fit_intervals.py`` learns the intervals on rows marked ``calibrate``. A profile has its own, from
+held-out points.
 """
 
 import math
@@ -31,7 +32,7 @@ from tokonomics.types import Badge, Noun, Speed
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
 KNOWN = {Badge.measured: Speed.timed, Badge.modelled: Speed.scaled, Badge.assumed: Speed.assumed}
-EIGHTY_PERCENT = 1.2816  # standard deviations that hold 80 % of a normal distribution to either side of its middle
+EIGHTY_PERCENT = 1.2816  # standard deviations to either side of the mean that hold 80 % of a normal distribution
 
 
 class Interval(Noun):
@@ -44,22 +45,22 @@ class Interval(Noun):
 
 @cache
 def _learned() -> dict[str, Any]:
-    """By class, the ends of log(measured ÷ predicted); what another GPU's curves add to bare steps."""
+    """Return the ends of log(measured ÷ predicted) by class, and what another GPU's curves add to bare steps."""
     learned: dict[str, Any] = shipped("intervals.toml")
     return learned
 
 
 def error_class(kind: Kind, deployment: Deployment, badge: Badge) -> str:
-    """The group of measurements whose errors tell how far off a prediction of this kind may be."""
+    """Return the group of measurements whose errors apply to a prediction of this kind."""
     if kind in ("step", "prefill"):
         return kind
     return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{KNOWN[badge]}"
 
 
 def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | None = None) -> Interval:
-    """The 80 % interval around a prediction; under a profile, that of the points it was checked on.
+    """Return the 80 % interval around a prediction; with a profile, that of its held-out points.
 
-    ``engine`` is the era of the engine where it is not today's.
+    ``engine`` is the era of the engine if it is not today's.
     """
     checked = _deviation(kind, deployment)
     if checked is not None:
@@ -68,7 +69,7 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
         learned, badge = _learned(), weakest_badge(deployment, engine)
         own = error_class(kind, deployment, badge)
         spread, more = learned["classes"][own], 0.0
-        if own == kind:  # bare steps, all of one timed GPU
+        if own == kind:  # bare steps, all measured on one timed GPU
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), EIGHTY_PERCENT * more)
         above = math.hypot(max(spread["high"], 0.0), EIGHTY_PERCENT * more)
@@ -76,7 +77,7 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
 
 
 def speed_badge(deployment: Deployment) -> Badge:
-    """How a deployment's speed is known: by the weakest origin of its kernels; measured where calibrated."""
+    """Return how a deployment's speed is known: by the weakest origin of its kernels; measured if calibrated."""
     bases = {basis for basis, _ in _origins(deployment)}
     if "assumed" in bases:
         return Badge.assumed
@@ -84,25 +85,25 @@ def speed_badge(deployment: Deployment) -> Badge:
 
 
 def known_speed(deployment: Deployment) -> Speed:
-    """The same in the word that answers use."""
+    """Return how its speed is known, in the word that answers use."""
     return KNOWN[speed_badge(deployment)]
 
 
 def weakest_badge(deployment: Deployment, engine: Overhead | None = None) -> Badge:
-    """How the speed is known, of the kernels or of the engine's own time, whichever is known less."""
+    """Return how the speed is known: by the kernels or the engine's own time, whichever is known less."""
     own = (engine or overhead(deployment.engine)).badge
     order = list(KNOWN)
     return order[max(order.index(own), order.index(speed_badge(deployment)))]
 
 
 def speed_from(deployment: Deployment) -> tuple[str, ...]:
-    """The other GPUs whose kernel timings a deployment's speed is scaled from."""
+    """Return the other GPUs whose kernel timings a deployment's speed is scaled from."""
     others = {gpu for basis, gpu in _origins(deployment) if basis != "measured" and gpu != deployment.gpu.key}
     return tuple(sorted(others))
 
 
 def _origins(deployment: Deployment) -> Set[tuple[str, str]]:
-    """Of each kind of kernel, how its speed is known, and the GPU it was timed on."""
+    """Return, for each kind of kernel, how its speed is known and the GPU it was timed on."""
     profile, gpu = active(), deployment.gpu
     here = ("measured", gpu.key)
     if profiled(deployment) is Coverage.measured:
@@ -134,18 +135,18 @@ def _kernel_origins(
         if group.mixer:
             found |= _mixer_origins(group.mixer, gpu, backend)
     if shared_experts:
-        # The way to shared experts was timed by others, on an H800.
+        # Sending tokens to shared experts was timed by others, on an H800.
         found.add(("scaled", gpu.key))
     if model.is_encoder or model.images:
-        # Attention was timed where tokens see those before them only, and no vision tower was: both are scaled.
+        # Only causal attention was timed, and no vision tower: both are scaled.
         found.add(("scaled", gpu.key))
     return found
 
 
 def _mixer_origins(mixer: Mixer, gpu: Gpu, backend: str) -> set[tuple[str, str]]:
-    """The same of one layer's attention with its indexer, or of its recurrence.
+    """Return the same for one layer's attention with its indexer, or for its recurrence.
 
-    Not timed anywhere: Mamba's scan, grouped heads on chosen rows; compressed rows, but for latents of another width.
+    Nobody timed Mamba's scan, grouped heads on chosen rows, or compressed rows (only latents of another width).
     """
     basis, timed = layer_origin(gpu)
     if isinstance(mixer, RecurrentMixer):
@@ -161,19 +162,19 @@ def _mixer_origins(mixer: Mixer, gpu: Gpu, backend: str) -> set[tuple[str, str]]
 
 
 def _deviation(kind: Kind, deployment: Deployment) -> float | None:
-    """What the profile in use says about errors of this kind; None where it says nothing."""
+    """Return the error of this kind that the profile in use measured; None if it has none."""
     profile = active()
     if profile is None:
         return None
     correction = profile.correction_of(deployment, None if kind == "step" else overhead(deployment.engine))
     kernels = profile.kernels_of(deployment.gpu)
-    # Of this kind alone: a first token is its prompt and a wait, and told well it may be for the wait.
+    # Only of this kind: a first token is its prompt and a wait, so a good TTFT does not prove a good prefill.
     found = (correction.spreads if correction else {}).get(kind) or (kernels.spreads if kernels else {}).get(kind)
     return found.deviation if found else None
 
 
 def prior_deviation(kind: Kind, deployment: Deployment) -> float:
-    """The standard deviation that the interval without a profile stands for."""
+    """Return the standard deviation that the interval without a profile corresponds to."""
     with using(None):
         around = interval(1.0, kind, deployment)
     return math.log(around.high / around.low) / (2 * EIGHTY_PERCENT)

@@ -1,4 +1,4 @@
-"""How long sparse attention and recurrent layers take on one GPU: few constants per kernel, timed on one H200.
+"""Compute how long sparse attention and recurrent layers take on one GPU: few constants per kernel, timed on an H200.
 
 An indexer scores small keys and picks the best; attention then reads the rows that were picked, one by one:
 
@@ -6,7 +6,7 @@ An indexer scores small keys and picks the best; attention then reads the rows t
               + pick · log2(1 + keys ÷ 2,048) + queries · row + score bytes ÷ (BW · picked)
     rows    = launch + ‖ wave, FLOPs ÷ (peak · compute), bytes ÷ (BW · memory) ‖₂
 
-A recurrent layer reads and writes its state in a decode step, and scans a prompt in chunks, each after the one before:
+A recurrent layer reads and writes its state in a decode step, and scans a prompt in chunks, one after another:
 
     state   = launch + 2 · state bytes ÷ (BW · memory)
     scan    = launch + ‖ FLOPs ÷ (peak · compute), longest prompt · chain ‖₂
@@ -27,10 +27,10 @@ from tokonomics.physics.curves import Array, Basis, Curve, as_array, basis, carr
 
 TIMED_ON = "H200"
 PICKED = 2048.0  # keys that the timed indexer picks (DeepSeek-V3.2)
-SCORE_BYTES = 4.0  # of one query and one key, in 32 bits
+SCORE_BYTES = 4.0  # per query and key, in 32 bits
 FP8_PROMPT_HEADS = 32
-"""Fewer heads than this run the decode kernel over 8-bit rows in prompts, too; from here on rows are unpacked for the
-16-bit kernel (vLLM, ``MIN_HEADS_FOR_BF16_PREFILL``)."""
+"""With fewer heads than this, prompts also run the decode kernel over 8-bit rows; from here on rows are unpacked for
+the 16-bit kernel (vLLM, ``MIN_HEADS_FOR_BF16_PREFILL``)."""
 
 
 class RowsCurve(NamedTuple):
@@ -40,11 +40,11 @@ class RowsCurve(NamedTuple):
     wave_s: float  # the first wave of blocks, which more queries fill up before they take longer
     memory: float  # share of the datasheet's bandwidth at which scattered rows are read
     compute: float  # share of peak FLOP/s in 16 bits
-    tile: float  # heads that a tile has: fewer take as long
+    tile: float  # heads of a tile: fewer take as long as a full tile
 
 
 class IndexCurve(NamedTuple):
-    """Scores of an indexer, and the choice of the best."""
+    """An indexer's scores and its choice of the best keys."""
 
     launch_s: float
     memory: float  # share of the datasheet's bandwidth at which keys are read
@@ -65,11 +65,11 @@ class ScanCurve(NamedTuple):
     """A recurrent layer's scan of a prompt."""
 
     launch_s: float
-    chain_s: float  # per token of the longest prompt: chunks wait for the state of the one before
+    chain_s: float  # per token of the longest prompt: a chunk waits for the state of the previous one
     compute: float  # share of peak FLOP/s in 16 bits
 
 
-# All fitted by benchmarks/fit_new_layers.py on benchmarks/data/h200_new_layers.json; median errors beside them.
+# All fitted by benchmarks/fit_new_layers.py on benchmarks/data/h200_new_layers.json; each with its median error.
 ROWS: dict[Literal["bf16", "fp8"], RowsCurve] = {
     "bf16": RowsCurve(13.4e-6, 11.4e-6, 1.0, 0.541, 64.0),  # 7 %
     "fp8": RowsCurve(18.4e-6, 6.8e-6, 1.0, 0.361, 64.0),  # 6 %
@@ -84,14 +84,14 @@ SCANS: dict[Recurrence, ScanCurve] = {
     "mamba2": ScanCurve(22.1e-6, 7.5e-9, 0.136),  # 2 %
     "mamba": ScanCurve(22.1e-6, 7.5e-9, 0.136),  # not timed: as Mamba-2
 }
-"""By flash-linear-attention's and vLLM's Triton kernels. On Hopper vLLM prefers FlashInfer's for Gated DeltaNet where
-that is installed, which was not timed."""
+"""Timed with flash-linear-attention's and vLLM's Triton kernels. On Hopper vLLM prefers FlashInfer's kernel for Gated
+DeltaNet if that is installed; it was not timed."""
 
 
 def sparse_decode_s(
     gpu: Gpu, kv: Precision, batch: ArrayLike, rows: ArrayLike, *, heads: float, kv_rank: int, rope_dim: int
 ) -> Array:
-    """Seconds of one layer's latent attention to ``rows`` chosen of each of ``batch`` sequences."""
+    """Return the seconds of one layer's latent attention to ``rows`` chosen rows of each of ``batch`` sequences."""
     curve = ROWS["fp8" if kv.is_below(Precision.bf16) else "bf16"]
     pairs = as_array(batch) * as_array(rows)
     return rows_time(_on(gpu, curve), gpu, kv, pairs, pairs, heads, kv_rank, rope_dim)
@@ -100,7 +100,7 @@ def sparse_decode_s(
 def absorbed_prompt_s(
     gpu: Gpu, kv: Precision, pairs: ArrayLike, keys: ArrayLike, *, heads: float, kv_rank: int, rope_dim: int
 ) -> Array:
-    """The same for a prompt's tokens, in ``pairs`` of a token and a row chosen for it, among ``keys`` cached rows."""
+    """Return the same for a prompt: ``pairs`` of a token and a row chosen for it, among ``keys`` cached rows."""
     small = kv.is_below(Precision.bf16) and heads < FP8_PROMPT_HEADS
     read = np.minimum(as_array(keys), as_array(pairs))
     return rows_time(
@@ -118,7 +118,7 @@ def rows_time(
     kv_rank: int,
     rope_dim: int,
 ) -> Array:
-    """The law of chosen rows: ``pairs`` of a query and a row, and rows that are read from memory."""
+    """Apply the formula of chosen rows to ``pairs`` of a query and a row, and to the rows read from memory."""
     flops = 2.0 * (2 * kv_rank + rope_dim) * np.maximum(heads, curve.tile) * pairs
     moved = (kv_rank + rope_dim) * kv_bytes_per_element(kv) * read
     multiply_s = flops / (gpu.peak_flops(Precision.bf16) * curve.compute)
@@ -129,7 +129,7 @@ def rows_time(
 def index_s(
     gpu: Gpu, queries: ArrayLike, pairs: ArrayLike, keys: ArrayLike, *, pair_flops: float, key_bytes: float
 ) -> Array:
-    """Seconds to score ``pairs`` of a query and a key, ``keys`` of which are read, and to pick the best of each query.
+    """Return the seconds to score ``pairs`` of a query and a key, reading ``keys``, and to pick each query's best.
 
     Scores are written and read again.
     """
@@ -141,46 +141,46 @@ def index_s(
 def index_scores_time(
     curve: IndexCurve, gpu: Gpu, pairs: Array, keys: Array, pair_flops: float | Array, key_bytes: float
 ) -> Array:
-    """The law of an indexer's scores."""
+    """Apply the formula of an indexer's scores."""
     multiply_s = pairs * pair_flops / (gpu.peak_flops(Precision.fp8) * curve.compute)
     moved_s = (keys * key_bytes + SCORE_BYTES * pairs) / (gpu.bandwidth_bytes_per_s * curve.memory)
     return np.asarray(curve.launch_s + np.maximum(multiply_s, moved_s))
 
 
 def index_pick_time(curve: IndexCurve, gpu: Gpu, queries: Array, pairs: Array) -> Array:
-    """The law of the choice."""
+    """Apply the formula of an indexer's choice."""
     keys = pairs / np.maximum(queries, 1.0)
     read_s = SCORE_BYTES * pairs / (gpu.bandwidth_bytes_per_s * curve.picked)
     return np.asarray(curve.pick_s * np.log2(1.0 + keys / PICKED) + queries * curve.row_s + read_s)
 
 
 def state_s(gpu: Gpu, batch: ArrayLike, *, state_bytes: float, memory: float | None = None) -> Array:
-    """Seconds in which one recurrent layer reads and writes the states of ``batch`` sequences.
+    """Return the seconds in which one recurrent layer reads and writes the states of ``batch`` sequences.
 
-    ``memory`` is the share of the bandwidth that one's own GPU reaches, if that was timed.
+    ``memory`` is the share of the bandwidth that the user's own GPU reaches, if that was timed.
     """
     curve = STATE._replace(memory=memory) if memory else _on(gpu, STATE)
     return state_time(curve, gpu, as_array(batch) * state_bytes)
 
 
 def state_time(curve: StateCurve, gpu: Gpu, states: Array) -> Array:
-    """The law of a state's step, of so many bytes."""
+    """Apply the formula of a decode step to this many bytes of state."""
     return np.asarray(curve.launch_s + 2.0 * states / (gpu.bandwidth_bytes_per_s * curve.memory))
 
 
 def scan_s(gpu: Gpu, kind: Recurrence, sequences: ArrayLike, tokens: ArrayLike, *, token_flops: float) -> Array:
-    """Seconds in which one recurrent layer scans ``sequences`` prompts of ``tokens`` each."""
+    """Return the seconds in which one recurrent layer scans ``sequences`` prompts of ``tokens`` each."""
     return scan_time(_on(gpu, SCANS[kind]), gpu, as_array(sequences), as_array(tokens), token_flops)
 
 
 def scan_time(curve: ScanCurve, gpu: Gpu, sequences: Array, tokens: Array, token_flops: float | Array) -> Array:
-    """The law of a scan."""
+    """Apply the formula of a scan."""
     multiply_s = sequences * tokens * token_flops / (gpu.peak_flops(Precision.bf16) * curve.compute)
     return np.asarray(curve.launch_s + np.hypot(multiply_s, tokens * curve.chain_s))
 
 
 def layer_origin(gpu: Gpu) -> tuple[Basis, str]:
-    """How far these timings speak for a GPU, and the GPU they are of."""
+    """Return how well these timings represent a GPU, and the GPU they were made on."""
     return basis(gpu, TIMED_ON), TIMED_ON
 
 

@@ -1,16 +1,16 @@
-"""How long matrix kernels take on a GPU: dense layers, fused experts, and the all-reduce after them.
+"""Compute how long matrix kernels take on a GPU: dense layers, fused experts, and the all-reduce after them.
 
 Each is a roofline with a soft corner and a latency, fitted by ``benchmarks/fit_matrix_kernels.py`` on timings of the
-kernels that vLLM and SGLang run; ``data/matrix_kernels.json`` keeps a dozen numbers per GPU, backend and precision:
+kernels that vLLM and SGLang run; ``data/matrix_kernels.json`` has a dozen numbers per GPU, backend and precision:
 
     seconds = latency + (memory^p + compute^p)^(1/p)
 
-Efficiencies are shares of the datasheet's rates and the rest is sizes or seconds, so a curve carries over to a GPU
-that nobody timed: its family's curve with its own bandwidth and FLOP/s. Every term rises with every size, and no
-efficiency exceeds 1, so times are monotone and never below the datasheet's floor.
+Efficiencies are shares of the datasheet's rates, everything else is sizes or seconds. So a GPU that nobody timed uses
+its family's curve with its own bandwidth and FLOP/s. Every term rises with every size, and no efficiency exceeds 1, so
+times are monotone and never below the datasheet's floor.
 
-Weights count as read from DRAM in every call. A model's next step finds none of them in the cache, so timings that
-beat the DRAM (matrices smaller than the L2 cache of an L40S or RTX PRO 6000, timed hot) are left out of the fit.
+Weights are counted as read from DRAM in every call. A model's next step finds none of them in the cache, so timings
+that beat the DRAM (matrices smaller than the L2 cache of an L40S or RTX PRO 6000, timed hot) are left out of the fit.
 """
 
 import math
@@ -37,36 +37,38 @@ from tokonomics.physics.curves import (
 
 Op = Literal["gemm", "experts", "all_reduce"]
 
-PACKED_ROWS = 32  # up to which llama.cpp of 2024 multiplied with packed weights (MMQ_MAX_BATCH_SIZE, its ggml-cuda.cu)
-ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits whatever its weights are in
+PACKED_ROWS = 32  # llama.cpp of 2024 kept weights packed up to here (MMQ_MAX_BATCH_SIZE, its ggml-cuda.cu)
+ACTIVATION_BYTES = 2.0  # activations enter and leave a layer in 16 bits, whatever the weights' precision
 
 BACKENDS = ("vllm", "sglang")
-"""Whose kernels were timed. ``pytorch`` has expert curves only: a grouped matmul, from whole steps on one H200."""
+"""Engines whose kernels were timed. ``pytorch`` has expert curves only: a grouped matmul, from steps on one H200."""
 FUSED = "vllm, fused"
-"""vLLM's kernels where it compiles the quantising of activations to FP8 into the norm or the activation before it: what
-it does by default since 2026 (its guide, "Fusion torch.compile passes")."""
+"""vLLM's kernels when the quantising of activations to FP8 is compiled into the norm or the activation before it, as it
+is by default since 2026 (its guide, "Fusion torch.compile passes")."""
 FUSED_ON = "hopper"
-"""The architecture on which a log of steps shows it (an H200); elsewhere layers take what they took alone."""
+"""The architecture on which a log of steps shows this (an H200); on others, layers take what they took alone."""
 
 EXCHANGE_LATENCY_S, EXCHANGE_LINK, EXCHANGE_NETWORK = 24e-6, 0.66, 0.886
-"""Of sending tokens to their experts: the time of few, and shares of the datasheet's rates. By the table of low-latency
-kernels in DeepEP's README (2025-03: H800, 400 Gbit/s a GPU; 128 tokens of 7,168, 8 experts): 155 µs there and 273 back
-over 32 GPUs, 173 and 314 over 64, 77 and 114 over the 8 of one machine; its 12 times are told within 9 %."""
+"""Sending tokens to their experts: the latency of few tokens, and shares of the datasheet's rates. From the table of
+low-latency kernels in DeepEP's README (2025-03: H800, 400 Gbit/s a GPU; 128 tokens of 7,168, 8 experts): 155 µs there
+and 273 back over 32 GPUs, 173 and 314 over 64, 77 and 114 over the 8 of one machine. Its 12 times are predicted within
+9 %."""
 DIRECT_TOKENS = 256
-"""Of a GPU, up to which they are sent straight to the experts' GPUs; more go once to each machine and on from there
-(DeepEP's normal kernels; vLLM cuts a decode batch into parts of so many, ``VLLM_MOE_DP_CHUNK_SIZE``)."""
+"""Up to this many tokens of a GPU are sent straight to the experts' GPUs; more are sent once to each machine and
+forwarded there (DeepEP's normal kernels; vLLM cuts a decode batch into parts of this size, ``VLLM_MOE_DP_CHUNK_SIZE``).
+"""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
     Precision.mxfp4: (Precision.nvfp4,),
-}  # precisions whose kernels are alike, where the hardware multiplies both formats; bf16's stand in for the rest
+}  # precisions with similar kernels, if the hardware multiplies both formats; the rest use bf16's
 
 
 class GemmCurve(NamedTuple):
     """A dense layer: m rows (tokens) times a k × n weight matrix."""
 
     launch_s: float  # start and end of the shortest kernel
-    depth_s: float  # added while one tile walks along all of k, in the limit of large k
+    depth_s: float  # added while one tile steps through all of k, in the limit of large k
     depth_half: float  # k at which half of ``depth_s`` is reached; beyond it, kernels split k over idle processors
     memory: float  # share of the datasheet's bandwidth that a large read reaches
     compute: float  # share of the datasheet's FLOP/s that a large product reaches while cool
@@ -75,8 +77,8 @@ class GemmCurve(NamedTuple):
     depth: float  # length of k whose multiplication takes as long as a tile's start and its write-back
     sharpness: float  # p of the corner between memory and compute: a power of two; at 8 the longer hides the other
     throttle: float
-    """Share of its ideal time that every multiplication takes longer when the GPU has been busy for milliseconds and
-    is at its power limit; padding and waiting draw little."""
+    """Relative slowdown of every multiplication when the GPU has been busy for milliseconds and is at its power limit;
+    padding and waiting draw little power."""
 
 
 class ExpertCurve(NamedTuple):
@@ -84,16 +86,16 @@ class ExpertCurve(NamedTuple):
 
     launch_s: float  # routing, sorting and the launches of the fused kernels
     visit_s: float  # added for every expert visited: its tiles start and end
-    depth_s: float  # per element of the hidden and the intermediate width: tiles walk along one, then the other
+    depth_s: float  # per element of the hidden and the intermediate width: tiles step through one, then the other
     memory: float  # share of the datasheet's bandwidth at which experts are read
     compute: float  # share of the datasheet's FLOP/s that many tokens per expert reach
     rows: float  # rows that padding to tiles adds to every expert visited
     columns: float  # intermediate columns whose multiplication takes as long as a tile's start and its write-back
     traffic: float
-    """Times that activations cross the memory between the matrices (gather, activation, weighted sum), relative to
-    once in and out of every matrix; engines run these over the pairs of all ranks."""
+    """How often activations cross the memory between the matrices (gather, activation, weighted sum), relative to once
+    in and out of every matrix; engines do this for the pairs of all ranks."""
     sharpness: float  # p of the corner between memory and compute, a power of two
-    skew: float  # spread of popularity over experts, relative to its mean: decides how much the busiest GPU has to do
+    skew: float  # spread of the experts' popularity, relative to its mean: decides the load of the busiest GPU
 
 
 class LinkCurve(NamedTuple):
@@ -105,9 +107,9 @@ class LinkCurve(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a curve comes from: what decides how far to trust it."""
+    """Where a curve comes from, which decides how far to trust it."""
 
-    basis: Basis  # another precision's curve is assumed, too
+    basis: Basis  # another precision's curve also counts as assumed
     gpu: str
     precision: Precision
 
@@ -115,10 +117,10 @@ class Origin(NamedTuple):
 def gemm_s(
     gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm", own: GemmCurve | None = None
 ) -> Array:
-    """Seconds to multiply m rows with a k × n matrix of weights at that precision; by one's ``own`` curve, if given.
+    """Return the seconds to multiply m rows with a k × n matrix of weights; if an ``own`` curve is given, use it.
 
-    Gaming cards run 16-bit products with sums in FP32 at half of what their chip could: what keeps a professional card
-    from its peak keeps them from theirs only where it is the longer of the two.
+    Gaming cards run 16-bit products with sums in FP32 at half of what their chip could do. So what keeps a professional
+    card below its peak slows them only if it takes longer than that limit.
     """
     rows, width = as_array(m), weights.bytes_per_weight
     peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
@@ -131,19 +133,19 @@ def gemm_s(
 
 
 def fp16_sums_flops(gpu: Gpu) -> float:
-    """FLOP/s of FP16 products with sums in FP16: half of the INT8 rate of tensor cores, since Turing.
+    """Return the FLOP/s of FP16 products with sums in FP16: half of the tensor cores' INT8 rate, since Turing.
 
-    On gaming cards that is twice what they do with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak
-    rates); elsewhere the two are one, but for the datasheets' rounding.
+    On gaming cards that is twice their rate with sums in FP32 (NVIDIA's GA102 and Ada whitepapers, tables of peak
+    rates); elsewhere both rates are equal, except for the datasheets' rounding.
     """
     wide, narrow = gpu.peak_flops(Precision.bf16), gpu.flops.get("int8", 0.0) / 2
     return narrow if narrow > 1.5 * wide else wide
 
 
 def unpacked_gemm_s(gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str) -> Array:
-    """The same where weights are unpacked to FP16 in memory before many rows are multiplied with them.
+    """Return the same if weights are unpacked to FP16 in memory before many rows are multiplied with them.
 
-    Sums are kept in FP16, too. What goes in and comes out is converted from and to 32 bits, by kernels of their own.
+    Sums are kept in FP16, too. Separate kernels convert input and output from and to 32 bits.
     """
     rows, bandwidth = as_array(m), gpu.bandwidth_bytes_per_s
     peak = fp16_sums_flops(gpu)
@@ -171,11 +173,11 @@ def experts_s(
     launch: float = 1.0,
     sent: bool = False,
 ) -> Array:
-    """Seconds of one layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
+    """Return the seconds of a layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
-    Of a sliced expert, ``intermediate`` is the slice's width. Expert parallelism deals out whole experts; the rank that
-    got the popular ones is waited for. ``launch`` is the share of the kernels' launches that shows. Where tokens are
-    ``sent`` to their experts' GPUs, each passes over the activations of its own alone, else over those of all.
+    For a sliced expert, ``intermediate`` is the slice's width. Expert parallelism distributes whole experts, and all
+    ranks wait for the one with the popular experts. ``launch`` is the visible share of the kernels' launches. If tokens
+    are ``sent`` to their experts' GPUs, each GPU passes over the activations of its own tokens only, else over all.
     """
     arrived = as_array(tokens)
     origin, curve = _expert_curve(gpu, weights, backend)
@@ -196,7 +198,7 @@ def experts_s(
 
 
 def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve | None = None) -> Array:
-    """Seconds until each of ``gpus`` GPUs of one machine has the sum of all their messages."""
+    """Return the seconds until each of ``gpus`` GPUs of one machine has the sum of all their messages."""
     message = as_array(message_bytes)
     if gpus == 1:
         return np.zeros_like(message)
@@ -204,16 +206,16 @@ def all_reduce_s(gpu: Gpu, gpus: int, message_bytes: ArrayLike, own: LinkCurve |
 
 
 def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, experts: int) -> Array:
-    """Seconds until each GPU's ``tokens`` have reached the GPUs of their ``experts``; the way back is as long.
+    """Return the seconds until each GPU's ``tokens`` have reached their ``experts``' GPUs; the way back takes as long.
 
-    Of few tokens a copy goes to each expert; of many, one to each GPU that has any of theirs, and over the network one
-    to each machine. Experts are taken to be spread evenly.
+    Few tokens are copied to each of their experts; many, once to each GPU with any of their experts, and over the
+    network once to each machine. Experts are assumed to be spread evenly.
     """
     own = as_array(tokens)
     domain = min(gpus, gpu.fast_link_gpus if gpu.fast_link_bytes_per_s else gpu.gpus_per_node)
 
     def copied_bytes(places: float, beyond: float) -> Array:
-        """Sent to ``beyond`` of so many places, none of them less than the most that go one by one."""
+        """Return the bytes sent to ``beyond`` of ``places`` places; at least the most that are sent one by one."""
         few = np.minimum(own, DIRECT_TOKENS) * experts
         once = own * places * (1 - (1 - 1 / places) ** experts)
         return np.asarray(token_bytes * beyond / places * np.maximum(few, once))
@@ -225,7 +227,7 @@ def all_to_all_s(gpu: Gpu, gpus: int, tokens: ArrayLike, token_bytes: float, exp
 
 
 def curve_origin(gpu: Gpu, op: Op, weights: Precision = Precision.bf16, backend: str = "vllm", gpus: int = 2) -> Origin:
-    """Whether the times of an operation rest on timings of this GPU, of its family, or on an assumption."""
+    """Return whether an operation's times come from timings of this GPU, of its family, or from an assumption."""
     if op == "all_reduce":
         return _link_curve(gpu, gpus)[0]
     if op == "experts":
@@ -243,10 +245,9 @@ def gemm_seconds(
     width: float,
     heat: ArrayLike = 1.0,
 ) -> Array:
-    """The law of a dense layer: ``width`` bytes per weight, ``peak`` FLOP/s, ``bandwidth`` bytes/s.
+    """Apply the formula of a dense layer: ``width`` bytes per weight, ``peak`` FLOP/s, ``bandwidth`` bytes/s.
 
-    ``heat`` is 1 on a GPU that has been computing for milliseconds, as one that serves has; a kernel timed alone may
-    run cooler.
+    ``heat`` is 1 on a GPU that has been computing for milliseconds, as in serving; a kernel timed alone may run cooler.
     """
     n, k = as_array(n), as_array(k)
     memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
@@ -257,7 +258,7 @@ def gemm_seconds(
 
 
 def expert_rate(gpu: Gpu, weights: Precision, timed: Precision) -> float:
-    """FLOP/s that an expert curve's efficiency refers to: MXFP4 experts were timed with 16-bit activations."""
+    """Return the FLOP/s that an expert curve's efficiency refers to: MXFP4 was timed with 16-bit activations."""
     return gpu.peak_flops(Precision.bf16 if timed is Precision.mxfp4 else weights)
 
 
@@ -274,9 +275,9 @@ def expert_seconds(
     bandwidth: float,
     width: float,
 ) -> Array:
-    """The law of fused experts: of all ``pairs`` of token and expert, ``routed`` on one GPU, over ``visited`` experts.
+    """Apply the formula of fused experts: ``routed`` of all ``pairs`` of token and expert, over ``visited`` experts.
 
-    Weights and products overlap; the passes over activations between the matrices are kernels of their own.
+    Reading weights and multiplying overlap; separate kernels pass over the activations between the matrices.
     """
     hidden, intermediate = as_array(hidden), as_array(intermediate)
     weights = matrices * hidden * intermediate
@@ -289,32 +290,32 @@ def expert_seconds(
 
 
 def all_reduce_seconds(curve: LinkCurve, gpus: int, message_bytes: Array, rate: float) -> Array:
-    """The law of an all-reduce: 2(n-1)/n of the message crosses each GPU's link, after a latency."""
+    """Apply the formula of an all-reduce: 2(n-1)/n of the message crosses each GPU's link, after a latency."""
     wire = 2 * (gpus - 1) / gpus * message_bytes / (rate * curve.link)
     return smooth_maximum(np.full_like(wire, curve.latency_s), wire, curve.sharpness)
 
 
 def busiest_share(skew: float, experts: ArrayLike, ep: ArrayLike) -> Array:
-    """Load of the busiest of ``ep`` ranks relative to their mean: more experts per rank even out."""
+    """Return the load of the busiest of ``ep`` ranks relative to their mean: more experts per rank even out."""
     ep = as_array(ep)
     return np.asarray(np.minimum(ep, 1 + skew * np.sqrt((ep - 1) / np.asarray(experts))))
 
 
 def visited_on_busiest(distinct: ArrayLike, experts: ArrayLike, ep: ArrayLike, share: ArrayLike) -> Array:
-    """Experts that the busiest rank reads, of ``distinct`` ones on all ranks: at least one, at most those it holds."""
+    """Count the experts that the busiest rank reads, of ``distinct`` on all: at least one, at most those it holds."""
     distinct, ep = as_array(distinct), as_array(ep)
     visited = np.maximum(distinct / ep * np.asarray(share), np.minimum(distinct, 1.0))
     return np.asarray(np.minimum(np.asarray(experts) / ep, visited))
 
 
 def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
-    """Expected number of different experts that tokens visit, each choosing ``active`` evenly."""
+    """Return the expected number of different experts that tokens visit, each choosing ``active`` evenly."""
     return np.asarray(experts * (1 - (1 - active / experts) ** as_array(tokens)))
 
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, list[float]]]:
-    """Numbers by operation and "GPU/backend/precision" (all-reduce: "GPU/number of GPUs")."""
+    """Return the numbers by operation and "GPU/backend/precision" (all-reduce: "GPU/number of GPUs")."""
     tables: Mapping[str, Mapping[str, list[float]]] = shipped("matrix_kernels.json")["curves"]
     return tables
 
@@ -325,7 +326,7 @@ def _timed(op: Op) -> tuple[str, ...]:
 
 
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
-    """The backend's curve; another engine has kernels like these two, and is taken to pick the faster at each size."""
+    """Return the backend's curve; another engine has similar kernels and is assumed to pick the faster at each size."""
     wanted = {FUSED: ("vllm",)}.get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys(_find("gemm", gpu, weights, engine) for engine in wanted)
     curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
@@ -335,23 +336,23 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
 
 
 def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
-    """Without the kernel that quantises activations, which is in the timings of a lone FP8 layer.
+    """Remove the kernel that quantises activations, which is in the timings of a lone FP8 layer.
 
-    Taken to be what its launch and its work on every element of the input (``columns``) have beyond those of 16 bits:
-    more than the bytes alone would take, and what the steps of a log are shorter by.
+    It is assumed to take what the launch and the work on every input element (``columns``) have beyond those of 16
+    bits. That is more than the bytes alone would take, and matches how much shorter the steps of a log are.
     """
     wide = GemmCurve(*_tables()["gemm"][f"{origin.gpu}/vllm/{Precision.bf16}"])
     return curve._replace(launch_s=min(curve.launch_s, wide.launch_s), columns=min(curve.columns, wide.columns))
 
 
 def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:
-    """One curve: only vLLM's expert kernels were timed, and SGLang's come from the same libraries."""
+    """Return one curve: only vLLM's expert kernels were timed, and SGLang's come from the same libraries."""
     origin, numbers = _find("experts", gpu, weights, backend)
     return origin, carried_over(ExpertCurve(*numbers), origin.gpu, gpu)
 
 
 def _find(op: Op, gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, tuple[float, ...]]:
-    """The nearest timed curve: this precision on any donor before its stand-ins."""
+    """Return the nearest timed curve: this precision on any donor, before similar precisions."""
     table = _tables()[op]
     for precision in _precisions(gpu, weights):
         for donor in donors(gpu, _timed(op)):
@@ -364,7 +365,7 @@ def _find(op: Op, gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, t
 
 
 def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
-    """Whose curve to use, in order; without the math for a format, kernels unpack it and run as bf16's do."""
+    """List the precisions whose curve to use, in order; without math for a format, kernels run as bf16."""
     wide = gpu.peak_flops(Precision.bf16)
     yield weights
     if gpu.peak_flops(weights) > wide:
@@ -373,10 +374,10 @@ def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
 
 
 def _link_curve(gpu: Gpu, gpus: int) -> tuple[Origin, LinkCurve]:
-    """The nearest timed group: same kind of link, then same GPU, family, link rate, and number of GPUs.
+    """Return the nearest timed group: same kind of link, then same GPU, family, link rate, and number of GPUs.
 
-    Where PCIe joins the GPUs, cards that only have PCIe stand in for each other whatever their architecture, and their
-    number comes first: the more of them, the less of the bus each has.
+    If PCIe joins the GPUs, cards that only have PCIe represent each other whatever their architecture, and their number
+    comes first: the more cards, the less of the bus each has.
     """
     fast = gpus <= gpu.fast_link_gpus
     rate = gpu.link_among(gpus)

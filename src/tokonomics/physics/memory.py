@@ -1,4 +1,4 @@
-"""Does it fit: weights + workspace + KV cache against the memory an engine may use.
+"""Decide whether a model fits: weights + workspace + KV cache against the memory an engine may use.
 
     KV budget = the engine's share of memory − weights on the fullest GPU − workspace
     sequences = whole KV blocks in the budget ÷ whole blocks of one sequence
@@ -9,7 +9,7 @@ than heads (vLLM and SGLang do the same), and MLA's single latent vector always 
 
 KV comes in blocks of a fixed number of tokens, so a sequence of 17 tokens takes two blocks of 16. A sliding-window
 layer keeps only its window, MLA one compressed vector per token, a recurrent layer a state of fixed size. An encoder
-keeps nothing: a sequence takes its activations while it is computed.
+keeps nothing: a sequence only needs its activations while it is computed.
 """
 
 import math
@@ -42,12 +42,12 @@ class Shard(Noun):
 
 
 def layer_kv_bytes(mixer: Mixer, deployment: Deployment) -> float:
-    """Cached bytes of one layer for one token more on one rank, inside every window."""
+    """Return the bytes that one more token adds to one layer's cache on one rank, inside every window."""
     return sum(cache.row_bytes(deployment.kv, deployment.tp) / cache.every for cache in mixer.caches)
 
 
 def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
-    """One expert of one layer on one rank, in the mean: a rank has those dealt to it, and its split of each.
+    """Return the mean bytes of one expert of one layer on one rank, which holds some experts and its split of each.
 
     Biases are not split.
     """
@@ -59,7 +59,7 @@ def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
 
 @lru_cache(maxsize=4096)
 def shard(deployment: Deployment) -> Shard:
-    """The weights on the fullest GPU of a replica; kept, as one plan asks for every machine and every speed."""
+    """Return the weights on the fullest GPU of a replica; cached, because a plan asks for every machine and speed."""
     model, tp = deployment.model, deployment.tp
     rest_bytes = deployment.weights.bytes_per_unquantised
     blocks = experts = 0.0
@@ -75,7 +75,7 @@ def shard(deployment: Deployment) -> Shard:
     stage = math.ceil(model.layers / deployment.pp) / model.layers
     parts = model.parts
     table = 0 if model.is_encoder else model.vocab * model.hidden  # an encoder has no head to read it again
-    # Tied, the embedding is the head; in stages, the first holds the one and the last the other.
+    # A tied embedding is also the head. With stages, the first stage holds the embedding and the last the head.
     embedding = parts.embedding - (table if deployment.pp > 1 or not parts.head else 0)
     return Shard(
         blocks=blocks * stage + model.final_norm_elements * rest_bytes,
@@ -86,7 +86,7 @@ def shard(deployment: Deployment) -> Shard:
 
 
 def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
-    """Weights that a step reads on one tensor rank, over all stages: every block once, and the experts visited."""
+    """Return the weights that a step reads on one tensor rank, over all stages: each block, and visited experts."""
     held = shard(deployment)
     total = held.blocks * deployment.pp + held.head
     for group in deployment.model.groups:
@@ -98,7 +98,7 @@ def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
 
 
 def adapter_bytes(deployment: Deployment) -> float:
-    """LoRA adapters on one GPU: for every dense product of every layer, two matrices of the rank's width."""
+    """Return the bytes of the LoRA adapters on one GPU: for every dense product, two matrices of the rank's width."""
     groups = deployment.model.groups
     widths = sum(group.count * (n + k) for group in groups for n, k, _ in dense_products(group, deployment))
     adapter = widths * deployment.lora_rank * Precision.bf16.bytes_per_weight
@@ -106,7 +106,7 @@ def adapter_bytes(deployment: Deployment) -> float:
 
 
 def dense_products(group: LayerGroup, deployment: Deployment) -> list[tuple[float, float, Precision]]:
-    """Output width, input width and precision of each dense matrix product of a layer, on one rank."""
+    """Return the output width, input width and precision of each dense matrix product of a layer, on one rank."""
     model = deployment.model
     in_mixer, in_mlp = model.precisions(deployment.weights)
     parts = ((group.mixer, in_mixer), (group.mlp, in_mlp))
@@ -117,21 +117,20 @@ SAMPLER_BYTES_PER_LOGIT = 40
 """Logits in 16 and 32 bits, probabilities, and the sort behind top-k and top-p: 35 to 41 bytes for each entry of the
 vocabulary and sequence in vLLM's logs at 256 sequences ("PyTorch activation peak memory": Llama-3-8B 1.26 GiB in PR
 10511, Qwen2.5-7B 1.42 in issue 13882, Qwen2.5-32B 1.26 in issue 15815)."""
-SAMPLED_SEQUENCES = 256  # the most sequences those logs cover; larger limits are taken to sample in parts of this size
+SAMPLED_SEQUENCES = 256  # the most sequences in those logs; larger limits are assumed to sample in parts of this size
 RUNTIME_BYTES = round(0.16 * GIB + 0.5 * GIB)
-"""Outside the framework's allocator 0.16 GiB (vLLM on an 80 GB card: gateway-api-inference-extension PR 550), and CUDA
-graphs: 0.13 to 0.9 GiB in the logs of dense models, 0.5 taken (vLLM issue 52872)."""
+"""0.16 GiB outside the framework's allocator (vLLM on an 80 GB card: gateway-api-inference-extension PR 550), and 0.5
+GiB for CUDA graphs, which take 0.13 to 0.9 GiB in the logs of dense models (vLLM issue 52872)."""
 NCCL_BYTES = round(0.37 * GIB)
 """Communication buffers of tensor parallelism: 342 to 392 MiB (aiconfigurator-core 0.12.0)."""
 EXPERT_CHUNK = 32_768
-"""Tokens that experts compute at a time, however many groups of the attention send theirs (vLLM's
-``VLLM_FUSED_MOE_CHUNK_SIZE``)."""
+"""Tokens that experts compute at a time, however many groups send tokens (vLLM's ``VLLM_FUSED_MOE_CHUNK_SIZE``)."""
 
 _LARGEST_CONTEXT = 10**8
 
 
 class Fit(Noun):
-    """Where the memory of one GPU of the replica goes, and how many sequences it leaves room for."""
+    """How the memory of one GPU of the replica is used, and how many sequences it leaves room for."""
 
     deployment: Deployment
     context: PositiveInt
@@ -143,27 +142,25 @@ class Fit(Noun):
     kv_budget_bytes: NonNegativeInt
     shortfall_bytes: NonNegativeInt  # by how much weights and workspace exceed what the engine may use
     kv_bytes_per_token: NonNegativeInt  # the whole model: what every further token adds
-    kv_constant_bytes: NonNegativeInt  # the whole model: of a sequence of any length, windows full and states
+    kv_constant_bytes: NonNegativeInt  # the whole model: what a sequence of any length takes, full windows and states
     kv_bytes_per_sequence: NonNegativeInt  # on one GPU, at this context, in whole blocks
     max_sequences: NonNegativeInt  # sequences of this context at once; 0 when none fits
-    min_gpus: (
-        PositiveInt | None
-    )  # the smallest number sold together on which one sequence fits; None when no split does
-    min_layout: str | None  # how it is laid on them
+    min_gpus: PositiveInt | None  # fewest sold together on which one sequence fits; None if no split does
+    min_layout: str | None  # how the model is split over them
 
     @property
     def fits(self) -> bool:
         return self.max_sequences > 0
 
     def summary(self) -> dict[str, object]:
-        """The figures with the deployment's names instead of its whole specification."""
+        """Return the figures with the deployment's names instead of its whole specification."""
         names: dict[str, object] = {name: getattr(self.deployment, name).key for name in ("model", "gpu", "engine")}
         split = self.deployment.model_dump(mode="json", include={"tp", "pp", "ep", "dp", "weights", "kv"})
         return names | split | {"fits": self.fits} | self.model_dump(mode="json", exclude={"deployment"})
 
 
 def fit(deployment: Deployment, context: int) -> Fit:
-    """The memory of a deployment at a context length."""
+    """Compute the memory of a deployment at a context length."""
     check_context(deployment.model, context)
     budget, least = kv_budget_bytes(deployment), smallest(deployment, context)
     return Fit(
@@ -186,12 +183,12 @@ def fit(deployment: Deployment, context: int) -> Fit:
 
 
 def max_sequences(deployment: Deployment, context: int) -> int:
-    """How many sequences of ``context`` tokens the memory holds; the engine's own limit is not applied."""
+    """Count the sequences of ``context`` tokens that the memory holds, without the engine's own limit."""
     return deployment.dp * (max(0, kv_budget_bytes(deployment)) // max(1, sequence_bytes(deployment, context)))
 
 
 def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
-    """Refuse a batch that does not fit, and say the largest that does."""
+    """Refuse a batch that does not fit, and name the largest that does."""
     largest = max_sequences(deployment, context)
     if batch > largest:
         what = f"{batch:,} sequences of {context:,} tokens do not fit {deployment}"
@@ -204,7 +201,7 @@ def require_fit(deployment: Deployment, context: int, batch: int = 1) -> None:
 
 
 class Smallest(NamedTuple):
-    """The fewest GPUs that can be had together and hold a sequence, and how the model lies on them."""
+    """The smallest number of GPUs sold together that holds a sequence, and how the model is split over them."""
 
     gpus: int
     tp: int
@@ -213,7 +210,7 @@ class Smallest(NamedTuple):
 
     @property
     def layout(self) -> str:
-        """``TP=8 PP=2 on 2 machines``; ``one GPU``."""
+        """Describe the split: ``TP=8 PP=2 on 2 machines``, ``one GPU``."""
         split = " ".join(f"{name}={degree}" for name, degree in (("TP", self.tp), ("PP", self.pp)) if degree > 1)
         return f"{split} on {self.machines} machines" if self.machines > 1 else split or "one GPU"
 
@@ -222,10 +219,10 @@ class Smallest(NamedTuple):
 
 
 def smallest(deployment: Deployment, context: int) -> Smallest | None:
-    """The fewest such GPUs that hold one sequence, among the numbers they are sold in; None where none does.
+    """Return the smallest number of GPUs, as they are sold, that holds one sequence; None if no number does.
 
-    That is 1, 2, 4, 8 … GPUs of a machine, then whole machines. Layers are split over as many GPUs of a machine as
-    the model allows, then dealt out in stages.
+    That is 1, 2, 4, 8 … GPUs of a machine, then whole machines. Layers are split over as many GPUs of a machine as the
+    model allows; stages use the rest.
     """
     node, layers = deployment.gpu.gpus_per_node, deployment.model.layers
     degrees = valid_tp(deployment.model, node)
@@ -244,7 +241,7 @@ def smallest(deployment: Deployment, context: int) -> Smallest | None:
     for gpus in sorted({1 << power for power in range(node.bit_length())} | {node}):
         if found := fitting(gpus):
             return found
-    # More machines leave less on each GPU: halving finds the fewest that fit.
+    # More machines leave less on each GPU, so bisection finds the fewest that fit.
     most = layers * max(whole) // node
     machines = bisect_left(range(2, most + 1), True, key=lambda number: fitting(number * node) is not None) + 2
     return fitting(machines * node) if machines <= most else None
@@ -252,13 +249,13 @@ def smallest(deployment: Deployment, context: int) -> Smallest | None:
 
 @lru_cache(maxsize=8192)
 def kv_budget_bytes(deployment: Deployment) -> int:
-    """What is left of one GPU for KV; negative when the weights alone are too large. Kept: asked at every length."""
+    """Return what one GPU has left for KV; negative if the weights alone are too large. Cached: asked often."""
     weights = shard(deployment).total + draft_bytes(deployment)
     return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
 
 
 def draft_bytes(deployment: Deployment) -> float:
-    """Weights of what drafts, on one GPU; a module of the model's own checkpoint uses its embedding and its head."""
+    """Return the draft's weights on one GPU; a module of the model's checkpoint uses its embedding and head."""
     if deployment.draft is None or deployment.speculation is None:
         return 0.0
     held = shard(deployment.draft)
@@ -266,7 +263,7 @@ def draft_bytes(deployment: Deployment) -> float:
 
 
 def sequence_bytes(deployment: Deployment, context: int) -> int:
-    """KV and state of one sequence on one GPU, in whole blocks; of an encoder its activations."""
+    """Return the KV and state of one sequence on one GPU, in whole blocks; for an encoder, its activations."""
     if deployment.model.is_encoder:
         return math.ceil(context * activation_bytes(deployment))
     block = deployment.engine.kv_block_tokens
@@ -285,7 +282,7 @@ def sequence_bytes(deployment: Deployment, context: int) -> int:
 
 
 def workspace_bytes(deployment: Deployment) -> int:
-    """The larger of a full chunk's activations and the sampler's logits, plus LoRA adapters and the runtime."""
+    """Return the larger of a full chunk's activations and the sampler's logits, plus LoRA adapters and the runtime."""
     model, limits = deployment.model, deployment.group_limits
     chunk = limits.max_batched_tokens * activation_bytes(deployment)
     logits = 0 if model.is_encoder else model.vocab
@@ -296,10 +293,10 @@ def workspace_bytes(deployment: Deployment) -> int:
 
 
 def activation_bytes(deployment: Deployment) -> float:
-    """What a token takes on one GPU while it is computed.
+    """Return the bytes that a token takes on one GPU while it is computed.
 
-    The fullest moment of a layer holds, for every token of a step, the residual stream and the feed-forward's input,
-    both projections and their product; experts do so once per visited expert.
+    At its peak a layer holds, for every token of a step, the residual stream and the feed-forward's input, both
+    projections and their product; experts hold these once per visited expert.
     """
     model, limits, tp = deployment.model, deployment.group_limits, deployment.tp
     widest = 0.0
@@ -315,7 +312,7 @@ def activation_bytes(deployment: Deployment) -> float:
 
 
 def check_context(model: ModelSpec, context: int) -> None:
-    """Refuse a length that is none, or beyond what the model accepts."""
+    """Refuse a length that is not positive, or beyond what the model accepts."""
     if not 1 <= context <= _LARGEST_CONTEXT:
         raise BadInput(f"must be between 1 and {_LARGEST_CONTEXT:,} tokens, got {context}", field="context")
     if context > model.max_context:

@@ -1,8 +1,8 @@
-"""How long each operation of a deployment's layers takes, on one rank, over all layers of a kind.
+"""Compute how long each operation of a deployment's layers takes, on one rank, over all layers of a kind.
 
-Which kernel an operation is, at which sizes and in which precision, is decided here; how long a kernel takes, in
-``matrix_kernels`` and ``attention_kernels``; curves of one's ``own`` GPU come before ours. ``LeastKernels`` are the
-same operations at what the datasheet allows, whatever a profile says.
+This module decides which kernel an operation is, at which sizes and in which precision; ``matrix_kernels`` and
+``attention_kernels`` tell how long a kernel takes. Curves of the user's ``own`` GPU replace ours. ``LeastKernels`` are
+the same operations at what the datasheet allows, whatever a profile says.
 """
 
 from dataclasses import dataclass
@@ -50,29 +50,29 @@ from tokonomics.types import copied
 Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
-"""Weights whose products take quantised activations; 4-bit integers and MXFP4 run with 16-bit ones."""
-_SCORE_BYTES = 4.0  # of one query head and one key, in 32 bits
-BARE_KERNELS = "pytorch"  # whose kernels a bare step runs: no engine around it, plain PyTorch
+"""Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
+_SCORE_BYTES = 4.0  # per query head and key, in 32 bits
+BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
 def layer_share(group: LayerGroup) -> float:
-    """Of a whole layer, a mixer and a feed-forward: one half where a hybrid's layer has only one of the two."""
+    """Return the share of a full layer, which has a mixer and a feed-forward; one half if a hybrid's has only one."""
     return ((group.mixer is not None) + (group.mlp is not None)) / 2
 
 
 @dataclass(frozen=True)
 class RankKernels:
-    """The kernels that one rank of a deployment runs, and the curves that tell their times."""
+    """The kernels that one rank of a deployment runs, and the curves that give their times."""
 
     deployment: Deployment
-    backend: str  # whose attention kernels
-    products: str  # whose matrix kernels
+    backend: str  # the engine whose attention kernels run
+    products: str  # the engine whose matrix kernels run
     between: Layers
     own: Kernels | None  # curves timed on the user's GPU
-    era: Overhead | None  # of the engine, some of whose kernels were others
+    era: Overhead | None  # an era of the engine, if some of its kernels differ from today's
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
-        """A dense product of ``rows`` tokens with a k × n matrix."""
+        """Return the time to multiply ``rows`` tokens with a k × n matrix."""
         own = self.own.gemm_curve(weights) if self.own else None
         if self.era and self.era.unpacks and not own:
             return unpacked_gemm_s(self.deployment.gpu, weights, rows, n, k, self.products)
@@ -80,12 +80,12 @@ class RankKernels:
 
     @property
     def stream_bytes_per_s(self) -> float:
-        """How fast small operations move bytes."""
+        """Return the rate at which small operations move bytes."""
         gpu = self.deployment.gpu
         return gpu.bandwidth_bytes_per_s * (self.own.memory if self.own else efficiency(gpu).memory)
 
     def matrices_s(self, group: LayerGroup, tokens: Array) -> Array:
-        """Matrix products of a group of layers on the tokens of one rank: projections, feed-forward, router."""
+        """Return the time of a group's matrix products on one rank's tokens: projections, feed-forward, router."""
         deployment, mlp = self.deployment, group.mlp
         total = np.zeros_like(tokens)
         for n, k, weights in dense_products(group, deployment):
@@ -95,11 +95,11 @@ class RankKernels:
         return group.count * total
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
-        """The routed experts of all layers, and the way to them, on the tokens of all groups of the attention.
+        """Return the time of all layers' routed experts, and of sending to them the tokens of all attention groups.
 
-        Either every GPU gets all tokens and gives back its sums, an all-gather and a reduce-scatter, which are the two
-        halves of an all-reduce; or each token is sent to the GPUs of its own experts alone. Over several machines it
-        is the latter; within one engines can do both, and the quicker counts.
+        Either every GPU gets all tokens and returns its sums (an all-gather and a reduce-scatter, the two halves of an
+        all-reduce), or each token is sent only to the GPUs of its own experts. Several machines always do the latter.
+        Within one machine engines can do both, and the faster counts.
         """
         deployment = self.deployment
         gathered = self._experts_s(tokens, sent=False)
@@ -108,7 +108,7 @@ class RankKernels:
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
         summed = self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
         if deployment.ep < deployment.expert_gpus:
-            # Each expert is sliced over several GPUs: every one of them needs its tokens.
+            # Each expert is sliced over several GPUs, and all of them need its tokens.
             return gathered, summed
         sent, there_and_back = self._experts_s(tokens, sent=True), self._sent_s(tokens)
         if deployment.spans_machines:
@@ -134,14 +134,14 @@ class RankKernels:
                 gated=mlp.gated,
                 ep=deployment.ep,
                 backend=self.products,
-                # Bare steps have their experts' curve from whole steps, as a graph runs them.
+                # The experts' curve of bare steps was fitted on whole steps, launched as a graph.
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
             )
         return total
 
     def _sent_s(self, tokens: Array) -> Array:
-        """Each token to the GPUs of its experts, quantised where they take it so, and their sums back in 16 bits."""
+        """Return the time to send each token to its experts' GPUs, quantised if possible, and sums back in 16 bits."""
         deployment, gpu, weights = self.deployment, self.deployment.gpu, self.deployment.weights
         model, gpus = deployment.model, deployment.expert_gpus
         experts = max(group.mlp.active_experts for group in model.groups if isinstance(group.mlp, MoeMlp))
@@ -153,34 +153,34 @@ class RankKernels:
         return self._shared_layers * (ways[0] + ways[1])
 
     def _lora_s(self, tokens: Array, n: float, k: float) -> Array | float:
-        """LoRA beside one dense product, with one adapter for all tokens: down to the rank and up again."""
+        """Return LoRA's time beside one dense product, one adapter for all tokens: down to the rank and up again."""
         rank = self.deployment.lora_rank
         if not rank:
             return 0.0
         return self.gemm_s(Precision.bf16, tokens, rank, k) + self.gemm_s(Precision.bf16, tokens, n, rank)
 
     def head_s(self, sequences: Array) -> Array:
-        """The vocabulary's product, for the last token of each sequence; an encoder has none."""
+        """Return the time of the vocabulary's product for the last token of each sequence; an encoder has none."""
         model = self.deployment.model
         if model.is_encoder:
             return np.zeros_like(sequences)
         return self.gemm_s(Precision.bf16, sequences, model.vocab / self.deployment.tp, model.hidden)
 
     def adapter_read_s(self) -> float:
-        """Streaming the weights of one adapter more, over all layers."""
+        """Return the time to read the weights of one more adapter, over all layers."""
         one = self.deployment.model_copy(update={"lora_adapters": 1})
         return adapter_bytes(one) * self.deployment.pp / self.stream_bytes_per_s
 
     def tower_s(self) -> float:
-        """The vision tower on the images of one prompt, split over the ranks as engines do unless told otherwise."""
+        """Return the vision tower's time for one prompt's images, split over the ranks as engines do by default."""
         images, peak = self.deployment.model.images, self.deployment.gpu.peak_flops(Precision.bf16)
         return images.flops / (peak * GEMM_SHARE * self.deployment.tp) if images else 0.0
 
     def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
-        """Norms, rotary embedding, activation and residual of a group: bytes through memory, and launches.
+        """Return the time of norms, rotary embedding, activation and residual: bytes through memory, and launches.
 
-        A layer reads and writes the residual stream around two norms (eight times the hidden width), touches queries,
-        keys and values once each way, and reads two halves of the feed-forward to write one.
+        A layer reads and writes the residual stream around two norms (eight times the hidden width), reads and writes
+        queries, keys and values once each, and reads two halves of the feed-forward to write one.
         """
         tp = self.deployment.tp
         touched = 8.0 * self.deployment.model.hidden
@@ -192,7 +192,7 @@ class RankKernels:
         return group.count * (layer_share(group) * self.between.layer_s + moved / self.stream_bytes_per_s)
 
     def communication_s(self, tokens: Array) -> Array:
-        """Two all-reduces a layer, after attention and after the feed-forward; and the hops between stages."""
+        """Return the time of two all-reduces a layer (attention, feed-forward) and of sending to the next stage."""
         deployment = self.deployment
         groups, tp, pp = deployment.model.groups, deployment.tp, deployment.pp
         message = tokens * deployment.model.hidden * Precision.bf16.bytes_per_weight
@@ -202,7 +202,7 @@ class RankKernels:
 
     @property
     def _shared_layers(self) -> int:
-        """Layers whose experts several groups of the attention share."""
+        """Count the layers whose experts several groups of the attention share."""
         groups = self.deployment.model.groups if self.deployment.dp > 1 else ()
         return sum(group.count for group in groups if isinstance(group.mlp, MoeMlp))
 
@@ -211,7 +211,7 @@ class RankKernels:
         return all_reduce_s(gpu, gpus, message, self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
-        """Attention of one layer, or its recurrent state, for one new token of each sequence."""
+        """Return the time of one layer's attention, or recurrent state, for one new token of each sequence."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
             memory = self.own.memory if self.own else None
@@ -232,21 +232,21 @@ class RankKernels:
             seen = np.minimum(seen, mixer.window) if mixer.window else seen
             read = heads["heads"] * mixer.kv_width * kv_bytes_per_element(kv)
             return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.era.head_reads))
-        # The probe times PyTorch's kernels: a bare step's, and no engine's.
+        # The probe times PyTorch's kernels, which bare steps run and engines do not.
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
     ) -> Array:
-        """Latent attention of a decode step: to all cached rows, or to those that were chosen."""
+        """Return the time of latent attention in a decode step, to all cached rows or to the chosen ones."""
         gpu, kv = self.deployment.gpu, self.deployment.kv
         if mixer.topk:
             return sparse_decode_s(gpu, kv, batch, rows, **shape)
         return mla_decode_s(gpu, kv, batch, rows, backend=self.backend, **shape)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
-        """Attention of one layer, or its recurrent scan, inside ``prompts`` chunks of ``prompt`` tokens each."""
+        """Return the time of one layer's attention, or scan, inside ``prompts`` chunks of ``prompt`` tokens each."""
         gpu, kv, tp = self.deployment.gpu, self.deployment.kv, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
             return scan_s(gpu, mixer.recurrence, prompts, prompt, token_flops=mixer.scan_flops / tp)
@@ -263,8 +263,8 @@ class RankKernels:
             taken = mla_prefill_s(gpu, kv, prompt, past, heads=heads, **widths, **chunks)
             if mixer.topk is None:
                 return taken
-            # Up to so many tokens all are chosen, and attended to unpacked; beyond, each token has rows of its own, and
-            # a longer context is never faster than the longest that is attended to whole.
+            # Up to ``topk`` tokens all are chosen and attended to unpacked. Beyond, each token has its own rows, and a
+            # longer context is never faster than the longest one that is attended to as a whole.
             seen = prompts * attended_pairs(mixer, prompt, past)
             apart = absorbed_prompt_s(gpu, kv, seen, keys, heads=heads, **copied(mixer, "kv_rank", "rope_dim"))
             some = np.minimum(prompt, mixer.topk)
@@ -283,7 +283,7 @@ class RankKernels:
         return taken
 
     def _index_s(self, mixer: Attention, queries: Numbers, pairs: Numbers, tokens: Numbers) -> Array:
-        """Choosing what ``queries`` attend to, of ``tokens`` cached ones; every rank chooses for itself."""
+        """Return the time to choose what ``queries`` attend to among ``tokens`` cached ones; every rank chooses."""
         indexer = mixer.indexer
         if indexer is None:
             return np.zeros(np.shape(pairs))
@@ -293,7 +293,7 @@ class RankKernels:
         return index_s(self.deployment.gpu, queries, pairs * share, tokens * share, **work)
 
     def _heads(self, mixer: GroupedAttention) -> dict[str, Any]:
-        """One rank's share of grouped attention."""
+        """Return one rank's share of grouped attention."""
         tp, kv_heads = self.deployment.tp, max(mixer.kv_heads / self.deployment.tp, 1)
         return {"heads": mixer.heads / tp, "kv_heads": kv_heads, "head_dim": mixer.head_dim, "window": mixer.window}
 
@@ -313,7 +313,7 @@ class LeastKernels(RankKernels):
         return self.deployment.gpu.bandwidth_bytes_per_s
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
-        """Experts spread evenly. The way to whole ones may be hidden behind them; of sliced ones sums are due."""
+        """Spread experts evenly. Sending to whole experts may be hidden behind them; sliced ones must sum."""
         deployment, gpu, total = self.deployment, self.deployment.gpu, np.zeros_like(tokens)
         width, peak = deployment.weights.bytes_per_weight, gpu.peak_flops(deployment.weights)
         for group in deployment.model.groups:
@@ -329,21 +329,21 @@ class LeastKernels(RankKernels):
         return total, self._shared_layers * self._all_reduce_s(deployment.expert_gpus, message)
 
     def small_ops_s(self, group: LayerGroup, tokens: Array) -> Array:
-        """Fused into the products around them, they move nothing of their own."""
+        """Return zero: fused into the products around them, these operations move no bytes of their own."""
         return np.zeros_like(tokens)
 
     def tower_s(self) -> float:
         return super().tower_s() * GEMM_SHARE
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
-        """Each message leaves its GPU once, and a switch sums them."""
+        """Send each message once from its GPU; a switch sums them."""
         return message / self.deployment.gpu.link_among(gpus) if gpus > 1 else np.zeros_like(message)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         return least_decode_attention_s(mixer, self.deployment, batch, context)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
-        """The pairs of a prompt's token and one that it attends to, multiplied at peak; and rows read once."""
+        """Multiply the pairs of a prompt's token and one that it attends to at peak; read rows once."""
         gpu, tp = self.deployment.gpu, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
             return np.asarray(prompts * prompt * mixer.scan_flops / tp / gpu.peak_flops(Precision.bf16))
@@ -353,7 +353,7 @@ class LeastKernels(RankKernels):
 
 
 def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
-    """Pairs of a prompt's token and a cached row that it attends to."""
+    """Count the pairs of a prompt's token and a cached row that it attends to."""
     if isinstance(mixer, CompressedAttention):
         pairs = seen_pairs(prompt, past, mixer.last)
         if mixer.every:
@@ -364,12 +364,12 @@ def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
 
 
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:
-    """The cached rows, or the states, that one layer reads once at full bandwidth; or their products at peak FLOP/s."""
+    """Return the time to read one layer's cached rows or states at full bandwidth, or multiply them at peak FLOP/s."""
     gpu, tp = deployment.gpu, deployment.tp
     if isinstance(mixer, RecurrentMixer):  # read and written
         return np.asarray(2.0 * batch * mixer.state_bytes / tp / gpu.bandwidth_bytes_per_s)
     row_flops = mixer.pair_flops
-    if isinstance(mixer, LatentAttention):  # scores and sums of latents: unpacking them is more
+    if isinstance(mixer, LatentAttention):  # scores and sums of latents; unpacking them would take more
         row_flops = 2.0 * mixer.heads * (2 * mixer.kv_rank + mixer.rope_dim)
     rows = attended_pairs(mixer, np.ones(()), np.maximum(np.asarray(context, np.float64) - 1, 0.0))
     multiply_s = batch * rows * row_flops / tp / gpu.peak_flops(deployment.kv)

@@ -1,4 +1,4 @@
-"""How long one engine step takes: the sum of its kernels, plus what lies between them.
+"""Compute how long one engine step takes: the sum of its kernels, plus the time between them.
 
 A step computes some prompt tokens and one token for each running sequence. Everything but attention depends only on
 the number of tokens: the matrix products of each layer, the experts those tokens visit, the all-reduces, norms and
@@ -8,9 +8,9 @@ A step is then two look-ups and one formula, whatever the model:
     step = layers(tokens) + experts(tokens) + head(sequences) + adapters(sequences)
            + attention(batch, context) + attention(prompt chunk) + overhead
 
-and the host that launches it (``overhead``): beside the GPU or after it. What each operation takes is in
-``operations``. Arguments may be numpy arrays that broadcast. With pipeline stages, a step is one pass of a share of the
-batch through all of them.
+plus the host that launches it (``overhead``), beside the GPU or after it. ``operations`` tells what each operation
+takes. Arguments may be numpy arrays that broadcast. With pipeline stages, a step is one pass of a part of the batch
+through all of them.
 """
 
 from copy import copy
@@ -32,8 +32,8 @@ from tokonomics.types import Noun
 _TOKENS = np.unique(
     np.concatenate([np.arange(1, 33), np.geomspace(32, 2**20, 220).round(), np.exp2(np.arange(21, 28))])
 )
-"""Where the token-wise part of a step is tabulated, up to the longest prompt of any model; between two points it is
-close to straight, and the more so the more tokens."""
+"""Numbers of tokens at which the token-wise part of a step is tabulated, up to the longest prompt of any model. Between
+two points it is close to a straight line, the closer the more tokens."""
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
@@ -54,7 +54,7 @@ class StepModel:
     def __init__(
         self, deployment: Deployment, engine: Overhead | None, between: Layers | None = None, *, aligned: bool = False
     ) -> None:
-        """``aligned``: prompts wait until every group of the attention has one, so that all compute at once."""
+        """With ``aligned``, prompts wait until every group of the attention has one, so that all compute at once."""
         self.deployment = deployment
         self.aligned = aligned
         self.engine = engine
@@ -75,7 +75,7 @@ class StepModel:
             self._correct(found, self.floor)
 
     def _tabulate(self, kernels: RankKernels) -> None:
-        """Everything but attention, by the number of tokens."""
+        """Tabulate everything but attention by the number of tokens."""
         self.kernels, deployment = kernels, self.deployment
         groups, nothing = deployment.model.groups, np.zeros_like(_TOKENS)
         self._matrices = sum((kernels.matrices_s(group, _TOKENS) for group in groups), nothing)
@@ -89,10 +89,10 @@ class StepModel:
         self._tower_s = kernels.tower_s()
 
     def _overlapped(self, exchange: Array) -> Array:
-        """What shows of the way to the experts where one half of a batch is sent while the other is computed.
+        """Return the visible time of sending to experts if one half of a batch is sent while the other is computed.
 
         Two-batch overlap (SGLang ``--enable-two-batch-overlap``, vLLM ``--enable-dbo``): two halves take longer to
-        compute than the whole, so it is done only where it is quicker. Attention could hide more: it is left out.
+        compute than the whole, so engines do it only if it is faster. Attention could hide more, but is left out.
         """
         own = self._matrices + self._small + self._communication
 
@@ -103,14 +103,14 @@ class StepModel:
         return np.minimum(exchange, halves - computed(_TOKENS))
 
     def corrected(self, correction: Correction) -> "StepModel":
-        """The same kernels, as a server's results correct them; of a model that is not corrected yet."""
-        floor, other = self.floor, copy(self)  # the floor is kept: a fit tries many corrections
+        """Return the same kernels with a server's correction; the model must not be corrected yet."""
+        floor, other = self.floor, copy(self)  # the floor is cached: a fit tries many corrections
         other._correct(correction, floor)
         return other
 
     @cached_property
     def floor(self) -> "StepModel":
-        """The same steps as the datasheet bounds them: every byte at full bandwidth or FLOP at peak, and no host."""
+        """Return the same steps at the datasheet's limits: each byte at full bandwidth or FLOP at peak, no host."""
         other, own = copy(self), self.kernels
         other.engine = other.correction = None
         other._tabulate(LeastKernels(own.deployment, own.backend, own.products, own.between, own.own, own.era))
@@ -118,9 +118,9 @@ class StepModel:
         return other
 
     def _correct(self, correction: Correction, floor: "StepModel") -> None:
-        """Scale what the GPU takes, and put the host's time in place of the engine's own.
+        """Scale the GPU's time, and replace the engine's overhead by the host's measured time.
 
-        A factor that falls must not make more tokens faster, and no kind of operation beats the datasheet.
+        If the factor falls with the tokens, more tokens still never take less time. No operation beats the datasheet.
         """
         self.correction, factor = correction, correction.factor(_TOKENS)
         for name in ("_matrices", "_small", "_communication", "_experts", "_exchange", "_head"):
@@ -131,24 +131,24 @@ class StepModel:
             self.engine = correction.of_engine(self.engine)
 
     def with_engine(self, engine: Overhead | None) -> "StepModel":
-        """The same kernels under another engine's overhead, of an era that runs the same ones."""
+        """Return the same kernels under another engine's overhead, of an era that runs the same kernels."""
         other = copy(self)
         other.engine = engine
         other.draft = self.draft and self.draft.with_engine(engine)
         return other
 
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
-        """Seconds of a step that adds one token to each of ``batch`` sequences holding ``context`` tokens.
+        """Return the seconds of a step that adds one token to each of ``batch`` sequences of ``context`` tokens.
 
-        Of a deployment that drafts: of a round, divided by the tokens it yields.
+        With a draft: those of a round, divided by the tokens it yields.
         """
         return self.decode_apart(batch, context)[1]
 
     def decode_apart(self, batch: ArrayLike, context: ArrayLike) -> tuple[Array, Array]:
-        """The same of the GPU alone, and as the engine runs it."""
+        """Return the time of the same step on the GPU alone, and as the engine runs it."""
         speculation, share = self.deployment.speculation, self.passing(batch)
         if speculation is None:
-            # What ``step`` sums where there is no prompt, in its order.
+            # The same sum as in ``step`` without a prompt, in the same order.
             sequences, together = np.maximum(share, 1.0), np.maximum(self.together(batch), 1.0)
             computed = self.tokens_s(sequences) + self.shared_s(together)
             computed = computed + self.decode_attention_s(share, np.asarray(context, np.float64))
@@ -159,11 +159,12 @@ class StepModel:
         return kernels / each, self.with_host(kernels, share, speculation.tokens + 1) / each
 
     def _round_s(self, speculation: Speculation, batch: ArrayLike, context: ArrayLike) -> Array:
-        """Kernels of a round: the drafts one after another, and the check of them all.
+        """Return the kernel time of a round: the drafts one after another, and the check of them all.
 
-        It is one step of the engine, composed once. The draft's first pass has all tokens of the last check, whose KV
-        it needs, and those after it one of each sequence (vLLM ``v1/spec_decode/eagle.py``, ``propose``; TensorRT-LLM
-        captures drafts and check in one graph: its "DeepSeek R1 MTP Implementation and Optimization", 2025-05-23).
+        It is one step of the engine, composed once. The draft's first pass computes all tokens of the last check, whose
+        KV it needs; each later pass computes one token of each sequence (vLLM ``v1/spec_decode/eagle.py``, ``propose``;
+        TensorRT-LLM captures drafts and check in one graph: its "DeepSeek R1 MTP Implementation and Optimization",
+        2025-05-23).
         """
         several, context = speculation.tokens + 1, np.asarray(context, np.float64)
         share, together = self.passing(batch), self.together(batch)
@@ -175,27 +176,27 @@ class StepModel:
         return checked + first + (speculation.tokens - 1) * self.draft._pass_s(share, together, context, 1, 1)
 
     def _pass_s(self, share: Array, together: Array, context: Array, tokens: int, sampled: int) -> Array:
-        """Kernels of one pass on so many tokens of each sequence: their KV is read once for all of them."""
+        """Return the kernel time of one pass on ``tokens`` tokens of each sequence, whose KV is read once for all."""
         kernels = self.tokens_s(np.maximum(share * tokens, 1.0)) + self.shared_s(np.maximum(together * tokens, 1.0))
         kernels = kernels + self.head_s(np.maximum(share * sampled, 1.0)) + self.adapters_s(share)
         return kernels + self.decode_attention_s(share, context)
 
     def prefill(self, tokens: ArrayLike, past: ArrayLike = 0, prompts: ArrayLike = 1) -> Array:
-        """Seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.
+        """Return the seconds of a step that computes ``tokens`` tokens of one prompt after ``past`` cached ones.
 
-        With several ``prompts`` the tokens are shared out evenly among them.
+        With several ``prompts``, the tokens are divided evenly among them.
         """
         return self.step(tokens, past, 0, 0, prompts)
 
     def is_host_bound(self, tokens: float) -> bool:
-        """Whether the step of one prompt takes as long as the host needs to launch its kernels, whatever they do."""
+        """Decide whether the step of one prompt takes only as long as the host needs to launch its kernels."""
         launched = self.launched(np.zeros(()), np.asarray(tokens), np.zeros(()), np.ones(()))
         return bool(launched > 0) and float(self.prefill(tokens)) <= float(launched)
 
     def step(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike = 1
     ) -> Array:
-        """Seconds of a step that holds prompt chunks and a decode batch; either may be empty.
+        """Return the seconds of a step that holds prompt chunks and a decode batch; either may be empty.
 
         ``batch`` is that of all pipeline stages; ``prompts``, and their tokens, are those of one pass through them.
         """
@@ -204,7 +205,7 @@ class StepModel:
         sizes = (prompt_tokens, past, batch, context, prompts)
         prompt, past, running, context, many = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
         everything, share = prompt + self.together(running), self.passing(running)
-        # A prompt is one group's: with fewer prompts than groups, some have none.
+        # One group computes a prompt: with fewer prompts than groups, some groups have none.
         fullest = np.clip(many, 1.0, self.deployment.dp)
         prompt, own = prompt / fullest, many / fullest
         sequences = np.maximum(share + np.where(prompt > 0, own, 0.0), 1.0)
@@ -223,7 +224,7 @@ class StepModel:
     def _share_of_aligned(
         self, prompt_tokens: ArrayLike, past: ArrayLike, batch: ArrayLike, context: ArrayLike, prompts: ArrayLike
     ) -> Array:
-        """A step with fewer prompts than groups stands for its share of one in which every group has one."""
+        """Count a step with fewer prompts than groups as its share of a step in which every group has one."""
         share = np.minimum(1.0, np.asarray(prompts, np.float64) / self.deployment.dp)
         full = self.step(np.asarray(prompt_tokens) / share, past, batch, context, np.asarray(prompts) / share)
         some = np.maximum(batch, 1)
@@ -233,41 +234,41 @@ class StepModel:
         return np.where(np.asarray(prompt_tokens) > 0, share * full + (1 - share) * without, full)
 
     def passing(self, batch: ArrayLike) -> Array:
-        """Sequences of a batch in one pass of one group of the attention, and a whole one where there are fewer."""
+        """Return the sequences of a batch in one pass of one group of the attention; at least one, if there is any."""
         batch = np.asarray(batch, np.float64)
         return np.asarray(np.maximum(batch / (self.deployment.pp * self.deployment.dp), np.minimum(batch, 1.0)))
 
     def together(self, batch: ArrayLike) -> Array:
-        """Sequences of a batch in one pass of all groups of the attention."""
+        """Return the sequences of a batch in one pass of all groups of the attention."""
         batch = np.asarray(batch, np.float64)
         return np.asarray(np.maximum(batch / self.deployment.pp, np.minimum(batch, 1.0)))
 
     def beside_prompts(self) -> list[tuple[float, "StepModel"]]:
-        """What computes a step with prompts, and how often: the model; and its draft, which needs the KV as well."""
+        """Return what computes a step with prompts, and how often: the model, and its draft, which needs the KV."""
         speculation = self.deployment.speculation
         if speculation is None:
             return [(1.0, self)]
         return [(1.0, self), (1.0, self.draft) if self.draft else (speculation.draft_share or 0.0, self)]
 
     def tokens_s(self, tokens: Array) -> Array:
-        """Everything but attention, experts and the head, on one rank: it depends on its number of tokens alone."""
+        """Return the time on one rank of everything but attention, experts and the head; only its tokens matter."""
         return np.interp(tokens, _TOKENS, self._matrices + self._small + self._communication)
 
     def shared_s(self, tokens: Array) -> Array:
-        """The experts, and the way to them, for the tokens of all groups of the attention."""
+        """Return the time of the experts, and of sending to them, for the tokens of all groups of the attention."""
         return np.interp(tokens, _TOKENS, self._experts + self._exchange)
 
     def head_s(self, sequences: Array) -> Array:
-        """The vocabulary's product, for the last token of each sequence."""
+        """Return the time of the vocabulary's product, for the last token of each sequence."""
         return np.interp(sequences, _TOKENS, self._head)
 
     def adapters_s(self, sequences: Array) -> Array:
-        """Reading the LoRA adapters beyond the first: each sequence has one, however many tokens of it are computed."""
+        """Return the time to read the LoRA adapters beyond the first: one per sequence, whatever its tokens."""
         others = np.clip(np.minimum(sequences, self.deployment.lora_adapters) - 1, 0.0, None)
         return np.asarray(others * self._adapter_s)
 
     def parts(self, batch: float, context: float) -> StepParts:
-        """One decode step of the model itself, taken apart: a draft adds its own."""
+        """Split one decode step of the model itself into its parts, without a draft."""
         share, together = np.float64(self.passing(max(batch, 1.0))), np.float64(self.together(max(batch, 1.0)))
         matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
         matrices += float(self.adapters_s(np.asarray(share)))
@@ -287,14 +288,14 @@ class StepModel:
         )
 
     def _stream_bytes_per_s(self) -> float:
-        """How fast weights stream through a product of one row too large for any cache; the datasheet's at most."""
+        """Return how fast a product of one row reads weights too large for any cache; at most the datasheet's rate."""
         in_mixer, _ = self.deployment.model.precisions(self.deployment.weights)
         one_row = float(self.kernels.gemm_s(in_mixer, 1, _HUGE, _HUGE))
         one_row *= self.correction.decode if self.correction else 1.0
         return min(_HUGE * _HUGE * in_mixer.bytes_per_weight / one_row, self.deployment.gpu.bandwidth_bytes_per_s)
 
     def decode_attention_s(self, batch: Numbers, context: Numbers) -> Array:
-        """Attention of the running sequences, on the GPU; ``batch`` is that of one pass."""
+        """Return the GPU time of the running sequences' attention; ``batch`` is that of one pass."""
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
@@ -305,7 +306,7 @@ class StepModel:
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
-        """Attention inside ``prompts`` chunks of ``prompt`` tokens each, on the GPU; and their images' tower."""
+        """Return the GPU time of attention inside ``prompts`` chunks of ``prompt`` tokens, with their images' tower."""
         total = np.zeros(np.shape(prompt))
         for count, mixer in self.mixers if np.any(prompt > 0) else ():
             taken = self.kernels.prompt_mixer_s(mixer, prompt, past, prompts)
@@ -316,7 +317,7 @@ class StepModel:
         return np.where(prompt > 0, total + self._images_s(prompt, past, prompts), 0.0)
 
     def _images_s(self, prompt: Array, past: Array, prompts: Array) -> Array | float:
-        """The vision tower's work on the images at the head of each prompt: on the part of them in these chunks."""
+        """Return the vision tower's time for the images at the start of each prompt: for the part in these chunks."""
         images = self.deployment.model.images
         if images is None:
             return 0.0
@@ -324,33 +325,33 @@ class StepModel:
         return prompts * inside / images.tokens * self._tower_s
 
     def with_host(self, gpu_s: Array, batch: Array, tokens: int = 1) -> Array:
-        """A decode step as the engine runs it: the host's work beside the GPU's, or after it.
+        """Return a decode step as the engine runs it: the host works beside the GPU, or after it.
 
         ``tokens`` of each sequence are computed.
         """
         if self.engine is None:
             return gpu_s
         host_s, rows = self.engine.host_s(batch), np.asarray(batch) * tokens
-        # Of more tokens than any graph holds: launched like a step with prompts.
+        # A step with more tokens than any graph holds is launched like a step with prompts.
         apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens)
         each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0
         gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(rows) + each_s, 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
 
     def launch_s(self, tokens: ArrayLike) -> Array:
-        """What the host needs to launch a step with prompts of so many tokens; the stages launch theirs at once."""
+        """Return the host's time to launch a step with prompts of this many tokens; stages launch at the same time."""
         if self.engine is None:
             return np.zeros(np.shape(tokens))
         return self.engine.launch_s(tokens, *self._layers, self.quantises)
 
     @property
     def quantises(self) -> bool:
-        """Whether products take quantised activations: without the math for it, weights are unpacked to 16 bits."""
+        """Decide whether products take quantised activations: without math for them, weights are unpacked."""
         weights, gpu = self.deployment.weights, self.deployment.gpu
         return weights in QUANTISES and gpu.peak_flops(weights) > gpu.peak_flops(Precision.bf16)
 
     def launched(self, gpu_s: Array, tokens: Array, batch: Array, prompts: Array) -> Array:
-        """A step with prompts that is composed when the last one is done: launches and kernels run side by side."""
+        """Return a step with prompts that is composed after the last one; launches and kernels run side by side."""
         if self.engine is None:
             return gpu_s
         if not self.engine.overlapped:
@@ -359,7 +360,7 @@ class StepModel:
 
 
 def step_model(deployment: Deployment) -> StepModel:
-    """The compiled step time of a deployment under its engine as it is today, and under the profile in use."""
+    """Return the compiled step time of a deployment under today's engine and the profile in use."""
     return _step_model(deployment, profile_key())
 
 
@@ -369,12 +370,12 @@ def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
 
 
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:
-    """Seconds of one decode step of a deployment."""
+    """Return the seconds of one decode step of a deployment."""
     return step_model(deployment).decode(batch, context)
 
 
 def _between(own: Kernels | None) -> Layers:
-    """What lies between kernels: as probed on this GPU, or as we know it."""
+    """Return the time between kernels: as probed on this GPU, or our own."""
     if own and own.layer_s is not None:
         return Layers(layer_s=own.layer_s, source="tokonomics probe")
     return layers()

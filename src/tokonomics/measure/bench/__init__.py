@@ -1,1 +1,1 @@
-"""A load test of any OpenAI-compatible server: one streamed request, loads made of them, and when to stop."""
+"""Load-test any OpenAI-compatible server: one streamed request, loads made of them, and when to stop."""

@@ -1,17 +1,17 @@
-"""One streamed request to an OpenAI-compatible server, timed from when it was due; and what the client itself adds.
+"""Send one streamed request to an OpenAI-compatible server, timed from when it was due; measure the client's delay.
 
 No proxies, no redirects, one connection per running request. The key comes from the environment and goes into one
-header only: what the server says is shown without it. A request is retried only where the server did no work for it:
-no connection, or 429, 502, 503, 504. Some servers (llama.cpp's) close the connection after an answer without saying so:
-the request that meets this is sent again at once, and from then on each opens its own connection.
+header only; it is removed from what the server says. A request is retried only if the server did no work for it: no
+connection, or 429, 502, 503, 504. Some servers (llama.cpp's) close the connection after an answer without saying so:
+the request that meets this is sent again at once, and from then on each request opens its own connection.
 
 An answer is server-sent events, one JSON chunk a line after ``data:``. Chunks are not tokens: tokens come from
-``usage``, which the last chunk carries when ``stream_options.include_usage`` is asked for. A read that holds several
-chunks counts as that many equal gaps since the read before: what the network put together is not a burst of the model.
+``usage``, which is in the last chunk if ``stream_options.include_usage`` is set. A read that holds several chunks
+counts as that many equal gaps since the read before: chunks that the network joined are not a burst of the model.
 
 One thread sends all requests and reads all streams, in turns: it looks for what has arrived, and then works on it. What
-it finds at once had arrived since it last looked, in the middle of that time on average; what it had to wait for has
-just arrived. What a stream brings is read in the turn that finds it and handed on in the next.
+it finds at once arrived since it last looked, on average in the middle of that time; what it had to wait for has just
+arrived. A turn reads the data of the streams it finds ready; the next turn passes it on.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tokonomics.errors import shorten
 from tokonomics.units import seconds
 
 Result = TypeVar("Result")
-_OWN_SHARE = 0.05  # share of a measured TTFT that is the client's own, from which on it says so: a choice
+_OWN_SHARE = 0.05  # the client reports its own share of a measured TTFT from this value on (our choice)
 
 
 class LoopTurns(selectors.DefaultSelector):
@@ -46,7 +46,7 @@ class LoopTurns(selectors.DefaultSelector):
         self.idle_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What has arrived, as the event loop asks for it."""
+        """Return what has arrived, as the event loop asks for it."""
         since_s = self._looked_s
         found = super().select(0)
         if not found and timeout != 0:
@@ -59,19 +59,19 @@ class LoopTurns(selectors.DefaultSelector):
         return found
 
     def waited_s(self, now_s: float) -> float:
-        """For how long, about, what is handed on now had waited; 0 where no event loop uses it."""
+        """Return about how long the data passed on now had waited; 0 if no event loop uses it."""
         return 0.0 if self._arrived_before_s is None else now_s - self._arrived_before_s
 
 
 def run_in_turns(main: Callable[[LoopTurns], Coroutine[Any, Any, Result]]) -> Result:
-    """Run a coroutine that is given the turns of its event loop; returns its result."""
+    """Run a coroutine with the turns of its event loop; return its result."""
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
         return runner.run(main(turns))
 
 
 def own_delay(own_s: Sequence[float], ttft_s: Sequence[float]) -> str | None:
-    """What the client itself adds to the first token, where that is a part worth knowing."""
+    """Describe what the client itself adds to the first token, if that is worth knowing."""
     if not ttft_s:
         return None
     ranked = [(rank, *(float(np.percentile(times_s, rank)) for times_s in (own_s, ttft_s))) for rank in (50, 99)]
@@ -83,18 +83,18 @@ def own_delay(own_s: Sequence[float], ttft_s: Sequence[float]) -> str | None:
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 GIVEN_UP = "no whole answer long after the load had ended"
-LONGEST_LINE = 4_000_000  # bytes without an end of line: no server sends a chunk of this size
+LONGEST_LINE = 4_000_000  # bytes without an end of line; no server sends a chunk of this size
 
 _UNFINISHED, _SPACED = b'"finish_reason":null', b'"finish_reason": null'
-"""Marks of every chunk of text but the last, found without parsing, which is most of what a client does."""
+"""Marks of every chunk of text but the last. They avoid parsing, which is most of a client's work."""
 
 _AGAIN = (429, 502, 503, 504)
 _FIRST_WAIT_S = 0.1  # before the first retry; doubles with each
-_LARGEST_ANSWER = 64_000_000  # bytes: about 300,000 chunks. More is a body without end.
+_LARGEST_ANSWER = 64_000_000  # bytes: about 300,000 chunks; a longer body has no end
 _READ_OF_ERROR = 10_000
-_DRAFTED = 16  # tokens beyond the limit that are believed: an engine that drafts may count the rest of a last draft
+_DRAFTED = 16  # accepted tokens beyond the limit: an engine that drafts may count the rest of a last draft
 
-# Of one attempt: answered or failed for good; the server did no work; the server had already closed the connection.
+# Of one attempt: answered or finally failed; the server did no work; the server had already closed the connection.
 Outcome = Literal["ended", "refused", "stale"]
 
 
@@ -122,15 +122,15 @@ class Reply:
     retries: int = 0
     error: str | None = None
     status: int | None = None
-    text: str = ""  # where it was to be kept
-    job: int | None = None  # that it was a turn of
+    text: str = ""  # if it was to be kept
+    job: int | None = None  # the job whose turn it was
     turn: int | None = None
-    held_s: float = 0.0  # for which the client had it before the network got it
-    waited_s: float = 0.0  # for which the first text lay there before it was read, about
+    held_s: float = 0.0  # time in the client before the network got it
+    waited_s: float = 0.0  # about how long the first text waited to be read
 
     @property
     def own_s(self) -> float:
-        """About how much of the time to the first text the client itself took."""
+        """Return about how much of the time to the first text the client itself took."""
         late_s = 0.0 if self.retries else self.sent_s - self.due_s
         return late_s + self.held_s + self.waited_s
 
@@ -144,7 +144,7 @@ class Client:
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._answered = False
-        self.gave_up = False  # the load is over: whoever cancels a request now gets a reply that says so
+        self.gave_up = False  # the load is over: a request cancelled now gets a reply that says so
         self.one_request_a_connection = False
         self.trouble: str | None = None
 
@@ -162,7 +162,7 @@ class Client:
         await self._session.close()
 
     async def ask(self, asked: Asked, due_s: float, *, keep_text: bool = False) -> Reply:
-        """The reply to a request, read to the end; what went wrong is in it, never raised."""
+        """Return the reply to a request, read to the end; errors are in it and never raised."""
         reply = Reply(due_s)
         try:
             while True:
@@ -230,9 +230,9 @@ class Client:
         return f"HTTP {response.status}{f': {text}' if text else ''}"
 
     async def models(self) -> dict[str, int | None]:
-        """The server's models by name, with the most tokens of a request where it says so (vLLM, SGLang).
+        """Return the server's models by name, with the most tokens of a request if it says so (vLLM, SGLang).
 
-        None where it does not list them, and then ``trouble`` may say why.
+        If it does not list them, the result is empty, and ``trouble`` may say why.
         """
         try:
             async with self._session.get(self._target.models_url, allow_redirects=False) as response:
@@ -256,14 +256,14 @@ def _what_happened(error: Exception, lost: bool) -> str:
 
 
 class _TimedBody(aiohttp.BytesPayload):
-    """A request's body, which notes how late the client gives it to the network."""
+    """A request's body, which records how late the client gives it to the network."""
 
     def __init__(self, body: bytes, reply: Reply, turns: LoopTurns) -> None:
         super().__init__(body)
         self._reply, self._turns, self._idle_s = reply, turns, turns.idle_s
 
     def _note(self) -> None:
-        # While a connection is opened the client is idle, or does what others wait for.
+        # While a connection opens, the client is idle or works for other requests.
         self._reply.held_s = perf_counter() - self._reply.sent_s - (self._turns.idle_s - self._idle_s)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
@@ -295,7 +295,7 @@ async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool,
 
 
 class BadAnswer(Exception):
-    """The stream is not what an OpenAI-compatible server sends."""
+    """Raised if the stream is not what an OpenAI-compatible server sends."""
 
 
 class AnswerStream:
@@ -307,13 +307,13 @@ class AnswerStream:
         self.first_s: float | None = None
         self.last_s: float | None = None
         self.gaps_s = array("d")
-        self.pieces = array("l")  # chunks of text that arrived at the end of each gap, which is shared by them
+        self.pieces = array("l")  # chunks of text that arrived at the end of each gap and share it
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.cached_tokens: int | None = None
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Bytes that arrived at a time; raises ``BadAnswer`` where they are not a stream of chunks."""
+        """Take bytes that arrived at a time; raise ``BadAnswer`` if they are not a stream of chunks."""
         self._fed_s = now_s
         data = self._rest + data if self._rest else data
         end = data.rfind(b"\n") + 1
@@ -331,11 +331,11 @@ class AnswerStream:
         self.last_s = now_s
 
     def _texts(self, lines: bytes) -> int:
-        """How many chunks with text are in these whole lines."""
+        """Count the chunks with text in these whole lines."""
         marks = lines.count(b"data:")
         if marks == lines.count(b"\ndata:") + lines.startswith(b"data:"):
             events = lines.split(b"data:")[1:]
-        else:  # the text itself speaks of data
+        else:  # the text itself contains "data"
             events = [line[5:] for line in lines.split(b"\n") if line.startswith(b"data:")]
         texts = 0
         if self.first_s is None:
@@ -347,9 +347,9 @@ class AnswerStream:
         return texts + len(events) - len(odd) + sum(map(self._chunk, odd))
 
     def close(self) -> None:
-        """The body ended; raises ``BadAnswer`` where the answer is not whole.
+        """End the body; raise ``BadAnswer`` if the answer is not complete.
 
-        An answer may be whole and without text: tokens that only control the model, or half of a character.
+        An answer may be complete without text: tokens that only control the model, or half of a character.
         """
         if self._rest.strip():
             self.feed(b"\n", self._fed_s)
@@ -357,7 +357,7 @@ class AnswerStream:
             raise BadAnswer("the stream ended without usage" if self.ended else "the stream was cut off")
 
     def _chunk(self, event: bytes) -> int:
-        """1 where the chunk has text; what follows on other lines is no part of it."""
+        """Return 1 if the chunk has text; what follows on other lines is not part of it."""
         payload = event.partition(b"\n")[0].strip()
         if payload == b"[DONE]":
             self.ended = True
@@ -387,7 +387,7 @@ class AnswerStream:
 
 
 def _is_text(event: bytes) -> bool:
-    """Whether it is a whole chunk of text, as far as a mark and its brackets tell; what is in doubt is parsed."""
+    """Decide whether it is a whole chunk of text, by a mark and its brackets; doubtful ones are parsed."""
     if _UNFINISHED not in event and _SPACED not in event:
         return False
     return event.count(b"{") == event.count(b"}") and event.count(b"[") == event.count(b"]")
@@ -401,7 +401,7 @@ def _has_text(choice: dict[str, Any]) -> int:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """What is said back in the next turn: the answer, without what was thought."""
+    """Return what is repeated in the next turn: the answer, without its reasoning."""
     delta = choice.get("delta")
     said = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return said if isinstance(said, str) else ""
@@ -415,7 +415,7 @@ def _whole(usage: dict[str, Any], name: str) -> int:
 
 
 def error_text(document: object) -> str:
-    """What an error document says, in one short line."""
+    """Return what an error document says, in one short line."""
     error = document.get("error", document) if isinstance(document, dict) else document
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error

@@ -1,23 +1,23 @@
-"""Two ways to load a server, when each has measured enough, and what is kept of it.
+"""Load a server in two ways, decide when each has measured enough, and keep the results.
 
-**Closed loop**: a number of users, each of whom sends the next request when the last is answered. The measured window
-opens when every user has had an answer, and closes when every user has had one more since there was enough; what ends
-before or after is counted apart, so that neither start nor end dilutes the rates, even where users wait for each other
-and answers come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at given
-times whether or not the server keeps up, and latencies count from then: a server that stalls cannot slow down its own
-measurement (coordinated omission). Rates are over the time in which requests were due, since a server that keeps up
-answers as many a second as are due, and what it did before its first answer it does after the last request. One that
-does not keep up answers each request later than the one before: where the end of an answer moves by s seconds for each
-second of its due time, s beyond 1 by more than chance, as many a second are answered as were due, divided by s. A load
-that is shorter than its answers is measured to the last of them.
+**Closed loop**: a number of users, each of whom sends the next request after the last answer. The measured window opens
+when every user has had an answer, and closes when there is enough and every user has had one more; what ends before or
+after is counted separately. So neither start nor end dilutes the rates, even if users wait for each other and answers
+come in rounds. A limit on requests or dollars closes it at once. **Open loop**: requests are due at given times whether
+or not the server keeps up, and latencies count from then: a server that stalls cannot slow down its own measurement
+(coordinated omission). Rates are over the time in which requests were due: a server that keeps up answers as many a
+second as are due, and what is missing before its first answer comes after the last request. One that does not keep up
+answers each request later than the one before: if the end of an answer moves by s seconds for each second of its due
+time, and s is above 1 by more than chance, the rate is that of the due requests divided by s. A load that is shorter
+than its answers is measured to the last of them.
 
-Nobody is waited for without end: whoever is silent for longer than the load was to take, and for twice the longest
-answer that was heard, is given up and counts as failed.
+No wait is endless: a request that is silent for longer than the load was to take, and for twice the longest answer so
+far, is given up and counts as failed.
 
 There is enough when the mean is known closely, by batch means (Law, Simulation Modeling and Analysis, chapter 9):
-requests in the order they ended, in ten batches of at least one round of all users each, so that neighbours that wait
-for each other fall into one batch; Student's 95 % interval over the ten means, relative to their mean, of TTFT and of
-the whole answer, whichever is wider.
+requests in the order they ended, in ten batches of at least one round of all users each, so that requests that wait for
+each other are in one batch; Student's 95 % interval over the ten means, relative to their mean, of TTFT and of the
+whole answer, whichever is wider.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ from tokonomics.measure.benchmark_run import LoadPoint, Outside, RequestRecord, 
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-HOPELESS = 20  # failures without one answer after which a load is given up
+HOPELESS = 20  # a load is given up after this many failures without an answer
 BATCHES = 10
 _STUDENT = 2.262  # 97.5 % of Student's distribution with nine degrees of freedom
 _NORMAL = 1.96  # 97.5 % of the normal distribution
 _LEAST_IN_BATCH = 3
-AFTER_FAILURE_S = 0.05  # a user whose request failed at once waits this long: a broken server is not to be hammered
+AFTER_FAILURE_S = 0.05  # pause of a user whose request failed at once, to spare a broken server
 _LATE_S = 0.010
 _LOOKED_EVERY_S = 0.5
 _DRAWN_EVERY_S = 0.25
@@ -54,7 +54,7 @@ Work = Callable[[Heard], Coroutine[Any, Any, bool]]  # what a user does next, a 
 
 @dataclass(frozen=True)
 class Budget:
-    """What one load may take; the first that is reached ends it."""
+    """What one load may take; the first limit that is reached ends it."""
 
     precision: float = 0.05
     requests: int = 100_000
@@ -63,11 +63,11 @@ class Budget:
 
 
 def half_width(values: "array[float]") -> float | None:
-    """Half of the 95 % interval of the mean, relative to it; None while there are too few values."""
+    """Return half of the 95 % interval of the mean, relative to it; None while there are too few values."""
     size = len(values) // BATCHES
     if size < 1:
         return None
-    # The first of them are left over: they are closest to the warm-up.
+    # Leave out the first values, which are closest to the warm-up.
     batches = np.frombuffer(values, dtype=np.float64)[len(values) - size * BATCHES :].reshape(BATCHES, size)
     means = batches.mean(axis=1)
     mean = float(means.mean())
@@ -84,23 +84,23 @@ class Stopping:
         self.seen = 0
 
     def add(self, ttft_s: float | None, e2e_s: float | None) -> None:
-        """A request that ended; without times where it failed."""
+        """Add a request that ended; without times if it failed."""
         self.seen += 1
         if ttft_s is not None and e2e_s is not None:
             self._ttft.append(ttft_s)
             self._e2e.append(e2e_s)
 
     def patience_s(self, longest_s: float) -> float:
-        """How long somebody may be silent whom the load waits for."""
+        """Return how long the load waits for a silent user."""
         return max(self._budget.seconds, 2 * longest_s)
 
     def is_spent(self, spent_usd: float) -> bool:
-        """Whether a limit is reached that not one request may exceed."""
+        """Decide whether a limit is reached that no further request may exceed."""
         budget = self._budget
         return self.seen >= budget.requests or (budget.usd is not None and spent_usd >= budget.usd)
 
     def reason(self, elapsed_s: float, spent_usd: float) -> str | None:
-        """Why to stop now; None to go on."""
+        """Return why to stop now; None to go on."""
         budget = self._budget
         if len(self._e2e) >= self._next:
             widths = (half_width(self._ttft[:]), half_width(self._e2e[:]))
@@ -119,13 +119,13 @@ class Stopping:
 
 @dataclass
 class LoadWindow:
-    """What one load gave, while it runs and after."""
+    """The results of one load, while it runs and after."""
 
     started_s: float
     phase: str = "warm-up"
     opened_s: float | None = None
     closed_s: float | None = None
-    measured_s: float | None = None  # that its rates are of, where it is not from the one to the other
+    measured_s: float | None = None  # the time its rates cover, if it is not from open to close
     stopped: str | None = None
     replies: list[Reply] = field(default_factory=list)
     outside: list[Reply] = field(default_factory=list)
@@ -135,7 +135,7 @@ class LoadWindow:
     output_tokens: int = 0
     usd_of: Callable[[int, int], float] | None = None  # what an API charges for a prompt and an answer
     usd: float = 0.0  # charged so far, in and outside of the window
-    longest_s: float = 0.0  # answer so far, in and outside of the window
+    longest_s: float = 0.0  # the longest answer so far, in and outside of the window
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # nothing more is sent
 
     def keep(self, reply: Reply, *, inside: bool) -> None:
@@ -156,17 +156,17 @@ class LoadWindow:
 
 
 class ClosedWindow:
-    """When the window of a closed loop opens and closes, as its users hear answers."""
+    """Decides when the window of a closed loop opens and closes, as its users get answers."""
 
     def __init__(self, users: int, stopping: Stopping, spent: Spent, window: LoadWindow, *, at_once: bool) -> None:
         self._users, self._stopping, self._spent, self._window = users, stopping, spent, window
-        self._at_once = at_once  # users who pause are not waited for
+        self._at_once = at_once  # do not wait for users who pause
         self._warm: set[int] = set()
         self._owed: set[int] = set()
         self._closing, self._closing_s = False, 0.0
 
     def heard(self, user: int, reply: Reply) -> None:
-        """An answer, or a failure."""
+        """Take an answer, or a failure."""
         window = self._window
         if window.phase == "warm-up":
             window.keep(reply, inside=False)
@@ -178,15 +178,15 @@ class ClosedWindow:
             self._owed.discard(user)
             self.is_over(reply.end_s, user)
         else:
-            # Who was asked within the window and failed belongs to it: an answer would have been one of the slowest.
+            # A request sent within the window that failed belongs to it: its answer would have been one of the slowest.
             window.keep(reply, inside=reply.error is not None and reply.due_s <= (window.closed_s or 0.0))
 
     def is_over(self, now_s: float, user: int | None = None) -> bool:
-        """Whether the window is closed, or is now."""
+        """Decide whether the window is closed, or close it now."""
         window = self._window
         patience_s = self._stopping.patience_s(window.longest_s)
         if window.phase == "warm-up" and self._warm and now_s - window.started_s > patience_s:
-            window.phase, window.opened_s = "measuring", now_s  # without those who have not been heard of yet
+            window.phase, window.opened_s = "measuring", now_s  # without users who have had no answer yet
         if window.phase != "measuring":
             return window.phase == "draining"
         elapsed_s = now_s - (window.opened_s or 0.0)
@@ -221,7 +221,7 @@ async def closed_loop(
     *,
     at_once: bool = False,
 ) -> None:
-    """Fill the window; returns when every request that was sent has ended."""
+    """Fill the window; return when every request that was sent has ended."""
     closing = ClosedWindow(users, stopping, spent, window, at_once=at_once)
 
     async def user(number: int) -> None:
@@ -241,7 +241,7 @@ async def until_ended(
     window: LoadWindow,
     is_over: Callable[[float], bool],
 ) -> None:
-    """Wait for all tasks; those that take too long after the load is over are given up, and reply so."""
+    """Wait for all tasks; give up those that take too long after the load is over, with a reply that says so."""
     over_s: float | None = None
     try:
         while waiting := [task for task in tasks if not task.done()]:
@@ -260,7 +260,7 @@ async def until_ended(
 async def open_loop(
     client: Client, due: Iterable[tuple[float, Asked]], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
-    """Send each request when it is due, until there is no more or the measurement has what it needs."""
+    """Send each request when it is due, until there are no more or the measurement has enough."""
 
     async def send(due_s: float, asked: Asked) -> None:
         reply = await client.ask(asked, due_s)
@@ -276,7 +276,7 @@ async def open_loop(
             if opened_s is None:
                 window.opened_s = opened_s = now
             else:
-                # One that is due after the end is not waited for.
+                # Do not wait for a request that is due after the end.
                 window.stopped = stopping.reason(max(now - opened_s, at_s), spent())
                 if window.stopped:
                     break
@@ -292,14 +292,14 @@ async def open_loop(
 
 
 def open_seconds(window: LoadWindow) -> float | None:
-    """How long the server takes for what was due in an open loop; None where only the last answer tells."""
+    """Return how long the server takes for what was due in an open loop; None if only the last answer tells."""
     answered = [reply for reply in window.replies if reply.error is None]
     if len(window.replies) < 3 or len(answered) < 3:
         return None
     due_s = np.array([reply.due_s for reply in answered])
     end_s = np.array([reply.end_s for reply in answered])
     asked_s = [reply.due_s for reply in window.replies]
-    # So many requests have one gap less between them.
+    # There is one gap fewer than requests.
     sent_s = (max(asked_s) - min(asked_s)) * len(asked_s) / (len(asked_s) - 1)
     spread_s = float(due_s.std())
     if spread_s == 0 or sent_s < float((end_s - due_s).mean()):
@@ -322,7 +322,7 @@ def measured(window: LoadWindow, reply: Reply, stopping: Stopping) -> None:
 def point_of(
     window: LoadWindow, extra: Iterable[Reply] = (), *, concurrency: int | None = None, rate: float | None = None
 ) -> LoadPoint | None:
-    """The figures of a load; None where nothing was answered. ``extra`` was sent to prepare it."""
+    """Return the figures of a load; None if nothing was answered. ``extra`` was sent to prepare it."""
     opened_s, closed_s = window.opened_s, window.closed_s
     if opened_s is None or closed_s is None or closed_s <= opened_s:
         return None
@@ -353,7 +353,7 @@ def point_of(
 def _record(reply: Reply, opened_s: float) -> RequestRecord:
     good = reply.error is None
     first_s, last_s = (reply.first_s, reply.last_s) if good else (None, None)
-    # An answer ends with its last text; without any (an empty answer) with the end of the stream.
+    # An answer ends with its last text; an empty answer ends with the stream.
     ended_s = last_s if last_s is not None else reply.end_s
     return RequestRecord(
         sent_s=reply.due_s - opened_s,
@@ -365,7 +365,7 @@ def _record(reply: Reply, opened_s: float) -> RequestRecord:
 
 
 def _notes(good: list[Reply]) -> list[str]:
-    """Whether the client, or what lies between it and the server, was in the way."""
+    """Note whether the client, or the way to the server, slowed the measurement."""
     heard = [(reply.own_s, reply.first_s - reply.due_s) for reply in good if reply.first_s is not None]
     own = own_delay(*zip(*heard, strict=True)) if heard else None
     notes = [own] if own else []
@@ -399,7 +399,7 @@ Show = Callable[[Progress], None]
 async def shown(
     show: Show | None, load: str, window: LoadWindow, stopping: Stopping, usd_per_hour: float | None
 ) -> AsyncIterator[None]:
-    """Show a load some times a second while the block runs."""
+    """Show a load a few times a second while the block runs."""
 
     async def draw(show: Show) -> None:
         while True:

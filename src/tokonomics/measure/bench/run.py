@@ -1,10 +1,10 @@
-"""A whole load test: learn about the server, run each load, and return the results as a ``BenchmarkRun``.
+"""Run a whole load test: learn about the server, run each load, and return the results as a ``BenchmarkRun``.
 
-Learned first: the model's name, how the server counts the tokens of three prompts, and whether it takes ``ignore_eos``
-(answers of the length asked for). Every load sends the same lengths in the same order, or the same sessions
-(``sessions``); where lengths vary, those of a few dozen requests together have the mean asked for, and none is longer
-than the server says it takes. A **sweep** doubles the users until an SLO is missed, requests fail, or twice the users
-bring less than 5 % more tokens; then it tries two loads between the last that held and the first that did not.
+First it learns the model's name, how the server counts the tokens of three prompts, and whether it takes ``ignore_eos``
+(answers of exactly the length asked for). Every load sends the same lengths in the same order, or the same sessions
+(``sessions``); if lengths vary, those of a few dozen requests together have the mean asked for, and none is longer than
+the server's limit. A **sweep** doubles the users until an SLO is missed, requests fail, or twice the users bring less
+than 5 % more tokens; then it tries two loads between the last that held and the first that did not.
 """
 
 import asyncio
@@ -44,17 +44,17 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural, requests_a_second
 
 MOST_USERS = 4096
-USUAL_INPUT, USUAL_OUTPUT = "const:512", "const:128"  # where nobody says how long prompts and answers are
-_MOST_JOBS = 2000  # that are drawn for a load; users begin with the first again after the last
-_MORE = 1.05  # twice the users that bring less than this much more throughput are past the knee
+USUAL_INPUT, USUAL_OUTPUT = "const:512", "const:128"  # if nobody says how long prompts and answers are
+_MOST_JOBS = 2000  # drawn for a load; after the last, users start again with the first
+_MORE = 1.05  # if twice the users bring less than this factor in throughput, the knee is passed
 _LOOKS_BETWEEN = 2
-_KEEPS_UP = 0.8  # of the requests due; less is more than chance and the answers after the last request explain
+_KEEPS_UP = 0.8  # share of the requests due; neither chance nor the answers after the last request explain less
 _WARM_UP = 4  # requests sent one after another before an open loop: connections, compiled kernels, the first prompt
-_OTHER_FILES = 64  # of a process that loads a server: modules, pipes, the result (a choice; a run has about 20)
+_OTHER_FILES = 64  # of a process that loads a server: modules, pipes, the result (our choice; a run has about 20)
 _SOCKETS = 65_536
 _TOGETHER = 32  # requests whose lengths together have the mean asked for: the shortest load measures thirty
 _LONGEST = 10**6
-_SURE_TO_FIT = 0.97  # of the server's limit: prompts are only about as long as asked for
+_SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
 _BUSY_CLIENT = 0.9
 _CACHED = 0.2  # share of the prompt tokens: a chat template is less of any prompt worth measuring
 
@@ -69,7 +69,7 @@ class BenchSettings:
     rates: Sequence[float] = ()
     trace: Trace | None = None
     sweep: bool = False
-    sessions: Sessions | None = None  # of which users, rates and sweeps send the turns
+    sessions: Sessions | None = None  # whose turns are sent with users, rates and sweeps
     input: str | None = None  # lengths of prompts and answers, as ``parse_lengths`` takes them; of a turn, what is new
     output: str | None = None
     budget: Budget = field(default_factory=Budget)
@@ -82,11 +82,11 @@ class BenchSettings:
 
 
 def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
-    """Measure; raises ``BadInput`` where the server cannot be measured at all."""
+    """Measure; raise ``BadInput`` if the server cannot be measured at all."""
     _allow_connections(max(asked.users, default=0))
     bench = _Bench(asked, show)
     try:
-        # The result is fetched, not returned: asyncio would spell out all its requests on the way (Handlers(…) fails).
+        # The result is fetched, not returned: asyncio would print all its requests on the way (Handlers(…) fails).
         run_in_turns(bench.run)
     except KeyboardInterrupt:
         raise BadInput("interrupted before a load was finished: nothing was measured") from None
@@ -112,7 +112,7 @@ class _Bench:
         self.open_window: LoadWindow | None = None
         self.prepared: list[Reply] = []
         self.result: BenchmarkRun | None = None
-        self.limit: int | None = None  # tokens of a request, prompt and answer, where the server says so
+        self.limit: int | None = None  # tokens of a request, prompt and answer, if the server says so
 
     async def run(self, turns: LoopTurns) -> None:
         asked, when, cpu_s = self.asked, datetime.now(UTC), process_time()
@@ -145,7 +145,7 @@ class _Bench:
         )  # fmt: skip
 
     async def _measured(self) -> list[LoadPoint]:
-        """Every load; what was finished is kept when the user interrupts."""
+        """Run every load; keep what was finished if the user interrupts."""
         points = []
         try:
             async for point in self._points():
@@ -169,7 +169,7 @@ class _Bench:
         return names[0]
 
     async def _learn(self) -> None:
-        """How the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
+        """Learn how the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
         few, more = (await self._first_answer(8)).input_tokens, (await self._first_answer(40)).input_tokens
         self.prompts.scale = scale_from((8, 40), (few, more))
         mean = sum(tokens for tokens, _ in islice(self._lengths(), _TOGETHER)) / _TOGETHER
@@ -208,7 +208,7 @@ class _Bench:
         return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
 
     async def _points(self) -> AsyncIterator[LoadPoint | None]:
-        """Each load's figures; None where a load gave none."""
+        """Yield each load's figures; None if a load gave none."""
         asked = self.asked
         open_load = self._due_jobs if self._in_sessions else self._open
         rates: Sequence[float | None] = [None] if asked.trace is not None else asked.rates
@@ -271,13 +271,13 @@ class _Bench:
             jobs = cycle(jobs_of(self._talks(asked.sessions, 1.0)))
             work = lambda heard: talks.run(next(jobs), heard, perf_counter())  # noqa: E731
         async with shown(self.show, plural(users, "user"), window, stopping, asked.usd_per_hour):
-            # Users who pause between turns are not waited for.
+            # Do not wait for users who pause between turns.
             at_once = runner is not None
             await closed_loop(self.client, users, work, stopping, self._spent, window, at_once=at_once)
         return self._finished(window, stopping, runner, concurrency=users)
 
     async def _due_jobs(self, rate: float | None) -> LoadPoint | None:
-        """Jobs that start at their times: those of the trace, or as many as make ``rate`` turns a second."""
+        """Start jobs at their times: those of the trace, or as many as make ``rate`` turns a second."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         trace = asked.trace
@@ -290,7 +290,7 @@ class _Bench:
         return self._finished(window, stopping, runner, rate=rate or trace.rate or None)
 
     def _talks(self, sessions: Sessions, starts_per_s: float) -> Trace:
-        """Made-up sessions, the same for every load, none longer than the server takes."""
+        """Return generated sessions, the same for every load, none longer than the server takes."""
         limit = sessions.limit if self.limit is None else min(sessions.limit, round(self.limit * _SURE_TO_FIT))
         return generate(
             parse_arrivals(f"poisson:{starts_per_s:.9g}"),
@@ -303,7 +303,7 @@ class _Bench:
         )
 
     async def _open(self, rate: float | None) -> LoadPoint | None:
-        """Requests that are due at their times: those of the trace, or at random at a rate."""
+        """Send requests at their times: those of the trace, or at random at a rate."""
         asked, load = self.asked, requests_a_second(f"{rate:g}") if rate else "the trace"
         window, stopping = self._window(), Stopping(asked.budget, 3)
         for lengths in islice(self._lengths(), _WARM_UP):
@@ -322,10 +322,10 @@ class _Bench:
         return point.model_copy(update={"notes": (*point.notes, note)})
 
     def _due(self, rate: float | None) -> Iterator[tuple[float, Asked]]:
-        """When each request is due since the start, and what it is."""
+        """Yield when each request is due since the start, and the request."""
         if (trace := self.asked.trace) is not None:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
-            # A request whose log has no answer still asks for one token: servers refuse none.
+            # A request whose log has no answer still asks for one token: servers refuse to write none.
             return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
         chance = random.Random(self.asked.seed)
         arrivals = accumulate((chance.expovariate(rate or 1.0) for _ in count()), initial=0.0)
@@ -333,7 +333,7 @@ class _Bench:
         return ((at, self.prompts.request(*lengths)) for at, lengths in due)
 
     def _lengths(self) -> Iterator[tuple[int, int]]:
-        """Prompt and answer of one request after another, the same for every load."""
+        """Yield prompt and answer lengths of one request after another, the same for every load."""
         chance = np.random.default_rng(self.asked.seed)
         most = _LONGEST if self.limit is None else round(self.limit * _SURE_TO_FIT)
         while True:
@@ -355,7 +355,7 @@ class _Bench:
         concurrency: int | None = None,
         rate: float | None = None,
     ) -> LoadPoint | None:
-        """The load's figures; the first load also counts the requests that prepared the test."""
+        """Return the load's figures; the first load also counts the requests that prepared the test."""
         prepared, self.prepared = self.prepared, []
         self.charged_usd, self.open_window = self.charged_usd + window.usd, None
         point = point_of(window, prepared, concurrency=concurrency, rate=rate)
@@ -372,7 +372,7 @@ class _Bench:
 
 
 def _allow_connections(users: int) -> None:
-    """Each request in flight is a socket: the usual limit of 1,024 is raised; more than may be is refused."""
+    """Raise the usual limit of 1,024 sockets, one per request in flight; refuse more than the system allows."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -1,16 +1,16 @@
-"""What a load test sends: single prompts, and sessions whose turns go on with the server's own answers.
+"""Make what a load test sends: single prompts, and sessions whose turns continue with the server's own answers.
 
 Prompts are plain English words drawn at random, of about a given number of tokens, for a server whose tokenizer is not
-known. How many tokens the server makes of them, and what its chat template adds, is learned from its own count of a
-few. Each prompt begins with words of its own, so that a prefix cache finds only the template; the rest is cut from one
+known. How many tokens the server makes of them, and what its chat template adds, is learned from its own count of a few
+prompts. Each prompt begins with unique words, so that a prefix cache finds only the template; the rest is cut from one
 long text, which is quick.
 
 A turn of a session is sent when the answer before it has come and its pause is over. Its prompt is the conversation so
-far, with the server's own answers in it, and new words until it is as long as asked for, by the server's own count:
-what its cache finds is what it would find in use. A turn that is shorter than what was said before begins anew.
-Branches are sent together; the turn after them continues the first and quotes the answers of the others. A job whose
-turn fails ends there. With users, each runs one job after the other; with times, jobs start when they are due, whatever
-happened to others.
+far, with the server's own answers, and new words until it is as long as asked for, by the server's own count: so its
+cache finds what it would find in real use. A turn that is shorter than the conversation before starts a new one.
+Branches are sent together; the turn after them continues the first and quotes the answers of the others. A job ends if
+one of its turns fails. With users, each runs one job after the other; with times, jobs start when they are due,
+whatever happens to others.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _PLAIN = (
 WORDS = _PLAIN.split()
 
 _TEXT_WORDS = 40_000
-_HERE = "@@@"  # where the prompt goes; no name of a model holds it
+_HERE = "@@@"  # where the prompt goes; no model's name contains it
 _OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends
 
 
@@ -51,20 +51,20 @@ class Message(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What the server counts: tokens of its template, and tokens for each word."""
+    """How the server counts: tokens of its template, and tokens per word."""
 
     fixed_tokens: float
     tokens_per_word: float
 
     def words(self, tokens: int) -> int:
-        """How many words make about that many tokens; at least one."""
+        """Return how many words make about that many tokens; at least one."""
         return max(1, round((tokens - self.fixed_tokens) / self.tokens_per_word))
 
 
 def scale_from(words: tuple[int, int], tokens: tuple[int, int]) -> Scale:
-    """The line through two counted prompts."""
+    """Return the line through two counted prompts."""
     slope = (tokens[1] - tokens[0]) / (words[1] - words[0])
-    if slope <= 0:  # a server that counts nothing useful: a word is taken for a token
+    if slope <= 0:  # the server's counts are useless: count a word as a token
         return Scale(0.0, 1.0)
     return Scale(max(0.0, tokens[0] - slope * words[0]), slope)
 
@@ -80,31 +80,31 @@ class BenchPrompts:
         self._target, self._model = target, model
         self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self.scale = Scale(0.0, 1.0)
-        self.extras: dict[str, object] = {"ignore_eos": True}  # not standard: left out for servers that refuse it
+        self.extras: dict[str, object] = {"ignore_eos": True}  # not standard; left out for servers that refuse it
         self.limit_name = "max_tokens"
 
     def request(self, input_tokens: int, output_tokens: int) -> Asked:
         return self.of_words(self.scale.words(input_tokens), output_tokens)
 
     def of_words(self, words: int, output_tokens: int) -> Asked:
-        """A request whose prompt has exactly this many words."""
+        """Return a request whose prompt has exactly this many words."""
         before, after = self._around(output_tokens)
         return Asked(b"".join((before, *self._words(words), after)), output_tokens)
 
     def head(self, tokens: int) -> tuple[Message, ...]:
-        """What all jobs begin with, the same whenever it is asked for; nothing for no tokens."""
+        """Return what all jobs begin with, always the same; nothing for no tokens."""
         words = round(tokens / self.scale.tokens_per_word)
         listed = (self._text * (words // _TEXT_WORDS + 1)).split()[:words]
         return (Message("system", b" ".join(listed).decode()),) if words else ()
 
     def message(self, tokens: int, *, quoted: str = "", fresh: bool = False) -> Message:
-        """About this many new tokens of a user or a tool, after what it quotes; fresh: with those of the template."""
+        """Return about this many new tokens of a user or a tool, after a quote; ``fresh`` includes the template."""
         words = self.scale.words(tokens) if fresh else max(1, round(tokens / self.scale.tokens_per_word))
         new = b"".join(self._words(words)).decode()
         return Message("user", f"{quoted} {new}" if quoted else new)
 
     def of_messages(self, messages: Sequence[Message], output_tokens: int) -> Asked:
-        """A request that goes on with a conversation."""
+        """Return a request that continues a conversation."""
         if self._target.chat:
             said: dict[str, object] = {"messages": [message._asdict() for message in messages]}
         else:
@@ -112,7 +112,7 @@ class BenchPrompts:
         return Asked(json.dumps(self._fields(said, output_tokens)).encode(), output_tokens)
 
     def _words(self, words: int) -> list[bytes]:
-        """This many words, the first of them like those of no other prompt."""
+        """Return this many words, the first of them unique to this prompt."""
         own = min(words, _OWN_WORDS)
         more = words - own
         parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
@@ -124,7 +124,7 @@ class BenchPrompts:
         return parts
 
     def _around(self, output_tokens: int) -> tuple[bytes, bytes]:
-        """The JSON before and after the prompt: plain words need no escaping, and there are thousands a second."""
+        """Return the JSON before and after the prompt: plain words need no escaping, which saves time."""
         settings = (output_tokens, self.limit_name, bool(self.extras))
         if settings not in self._made:
             chat: dict[str, object] = {"messages": [{"role": "user", "content": _HERE}]}
@@ -140,7 +140,7 @@ class BenchPrompts:
 
 @dataclass(frozen=True)
 class Turn:
-    """One request of a job: how long it should be, and whose answers of the same job it waits for."""
+    """One request of a job: its length, and the turns whose answers it waits for."""
 
     input_tokens: int
     output_tokens: int
@@ -159,7 +159,7 @@ class SessionJob:
 
 @dataclass(frozen=True)
 class _Said:
-    """A turn that was answered: the conversation up to and with its answer."""
+    """A turn that was answered: the conversation including its answer."""
 
     messages: tuple[Message, ...]
     reply: Reply
@@ -170,7 +170,7 @@ class _Said:
 
 
 def jobs_of(trace: Trace) -> list[SessionJob]:
-    """The sessions of a trace, by when they start."""
+    """Return the sessions of a trace, by when they start."""
     turns = trace.turns
     assert turns is not None
     depth = turns.depth.tolist()
@@ -197,7 +197,7 @@ def jobs_of(trace: Trace) -> list[SessionJob]:
 
 
 class SessionRunner:
-    """Runs jobs, each reply handed on as it comes, until the load has ended."""
+    """Runs jobs until the load has ended, and passes on each reply as it comes."""
 
     def __init__(self, client: Client, prompts: BenchPrompts, window: LoadWindow, head_tokens: int) -> None:
         self.client, self._prompts, self._window = client, prompts, window
@@ -205,10 +205,10 @@ class SessionRunner:
         self._head_tokens = head_tokens
         self._jobs = 0
         self.took_s: list[float] = []
-        """Seconds from when the first request was due to the last answer, of jobs that ended within the window."""
+        """Seconds from when the first request was due to the last answer, for jobs that ended within the window."""
 
     async def run(self, job: SessionJob, heard: Heard, due_s: float) -> bool:
-        """Send all turns of a job; False where one failed or the load ended, and the turns after it are not sent."""
+        """Send all turns of a job; False if one failed or the load ended, and the turns after it are not sent."""
         number, self._jobs = self._jobs, self._jobs + 1
         tasks: list[asyncio.Task[_Said | None]] = []
         async with asyncio.TaskGroup() as group:
@@ -242,7 +242,7 @@ class SessionRunner:
         return _Said((*messages, Message("assistant", reply.text)), reply)
 
     async def until(self, due_s: float) -> bool:
-        """Wait; False where the load ends before."""
+        """Wait; False if the load ends before."""
         while not self._window.ended.is_set():
             wait_s = due_s - perf_counter()
             if wait_s <= 0:
@@ -252,7 +252,7 @@ class SessionRunner:
         return False
 
     def _messages(self, turn: Turn, said: list[_Said]) -> tuple[Message, ...]:
-        """The conversation so far and what is new."""
+        """Return the conversation so far and what is new."""
         first = max(said, key=lambda one: one.tokens, default=None)
         if first is None or first.tokens >= turn.input_tokens:
             own = max(1, turn.input_tokens - self._head_tokens)
@@ -266,7 +266,7 @@ class SessionRunner:
 async def sessions_when_due(
     runner: SessionRunner, jobs: Sequence[SessionJob], stopping: Stopping, spent: Spent, window: LoadWindow
 ) -> None:
-    """Start jobs at their times, until there is no more or the measurement has what it needs."""
+    """Start jobs at their times, until there are no more or the measurement has enough."""
 
     def is_over(now_s: float) -> bool:
         if window.stopped is None and (reason := stopping.reason(now_s - opened_s, spent())) is not None:

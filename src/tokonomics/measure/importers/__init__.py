@@ -1,1 +1,1 @@
-"""Result files of the load generators people already use, each read by a pure function into a ``BenchmarkRun``."""
+"""Read result files of common load generators, each by a pure function, into a ``BenchmarkRun``."""

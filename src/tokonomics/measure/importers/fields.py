@@ -1,4 +1,4 @@
-"""Fields of a foreign JSON or YAML document, read with their place: an error names the file and the field."""
+"""Read fields of a foreign JSON or YAML document with their position, so that an error names the file and the field."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +13,8 @@ from tokonomics.measure.benchmark_run import BenchmarkRun, Latencies
 from tokonomics.traffic.slo import STATISTICS
 from tokonomics.units import plural
 
-_LARGEST = 1e19  # beyond any total of a benchmark, and any time in nanoseconds: a slip in the file
-_ROUNDED = 0.05  # by which percentiles of a few requests, found in different ways, may cross
+_LARGEST = 1e19  # beyond any total of a benchmark, and any time in nanoseconds: a mistake in the file
+_ROUNDED = 0.05  # share by which percentiles of a few requests, computed differently, may cross
 _NO_NUMBER = ("inf", "infinity", "nan", "n/a", "trace", "")  # no limit, nothing measured, or SGLang's replayed arrivals
 
 
@@ -25,14 +25,14 @@ class Format:
     name: str
     is_one: Callable[[dict[str, Any]], bool]
     read: Callable[[list[Any], str], BenchmarkRun]
-    many: bool = True  # several documents in a file are several loads of one run
+    many: bool = True  # whether several documents in a file are several loads of one run
 
     def matches(self, document: Any) -> bool:
         return isinstance(document, dict) and self.is_one(document)
 
 
 class ResultFields:
-    """An object of a file, and where it is."""
+    """An object of a file, and its position there."""
 
     def __init__(self, values: Any, where: str, path: str = "") -> None:
         if not isinstance(values, Mapping):
@@ -56,7 +56,7 @@ class ResultFields:
         return found
 
     def maybe(self, *names: str) -> "ResultFields":
-        """The object inside, without fields where there is none."""
+        """Return the object inside, empty if there is none."""
         found = self
         for name in names:
             value = found.values.get(name)
@@ -71,7 +71,7 @@ class ResultFields:
         return found
 
     def maybe_number(self, name: str) -> float | None:
-        """None where the field is missing, null, or infinite (\"inf\" says: no limit)."""
+        """Return the number, or None if the field is missing, null, or infinite ("inf" means no limit)."""
         value = self.values.get(name)
         if value is None or str(value).strip().lower() in _NO_NUMBER:
             return None
@@ -117,7 +117,7 @@ class ResultFields:
         return [ResultFields(value, self.where, place) for place, value in self.listed(name)]
 
     def listed(self, name: str) -> Iterator[tuple[str, Any]]:
-        """The entries of a list, each with its place in the file."""
+        """Return the entries of a list, each with its position in the file."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, list):
             raise self.wrong(name, "is not a list")
@@ -132,7 +132,7 @@ UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 
 
 
 def unit_s(metric: ResultFields, field: str, usual: str) -> float:
-    """Seconds of the unit that a metric states under that name."""
+    """Return the seconds of the unit that a metric states under that name."""
     stated = metric.text(field) or usual
     unit = stated.lower().split("/")[0]
     if unit not in UNITS_S:
@@ -141,7 +141,7 @@ def unit_s(metric: ResultFields, field: str, usual: str) -> float:
 
 
 def spread(fields: ResultFields, unit_s: float, pattern: str = "{}", mean: str = "mean") -> Latencies | None:
-    """One kind of latency whose statistics have names such as ``{}_ttft_ms``; None where there is none of them."""
+    """Return one latency whose statistics have names such as ``{}_ttft_ms``; None if there is none of them."""
     found: dict[str, float] = {}
     for statistic in STATISTICS:
         value = fields.maybe_number(pattern.format(mean if statistic == "mean" else statistic))
@@ -157,14 +157,14 @@ def spread(fields: ResultFields, unit_s: float, pattern: str = "{}", mean: str =
 
 
 def flat_latencies(fields: ResultFields, unit_s: float, *patterns: str) -> dict[str, Latencies | None]:
-    """TTFT, TPOT, ITL and whole answers of a flat object, one pattern each."""
+    """Return TTFT, TPOT, ITL and whole answers of a flat object, one pattern each."""
     return {kind: spread(fields, unit_s, pattern) for kind, pattern in zip(KINDS, patterns, strict=True)}
 
 
 def stated_latencies(
     metrics: ResultFields, names: tuple[str, ...], mean: str, unit: str, usual: str
 ) -> dict[str, Latencies | None]:
-    """TTFT, TPOT, ITL and whole answers, an object each with its unit; one without a figure may have any unit."""
+    """Return TTFT, TPOT, ITL and whole answers, an object each with its unit; one without figures may have any unit."""
     found: dict[str, Latencies | None] = {}
     for kind, name in zip(KINDS, names, strict=True):
         metric = metrics.maybe(name)
@@ -174,7 +174,7 @@ def stated_latencies(
 
 
 def load_of(rate: float | None, limit: float | None, requests: int) -> dict[str, Any]:
-    """The fields of a load: a rate, or users; no more of them are ever at work than there are requests."""
+    """Return the fields of a load: a rate, or users, who are never more than the requests."""
     if rate is not None:
         return {"rate": rate}
     if not limit or round(limit) <= requests:
@@ -184,7 +184,7 @@ def load_of(rate: float | None, limit: float | None, requests: int) -> dict[str,
 
 
 def moment(value: Any) -> datetime | None:
-    """A date in any of the spellings the tools use, or in unix seconds; None where it is neither."""
+    """Read a date in any of the tools' spellings, or in unix seconds; None if it is neither."""
     if hasattr(value, "isoformat"):  # as YAML reads it
         return value  # type: ignore[no-any-return]
     with suppress(ValueError, OverflowError, OSError):

@@ -1,10 +1,10 @@
-"""Results of lm-evaluation-harness, and what a quantised model keeps of the scores of the published one.
+"""Read results of lm-evaluation-harness, and compute how much of the published model's scores a quantised model keeps.
 
-The file ``lm_eval --output_path`` writes (lm_eval/loggers/evaluation_tracker.py and evaluator.py, 0.4): ``results`` has
-each task's metrics under "metric,filter", beside their standard errors; ``higher_is_better``, ``n-shot`` and
-``versions`` are by task, ``group_subtasks`` by group, ``config`` holds the arguments. Tasks are compared by their main
-metric: the normalised accuracy, the strict match, or the first that is listed. Recovery is the mean over the tasks of
-both files; a task of a group counts within its group.
+This reads the file that ``lm_eval --output_path`` writes (lm_eval/loggers/evaluation_tracker.py and evaluator.py, 0.4):
+``results`` has each task's metrics under "metric,filter", with their standard errors; ``higher_is_better``, ``n-shot``
+and ``versions`` are by task, ``group_subtasks`` by group, ``config`` holds the arguments. Tasks are compared by their
+main metric: the normalised accuracy, the strict match, or the first that is listed. Recovery is the mean over the tasks
+of both files; a task of a group counts within its group.
 """
 
 import math
@@ -20,7 +20,7 @@ from tokonomics.types import Noun
 
 NAME = "lm-evaluation-harness"
 _MAIN = ("acc_norm,none", "exact_match,strict-match")
-"""What the Open LLM Leaderboard took of tasks that have several metrics; the first that is listed otherwise."""
+"""The metrics that the Open LLM Leaderboard uses for tasks with several; otherwise the first that is listed."""
 
 
 class HarnessTask(Noun):
@@ -40,7 +40,7 @@ class HarnessRun(Noun):
 
 
 class TaskRecovery(Noun):
-    """A task that both models did."""
+    """A task that both models did, with both scores."""
 
     task: str
     metric: str
@@ -50,7 +50,7 @@ class TaskRecovery(Noun):
 
 
 class KeptQuality(Noun):
-    """What a quantised model keeps of the published one's scores."""
+    """How much of the published model's scores a quantised model keeps."""
 
     recovery: float  # the mean over the tasks
     tasks: tuple[TaskRecovery, ...]
@@ -58,7 +58,7 @@ class KeptQuality(Noun):
 
 
 def matches(document: Any) -> bool:
-    """Whether it is a file of the harness: metrics are named with their filter, as no other tool does."""
+    """Decide whether it is a file of the harness: only it names metrics with their filter."""
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, dict) or not {"configs", "versions", "config"} & document.keys():
         return False
@@ -81,7 +81,7 @@ def read_scores(path: Path) -> HarnessRun:
 
 
 def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
-    """The recovery of each task that both did alike, and their mean."""
+    """Return the recovery of each task that both did in the same way, and their mean."""
     if baseline.limit != quantised.limit:
         said = " and ".join(f"limit {run.limit or 'none'}" for run in (baseline, quantised))
         raise BadInput(f"the runs took different samples: {said}", field="baseline", fix="Run both with one --limit.")
@@ -102,7 +102,7 @@ def kept_quality(baseline: HarnessRun, quantised: HarnessRun) -> KeptQuality:
 
 
 def _compared(name: str, before: HarnessTask | None, after: HarnessTask | None) -> TaskRecovery | str:
-    """The task in both runs, or why it does not compare."""
+    """Return the task in both runs, or why it cannot be compared."""
     if before is None or after is None:
         return f"only in the {'quantised' if before is None else 'baseline'} results"
     if before.shots != after.shots:
@@ -125,7 +125,7 @@ def _task(name: str, whole: ResultFields) -> HarnessTask:
     for metric, value in whole.inside("results", name).values.items():
         bare, _, filtered = metric.partition(",")
         is_score = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-        # Older files do not say whether more is better: then accuracies and matches alone are taken.
+        # Older files do not say whether more is better: then use only accuracies and matches.
         more_is_better = better.get(bare, bare.startswith(("acc", "exact_match"))) is True
         if filtered and is_score and more_is_better and not bare.endswith("_stderr"):
             metrics[metric] = float(value)
@@ -134,7 +134,7 @@ def _task(name: str, whole: ResultFields) -> HarnessTask:
 
 
 def _in_groups(document: Mapping[str, Any]) -> set[str]:
-    """Tasks that count within a group whose own score is there."""
+    """Return the tasks that count within a group whose own score is there."""
     groups, results = document.get("group_subtasks"), document["results"]
     return {
         task
@@ -146,7 +146,7 @@ def _in_groups(document: Mapping[str, Any]) -> set[str]:
 
 
 def _model(whole: ResultFields) -> str | None:
-    """The model's name, as newer files state it, or from the arguments."""
+    """Return the model's name, as newer files state it, or from the arguments."""
     if named := whole.text("model_name"):
         return named
     arguments = whole.maybe("config").values.get("model_args")

@@ -1,19 +1,19 @@
-"""Results of guidellm, aiperf, genai-perf, InferenceX and llm-d; of vLLM and SGLang see ``vllm``.
+"""Read results of guidellm, aiperf, genai-perf, InferenceX and llm-d; ``vllm`` reads those of vLLM and SGLang.
 
-guidellm's ``benchmarks.json``, version 2 (names: guidellm 0.8): a list of benchmarks, each a load with its requests.
-Two traps. Its throughput has a median over moments, which is not tokens ÷ duration: totals are divided here. Its
-``time_per_output_token_ms`` counts the first token in; what the field calls TPOT is its ``inter_token_latency_ms``.
+guidellm's ``benchmarks.json``, version 2 (names: guidellm 0.8), is a list of benchmarks, each a load with its requests.
+It has two traps. Its throughput is a median over moments, which is not tokens ÷ duration, so totals are divided here.
+Its ``time_per_output_token_ms`` includes the first token; the usual TPOT is its ``inter_token_latency_ms``.
 
-aiperf's and genai-perf's ``profile_export_*.json`` (names: aiperf 0.13, genai-perf 0.0.16): one object a metric, with
-its unit; and aiperf's request lines. Both call ``inter_token_latency`` what the field calls TPOT: (latency − first
+aiperf's and genai-perf's ``profile_export_*.json`` (names: aiperf 0.13, genai-perf 0.0.16) have one object per metric,
+with its unit; aiperf also writes request lines. Both call the usual TPOT ``inter_token_latency``: (latency − first
 token) ÷ (tokens − 1) of a request; gaps between chunks are ``inter_chunk_latency``. genai-perf states no totals and no
 duration: they follow from the number of requests, its rate and the mean lengths.
 
-InferenceX (was InferenceMAX) ``agg_*.json``: one flat object a load, figures per GPU, latencies in seconds. Throughput
-is per GPU that makes it: with disaggregated prefill/decode, prompts per prefill GPU and answers per decode GPU. Lengths
-are nominal: requests are drawn from 80 to 100 % of them. ``*_intvty`` is 1 ÷ TPOT and not read.
+InferenceX (was InferenceMAX) ``agg_*.json`` has one flat object per load, figures per GPU, latencies in seconds.
+Throughput is per GPU that makes it: with disaggregated prefill/decode, prompts per prefill GPU and answers per decode
+GPU. Lengths are nominal: requests are drawn from 80 to 100 % of them. ``*_intvty`` is 1 ÷ TPOT and not read.
 
-llm-d Benchmark Report v0.2 (YAML or JSON), written by llm-d-benchmark and inference-perf: one load of a stack, each
+llm-d Benchmark Report v0.2 (YAML or JSON), written by llm-d-benchmark and inference-perf, is one load of a stack, each
 statistic with its unit. Percentiles are spelled ``p50``, ``p99p9``; times are in the unit they state. The engine
 components of the stack say which GPUs there were.
 """
@@ -51,7 +51,7 @@ from tokonomics.traffic.formats import REQUIRED, LogLayout
 from tokonomics.traffic.sources import value_at
 
 _OUTCOMES = {"successful": None, "errored": "error", "incomplete": "cut off at the end"}
-"""How guidellm groups its requests, and the error that each of a group has."""
+"""The groups of guidellm's requests, and the error that each request of a group has."""
 
 
 def _read_guidellm(documents: list[Any], where: str) -> BenchmarkRun:
@@ -75,7 +75,7 @@ def _read_guidellm(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 def _guidellm_point(benchmark: ResultFields, layout: LogLayout) -> LoadPoint:
-    """The figures of its requests; of its summary, where the file keeps a sample of the requests or none."""
+    """Return the figures of its requests, or of its summary if the file keeps only a sample of the requests or none."""
     strategy, duration_s = benchmark.maybe("config", "strategy"), benchmark.positive("duration")
     kind = strategy.text("type_")
     rate = strategy.maybe_number("rate") if kind in ("constant", "poisson") else None
@@ -142,7 +142,7 @@ def _read_aiperf(documents: list[Any], where: str) -> BenchmarkRun:
     profile = ResultFields(documents[0], where)
     settings = profile.values.get("input_config") or {}
     throughput = profile.inside("request_throughput").positive("avg")
-    # A metric may say how many values it has, where the file has no count of its requests.
+    # If the file has no count of its requests, a metric may say how many values it has.
     completed = profile.maybe("request_count").maybe_count("avg")
     completed = completed or profile.maybe("request_latency").maybe_count("count")
     if not completed:
@@ -177,10 +177,10 @@ def _read_aiperf(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 def read_aiperf_requests(documents: list[Any], where: str) -> BenchmarkRun:
-    """Every request of a run; its load is not in the file."""
+    """Read every request of a run; its load is not in the file."""
     lines = [ResultFields(document, where, f"line {at}") for at, document in enumerate(documents, 1)]
     starts = [line.inside("metadata").positive("request_start_ns") * 1e-9 for line in lines]
-    # A request that never ended, or does not say when, held its place for no time that is known.
+    # If a request never ended, or does not say when, its duration is unknown.
     ends = [
         (line.inside("metadata").maybe_number("request_end_ns") or 0.0) * 1e-9 or start
         for line, start in zip(lines, starts, strict=True)
@@ -223,7 +223,7 @@ def _time_s(metrics: ResultFields, name: str, field: str = "value") -> float | N
 
 
 def _setting(settings: Any, name: str) -> float | None:
-    """A number of that name anywhere in the settings, whose shape changes from version to version."""
+    """Return a number of that name anywhere in the settings, whose shape changes from version to version."""
     for value in _settings_named(settings, name):
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max:
             return float(value)
@@ -255,7 +255,7 @@ AIPERF_REQUESTS = Format(
 
 
 def read_inferencex(documents: list[Any], where: str) -> BenchmarkRun:
-    """Several objects are several loads of one set-up."""
+    """Read several objects as several loads of one setup."""
     loads = ResultFields({"load": documents}, where).objects("load")
     setups = {(load.text("model"), _inferencex_stated(load)) for load in loads}
     if len(setups) > 1:
@@ -269,7 +269,7 @@ def read_inferencex(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 def _gpus(load: ResultFields) -> tuple[int, int, int]:
-    """All of them, those for prefill, those for decode."""
+    """Return the numbers of all GPUs, of those for prefill and of those for decode."""
     prefill, decode = load.maybe_count("num_prefill_gpu") or 0, load.maybe_count("num_decode_gpu") or 0
     total = prefill + decode or (load.maybe_count("tp") or 1) * (load.maybe_count("pp") or 1)
     return total, prefill or total, decode or total
@@ -280,7 +280,7 @@ def _inferencex_stated(load: ResultFields) -> Stated:
     engine = load.text("framework")
     split = {name: load.maybe_count(name) or None for name in ("tp", "pp", "ep")}
     if load.values.get("dp_attention") in (True, "true", "True") and not apart and split["tp"]:
-        # Its "tp" are the GPUs of the replica then: each attends for itself, and all share the experts.
+        # Its "tp" is then the replica's GPUs: each has its own attention, and all share the experts.
         split |= {"tp": 1, "ep": split["tp"], "dp": split["tp"]}
     return Stated(
         gpu=(load.text("hw") or "").split("-")[0] or None, gpus=_gpus(load)[0], **split,
@@ -344,7 +344,7 @@ def _read_llm_d(documents: list[Any], where: str) -> BenchmarkRun:
 
 
 def _stack(report: ResultFields) -> tuple[Stated, str | None]:
-    """The GPUs of all engine components together, and the model of the first."""
+    """Return the GPUs of all engine components together, and the model of the first."""
     parts = [part.maybe("standardized") for part in report.maybe("scenario").objects("stack")]
     engines = [part for part in parts if part.text("kind") == "inference_engine"]
     if not engines:
@@ -355,7 +355,7 @@ def _stack(report: ResultFields) -> tuple[Stated, str | None]:
         ways = [split.maybe_count(name) or 1 for name in ("tp", "pp", "dp")]
         gpus += (engine.maybe_count("replicas") or 1) * max(chips.maybe_count("count") or 1, math.prod(ways))
     split, tool = engines[0].maybe("accelerator", "parallelism"), engines[0].text("tool")
-    # Groups that share experts are one replica; of a model without, each is one of its own.
+    # Groups that share experts are one replica; without experts, each group is a replica.
     shares = (split.maybe_count("ep") or 1) > 1
     disaggregated = any(engine.text("role") == "prefill" for engine in engines)
     stated = Stated(

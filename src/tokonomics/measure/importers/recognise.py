@@ -1,6 +1,6 @@
 """Recognise which load generator wrote a result file, by the names it uses, and read it as a ``BenchmarkRun``.
 
-JSON, JSON lines and YAML, plain or gzip. A file that is none of the known ones is refused with what was found in it.
+It reads JSON, JSON lines and YAML, plain or gzip. An unknown file is refused with what was found in it.
 """
 
 import json
@@ -20,7 +20,7 @@ from tokonomics.measure.measurements import parse_json, read_text
 
 
 def _is_own(document: dict[str, Any]) -> bool:
-    """A saved run, or the result of ``bench --json`` or ``import --json``, which hold one."""
+    """Decide whether it is a saved run, or the result of ``bench --json`` or ``import --json``, which contain one."""
     inner = document.get("run", document)
     return isinstance(inner, dict) and {"schema_version", "tool", "points"} <= inner.keys()
 
@@ -49,7 +49,7 @@ def read_run(path: Path) -> BenchmarkRun:
                 raise BadInput(f"{len(documents)} results of {form.name} in one file", where=where, fix="One a file.")
             try:
                 return form.read(documents, where)
-            except ValidationError as error:  # a figure that no run has, such as a rate without end
+            except ValidationError as error:  # a figure that no run has, such as an infinite rate
                 what = from_validation(error, where).what
                 raise BadInput(what, where=where, fix="The file is damaged, or was edited.") from None
     if lm_eval.matches(documents[0]):
@@ -61,7 +61,7 @@ def read_run(path: Path) -> BenchmarkRun:
 
 
 def read_runs(paths: Sequence[Path]) -> BenchmarkRun:
-    """Files of one tool and model as one run: many tools write a file for each load."""
+    """Read files of one tool and model as one run: many tools write a file for each load."""
     runs = [read_run(path) for path in paths]
     kinds = {(run.tool, run.model, run.stated) for run in runs}
     if len(kinds) > 1:
@@ -74,7 +74,7 @@ def read_runs(paths: Sequence[Path]) -> BenchmarkRun:
 
 
 def _documents(text: str, where: str) -> list[Any]:
-    """One JSON document, a list of them, one a line, or one in YAML."""
+    """Read one JSON document, a list of them, one per line, or one in YAML."""
     start = text.lstrip()[:1]
     if not start:
         raise BadInput("is empty", where=where)

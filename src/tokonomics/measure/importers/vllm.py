@@ -1,11 +1,12 @@
-"""``vllm bench serve --save-result``: one flat JSON a load; with ``--save-detailed`` its requests too. And SGLang's.
+"""Read the results of ``vllm bench serve --save-result`` and of SGLang's benchmark: one flat JSON object per load.
 
-Times are milliseconds in the summary and seconds in the lists; a request rate of "inf" means no limit, so the load is
-``max_concurrency`` users, or everything at once. Failed requests count in no total. Names: vLLM 0.32.
+With ``--save-detailed`` vLLM writes its requests too. Times are milliseconds in the summary and seconds in the lists; a
+request rate of "inf" means no limit, so the load is ``max_concurrency`` users, or everything at once. Failed requests
+count in no total. Names: vLLM 0.32.
 
-``sglang.bench_serving --output-file`` writes JSON lines, one object a load. End-to-end latency is called
-``e2e_latency_ms``; ``total_output_tokens`` counts what was asked for, ``total_output_tokens_retokenized`` what the text
-is in tokens. Names: SGLang 0.5.
+``sglang.bench_serving --output-file`` writes JSON lines, one object per load. End-to-end latency is called
+``e2e_latency_ms``; ``total_output_tokens`` counts what was asked for, ``total_output_tokens_retokenized`` the tokens of
+the text. Names: SGLang 0.5.
 """
 
 import math
@@ -30,10 +31,10 @@ from tokonomics.units import plural
 
 NAME = "vLLM bench serve"
 REQUESTS = ("start_times", "input_lens", "output_lens", "ttfts")
-"""Lists of ``--save-detailed`` without which nothing is known of single requests."""
-_ROUNDED = 1.05  # a run ends after its last answer; another tool may have rounded, vLLM itself writes every digit
-_TICK_S = 1e-3  # a clock that ticks no finer does not order arrivals
-_FAR, _NEAR_S = 0.1, 1e-3  # from here on a printed figure contradicts the lists, of which vLLM makes it
+"""Lists of ``--save-detailed`` without which nothing is known about single requests."""
+_ROUNDED = 1.05  # a run ends after its last answer; other tools may round, vLLM writes every digit
+_TICK_S = 1e-3  # a coarser clock does not order arrivals
+_FAR, _NEAR_S = 0.1, 1e-3  # from here on a printed figure contradicts the lists that vLLM computes it from
 
 
 def _read_vllm(documents: list[Any], where: str) -> BenchmarkRun:
@@ -70,7 +71,7 @@ def _only_model(models: set[str | None], where: str) -> str | None:
 
 
 def _summary(run: ResultFields, failed: int | None, e2e: str = "{}_e2el_ms") -> LoadPoint:
-    """The printed figures of a run."""
+    """Return the printed figures of a run."""
     duration_s, completed = run.positive("duration"), run.count("completed")
     if not completed:
         raise BadInput("no request was answered", where=run.where)
@@ -95,7 +96,7 @@ def _vllm_point(run: ResultFields) -> LoadPoint:
 
 
 def _detailed(run: ResultFields, summary: LoadPoint) -> LoadPoint:
-    """The point with the figures of its requests; without the gaps between tokens, answers' times stay the printed."""
+    """Return the point with the figures of its requests; without gaps between tokens, keep the printed answer times."""
     starts, firsts = run.numbers("start_times"), run.numbers("ttfts")
     inputs, outputs = run.counts("input_lens"), run.counts("output_lens")
     timed, duration_s = "itls" in run, run.positive("duration")
@@ -108,7 +109,7 @@ def _detailed(run: ResultFields, summary: LoadPoint) -> LoadPoint:
     failures = [
         str(error) if error else None if tokens else "no answer" for error, tokens in zip(errors, outputs, strict=True)
     ]
-    # A request that was never sent keeps a start of 0, decades before the others on the clock of the run.
+    # A request that was never sent has a start of 0, decades before the others on the clock of the run.
     opened_s = min((at for at, failure in zip(starts, failures, strict=True) if at or not failure), default=0.0)
     records = [
         RequestRecord(
@@ -140,7 +141,7 @@ def _detailed(run: ResultFields, summary: LoadPoint) -> LoadPoint:
 
 
 def _gaps(run: ResultFields) -> list[list[float]]:
-    """The gaps between the tokens of each answer; ``ResultFields.numbers`` would take minutes for millions of them."""
+    """Return the gaps between the tokens of each answer; ``ResultFields.numbers`` would take minutes for millions."""
     answers = []
     for place, gaps in run.listed("itls"):
         if not isinstance(gaps, list) or not all(type(gap) in (int, float) and 0 <= gap <= LONGEST_S for gap in gaps):
@@ -162,7 +163,7 @@ def _check_times(run: ResultFields, records: list[RequestRecord], starts: list[f
 
 
 def _piece_notes(records: list[RequestRecord], gaps: list[list[float]]) -> list[str]:
-    """Notes on answers in other pieces than tokens: several tokens at once, or pieces (of reasoning) not counted."""
+    """Note answers whose pieces are not tokens: several tokens at once, or pieces (of reasoning) not counted."""
     answered = [(len(gap), record.output_tokens) for record, gap in zip(records, gaps, strict=True) if not record.error]
     fewer = sum(pieces < tokens - 1 for pieces, tokens in answered)
     more = sum(pieces > 2 * tokens for pieces, tokens in answered)
@@ -172,7 +173,7 @@ def _piece_notes(records: list[RequestRecord], gaps: list[list[float]]) -> list[
 
 
 def _contradictions(run: ResultFields, summary: LoadPoint, point: LoadPoint) -> list[str]:
-    """A note where what vLLM printed is far from what its lists say."""
+    """Note what vLLM printed if it is far from what its lists say."""
     pairs: list[tuple[str, float | None, float | None, float]] = [
         ("request_throughput", run.maybe_number("request_throughput"), point.requests_per_s, 0.0),
         ("output_throughput", run.maybe_number("output_throughput"), point.output_tokens_per_s, 0.0),

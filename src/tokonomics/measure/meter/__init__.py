@@ -1,1 +1,1 @@
-"""The meter: what live servers' tokens cost, from the counters that they already expose."""
+"""Meter what live servers' tokens cost, from the counters that they already expose."""

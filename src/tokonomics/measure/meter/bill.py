@@ -1,19 +1,20 @@
-"""What was paid for tokens over any stretch of the past, by model, server, day, hour or label.
+"""Compute what was paid for tokens over any past period, by model, server, day, hour or label.
 
-Rows of the ledger are cut at the edges of the window and of the days or hours asked for: time and dollars by length,
-tokens where they were counted. So the parts always add up to the whole. Days and hours are UTC, as cloud bills are.
+Rows of the ledger are cut at the edges of the window and of the days or hours asked for: time and dollars in proportion
+to length, tokens where they were counted. So the parts always add up to the whole. Days and hours are UTC, as in cloud
+bills.
 
-**A Mtok of input, of cached input and of output**: together they are the bill. Prompts are charged with prefill's share
-of the GPU's busy time and answers with the rest, idle time following the same shares: the rule of ``plan`` and
+**A Mtok of input, of cached input and of output**: together they make up the bill. Prompts are charged for prefill's
+share of the GPU's busy time and answers for the rest, and idle time follows the same shares, as in ``plan`` and
 ``import`` (``money.cost.split_by_gpu_time``). A meter does not see these shares, so they are modelled at the metered
 batch and lengths, which needs a GPU and a model we know. Of prefill's time, cached tokens take what attending to them
-adds, as in ``money.attribution``. Answers attend to the whole prompt, its cached tokens included. Where no GPU is
-known, every token costs the same, as in the meter's own $/Mtok. Where tokens are sold, every line has its revenue.
+adds, as in ``money.attribution``. Answers attend to the whole prompt, including its cached tokens. If no GPU is known,
+every token costs the same, as in the meter's own $/Mtok. If tokens are sold, every line has its revenue.
 
 **Electricity**: a meter that was given the GPUs (``gpu_metrics``) keeps their joules in the ledger; their mean watts
-stand for the whole stretch, also where they were not read for all of it. Otherwise the GPU that is named draws by its
-curve (``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its
-idle watts otherwise. The host is known only with the GPU; the site is not, so its PUE is the industry's mean.
+represent the whole period, even if they were not read for all of it. Otherwise the named GPU draws by its curve
+(``physics.curves``) at the metered batch while its server was busy, with the modelled share of prompts, and its idle
+watts otherwise. The host is known only with the GPU; the site is not, so its PUE is the industry's mean.
 """
 
 import csv
@@ -55,7 +56,7 @@ def bill(
     planned: Planned | None = None,
     may_lack: Sequence[str] = (),
 ) -> Statement:
-    """What was paid between two instants, by keys; labels in ``may_lack`` need not be there."""
+    """Return what was paid between two instants, by keys; labels in ``may_lack`` may be missing."""
     period_s = min((_PERIODS[key] for key in by if key in _PERIODS), default=None)
     batch = planned.batch if planned else None
     groups: dict[tuple[str, ...], MeterTally] = defaultdict(MeterTally)
@@ -92,7 +93,7 @@ def _value(span: PaidTime, key: str) -> str:
 
 
 def instant(text: str, now: float, field: str) -> float:
-    """Unix seconds of ``7d`` or ``90m`` before now, or of ``2026-11-08`` or ``2026-11-08T12:30`` (UTC)."""
+    """Read ``7d`` or ``90m`` before now, ``2026-11-08`` or ``2026-11-08T12:30`` (UTC) as unix seconds."""
     if text.strip()[-1:].isalpha() and span_s(text) is not None:
         return now - duration(text, field)
     try:
@@ -104,7 +105,7 @@ def instant(text: str, now: float, field: str) -> float:
 
 
 def duration(text: str, field: str) -> float:
-    """Seconds of ``15``, ``15s``, ``10m`` or ``7d``."""
+    """Read ``15``, ``15s``, ``10m`` or ``7d`` as seconds."""
     seconds = span_s(text)
     if seconds is None or seconds > _LONGEST_S:
         raise BadInput(f"'{shorten(text)}' is not a duration", field=field, fix="Such as 15s, 10m, 2h or 7d.")
@@ -112,7 +113,7 @@ def duration(text: str, field: str) -> float:
 
 
 def bill_csv(billed: Statement, path: Path) -> None:
-    """Write the lines as a table for a spreadsheet; whole or not at all."""
+    """Write the lines as a table for a spreadsheet, atomically."""
     with whole(path, option("csv", shorten(path.name))) as unfinished, unfinished.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([*billed.by, *MeterTally().model_dump()])
@@ -127,12 +128,12 @@ class TokenCost(Noun):
 
     model: str
     engine: str
-    input: NonNegativeFloat  # for prompt tokens that were computed
+    input: NonNegativeFloat  # for computed prompt tokens
     cached: NonNegativeFloat
     output: NonNegativeFloat
     blended: NonNegativeFloat
-    split: str  # how dollars were shared out among the kinds
-    why_alike: str | None = None  # why there is one price for all, where a GPU was named
+    split: str  # how dollars were divided among the kinds
+    why_alike: str | None = None  # why there is one price for all, if a GPU was named
 
 
 class MeteredGpu(Noun):
@@ -143,7 +144,7 @@ class MeteredGpu(Noun):
 
 
 def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenCost, ...]:
-    """The costs of each model in a bill by model and engine; a model on two engines is split as on the costlier one."""
+    """Return the costs of each model in a bill by model and engine; on two engines, split as on the costlier one."""
     sums: dict[str, MeterTally] = defaultdict(MeterTally)
     dollars: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for line in billed.lines:
@@ -158,7 +159,7 @@ def token_costs(billed: Statement, on: MeteredGpu | None = None) -> tuple[TokenC
 
 
 def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None = None) -> TokenCost | None:
-    """A model's cost of a Mtok of each kind; None while there is no token to charge."""
+    """Return a model's cost of a Mtok of each kind; None while there is no token to charge."""
     blended = sums.usd_per_mtok
     if blended is None:
         return None
@@ -178,7 +179,7 @@ def token_cost(model: str, engine: str, sums: MeterTally, on: MeteredGpu | None 
 
 
 def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) -> PromptTime | str:
-    """The share of prompts on one busy server at the metered batch and lengths; or why it is not known."""
+    """Return the share of prompts on one busy server at the metered batch and lengths; or why it is not known."""
     if sums.answered <= 0 or sums.busy_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return "no request was seen from end to end"
     if sums.input_computed <= 0:
@@ -202,7 +203,7 @@ def prompt_time_of(model: str, engine: str, sums: MeterTally, on: MeteredGpu) ->
 
 
 class ModelPrice(Noun):
-    """What a model is sold at, and how its cost was split where that made the price."""
+    """The price at which a model is sold, and how its cost was split if the price follows from it."""
 
     model: str
     usd_per_mtok: SellPrice
@@ -210,27 +211,27 @@ class ModelPrice(Noun):
 
 
 class StatementSale(Noun):
-    """A bill with what was earned; lines are those of the bill."""
+    """A bill with what was earned; its lines are those of the bill."""
 
     prices: tuple[ModelPrice, ...]
     lines: tuple[Sale, ...]
     total: Sale
     tokens_per_day: NonNegativeFloat
-    # At the same mix, on the same servers; None where nothing is earned.
+    # At the same mix, on the same servers; None if nothing is earned.
     break_even_tokens_per_day: NonNegativeFloat | None
     # Of the watched time, at the same batch: above 1 the servers do not earn what they cost.
     break_even_busy_share: NonNegativeFloat | None
 
 
 def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: MeteredGpu | None = None) -> StatementSale:
-    """A bill sold on these terms; ``by_model`` is the same by model and engine as well.
+    """Return a bill sold on these terms; ``by_model`` is the same bill by model and engine as well.
 
-    With a margin, each model has the price that gives it over the whole stretch: days and teams then differ.
+    With a margin, each model has the price that gives it over the whole period, so days and teams differ.
     """
     prices: dict[str, ModelPrice] = {}
     for cost in token_costs(by_model, on):
         sums = sum((line.sums for line in by_model.lines if line.group[-2] == cost.model), MeterTally())
-        # With a margin cached tokens are sold as input, so that input costs the mean of both.
+        # With a margin cached tokens are sold as input, so input costs the mean of both.
         both = cost.input * sums.input_computed + cost.cached * sums.input_cached
         price = terms.price_over(both / sums.input_total if sums.input_total > 0 else cost.input, cost.output)
         split = cost.split if terms.price is None else None
@@ -255,15 +256,15 @@ def bill_sale(billed: Statement, by_model: Statement, terms: SellTerms, on: Mete
 
 
 class MeteredEnergy(Energy):
-    """Electricity and emissions of a stretch; monthly figures are at its pace."""
+    """Electricity and emissions of a period; monthly figures are at its pace."""
 
-    kwh: NonNegativeFloat  # over the stretch
+    kwh: NonNegativeFloat  # over the period
     kg_co2e: NonNegativeFloat
-    read_share: float  # the part of the stretch in which the GPUs were read; 0: modelled
+    read_share: float  # the share of the period in which the GPUs were read; 0: modelled
 
 
 def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | None, grid: Grid) -> MeteredEnergy | None:
-    """The energy of a bill by model and engine; None where the GPUs were neither read nor named."""
+    """Return the energy of a bill by model and engine; None if the GPUs were neither read nor named."""
     lasted_s, total = by_model.until - by_model.since, by_model.total
     if lasted_s <= 0:
         return None
@@ -286,13 +287,13 @@ def metered_energy(by_model: Statement, drawn: Drawn | None, on: MeteredGpu | No
 
 
 def _modelled(by_model: Statement, curve: PowerCurve, on: MeteredGpu, paid: float, lasted_s: float) -> float:
-    """Watts of all GPUs, in the mean over the stretch."""
+    """Return the mean watts of all GPUs over the period."""
     above_idle = 0.0
     for line in by_model.lines:
         model, engine = line.group[-2:]
         busy = line.sums.busy_s / lasted_s * on.gpus
         time = prompt_time_of(model, engine, line.sums, on)
-        # Where prompts' share is not known, all of it is taken for answers.
+        # If the prompts' share is not known, count all of it as answers.
         prompts = busy * (time.share if isinstance(time, PromptTime) else 0.0)
         above_idle += fleet_watts(curve, busy, prompts, busy - prompts, line.sums.batch or 1.0) - busy * curve.idle_w
     return paid * curve.idle_w + above_idle

@@ -1,19 +1,19 @@
-"""From a metrics page to readings, by what each serving engine calls the things that the meter counts.
+"""Turn a metrics page into readings, by each serving engine's names for what the meter counts.
 
-The names stand in ``files/engines.toml``. They were read from released sources and, for vLLM 0.32 and llama.cpp, off
-running servers (docs/meter.md). Where an engine renamed a metric, the newest name on the page counts. Prompt tokens
-include cached ones everywhere but on llama.cpp, where the two are added. Series of data-parallel engines add up; tensor
-and pipeline ranks all report the same work, so the lowest rank counts.
+The names are in ``files/engines.toml``. They were read from released sources and, for vLLM 0.32 and llama.cpp, from
+running servers (docs/meter.md). If an engine renamed a metric, the newest name on the page counts. Prompt tokens
+include cached ones everywhere except on llama.cpp, where the two are added. Series of data-parallel engines add up;
+tensor and pipeline ranks all report the same work, so the lowest rank counts.
 
-What stands before engines counts too, by the tokens that it passes on: the frontend of NVIDIA Dynamo
+Frontends of engines also count, by the tokens that they pass on: the frontend of NVIDIA Dynamo
 (``lib/runtime/src/metrics/prometheus_names.rs``, commit 04070c7), the endpoint picker of llm-d
 (llm-d-inference-scheduler, ``pkg/epp/metrics/metrics.go``, commit 490ffc7) and that of the Gateway API Inference
 Extension, whose names it kept. Triton with the TensorRT-LLM backend is an engine (TensorRT-LLM,
-``triton_backend/…/custom_metrics_reporter.cc``, commit 89fd9b7). KServe has Prometheus put ``kserve_`` before vLLM's
+``triton_backend/…/custom_metrics_reporter.cc``, commit 89fd9b7). KServe lets Prometheus put ``kserve_`` before vLLM's
 names (``pkg/controller/v1alpha2/llmisvc/monitoring.go``, commit 8cb87c4).
 
-A page in the Prometheus text format is searched for the wanted names with one regular expression, and only those lines
-go to ``prometheus_client``'s parser. Types are left out on purpose: with them the parser renames samples
+One regular expression finds the wanted names on a page in the Prometheus text format, and only those lines go to
+``prometheus_client``'s parser. Types are left out on purpose: with them the parser renames samples
 (``llamacpp:n_tokens_max`` becomes ``…_max_total``), so names here are the ones on the page.
 """
 
@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.readings import Counted, Missed, Reading
 
-MOST_MODELS = 1000  # on one page: a choice; servers of adapters name some hundreds
-MOST_COUNTED = 2.0**53  # a float counts every token up to here; more is a bad page, which must not spoil sums
+MOST_MODELS = 1000  # on one page (our choice); servers of adapters name a few hundred
+MOST_COUNTED = 2.0**53  # a float counts every token up to here; a larger value is an error that must not spoil sums
 _SAME_WORK = ("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank")
 _MODEL = ("model_name", "model")
 
@@ -53,14 +53,14 @@ class Pick(NamedTuple):
         return not self.label or (labels.get(self.label, "") in self.values) is self.is_among
 
 
-Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; of a choice all picks are added
+Choice = Sequence[Sequence[Pick]]  # names that mean the same, the best first; all picks of a choice are added
 
 
 _PICK = re.compile(r"(\w+)(?:\{(\w+)(!?=)([^}]*)\})?")
 
 
 def _choice(ways: str | list[str]) -> Choice:
-    """A choice as engines.toml writes it."""
+    """Read a choice as engines.toml writes it."""
     return [[_pick(part.strip()) for part in way.split("+")] for way in ([ways] if isinstance(ways, str) else ways)]
 
 
@@ -75,23 +75,23 @@ def _pick(text: str) -> Pick:
 class EngineWords:
     name: str
     title: str  # for people
-    prefix: str  # of all its samples; the names below go without it
-    switch: str  # what must be given to the server so that it counts
+    prefix: str  # of all its samples; the names below are without it
+    switch: str  # the option that makes the server count
     counters: Mapping[Counted, Choice]
     running: Choice
     waiting: Choice
     kv_share: Choice
-    lumpy: bool = True  # tokens count when a request ends
-    moves_within: Sequence[str] = ()  # samples of work that move while a request still runs
+    lumpy: bool = True  # tokens are counted only when a request ends
+    moves_within: Sequence[str] = ()  # samples of work that change while a request runs
     frontend: bool = False  # it passes requests on to engines, which may count the same tokens
 
     def names(self) -> set[str]:
-        """Every sample name that a reading is made from."""
+        """Return every sample name that a reading is made from."""
         choices = (*self.counters.values(), self.running, self.waiting, self.kv_share)
         return {*self.created().values(), *(pick.name for choice in choices for picks in choice for pick in picks)}
 
     def created(self) -> dict[str, str]:
-        """The samples that say when the counters of tokens were made."""
+        """Return the samples that say when the counters of tokens were created."""
         choices = [self.counters.get(kind, ()) for kind in (Counted.input_total, Counted.input_cached, Counted.output)]
         names = (pick.name for choice in choices for picks in choice for pick in picks)
         return {name: re.sub("_(total|sum|count)$", "", name) + "_created" for name in names}
@@ -120,16 +120,16 @@ PREFERENCE = {
     for place, picks in enumerate(choice)
     for pick in picks
 }
-"""Of sample names that mean the same: 0 for the best."""
+"""Rank of sample names that mean the same; 0 is the best."""
 
 
 def wanted_names(engines: Iterable[EngineWords]) -> frozenset[str]:
-    """Every sample name that readings of these engines are made from, and the one that tells when they began."""
+    """Return every sample name that readings of these engines need, and the one with their start time."""
     return frozenset({STARTED, *(f"{words.prefix}{name}" for words in engines for name in words.names())})
 
 
 def finder(names: Iterable[str]) -> re.Pattern[str]:
-    """An expression that finds the lines of these samples."""
+    """Return an expression that finds the lines of these samples."""
     longest_first = sorted(names, key=len, reverse=True)
     return re.compile(rf"^(?:{'|'.join(map(re.escape, longest_first))})[{{ \t].*$", re.MULTILINE)
 
@@ -139,15 +139,15 @@ FINDER = finder(WANTED)
 
 
 class UnknownEngine(Missed):
-    """A page of something else."""
+    """Raised if the page is not that of a known engine."""
 
 
 def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
-    """The wanted samples, in the page's order; numbers that are none are left out."""
+    """Return the wanted samples, in the page's order, without invalid numbers."""
     from prometheus_client.parser import text_string_to_metric_families
 
     if page and not page.endswith("\n"):
-        # The format ends with a line feed: without one the last number may be cut, and would read as a restart.
+        # The format ends with a line feed: without one the last number may be cut, and would look like a restart.
         raise Missed("the page is cut off")
     lines = [match.group() for match in wanted.finditer(page)]
     try:
@@ -159,13 +159,13 @@ def samples_of(page: str, wanted: re.Pattern[str]) -> list[Sample]:
 
 
 def prefixes_of(page: str) -> list[str]:
-    """The first words of the names on a page, to say what was found."""
+    """Return the first words of the names on a page, for messages."""
     matches = re.finditer(r"^([a-zA-Z]+)[_:a-zA-Z0-9]*[{ ]", page, re.MULTILINE)
     return list(dict.fromkeys(match.group(1) for match in matches))[:8]
 
 
 def engine_of(samples: Iterable[Sample], found: Sequence[str] = ()) -> EngineWords:
-    """The engine that wrote a page; ``found`` are the prefixes on it, for the message that it is none."""
+    """Return the engine that wrote a page; ``found`` are the prefixes on it, for the error message."""
     names = {sample.name for sample in samples}
     for words in ENGINES:
         if any(name.startswith(words.prefix) for name in names):
@@ -185,7 +185,7 @@ def readings_of(
     labels: Mapping[str, str] | None = None,
     found: Sequence[str] = (),
 ) -> list[Reading]:
-    """One reading for each model that the engine serves."""
+    """Return one reading for each model that the engine serves."""
     samples = list(samples)
     words = engine_of(samples, found)
     by_model: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
@@ -202,7 +202,7 @@ def readings_of(
     if len(by_model) > MOST_MODELS:
         raise Missed(f"the page names {len(by_model):,} models: more than {MOST_MODELS:,} cannot be told apart")
     if "" in by_model and len(by_model) > 1:
-        # What carries no model is of the whole server: it goes with the first one, so that nothing is lost.
+        # Samples without a model belong to the whole server: add them to the first model, so that nothing is lost.
         unnamed = by_model.pop("")
         for name, series in unnamed.items():
             by_model[min(by_model)][name] += series
@@ -241,14 +241,14 @@ def _reading(words: EngineWords, by_name: Mapping[str, Sequence[Sample]], **of_s
 
 
 def _gauge(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> float | None:
-    """Requests of all series together; None where the page does not tell, or tells nonsense."""
+    """Return the requests of all series together; None if the page does not say, or the value is invalid."""
     series = _chosen(choice, by_name)
     total = sum(sample.value for sample in series.values())
     return total if series and 0 <= total <= MOST_COUNTED else None
 
 
 def _chosen(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Sample]:
-    """The series of the first names that the page has, by key; of ranks that do the same work the lowest."""
+    """Return the series of the first names that the page has, by key; of ranks that do the same work, the lowest."""
     picks = next((picks for picks in choice if any(pick.name in by_name for pick in picks)), ())
     chosen: dict[str, tuple[tuple[int, ...], Sample]] = {}
     for pick in picks:

@@ -1,17 +1,17 @@
-"""What metered or planned tokens cost, for the tools that people already run.
+"""Export what metered or planned tokens cost, for the tools that people already run.
 
 - **litellm**: a price file (its ``model_cost`` map), so that a self-hosted model no longer costs $0 there.
 - **focus**: rows of FOCUS 1.2, one for each day, model and team.
 - **openmetrics**: sums by day with their time, as ``promtool tsdb create-blocks-from openmetrics`` takes them.
 - **csv**: the same for a spreadsheet.
 
-Dollars are whole cents that sum to the ledger's total: each charge is rounded down, and the cents that are left go to
-the largest remainders. Prices are not rounded.
+Dollars are whole cents that sum to the ledger's total: each charge is rounded down, and the remaining cents go to the
+largest remainders. Prices are not rounded.
 
 FOCUS is the FinOps Open Cost and Usage Specification (focus.finops.org, version 1.2). All 21 mandatory columns are
-there, and those of the others that a meter knows. Two rules shape a row: a charge that is used has a pricing quantity
-(here hours of the servers, as they are paid for), and unit prices may stay away where no price list is published.
-Columns of our own begin with ``x_`` and stand last. A null is an empty field.
+there, and the others that a meter knows. Two rules shape a row: a charge for usage has a pricing quantity (here hours
+of the servers, as they are paid for), and unit prices may be missing if no price list is published. Columns of our own
+begin with ``x_`` and come last. A null is an empty field.
 """
 
 import csv
@@ -36,7 +36,7 @@ from tokonomics.measure.meter.state import Statement
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-_SELF = "Self-hosted"  # provider, publisher and issuer: whoever runs the servers; the meter does not know the lessor
+_SELF = "Self-hosted"  # provider, publisher and issuer: whoever runs the servers; their owner is not known
 
 
 class Charge(Noun):
@@ -45,7 +45,7 @@ class Charge(Noun):
     start: datetime
     end: datetime
     model: str
-    team: str  # empty where there is none
+    team: str  # empty if there is none
     label: str  # the label that names teams, such as ``team``
     usd: Decimal = Field(ge=0)
     server_s: NonNegativeFloat
@@ -57,13 +57,13 @@ class Charge(Noun):
 
 
 def month_of(at: datetime) -> tuple[datetime, datetime]:
-    """The calendar month that an instant is in, as a billing period: its start, and its end, which is no part of it."""
+    """Return the calendar month of an instant as a billing period: its start, and its end, which is excluded."""
     start = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return start, (start + timedelta(days=32)).replace(day=1)
 
 
 def focus_row(charge: Charge) -> dict[str, str]:
-    """A charge by the columns of FOCUS, in the order of the alphabet, ours after them."""
+    """Return a charge by the columns of FOCUS, in alphabetical order, ours after them."""
     cost, hours = f"{charge.usd:.2f}", _decimal(charge.server_s / SECONDS_PER_HOUR)
     begins, ends, start, end = (
         f"{at:%Y-%m-%dT%H:%M:%SZ}" for at in (*month_of(charge.start), charge.start, charge.end)
@@ -88,7 +88,7 @@ def focus_row(charge: Charge) -> dict[str, str]:
 
 
 def _decimal(value: float) -> str:
-    """To a millionth, without an exponent or a trailing zero."""
+    """Write a number to a millionth, without an exponent or trailing zeros."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -107,7 +107,7 @@ class ExportFormat(StrEnum):
 
 
 class Exported(Noun):
-    """Charges and prices, as every format has them."""
+    """Charges and prices, the same for every format."""
 
     since: datetime
     until: datetime
@@ -118,7 +118,7 @@ class Exported(Noun):
 
 
 def exported(billed: Statement, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
-    """A bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
+    """Return a bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
     total = cents(billed.total.usd)
     charges = []
     for line, usd in zip(billed.lines, in_cents([line.sums.usd for line in billed.lines], total), strict=True):
@@ -137,10 +137,10 @@ def exported(billed: Statement, label: str, prices: Sequence[TokenCost], until: 
 
 
 def estimated(path: Path, today: date) -> Exported:
-    """The best offer of ``tokonomics plan … --json``, as a charge of the coming calendar month.
+    """Return the best offer of ``tokonomics plan … --json`` as a charge of the coming calendar month.
 
     A plan's month has 730 hours, a calendar month 672 to 744: dollars, tokens and requests are those of its own hours.
-    Cached prompt tokens cost what input does.
+    Cached prompt tokens cost the same as input.
     """
     first = datetime(today.year, today.month, 1, tzinfo=UTC) + timedelta(days=32)
     start, end = month_of(first)
@@ -163,12 +163,12 @@ def estimated(path: Path, today: date) -> Exported:
 
 
 def cents(usd: float) -> Decimal:
-    """To the nearest cent."""
+    """Round to the nearest cent."""
     return Decimal(repr(usd)).quantize(CENT, ROUND_HALF_EVEN, _EXACT)
 
 
 def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
-    """The parts as whole cents that sum to the total: rounded down, the rest to the largest remainders."""
+    """Return the parts as whole cents that sum to the total: rounded down, the rest to the largest remainders."""
     exact = [Decimal(repr(part)) for part in parts]
     floors = [part.quantize(CENT, ROUND_FLOOR, _EXACT) for part in exact]
     with localcontext(_EXACT):
@@ -180,7 +180,7 @@ def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
 
 
 def text_of_export(export: Exported, form: ExportFormat) -> str:
-    """The file."""
+    """Return the text of the file."""
     write: Mapping[ExportFormat, Callable[[Exported], str]] = {
         ExportFormat.litellm: _litellm,
         ExportFormat.focus: lambda export: _table([focus_row(charge) for charge in export.charges]),
@@ -191,7 +191,7 @@ def text_of_export(export: Exported, form: ExportFormat) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as CSV, with a heading."""
+    """Return rows as CSV, with a heading."""
     text = io.StringIO()
     table = csv.DictWriter(text, fieldnames=rows[0], lineterminator="\n")
     table.writeheader()
@@ -203,11 +203,11 @@ _TELLS_CACHED = {
     "vllm": "start vLLM with --enable-prompt-tokens-details",
     "sglang": "start SGLang with --enable-cache-report",
 }
-"""What makes an engine report ``prompt_tokens_details.cached_tokens`` (the arguments of both servers)."""
+"""The option that makes an engine report ``prompt_tokens_details.cached_tokens`` (the arguments of both servers)."""
 
 
 def cached_needs(price: TokenCost) -> str | None:
-    """What LiteLLM needs to price cached tokens apart; None where they cost what input does."""
+    """Describe what LiteLLM needs to price cached tokens separately; None if they cost the same as input."""
     if price.cached == price.input:
         return None
     how = _TELLS_CACHED.get(price.engine, "have the engine report them")
@@ -215,11 +215,11 @@ def cached_needs(price: TokenCost) -> str | None:
 
 
 def _litellm(export: Exported) -> str:
-    """By ``provider/model``, as one calls it there; without a price for cached tokens LiteLLM would take $0."""
+    """Write prices by ``provider/model``, as LiteLLM names it; without a price for cached tokens it would charge $0."""
     metered = f"metered from {export.since:%Y-%m-%d} to {export.until:%Y-%m-%d} UTC"
     entries = {}
     for price in export.prices:
-        # vLLM has a name of its own there; the others speak as OpenAI does.
+        # vLLM has its own name there; the others use OpenAI's API.
         provider = "hosted_vllm" if price.engine == "vllm" else "openai"
         about = ["estimate from a plan" if export.is_estimate else metered, price.split]
         about += filter(None, [f"${price.blended:.6g} per Mtok in all", cached_needs(price)])
@@ -235,7 +235,7 @@ def _litellm(export: Exported) -> str:
 
 
 def _openmetrics(export: Exported) -> str:
-    """Counters that grow from day to day, by model and label; prices at the end."""
+    """Write counters that grow from day to day, by model and label; prices at the end."""
     team = _team_column(export)
     about = "Estimated by a plan" if export.is_estimate else "From the ledger"
     cost = CounterMetricFamily(
@@ -261,7 +261,7 @@ def _openmetrics(export: Exported) -> str:
 
 
 def _team_column(export: Exported) -> str:
-    """The name of teams as a column or label beside ``model`` and ``kind``."""
+    """Return the name of teams as a column or label beside ``model`` and ``kind``."""
     label = next((charge.label for charge in export.charges), "team")
     return label if label.isidentifier() and label.isascii() and label not in _TAKEN else "team"
 
@@ -270,7 +270,7 @@ def _csv(export: Exported) -> str:
     prices = {price.model: price for price in export.prices}
     return _table([
         {
-            # A day; to the second where a day was not over.
+            # The day, or the second if the day was not over.
             **{name: f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
                for name, at in (("from", charge.start), ("to", charge.end))},
             "model": charge.model, _team_column(export): charge.team,

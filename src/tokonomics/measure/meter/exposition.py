@@ -1,11 +1,11 @@
-"""What the meter knows, as a /metrics page of its own: dollars beside tokens, for Prometheus, Grafana and alerts.
+"""Serve what the meter knows as its own /metrics page: dollars beside tokens, for Prometheus, Grafana and alerts.
 
-Counters are the ledger's sums, so they outlive restarts of the meter, and a rate or increase over any window is exact;
-gauges are of the last minute. Prices line up with OpenCost's: ``llm_gpu_hourly_cost`` is its ``node_gpu_hourly_cost``
+Counters are the ledger's sums, so they survive restarts of the meter, and a rate or increase over any window is exact;
+gauges are of the last minute. Prices correspond to OpenCost's: ``llm_gpu_hourly_cost`` is its ``node_gpu_hourly_cost``
 (dollars per GPU and hour), ``llm_gpu_allocation`` its ``container_gpu_allocation``, ``llm_total_hourly_cost`` its
-``node_total_hourly_cost``; idle here is time without tokens on GPUs that OpenCost counts as allocated.
-The number of series is bounded by the servers that are up: no label holds anything of a request. ``write_files`` writes
-a Grafana dashboard, Prometheus rules with alerts, and a scrape configuration for this page.
+``node_total_hourly_cost``; idle here is time without tokens on GPUs that OpenCost counts as allocated. The number of
+series is limited by the running servers: no label holds anything of a request. ``write_files`` writes a Grafana
+dashboard, Prometheus rules with alerts, and a scrape configuration for this page.
 """
 
 import re
@@ -27,7 +27,7 @@ from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, usd_per_mtok_of
 
-DEFAULT_LISTEN = "127.0.0.1:9464"  # this machine alone; the port is the default of OpenTelemetry's Prometheus exporters
+DEFAULT_LISTEN = "127.0.0.1:9464"  # only this machine; the port is the default of OpenTelemetry's Prometheus exporters
 
 
 class MetricFamily(NamedTuple):
@@ -90,18 +90,18 @@ FAMILIES = tuple(MetricFamily(*row) for row in (
     ("llm_meter_interval_seconds", (), "How often the meter looks."),
     ("llm_meter_held_spans", (), "Stretches of time not yet written to the ledger, because it cannot be."),
 ))  # fmt: skip
-"""Everything on the page, in its order."""
+"""All metrics on the page, in order."""
 
 Found = dict[str, list[tuple[Mapping[str, str], float | None]]]
 
 
 def page(state: MeterState | None, settings: MeterSettings, accept: str = "") -> tuple[bytes, str]:
-    """The page and its content type, in the format that the reader asks for."""
+    """Return the page and its content type, in the format that the reader asks for."""
     return encoded(list(metrics(state, settings)) if state is not None else [], accept)
 
 
 def encoded(families: list[Metric], accept: str) -> tuple[bytes, str]:
-    """Metrics as text, and its content type."""
+    """Return metrics as text, and its content type."""
 
     class Given:
         def collect(self) -> list[Metric]:
@@ -114,7 +114,7 @@ def encoded(families: list[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def metrics(state: MeterState, settings: MeterSettings) -> Iterator[Metric]:
-    """The families that have a value; one with nothing known is left out rather than shown as zero."""
+    """Yield the families that have a value; an unknown one is left out rather than shown as zero."""
     found: Found = {family.name: [] for family in FAMILIES}
     for group in state.groups:
         _add_group(found, group)
@@ -179,7 +179,7 @@ def _add_group(found: Found, group: GroupState) -> None:
 
 
 def cost_per_mtok(tally: MeterTally) -> dict[tuple[str, str], float | None]:
-    """US dollars per million tokens, by basis and kind of token."""
+    """Return US dollars per million tokens, by basis and kind of token."""
     unseen_input = tally.unseen_tokens - tally.unseen_output
     return {
         ("reservation", "blended"): tally.usd_per_mtok,
@@ -225,7 +225,7 @@ def _add_gpus(found: Found, gpus: Iterable[GpuReading]) -> None:
 
 
 def listen_address(text: str) -> tuple[str, int]:
-    """``127.0.0.1:9464``, ``:9464`` or ``9464``: without a host, this machine alone."""
+    """Read ``127.0.0.1:9464``, ``:9464`` or ``9464``; without a host, only this machine."""
     host, _, port = text.strip().rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port[:9]) >= 1 << 16:
         fix = f"Write such as {DEFAULT_LISTEN}."
@@ -237,7 +237,7 @@ def listen_address(text: str) -> tuple[str, int]:
 async def serve_exposition(
     host: str, port: int, latest: Callable[[], MeterState | None], settings: MeterSettings
 ) -> AsyncIterator[str]:
-    """Serve /metrics until the block ends; gives the address, with the port that was found for port 0."""
+    """Serve /metrics until the block ends; yield the address, with the port that was chosen for port 0."""
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.Response:
@@ -273,7 +273,7 @@ def text_of(name: str) -> str:
 
 
 def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
-    """Write them all; a file that differs, such as one with changed thresholds, is kept unless told to overwrite."""
+    """Write all files; keep one that differs, such as one with changed thresholds, unless told to overwrite."""
     where, paths = shorten(str(directory)), [directory / name for name in NAMES]
     kept = [path.name for path in paths if _differs(path)]
     if kept and not overwrite:

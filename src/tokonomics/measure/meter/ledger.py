@@ -1,9 +1,9 @@
-"""The meter's ledger: spans of paid time and the counters they end with, in one SQLite file.
+"""Keep the meter's ledger: spans of paid time and the counters they end with, in one SQLite file.
 
-A tick's spans and the last counters of every server go into one transaction. However the meter ends, the counters in
-the ledger are those that its spans add up to, so the next meter goes on from there: nothing is lost or counted twice.
-Spans that follow each other at the same price and in the same state, and start within the same five minutes, are one
-row. While the disk is full, spans are kept in memory, joined where possible, and written when there is room.
+A tick's spans and the last counters of every server are written in one transaction. However the meter ends, the
+counters in the ledger match the sum of its spans, so the next meter continues from there: nothing is lost or counted
+twice. Consecutive spans at the same price and in the same state, which start within the same five minutes, are one row.
+While the disk is full, spans are kept in memory, joined if possible, and written when there is room.
 """
 
 import fcntl
@@ -29,8 +29,8 @@ from tokonomics.units import DAY_S
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
-ROW_S = 300.0  # spans within this time are one row: a report's edge inside a row moves its tokens by at most this
-LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years: a row beyond is damaged
+ROW_S = 300.0  # spans within this time are one row, so a report's edge moves its tokens by at most this
+LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years; a row beyond is damaged
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _READINGS = TypeAdapter(list[Reading])
@@ -49,15 +49,15 @@ CREATE TABLE servers (
   readings TEXT NOT NULL, totals TEXT NOT NULL);
 """
 
-# Tables that came later stand beside the others, so that older readers read on. ``energy``: what the GPUs drew, in bins
-# of five minutes. ``checks``: a checksum of each span, since a flipped bit would change the bill. ``departed``: what
-# the spans of forgotten servers add up to, by model, so that thousands of pods that came and went are a few rows.
+# Later tables are separate, so that older readers still work. ``energy``: what the GPUs drew, in bins of five minutes.
+# ``checks``: a checksum of each span, because a flipped bit would change the bill. ``departed``: the sums of forgotten
+# servers' spans, by model, so that thousands of pods that came and went are a few rows.
 _LATER = """
 CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);
 """
-# A row of the first version, as it was reported then.
+# Compute it for a row of the first version as was done then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
 _UPGRADE = f"""
 BEGIN IMMEDIATE; ALTER TABLE spans ADD COLUMN failed_s REAL NOT NULL DEFAULT 0.0;
@@ -67,23 +67,23 @@ UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to when a server's time is in the ledger, and the counters that it ends with, by model.
+    """The time up to which a server is in the ledger, and its counters at that time, by model.
 
     The mark of a server that is gone is kept for a while, in case it comes back (``Ledger.forget``). A Prometheus that
-    is asked for its past (``--since``) may report the server even later: its spans tell what is in the ledger already.
+    is asked for its past (``--since``) may report the server even later: its spans say what is already in the ledger.
     """
 
     target: str
     until: float
     readings: Mapping[str, Reading]
-    totals: Mapping[str, MeterTally]  # what all spans of each model add up to
-    usd_per_hour: float  # as it was priced then: what an absence of the meter costs
-    is_gone: bool = False  # it was scaled away: not paid for until it is back
+    totals: Mapping[str, MeterTally]  # the sums of all spans of each model
+    usd_per_hour: float  # its price then, which an absence of the meter also costs
+    is_gone: bool = False  # it was scaled down: not paid for until it is back
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What all GPUs that were read drew in the seconds up to an instant."""
+    """What all GPUs that were read drew in the seconds before an instant."""
 
     at: float
     seconds: float
@@ -102,7 +102,7 @@ class DayUsd:
 
 
 def default_ledger() -> Path:
-    """Where the ledger is kept unless a file is named."""
+    """Return where the ledger is unless a file is named."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "tokonomics" / "meter.db"
 
@@ -137,11 +137,11 @@ class Ledger:
 
     @property
     def held(self) -> int:
-        """Spans that could not be written yet."""
+        """Return the number of spans that could not be written yet."""
         return len(self._held)
 
     def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark], drawn: Drawn | None = None) -> str | None:
-        """Write a tick, with whatever is held from before; None, or why it could not be written."""
+        """Write a tick and whatever is held from before; return None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
         self._held_energy = [*self._held_energy, drawn][-MOST_HELD:] if drawn else self._held_energy
         self._held_marks |= {mark.target: mark for mark in marks}
@@ -157,7 +157,7 @@ class Ledger:
         return None
 
     def name(self, target: str, model: str, engine: str) -> None:
-        """Give a server's spans without a model the one that it turned out to have; written with the next tick."""
+        """Assign a server's spans without a model to the model it turned out to have; written with the next tick."""
         self._named[target] = model, engine
         self._held = [
             replace(span, model=model, engine=engine) if (span.target, span.model) == (target, "") else span
@@ -165,7 +165,7 @@ class Ledger:
         ]
 
     def marks(self) -> dict[str, Mark]:
-        """The mark of every server, as of the last tick that was written."""
+        """Return the mark of every server, as of the last tick that was written."""
         with _whole(self.path):
             rows = self._db.execute(f"SELECT {_MARK} FROM servers")
             return {
@@ -181,7 +181,7 @@ class Ledger:
             }
 
     def departed(self) -> dict[str, MeterTally]:
-        """What all spans of forgotten servers add up to, by model."""
+        """Return the sums of all spans of forgotten servers, by model."""
         with _whole(self.path):
             rows = self._db.execute("SELECT model, totals FROM departed") if self._has("departed") else ()
             return {model: MeterTally(**json.loads(totals)) for model, totals in rows}
@@ -204,20 +204,20 @@ class Ledger:
             self._db.executemany("DELETE FROM servers WHERE target = ?", [(target,) for target in names])
             self._db.execute("COMMIT")
         except sqlite3.Error:
-            self._roll_back()  # a full disk: they stay until there is room
+            self._roll_back()  # a full disk: the marks stay until there is room
             return []
         self._last = {key: row for key, row in self._last.items() if key[0] not in names}
         return sorted(names)
 
     def booked_until(self, target: str) -> float | None:
-        """When the last of a server's spans ends; None where it has none."""
+        """Return when the last of a server's spans ends; None if it has none."""
         with _whole(self.path):
             query = "SELECT MAX(start + seconds) FROM spans WHERE target = ?"
             (until,) = self._db.execute(query, (target,)).fetchone()
             return None if until is None else _finite(until)
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[PaidTime]:
-        """The spans that reach into the window, oldest first."""
+        """Yield the spans that overlap the window, oldest first."""
         columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
         with _whole(self.path):
             checked = self._has("checks")
@@ -232,7 +232,7 @@ class Ledger:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read one state of the ledger throughout, however much is written meanwhile; damage is refused."""
+        """Read one state of the ledger throughout, whatever is written meanwhile; refuse a damaged one."""
         with _whole(self.path):
             self._db.execute("BEGIN")
             (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
@@ -244,13 +244,13 @@ class Ledger:
             self._roll_back()
 
     def extent(self) -> tuple[float, float] | None:
-        """When its first row begins and its last one ends; None while it has none."""
+        """Return when its first row begins and its last one ends; None while it has none."""
         with _whole(self.path):
             first, last = self._db.execute("SELECT MIN(start), MAX(start + seconds) FROM spans").fetchone()
             return None if first is None else (_finite(first), _finite(last))
 
     def energy(self, since: float, until: float) -> Drawn | None:
-        """What the GPUs drew in a window, by whole bins that begin in it; None where none were read."""
+        """Return what the GPUs drew in a window, by whole bins that begin in it; None if none were read."""
         with _whole(self.path):
             if not self._has("energy"):
                 return None
@@ -259,9 +259,9 @@ class Ledger:
             return None if last is None else Drawn(_finite(last), _finite(seconds), _finite(joules))
 
     def usd_by_day(self, since: float, until: float) -> Iterator[DayUsd]:
-        """Dollars alone, added up by the database: weeks of a large fleet are millions of rows.
+        """Yield only dollars, added up by the database: weeks of a large fleet are millions of rows.
 
-        A row that lies in one day goes into its sum; one that crosses midnight or an edge is cut by length.
+        A row within one day goes into its sum; one that crosses midnight or an edge is cut in proportion to length.
         """
         first, last = f"CAST(start / {DAY_S}.0 AS INTEGER)", f"CAST((start + seconds) / {DAY_S}.0 AS INTEGER)"
         apart = f"CASE WHEN {first} = {last} AND start >= ? AND start + seconds <= ? THEN 0 ELSE id END"
@@ -333,7 +333,7 @@ def _where(path: Path) -> str:
 
 
 def _by_day(start: float, seconds: float, usd: float, since: float, until: float) -> Iterator[tuple[int, float, float]]:
-    """The parts of a row in each day of a window: the day, where the part begins, and its dollars."""
+    """Return the parts of a row in each day of a window: the day, where the part begins, and its dollars."""
     first, end = max(start, since), min(start + seconds, until)
     while first < end:
         day = int(first // DAY_S)
@@ -349,7 +349,7 @@ def _finite(value: object) -> float:
 
 
 def _locked(path: Path) -> IO[str]:
-    """The right to write, which ends with the process, however it ends."""
+    """Take the lock for writing, which ends with the process, however it ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the ledger is open; not ours to empty
@@ -382,7 +382,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
                 raise BadInput(said, where=where, fix="Upgrade tokonomics, or name another file.")
             if not read_only:
                 db.execute("PRAGMA journal_mode = WAL")
-                # Power loss that undoes a commit undoes its counters too: the next meter counts those tokens once.
+                # Power loss that undoes a commit also undoes its counters: the next meter counts those tokens once.
                 db.execute("PRAGMA synchronous = NORMAL")
                 if not tables:
                     header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
@@ -390,7 +390,7 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
                 elif version < SCHEMA:
                     db.executescript(_UPGRADE)
                 db.executescript(_LATER)
-        except (sqlite3.Error, UnicodeError) as error:  # a message that quotes a damaged schema may be no text
+        except (sqlite3.Error, UnicodeError) as error:  # a message that quotes a damaged schema may not be text
             raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
         undo.pop_all()
     return db
@@ -406,7 +406,7 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
         try:
             db.execute("PRAGMA user_version")
         except sqlite3.OperationalError:
-            # A folder that may not be written has no place for what readers share with a writer; nor is there a writer.
+            # A read-only folder has no place for the files that readers share with a writer; there is no writer either.
             if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
                 raise  # what only the journal has would be missing from every sum
             return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
@@ -415,7 +415,7 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
 
 
 def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> None:
-    """Add pieces, each to the last span of its server and model where it continues that one."""
+    """Add pieces, each to the last span of its server and model if it continues that one."""
     last = {(span.target, span.model): place for place, span in enumerate(into)}
     for piece in pieces:
         place = last.get((piece.target, piece.model))
@@ -428,10 +428,10 @@ def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> Non
 
 
 def joined_row(first: PaidTime, then: PaidTime, row_s: float = ROW_S) -> PaidTime | None:
-    """Two spans as one row of the ledger; None where they do not belong to one."""
+    """Return two spans as one row of the ledger; None if they cannot be one."""
     if any(getattr(first, name) != getattr(then, name) for name in _WHO):
         return None
-    # A hole between them (the clock was set) may not become part of the row.
+    # A gap between them (the clock was set) must not become part of the row.
     apart = first.start // row_s != then.start // row_s or abs(then.start - first.end) > 1e-3
     if apart and row_s != float("inf"):
         return None
@@ -439,7 +439,7 @@ def joined_row(first: PaidTime, then: PaidTime, row_s: float = ROW_S) -> PaidTim
 
 
 def _crc(span: PaidTime) -> int:
-    """A checksum of all but the model and engine, which may become known later."""
+    """Return a checksum of everything but the model and engine, which may become known later."""
     words = json.dumps([span.target, span.watched, dict(sorted(span.labels.items()))])
     numbers = [getattr(span, name) for name in ("usd_per_hour", "start", *SUMS)]
     return zlib.crc32(struct.pack(f"<{len(numbers)}d", *numbers), zlib.crc32(words.encode()))

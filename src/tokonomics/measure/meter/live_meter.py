@@ -1,8 +1,8 @@
-"""The meter itself: ask every source, make spans, write them down, and say what tokens cost now.
+"""Run the meter: ask every source, make spans, write them down, and report what tokens cost now.
 
-A tick reads all sources at once. Sums of this hour, this day and all time begin with what the ledger has of each
-server and grow with every span. "Now" is the last minute, and the last five where an engine counts a request's tokens
-only when it ends, so that a window holds whole requests.
+A tick reads all sources at once. The sums of this hour, this day and all time start with the ledger's sums of each
+server and grow with every span. "Now" is the last minute, or the last five if an engine counts a request's tokens only
+when it ends, so that a window holds whole requests.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, 
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
-NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed): a window holds whole requests
-LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later than it was made
+NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed), so a window holds whole requests
+LATE_S = 60.0  # a scrape may reach a Prometheus, or us through it, this much later
 _NOTHING = MeterTally()
 
 
@@ -43,14 +43,14 @@ class MeterSettings:
     urls: Sequence[str] = ()
     price_from: str = "as given"
     every_s: float = 15.0
-    beats: int | None = None  # intervals after which it ends; None: when it is told to
+    beats: int | None = None  # intervals after which it ends; None: when told to
     labels: Mapping[str, str] = field(default_factory=dict)
     planned: Planned | None = None
     from_now: bool = False
     prometheus: str | None = None  # the address of one that scrapes engines already
     match: str | None = None  # label matchers for its series
     keep_labels: Sequence[str] = ()
-    since: float | None = None  # unix seconds: read its past from here on first
+    since: float | None = None  # unix seconds: first read its past from here
     gpus: GpuSource | None = None
     listen: tuple[str, int] | None = None  # where our own metrics are served
     gpus_per_server: int = 1
@@ -69,7 +69,7 @@ class _Period:
 
     def add(self, sums: MeterTally, start: float) -> None:
         at = start // self.length_s * self.length_s
-        # Another period may also be an earlier one: the clock was set back.
+        # The period may also be an earlier one, if the clock was set back.
         self.began, self.sums = at, self.sums + sums if at == self.began else sums
 
     def at(self, until: float) -> MeterTally:
@@ -78,14 +78,14 @@ class _Period:
 
 @dataclass
 class _Sums:
-    """What one model on one server adds up to."""
+    """The sums of one model on one server."""
 
     recent: deque[tuple[float, MeterTally]] = field(default_factory=deque)  # spans by their ends
     hour: _Period = field(default_factory=lambda: _Period(SECONDS_PER_HOUR))
     today: _Period = field(default_factory=lambda: _Period(DAY_S))
     total: MeterTally = _NOTHING
     busy: bool | None = None
-    row: PaidTime | None = None  # the ledger's row that grows: a batch is judged by rows, as in a report
+    row: PaidTime | None = None  # the ledger's row that grows; a batch is judged by rows, as in a report
 
     def add(self, span: PaidTime, planned_batch: float | None) -> None:
         *earlier, last = [(piece.start, tally(piece)) for piece in cut_every(span, SECONDS_PER_HOUR)]
@@ -95,7 +95,7 @@ class _Sums:
             self.total = self.total + sums
 
     def _starved(self, span: PaidTime, planned_batch: float | None) -> MeterTally:
-        """How a span changes the busy time with less than half of the planned batch in its row."""
+        """Return how a span changes the busy time with less than half of the planned batch in its row."""
         if planned_batch is None:
             return _NOTHING
         joined = joined_row(self.row, span) if self.row is not None else None
@@ -112,12 +112,12 @@ class _Sums:
         self.total = self.total + other.total
 
     def remember(self, span: PaidTime, planned_batch: float | None) -> None:
-        """Keep a span for ``now``, and no longer: a past that is read in has millions of spans."""
+        """Keep a span for ``now`` only: a past that is read in has millions of spans."""
         self.recent.append((span.end, tally(span, planned_batch)))
         self._forget(span.end - LUMPY_NOW_S)
 
     def _forget(self, before: float) -> None:
-        # The first span that reaches into the window stays whole: a cut one would keep its tokens and lose its time.
+        # Keep the first span of the window whole: a cut one would keep its tokens and lose its time.
         while len(self.recent) > 1 and self.recent[0][0] <= before:
             self.recent.popleft()
 
@@ -158,14 +158,14 @@ class Meter:
             if not source.discovers:
                 self._watch(source.name, source.labels)
         if self._discovers:
-            # Those that were there when the last meter ended, until the source says that they are not any more.
+            # Servers that were there when the last meter ended, until the source says that they are gone.
             self._discovered = {target for target in self._marks if "://" not in target}
             for target in self._discovered:
                 self._watch(target, _labels(self._marks[target].readings.values()), WatchedSpan.gap)
         self._seed(booked, clock.wall())
 
     async def tick(self, before_booking: Callable[[], None] = lambda: None) -> MeterState:
-        """What is known after reading everything once; nothing is written where ``before_booking`` raises."""
+        """Read everything once and return what is known; nothing is written if ``before_booking`` raises."""
         asked = [self._ask(source) for source in self._sources]
         answers, gpus = await asyncio.gather(asyncio.gather(*asked), self._read_gpus())
         self._frontends.forget_notes()
@@ -180,7 +180,7 @@ class Meter:
         return self._state(self._clock.wall(), gpus)
 
     def _forget(self, wall: float) -> None:
-        """Once a day: servers that are gone for good would be looked through at every tick."""
+        """Once a day, forget servers that are gone for good: every tick would look through them."""
         if 0 <= wall - self._forgot_at < DAY_S:
             return
         self._forgot_at = wall
@@ -191,7 +191,7 @@ class Meter:
         self._departed = self._ledger.departed()
 
     def _drawn(self, gpus: Sequence[GpuReading]) -> Drawn | None:
-        """What the GPUs drew since they were last read; None where they were not."""
+        """Return what the GPUs drew since they were last read; None if they were not."""
         before, self._gpus_before = self._gpus_before, gpus or self._gpus_before
         if not gpus or not before:
             return None
@@ -201,17 +201,17 @@ class Meter:
         return Drawn(self._clock.wall(), max(0.0, seconds), joules)
 
     def backfill(self, readings: Sequence[Reading], at: float) -> None:
-        """Book scrapes of the past up to ``at``, oldest first; what the ledger has already is left out."""
+        """Book scrapes of the past up to ``at``, oldest first; skip what the ledger has already."""
         self._frontends.learn(readings)
         before = dict(self._watches)
         self._book(self._take_scrapes(readings, at, live=False), before)
 
     def _book(self, spans: Sequence[PaidTime], before: Mapping[str, Watch], drawn: Drawn | None = None) -> None:
-        """Write spans, and marks of the servers that are there or were there before."""
+        """Write spans, and marks of the servers that are or were there."""
         watches = {**before, **self._watches}
         for watch in watches.values():
             if watch.named is not None:
-                # What a server cost before it told its model is that model's.
+                # What a server cost before its model was known belongs to that model.
                 unnamed, model = self._sums.pop((watch.target, ""), None), watch.named.model
                 if unnamed is not None:
                     self._sums[watch.target, model].take(unnamed)
@@ -227,7 +227,7 @@ class Meter:
         self._unwritten = self._ledger.record(spans, marks, drawn)
 
     def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
-        """The GPUs of servers metered here, where GPUs say whose they are."""
+        """Return the GPUs of servers metered here, if GPUs say whose they are."""
 
         def pod(labels: Mapping[str, str]) -> tuple[str, str]:
             return labels.get("namespace", ""), labels.get("pod", "")
@@ -244,7 +244,7 @@ class Meter:
         return [reading for watch in self._watches.values() for reading in watch.readings.values()]
 
     async def _ask(self, source: Source) -> tuple[Sequence[Reading] | Missed, float, float]:
-        """The answer and when it came: others may take longer."""
+        """Return the answer and when it came: others may take longer."""
         answer: Sequence[Reading] | Missed
         try:
             answer = await source.read()
@@ -263,7 +263,7 @@ class Meter:
     def _take(self, source: Source, answer: Sequence[Reading] | Missed, wall: float, steady: float) -> list[PaidTime]:
         if isinstance(answer, Missed):
             self._never[source.name] = answer
-            # What a Prometheus scrapes meanwhile is asked for later; an engine's own page is gone.
+            # A Prometheus can be asked later for what it scraped meanwhile; an engine's own page is lost.
             missed = None if source.discovers else self._watches.get(source.name)
             return missed.missed(answer, wall, steady) if missed else []
         self._never.pop(source.name, None)
@@ -271,7 +271,7 @@ class Meter:
             return self._take_scrapes(answer, wall, live=True)
         counted = self._frontends.without(answer, self._readings())
         if not counted:
-            # A frontend whose engines are metered is not paid for: it is gone, and no gap.
+            # A frontend whose engines are metered is not paid for: it counts as gone, not as a gap.
             self._watches.pop(source.name, None)
             return []
         if source.name not in self._watches:
@@ -279,7 +279,7 @@ class Meter:
         return self._take_readings(self._watches[source.name], counted, wall, steady)
 
     def _take_scrapes(self, answer: Sequence[Reading], asked_at: float, live: bool) -> list[PaidTime]:
-        """Spans from readings with times of their own: all made since the last were taken, target by target.
+        """Return spans from readings with their own times: all made since the last ones, target by target.
 
         In the past (``live=False``) nobody can say yet which targets are late.
         """
@@ -287,7 +287,7 @@ class Meter:
         for reading in self._frontends.without(answer, self._readings()):
             by_target[reading.target][reading.at].append(reading)
         for target in self._discovered - by_target.keys():
-            # An answer from before the time that the ledger has cannot say that a server is gone.
+            # An answer older than the ledger's time cannot show that a server is gone.
             if asked_at >= (self._watches[target].until or 0.0):
                 self._gone[target] = self._mark(self._watches.pop(target), asked_at)
         absent_since = {
@@ -328,7 +328,7 @@ class Meter:
             watch.booked_until = until
 
     def _seed(self, booked: Mapping[str, Mark], wall: float) -> None:
-        """Begin the sums with what the ledger has of servers that are metered now or were ever discovered."""
+        """Start the sums with the ledger's sums of servers that are metered now or were ever discovered."""
         ours = {target for target in booked if target in self._watches or (self._discovers and "://" not in target)}
         for span in self._ledger.spans(since=wall // DAY_S * DAY_S):
             if span.target in ours:
@@ -347,7 +347,7 @@ class Meter:
     def _state(self, wall: float, gpus: Sequence[GpuReading]) -> MeterState:
         settings = self._settings
         known = [(watch, reading) for watch in self._watches.values() for reading in watch.current]
-        # One window for all: sums over different ones would give the longer more weight.
+        # Use one window for all: in sums over different windows the longer ones would weigh more.
         window_s = LUMPY_NOW_S if any(reading.lumpy for _, reading in known) else NOW_S
         groups = tuple(self._group(watch, reading, wall, window_s) for watch, reading in known)
         windows = ("now", "hour", "today", "total")
@@ -361,7 +361,7 @@ class Meter:
         if self._discovers:
             sums["total"] += sum(self._departed.values(), _NOTHING)
         if wall // SECONDS_PER_HOUR != self._budget_hour:
-            # Once an hour: it adds up days of the ledger.
+            # Once an hour, because it adds up days of the ledger.
             self._budget_hour, self._budget_states = wall // SECONDS_PER_HOUR, self._budgets.states(wall)
         usd_per_kwh, energy_j, planned = settings.usd_per_kwh, self._energy_j, settings.planned
         priced = usd_per_kwh is not None and energy_j is not None
@@ -404,16 +404,16 @@ class Meter:
         return tuple(notes)
 
     def has_read_any(self) -> bool:
-        """Whether any server is known by more than its address."""
+        """Decide whether any server is known by more than its address."""
         return any(reading.engine for reading in self._readings())
 
     def unreachable(self) -> Mapping[str, Missed]:
-        """Sources that did not answer the last time."""
+        """Return the sources that did not answer the last time."""
         return self._never
 
 
 def _born(readings: Sequence[Reading], absent_since: float | None) -> float | None:
-    """When a server began that was not there for a while: loading its model is paid for too."""
+    """Return when a server that was absent began: loading its model is paid for too."""
     began = max((reading.started for reading in readings if reading.started is not None), default=None)
     return None if began is None or absent_since is None or began < absent_since else began
 

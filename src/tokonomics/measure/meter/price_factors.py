@@ -1,15 +1,15 @@
-"""Why a price is not the planned or the usual one, as factors that multiply to the ratio; and which days are unusual.
+"""Explain why a price is not the planned or usual one, as factors that multiply to the ratio; find unusual days.
 
 Dollars per token = dollars an hour ÷ (busy share × requests running while busy × computed tokens a second of each ×
-billed tokens per computed one). Each of the five is compared with the plan's; what the plan does not say is one factor
-with the rest. Busy and idle are shares of the watched time; gaps and absences, which may have had more or fewer tokens
-an hour, are a factor of their own. The product is exact.
+billed tokens per computed one). Each of the five is compared with the plan's; what the plan does not state is combined
+into one factor. Busy and idle are shares of the watched time; gaps and absences, which may have had more or fewer
+tokens an hour, are a separate factor. The product is exact.
 
-A day is unusual where its price, as a logarithm, lies further from the median of its kind (working days or weekends;
-all days while there are few) than 3.5 modified standard deviations, which are 1.4826 × the median distance from the
-median: one odd day does not widen the band that finds it (Iglewicz and Hoaglin, How to Detect and Handle Outliers,
-1993, which recommend 3.5). Its price against the usual days' is a product of the same factors, and of the busy time
-that failed requests took.
+A day is unusual if its price, as a logarithm, is further from the median of its kind (working days or weekends; all
+days while there are few) than 3.5 modified standard deviations, which are 1.4826 × the median distance from the median:
+one odd day does not widen the band that finds it (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993, which
+recommend 3.5). Its price relative to the usual days is a product of the same factors, and of the busy time that failed
+requests took.
 """
 
 import json
@@ -29,11 +29,11 @@ from tokonomics.measure.meter.state import Factor, MeterTally, Planned, Statemen
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, usd
 
-_NO_NEWS = 1.05  # a factor or ratio this close to 1 is as planned: predictions are not closer
+_NO_NEWS = 1.05  # a factor or ratio this close to 1 counts as planned: predictions are not more exact
 
 
 def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
-    """The metered price against the plan's, with the reasons; None while there is no price yet."""
+    """Compare the metered price with the plan's, with the reasons; None while there is no price yet."""
     price = actual.usd_per_mtok
     if price is None or price <= 0:
         return None
@@ -54,13 +54,13 @@ def compare(actual: MeterTally, planned: Planned) -> Verdict | None:
 
 
 def _plan_factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Factor]:
-    """Why the price is not the planned one; the last factor is what the others leave."""
+    """Return why the price is not the planned one; the last factor is what the others leave."""
     hourly, billed, busy = actual.usd_per_hour, actual.billed_tokens, _busy_share(actual)
     batch = actual.batch if busy else None
     was_away = busy and actual.seconds > (actual.busy_s + actual.idle_s) * (1 + 1e-9)
     seen = 1 - actual.unseen_tokens / billed
     computed = actual.input_computed + actual.output
-    # Of the plan's mix only the share of cached prompt tokens is known: the rest is taken from these prompts.
+    # The plan states only the share of cached prompt tokens: take the rest of the mix from these prompts.
     tokens = actual.input_total * (1 - (planned.cache_share or 0.0)) + actual.output or computed
     hoped = "not in the plan" if planned.cache_share is None else f"planned {percent(planned.cache_share)}"
     factors = _known_factors(
@@ -85,7 +85,7 @@ def _plan_factors(actual: MeterTally, planned: Planned, ratio: float) -> list[Fa
 
 
 def _known_factors(*rows: tuple[str, float | None, float | None, str]) -> list[Factor]:
-    """The first value over the second as a factor, of the rows where both are known."""
+    """Return the first value over the second as a factor, for the rows in which both are known."""
     return [Factor(name=name, times=now / before, said=said) for name, now, before, said in rows if now and before]
 
 
@@ -94,7 +94,7 @@ def _speed(times: float, said: str) -> Factor:
 
 
 def _largest_factor(factors: list[Factor]) -> Factor | None:
-    """The factor to name. A small batch makes each request fast, so batch and speed weigh together."""
+    """Return the factor to name. A small batch makes each request fast, so batch and speed count together."""
     *others, rest = factors
     batch = [other for other in others if other.name == "batch"]
     weights = [(other.times, other) for other in others if other.name != "batch"]
@@ -105,7 +105,7 @@ def _largest_factor(factors: list[Factor]) -> Factor | None:
 
 
 def read_plan(path: Path) -> Planned:
-    """One replica of the best offer of ``tokonomics plan … --json``."""
+    """Read one replica of the best offer of ``tokonomics plan … --json``."""
     with best_of_plan(path) as (best, load):
         replicas = best["replicas"]
         tokens_per_s = load["rate"] * (load["input_tokens"] + load["output_tokens"]) / replicas
@@ -121,7 +121,7 @@ def read_plan(path: Path) -> Planned:
 
 @contextmanager
 def best_of_plan(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Give the best offer and the workload of a plan's JSON; a key that the block misses is the file's mistake."""
+    """Yield the best offer and the workload of a plan's JSON; a missing key is reported as the file's mistake."""
     where, fix = option("plan", shorten(path.name)), "Make it with: tokonomics plan … --json > plan.json"
     try:
         document = json.loads(path.read_text())
@@ -139,13 +139,13 @@ def best_of_plan(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 MOST_DEVIATIONS = 3.5  # Iglewicz and Hoaglin, see above
 NORMAL = 1.4826  # the standard deviation of a normal distribution ÷ its median distance from the median
-LEAST_CHANGE = 1.1  # another mix of requests moves the price by less than a tenth (assumed)
-LEAST_DAYS = 5  # of a kind: the median distance of fewer is one day's
+LEAST_CHANGE = 1.1  # a different mix of requests changes the price by less than a tenth (assumed)
+LEAST_DAYS = 5  # of a kind: with fewer, one day decides the median distance
 _SATURDAY = 5
 
 
 class UnusualDay(Noun):
-    """A day's price of one model against its usual days."""
+    """A day's price of one model compared with its usual days."""
 
     model: str
     day: date
@@ -158,7 +158,7 @@ class UnusualDay(Noun):
 
 
 def unusual_days(billed: Statement) -> tuple[UnusualDay, ...]:
-    """The unusual days of a bill by model and day, oldest first."""
+    """Return the unusual days of a bill by model and day, oldest first."""
     by_model: dict[str, dict[date, MeterTally]] = defaultdict(dict)
     for line in billed.lines:
         model, day = line.group
@@ -178,7 +178,7 @@ def unusual_days(billed: Statement) -> tuple[UnusualDay, ...]:
 
 
 def _kinds(days: list[date]) -> list[list[date]]:
-    """Working days and weekends; all days together where there are too few of either, and none where all are few."""
+    """Return working days and weekends; all days together if either has too few, and nothing if all are too few."""
     kinds = [[day for day in days if (day.weekday() >= _SATURDAY) is weekend] for weekend in (False, True)]
     kinds = kinds if all(len(kind) >= LEAST_DAYS or not kind for kind in kinds) else [days]
     return [kind for kind in kinds if len(kind) >= LEAST_DAYS]
@@ -199,7 +199,7 @@ def _explained(model: str, day: date, sums: MeterTally, usual: MeterTally) -> Un
 
 
 def factors_between(sums: MeterTally, usual: MeterTally) -> list[Factor]:
-    """Why one price is not the other; the last factor is what the others leave."""
+    """Return why one price is not the other; the last factor is what the others leave."""
     (hourly, batch), (usual_hourly, usual_batch) = ((tally.usd_per_hour, tally.batch) for tally in (sums, usual))
     busy, usual_busy = _busy_share(sums), _busy_share(usual)
     useful, usual_useful = _useful_share(sums), _useful_share(usual)
@@ -235,7 +235,7 @@ def _useful_share(sums: MeterTally) -> float:
 
 
 def _unwatched(sums: MeterTally) -> float | None:
-    """The watched share of the tokens ÷ that of the time: 1 where everything was watched."""
+    """Return the watched share of the tokens ÷ that of the time: 1 if everything was watched."""
     seen = 1 - sums.unseen_tokens / sums.billed_tokens if sums.billed_tokens else 0.0
     share = (sums.busy_s + sums.idle_s) / sums.seconds if sums.seconds else 0.0
     return seen / share if share > 0 else None

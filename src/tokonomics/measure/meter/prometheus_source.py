@@ -1,13 +1,13 @@
-"""What every replica counted, and what its GPUs draw, according to the Prometheus that scrapes them already.
+"""Read what every replica counted, and what its GPUs draw, from the Prometheus that already scrapes them.
 
-All samples of one scrape carry the same time, so samples are put back together by target and time: each group is the
-page that the engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our questions
-are seen, since every scrape is read and not only the last; a pod that is gone gives no more pages. History is read the
-same way, ten minutes at a time, as far back as Prometheus keeps it.
+All samples of one scrape have the same time, so samples are grouped by target and time: each group is the page that the
+engine showed then, and is read as if we had scraped it ourselves. Restarts between two of our queries are seen, because
+every scrape is read and not only the last; a pod that is gone has no more pages. History is read the same way, ten
+minutes at a time, as far back as Prometheus keeps it.
 
-A target is known by its labels, and by one name in reports and in the ledger. A pod keeps its own name, whatever
-address it has after a restart; engines that share a pod are told apart by their ports. No two servers may have one name
-at the same time, nor one server two: tokens would be lost, or count twice.
+A target is identified by its labels, and has one name in reports and in the ledger. A pod keeps its own name, whatever
+address it has after a restart; engines that share a pod are distinguished by their ports. Two servers must not have one
+name at the same time, nor one server two names: tokens would be lost, or counted twice.
 """
 
 import re
@@ -24,7 +24,7 @@ from tokonomics.measure.meter.readings import DCGM_NAMES, GpuReading, Missed, No
 from tokonomics.measure.meter.scrape import PrometheusApi, Series, TooManySamples
 
 TARGET_LABELS = ("cluster", "namespace", "job", "pod", "container", "instance")
-"""Who was scraped, by the names that Prometheus and its Kubernetes operator use."""
+"""The labels that identify a target, by the names that Prometheus and its Kubernetes operator use."""
 
 TargetKey = tuple[tuple[str, str], ...]
 Scraped = Sequence[tuple[TargetKey, float]]  # targets and times, oldest first
@@ -35,7 +35,7 @@ def target_of(labels: Mapping[str, str]) -> TargetKey:
 
 
 def target_name(target: TargetKey) -> str:
-    """A target as people call it: its pod, else its instance, with what is above it."""
+    """Return a target's name for people: its pod, else its instance, with what is above it."""
     labels = dict(target)
     for names in (("cluster", "namespace", "pod"), ("cluster", "instance")):
         if names[-1] in labels:
@@ -45,7 +45,7 @@ def target_name(target: TargetKey) -> str:
 
 
 class TargetNames:
-    """The names given to targets; a name stays."""
+    """The names given to targets; a name never changes."""
 
     def __init__(self) -> None:
         self._names: dict[TargetKey, str] = {}
@@ -60,7 +60,7 @@ class TargetNames:
         self._parts[target_name(target)].add(_part(target))
 
     def learn(self, scraped: Scraped) -> None:
-        """Name the targets that are new: by the pod alone where it has one engine."""
+        """Name new targets: by the pod alone if it has one engine."""
         new = list(dict.fromkeys(target for target, _ in scraped if target not in self._names))
         for target in new:
             self._parts[target_name(target)].add(_part(target))
@@ -71,13 +71,13 @@ class TargetNames:
 
 
 def _address(target: TargetKey) -> str | None:
-    """Where a target was scraped; without a port it is a name that somebody gave, perhaps to several."""
+    """Return where a target was scraped; without a port it is a name that may be shared by several."""
     instance = dict(target).get("instance", "")
     return instance if ":" in instance else None
 
 
 def _refuse_at_once(scraped: Scraped, same_for: Callable[[TargetKey], str | None], said: str) -> None:
-    """Refuse two targets for which ``same_for`` gives one text and which were scraped over the same time."""
+    """Refuse two targets for which ``same_for`` gives one text and which were scraped at the same time."""
     spans: dict[tuple[str, str], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
     for target, at in scraped:
         same = same_for(target)
@@ -94,7 +94,7 @@ def _refuse_at_once(scraped: Scraped, same_for: Callable[[TargetKey], str | None
 
 
 def _part(target: TargetKey) -> str:
-    """What distinguishes engines of one pod: the port, or else the container."""
+    """Return what distinguishes engines of one pod: the port, or else the container."""
     labels = dict(target)
     _, colon, port = labels.get("instance", "").rpartition(":")
     return port if colon and "pod" in labels else labels.get("container", "")
@@ -107,16 +107,16 @@ def _words(labels: TargetKey, unlike: TargetKey) -> str:
 PLACE_LABELS = (*TARGET_LABELS, "endpoint", "service", "node", "prometheus", "prometheus_replica")
 """Labels of the scrape and not of the engine: kept with the reading, to group by."""
 
-LATEST_WINDOW_S = 300.0  # how far back the newest scrape is looked for: Prometheus's own default lookback
-ENDED_WITHIN_S = 240.0  # after its last scrape, a target that is gone has been marked, and others are still shown
-PIECE_S = 600.0  # a choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
+LATEST_WINDOW_S = 300.0  # how far back to look for the newest scrape: Prometheus's own default lookback
+ENDED_WITHIN_S = 240.0  # this long after its last scrape, a target that is gone was marked, and others are still shown
+PIECE_S = 600.0  # our choice: ten minutes of 300 replicas at 15 s are 230,000 samples, 10 MB of JSON
 _SMALLEST_PIECE_S = 10.0
-_OVERLAP_S = 60.0  # read again at each question: samples that come by remote write are some seconds late
+_OVERLAP_S = 60.0  # read again at each query: samples that come by remote write are some seconds late
 NEWEST_WITHIN_S = 120.0  # a GPU without a newer sample is gone: exporters are scraped every 15 to 60 s
 
 
 class Scrape(NamedTuple):
-    """The page of one target at one time, as far as it was asked for."""
+    """The page of one target at one time, with the samples that were asked for."""
 
     target: TargetKey
     at: float
@@ -128,7 +128,7 @@ class PrometheusSource:
     """Reads engines through a Prometheus; remembers the last scrape of each target, so that each is counted once.
 
     ``match`` are the user's own label matchers; ``keep_labels`` are further labels to group by, such as team or tenant.
-    ``known`` are the last readings of targets in the ledger: with them, finding nothing now is no mistake.
+    ``known`` are the last readings of targets in the ledger: with them, finding nothing now is not an error.
     """
 
     discovers = True
@@ -145,7 +145,7 @@ class PrometheusSource:
     ) -> None:
         self.api = PrometheusApi(url)
         self.name, self.match = self.api.shown, matchers(match)
-        self.warnings: Sequence[str] = ()  # of the server at the last read, such as stores that did not answer
+        self.warnings: Sequence[str] = ()  # from the server at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
         self._jobs: set[str] = set()
@@ -164,9 +164,9 @@ class PrometheusSource:
             self._seen_until[target] = max(reading.at, self._seen_until.get(target, 0.0))
 
     async def read(self) -> Sequence[Reading]:
-        """Every scrape since the last call, oldest first; at the first call only the newest of each target.
+        """Return every scrape since the last call, oldest first; at the first call only the newest of each target.
 
-        A target that is still there but was not scraped anew is reported again as it was, with the same time.
+        A target that is still there but was not scraped again is reported as it was, with the same time.
         """
         now_s = self._clock()
         since_s = now_s - LATEST_WINDOW_S if self._read_until_s is None else self._read_until_s - _OVERLAP_S
@@ -180,7 +180,7 @@ class PrometheusSource:
         except BadInput as error:
             if self._read_until_s is None:
                 raise
-            # It worked before: the error page of a proxy is no reason to end a meter.
+            # It worked before: do not end a meter because of a proxy's error page.
             raise Missed(error.what, where=error.where, field=error.field, fix=error.fix) from None
         if self._read_until_s is None:
             scrapes = sorted({scrape.target: scrape for scrape in scrapes}.values(), key=lambda scrape: scrape.at)
@@ -188,16 +188,16 @@ class PrometheusSource:
         return self._reported(scrapes, living, now_s)
 
     async def history(self, since_s: float, until_s: float) -> AsyncIterator[tuple[float, Sequence[Reading]]]:
-        """Every scrape of a stretch of the past, as ``read`` would have given them, piece by piece, each with its time.
+        """Yield every scrape of a past period, as ``read`` would have given them, piece by piece, each with its time.
 
-        In a piece without a scrape of an engine there was none, as in a fleet that is scaled to zero at night; or
-        Prometheus was down: then nobody can say, and those that were there are reported again.
+        If a piece has no scrape of an engine, there was none, as in a fleet that is scaled to zero at night; or
+        Prometheus was down: then it is unknown, and the engines that were there are reported again.
         """
         found, at_s = self._knows_any, since_s
         async with self.api:
             async for end_s, scrapes in self._pieces(since_s, until_s):
                 newest_s = max([*self._seen_until.values(), *(scrape.at for scrape in scrapes[-1:])], default=0.0)
-                # When it can tell those that ended from those that it could not see: once after the last scrape.
+                # Only this long after the last scrape can ended targets be told from unseen ones.
                 tells_s = newest_s + ENDED_WITHIN_S
                 at_s = tells_s if at_s < tells_s < end_s else end_s
                 yield at_s, self._reported(scrapes, await self._living(at_s), at_s)
@@ -207,7 +207,7 @@ class PrometheusSource:
             raise self._nothing(until_s - since_s)
 
     async def _pieces(self, since_s: float, until_s: float) -> AsyncIterator[tuple[float, list[Scrape]]]:
-        """Scrapes oldest first, in pieces that the server can load and we can hold; each with its end."""
+        """Yield scrapes oldest first, in pieces small enough for the server and for us, each with its end."""
         piece_s, start_s = PIECE_S, since_s
         while start_s < until_s:
             end_s = min(start_s + piece_s, until_s)
@@ -223,16 +223,17 @@ class PrometheusSource:
             start_s = end_s
 
     def _reported(self, scrapes: Iterable[Scrape], living: Container[TargetKey] | None, at_s: float) -> list[Reading]:
-        """What is new, after what is still there as it was."""
+        """Return what is new, after the unchanged readings of what is still there."""
         new = self._unseen(scrapes)
         came = {(reading.target, reading.model) for reading in new}
         if living is None:
-            # Samples that Prometheus would still show, and does not, have ended; older ones end when it was down, and
-            # their targets may be there. In a store that keeps no ``up`` they are there as long as it would show them.
+            # Samples that Prometheus would still show, and does not, have ended. Older ones also end if it was down, so
+            # their targets may still be there. In a store that keeps no ``up``, targets are there as long as it would
+            # show them.
             within_s = ENDED_WITHIN_S if self._keeps_up else LATEST_WINDOW_S
             lately = {target for target, at in self._seen_until.items() if at >= at_s - within_s}
             living = self._seen_until.keys() - lately if self._keeps_up else lately
-        # Targets that are gone are not reported again; their times are kept while the overlap can bring them back.
+        # Do not report targets that are gone; keep their times while the overlap can bring them back.
         self._newest = {target: last for target, last in self._newest.items() if target in living}
         kept_from = at_s - _OVERLAP_S
         self._seen_until = {key: at for key, at in self._seen_until.items() if key in living or at >= kept_from}
@@ -240,10 +241,10 @@ class PrometheusSource:
         return [*(reading for reading in last if (reading.target, reading.model) not in came), *new]
 
     async def _scrapes(self, window_s: float, until_s: float) -> list[Scrape]:
-        """The pages of the engines.
+        """Return the pages of the engines.
 
-        ``up`` carries the labels of a target alone, so it tells them from the engine's own. It is asked for the
-        engines' jobs only, since everything that is scraped has it.
+        ``up`` has only the labels of a target, so it separates them from the engine's own. It is queried for the
+        engines' jobs only, because everything that is scraped has it.
         """
         engines = await self.api.raw_samples(_selector(WANTED - {STARTED}, self.match), window_s, until_s)
         self.warnings = engines.warnings
@@ -258,7 +259,7 @@ class PrometheusSource:
         return scrapes
 
     async def _living(self, at_s: float) -> Collection[TargetKey] | None:
-        """Targets that Prometheus still knows, whether they answer or not; None if it scraped nothing at all."""
+        """Return the targets that Prometheus still knows, whether they answer or not; None if it scraped nothing."""
         selector = _selector(("up",), _among(self._jobs))
         up = await self.api.living(selector, at_s) if self._jobs else ()
         if not up and not await self.api.living("count(up)", at_s):
@@ -276,7 +277,7 @@ class PrometheusSource:
             try:
                 page = readings_of(scrape.samples, name, scrape.at, scrape.labels)
             except Missed as error:
-                # One server that cannot be read must not hide the others.
+                # A server that cannot be read must not hide the others.
                 self.warnings = [*self.warnings, f"{name}: {error.what}"]
                 continue
             self._newest[scrape.target] = page
@@ -292,7 +293,7 @@ class PrometheusSource:
 
 
 async def prometheus_gpus(api: PrometheusApi, match: str | None = None) -> list[GpuReading]:
-    """The GPUs of a fleet whose DCGM exporters a Prometheus scrapes: the newest sample of each series."""
+    """Return the GPUs of a fleet whose DCGM exporters a Prometheus scrapes: the newest sample of each series."""
     async with api:
         answer = await api.raw_samples(_selector(DCGM_NAMES, matchers(match)), NEWEST_WITHIN_S, time.time())
     newest = [(series.labels, series.samples[-1]) for series in answer.series if series.samples]
@@ -305,7 +306,7 @@ async def prometheus_gpus(api: PrometheusApi, match: str | None = None) -> list[
 def scrapes_of(
     engines: Iterable[Series], targets: Iterable[Series], keep_labels: Sequence[str] = PLACE_LABELS
 ) -> list[Scrape]:
-    """Pages put back together, oldest first. A server that two jobs scrape would be counted twice: that is refused."""
+    """Return pages put back together, oldest first; refuse a server that two jobs scrape, which would count twice."""
     of_targets: dict[TargetKey, set[str]] = defaultdict(set)
     started: dict[tuple[TargetKey, float], float] = {}
     for labels, samples in targets:
@@ -315,7 +316,7 @@ def scrapes_of(
     pages: dict[tuple[TargetKey, float], Scrape] = {}
     for labels, samples in engines:
         target, name = target_of(labels), labels.get("__name__", "")
-        # A label of the target may change while its process runs on: as part of a series' name it would begin anew.
+        # A target's label may change while its process runs: in a series' name it would start a new series.
         dropped = {"__name__", *PLACE_LABELS, *of_targets.get(target, ())}
         own = {label: value for label, value in labels.items() if label not in dropped}
         kept = {label: labels[label] for label in keep_labels if labels.get(label)}
@@ -337,13 +338,13 @@ def _selector(names: Iterable[str], match: str) -> str:
 
 
 def _among(jobs: Iterable[str]) -> str:
-    """A matcher for these jobs and no others, whatever characters they are written with."""
+    """Return a matcher for exactly these jobs, whatever characters they contain."""
     literal = "|".join(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", job) for job in sorted(jobs))
     return 'job=~"' + literal.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def matchers(match: str | None) -> str:
-    """The user's matchers such as ``namespace="prod", job=~"vllm.*"``, checked, without braces."""
+    """Return the user's matchers such as ``namespace="prod", job=~"vllm.*"``, checked, without braces."""
     bare = (match or "").strip().removeprefix("{").removesuffix("}").strip().strip(",")
     before_values = bare.split('"')[0].split("'")[0]
     if bare and (not any(sign in before_values for sign in ("=", "!~")) or set(before_values) & set("[](){}")):

@@ -1,13 +1,13 @@
-"""What the meter reads: counters of serving engines in common words, what GPUs report and draw, and the time.
+"""Define what the meter reads: counters of serving engines under common names, what GPUs report and draw, and the time.
 
-Engines disagree on what "prompt tokens" are and count per rank or data-parallel engine, so a reading keeps every
-series of a kind apart: only the increases of single series may be added up, since each can restart from zero. A source
-is anything that can be asked for readings: an engine's address, or a Prometheus server.
+Engines disagree on what "prompt tokens" are and count per rank or data-parallel engine, so a reading keeps every series
+of a kind separate: only increases of single series may be added up, because each can restart from zero. A source is
+anything that can be asked for readings: an engine's address, or a Prometheus server.
 
 Each GPU is read by NVML on this machine, or from the page of a DCGM exporter. Energy is the difference of two readings
-of the GPU's own counter (millijoules since the driver was loaded), and power × time only where a GPU has no counter.
-Power and energy belong to the physical GPU: the slices of a MIG GPU and the pods that share one repeat the same
-number, so sums count each GPU once. Names and units are those of NVML 13 and of the DCGM exporter's default page.
+of the GPU's own counter (millijoules since the driver was loaded), or power × time if a GPU has no counter. Power and
+energy belong to the physical GPU: the slices of a MIG GPU and the pods that share one repeat the same number, so sums
+count each GPU once. Names and units are those of NVML 13 and of the DCGM exporter's default page.
 """
 
 import time
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class Counted(StrEnum):
-    """What is counted up over the life of a process; values of all series of a kind add up."""
+    """What is counted over the life of a process; values of all series of a kind add up."""
 
-    input_total = "input_total"  # prompt tokens, those found in a cache included
-    input_cached = "input_cached"  # of them, not computed again
+    input_total = "input_total"  # prompt tokens, including those found in a cache
+    input_cached = "input_cached"  # part of them, not computed again
     output = "output"
     answered = "answered"  # requests that ended well
-    failed = "failed"  # requests that ended in an error, or were given up
+    failed = "failed"  # requests that ended in an error, or were cancelled
     preempted = "preempted"  # times that a request lost its place and must compute again
-    work = "work"  # steps, seconds or tokens that move whenever the engine does anything: only whether it moves matters
-    idle_s = "idle_s"  # seconds without work, by the engine's own account
+    work = "work"  # steps, seconds or tokens that change whenever the engine works; only the change matters
+    idle_s = "idle_s"  # seconds without work, as the engine counts them
     ttft_s = "ttft_s"
     ttft_count = "ttft_count"
     e2e_s = "e2e_s"
@@ -52,18 +52,18 @@ class Reading:
 
     target: str  # the address, or the name the source gives it
     engine: str
-    model: str  # as the engine names it; "" where it does not
+    model: str  # as the engine names it; "" if it does not
     at: float  # unix seconds, by the meter's clock
     counters: Mapping[Counted, Series]
     started: float | None = None  # of the process, unix seconds by the server's clock
-    server_at: float | None = None  # ``at`` by that clock, where the answer tells it: ours may be set meanwhile
-    created: Series = field(default_factory=dict)  # when each series was made: later than before means restarted at 0
+    server_at: float | None = None  # ``at`` by that clock, if the answer states it: our clock may be set meanwhile
+    created: Series = field(default_factory=dict)  # when each series was created; later means restarted at 0
     running: float | None = None
     waiting: float | None = None
     kv_share: float | None = None  # share of the KV cache in use, 0 to 1
     lumpy: bool = False  # tokens are counted only when a request ends
-    moves_within: bool = False  # a counter moves while a request runs: none moved means no work, whatever gauges say
-    tells_idle: bool = True  # False: nothing on the page moves while a long request runs, so silence is not idleness
+    moves_within: bool = False  # a counter moves while a request runs; none moved means no work, whatever gauges say
+    tells_idle: bool = True  # False: nothing on the page moves during a long request, so no change does not mean idle
     labels: Mapping[str, str] = field(default_factory=dict)  # of the target, to group by: pod, namespace, tenant, team
 
     def total(self, kind: Counted) -> float:
@@ -71,7 +71,7 @@ class Reading:
 
 
 class GpuReading(Noun):
-    """What one GPU says of itself at an instant; None where it does not."""
+    """What one GPU reports at an instant; None if it does not."""
 
     uuid: str
     name: str
@@ -87,11 +87,11 @@ class GpuReading(Noun):
 
 
 class Missed(TokonomicsError):
-    """A reading that did not come: the meter says so, counts it, and goes on."""
+    """Raised if a reading did not come: the meter reports it, counts it, and goes on."""
 
 
 async def body_of(response: "aiohttp.ClientResponse", most_bytes: int) -> bytes:
-    """The body of an answer, as far as it is not too large."""
+    """Return the body of an answer if it is not too large."""
     body = bytearray()
     async for piece in response.content.iter_chunked(1 << 16):
         body += piece
@@ -101,29 +101,29 @@ async def body_of(response: "aiohttp.ClientResponse", most_bytes: int) -> bytes:
 
 
 class Source(Protocol):
-    name: str  # for messages; of an engine's address also the target of its readings
-    discovers: bool  # targets come and go by themselves: one that is not reported any more is not paid for any more
-    labels: Mapping[str, str]  # of its one target, to group and price by; empty where it discovers
+    name: str  # for messages; for an engine's address also the target of its readings
+    discovers: bool  # targets come and go; one that is no longer reported is no longer paid for
+    labels: Mapping[str, str]  # of its one target, to group and price by; empty if it discovers
     warnings: Sequence[str]  # what was odd about the last reading
 
     async def read(self) -> Sequence[Reading]:
-        """All there is now; raises ``Missed`` when nothing can be had.
+        """Return all readings there are now; raise ``Missed`` if there are none.
 
         A source that discovers gives every scrape of each living target since the last call, with its own time.
         """
 
 
-GpuSource = Callable[[], Awaitable[Sequence[GpuReading]]]  # all GPUs there are now; raises an error of ours if none
+GpuSource = Callable[[], Awaitable[Sequence[GpuReading]]]  # all GPUs there are now; raises our error if none
 
 
 class Clock(Protocol):
-    """Two clocks: one that labels and may jump, and one that measures durations."""
+    """Two clocks: one for dates, which may jump, and one that measures durations."""
 
     def wall(self) -> float:
-        """Unix seconds."""
+        """Return unix seconds."""
 
     def steady(self) -> float:
-        """Seconds since some instant; never goes back."""
+        """Return seconds since some instant; they never go back."""
 
 
 class SystemClock:
@@ -131,7 +131,7 @@ class SystemClock:
         return time.time()
 
     def steady(self) -> float:
-        # Linux alone has a clock that neither jumps nor stops while the machine sleeps.
+        # Only Linux has a clock that neither jumps nor stops while the machine sleeps.
         boottime = getattr(time, "CLOCK_BOOTTIME", None)
         return time.clock_gettime(boottime) if boottime is not None else time.monotonic()
 
@@ -141,10 +141,10 @@ _PER_MILLI = 1e-3
 _PERCENT = 0.01
 _MIB = 2**20
 # DCGM writes "no value" as a number at the top of its type's range (dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0,
-# DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and the reason as a small number added to it. No GPU draws
-# 2 GW or holds 2 PiB, so everything from the smallest of them is no value; only the energy counter can rightly pass it.
+# DCGM_INT64_BLANK 0x7ffffffffffffff0, DCGM_FP64_BLANK 2^47), and adds a small number for the reason. No GPU draws 2 GW
+# or holds 2 PiB, so anything from the smallest of them on is no value; only the energy counter can really exceed it.
 _BLANK, _ENERGY_BLANK = float(0x7FFFFFF0), 2.0**62
-_MAX_PAGE_BYTES = 16_000_000  # a choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
+_MAX_PAGE_BYTES = 16_000_000  # our choice: 8 GPUs of 7 MIG slices with 30 fields each are 1,700 lines, half a megabyte
 
 _DCGM: dict[str, tuple[str, float]] = {
     "DCGM_FI_DEV_GPU_UTIL": ("utilization", _PERCENT),
@@ -166,18 +166,18 @@ _LABELS = {
     "namespace": ("exported_namespace", "namespace"),
     "container": ("exported_container", "container"),
 }
-"""Our labels and theirs: older exporters write Hostname, and Prometheus renames labels of a pod that clash with those
-of the exporter's own pod."""
+"""Our labels and theirs: older exporters write Hostname, and Prometheus renames a pod's labels that clash with those of
+the exporter's own pod."""
 
 
 class NoGpuSeen(TokonomicsError):
-    """Why no GPU can be read here; a meter shows the reason and goes on without electricity."""
+    """Raised if no GPU can be read here; a meter shows the reason and goes on without electricity."""
 
 
 def joules_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> float:
-    """What the GPUs known to both readings drew between them, each physical GPU counted once.
+    """Return what the GPUs in both readings drew between them, each physical GPU counted once.
 
-    A counter that fell began again with its driver: what it shows since then is known.
+    If a counter fell, it restarted with its driver, and its new value counts.
     """
     earlier, joules = physical_gpus(before), 0.0
     for key, now in physical_gpus(after).items():
@@ -190,12 +190,12 @@ def joules_used(before: Iterable[GpuReading], after: Iterable[GpuReading]) -> fl
 
 
 def electricity_usd(joules: float, usd_per_kwh: float) -> float:
-    """Dollars of what the GPUs drew: the boards alone, without host, power supply and cooling."""
+    """Return the dollars for what the GPUs drew: the boards alone, without host, power supply and cooling."""
     return joules / JOULES_PER_KWH * usd_per_kwh
 
 
 def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuReading]:
-    """One reading for each physical GPU: of several, one that knows its energy, else one that knows its power."""
+    """Return one reading for each physical GPU: of several, one with its energy, else one with its power."""
     by_gpu: dict[tuple[str, str], list[GpuReading]] = defaultdict(list)
     for reading in readings:
         by_gpu[reading.labels.get("hostname", ""), reading.uuid].append(reading)
@@ -206,12 +206,12 @@ def physical_gpus(readings: Iterable[GpuReading]) -> dict[tuple[str, str], GpuRe
 
 
 async def nvml_gpus() -> list[GpuReading]:
-    """The GPUs of this machine."""
+    """Return the GPUs of this machine."""
     return read_nvml(time.time())
 
 
 async def dcgm_gpus(url: str, timeout_s: float = 10.0) -> list[GpuReading]:
-    """The GPUs on the page of a DCGM exporter."""
+    """Return the GPUs on the page of a DCGM exporter."""
     import aiohttp
 
     page = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
@@ -230,7 +230,7 @@ async def dcgm_gpus(url: str, timeout_s: float = 10.0) -> list[GpuReading]:
 
 
 def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
-    """Every NVIDIA GPU of this machine now; ``NoGpuSeen`` says why there is none."""
+    """Read every NVIDIA GPU of this machine now; ``NoGpuSeen`` says why there is none."""
     if nvml is None:
         import pynvml
 
@@ -251,7 +251,7 @@ def read_nvml(at: float, nvml: Any = None) -> list[GpuReading]:
 
 
 def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
-    """One GPU; what it does not support, or does not tell this user, is None."""
+    """Read one GPU; what it does not support, or does not tell this user, is None."""
 
     def ask(question: Callable[[], float]) -> float | None:
         try:
@@ -260,7 +260,7 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
             return None
 
     def text(name: str | bytes) -> str:
-        """Older releases of nvidia-ml-py answer in bytes."""
+        """Decode the name: older releases of nvidia-ml-py answer in bytes."""
         return name.decode(errors="replace") if isinstance(name, bytes) else name
 
     labels = {"gpu": str(index)}
@@ -268,7 +268,7 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid, name = text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle))
     except nvml.NVMLError as error:
-        # A GPU that fell off the bus is still paid for: it stays in the list, with nothing known of it.
+        # A GPU that fell off the bus is still paid for: keep it in the list, with nothing known about it.
         return GpuReading(uuid=f"gpu-{index}", name=f"unreadable: {error}", at=at, labels=labels)
     return GpuReading(
         uuid=uuid,
@@ -284,7 +284,7 @@ def _read_device(nvml: Any, index: int, at: float) -> GpuReading:
 
 
 def read_dcgm_page(page: str, at: float) -> list[GpuReading]:
-    """Every GPU, MIG slice and pod's share on an exporter's page."""
+    """Read every GPU, MIG slice and pod's share on an exporter's page."""
     from prometheus_client.parser import text_string_to_metric_families
 
     where = "the DCGM exporter"
@@ -300,10 +300,10 @@ def read_dcgm_page(page: str, at: float) -> list[GpuReading]:
 
 
 def dcgm_readings(samples: Iterable[tuple[str, Mapping[str, str], float]], at: float) -> list[GpuReading]:
-    """Readings from samples that are parsed already; those of other exporters are passed over."""
+    """Return readings from parsed samples; skip those of other exporters."""
     values: dict[tuple[str, str, tuple[tuple[str, str], ...]], dict[str, float]] = defaultdict(dict)
     for name, labels, value in samples:
-        # The parser of prometheus_client adds _total to the name of what the page declares to be a counter.
+        # The parser of prometheus_client adds _total to the name of what the page declares as a counter.
         known = _DCGM.get(name.removesuffix("_total"))
         if known is None:
             continue
@@ -317,7 +317,7 @@ def dcgm_readings(samples: Iterable[tuple[str, Mapping[str, str], float]], at: f
     for (uuid, name, labelled), fields in values.items():
         engine, free = fields.pop("engine_active", None), fields.pop("memory_free_bytes", None)
         if engine is not None:
-            # A MIG slice has no utilisation of its own; the share of time in which its engine was active says the same.
+            # A MIG slice has no utilisation; the share of time in which its engine was active is equivalent.
             fields.setdefault("utilization", engine)
         if free is not None and "memory_used_bytes" in fields:
             fields["memory_total_bytes"] = fields["memory_used_bytes"] + free

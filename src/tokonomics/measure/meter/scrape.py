@@ -1,11 +1,11 @@
-"""What the meter reads over HTTP: an engine's own metrics page, or raw samples out of a Prometheus.
+"""Read over HTTP for the meter: an engine's own metrics page, or raw samples from a Prometheus.
 
 A page that is late, too large, cut off, an error or not metrics is a missed reading: it is reported and counted, and
 the next one is tried as usual. The path is found once: as given, or where engines have it.
 
-A Prometheus is anything that speaks its HTTP API (Thanos, Mimir, VictoriaMetrics). Values are asked for by range
-selectors (``metric[5m]``): they give each sample with the time at which it was scraped, where a plain instant query
-would put the time of the query beside a number that is up to five minutes old.
+A Prometheus is anything with its HTTP API (Thanos, Mimir, VictoriaMetrics). Values are queried by range selectors
+(``metric[5m]``), which give each sample with the time of its scrape; a plain instant query would give the time of the
+query with a number that is up to five minutes old.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading, b
 if TYPE_CHECKING:
     import aiohttp
 
-MOST_BYTES = 20_000_000  # a vLLM page has 50 KB; that of a large data-parallel server perhaps a hundred times more
+MOST_BYTES = 20_000_000  # a vLLM page has 50 KB, that of a large data-parallel server perhaps a hundred times more
 TIMEOUT_S = 10.0
-CONNECT_S = 3.0  # a host that is there accepts within milliseconds; one that is not must not hold a place for long
-AT_ONCE = 64  # pages read at the same time: a choice, so that a thousand servers do not open a thousand connections
+CONNECT_S = 3.0  # a live host accepts within milliseconds; a dead one must not block others for long
+AT_ONCE = 64  # pages read at the same time (our choice), so that a thousand servers do not need a thousand connections
 _ASK_MODEL_TIMES = 3
 _OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 _PATHS = ("/metrics", "/prometheus/metrics")
@@ -39,7 +39,7 @@ SET_AUTHORIZATION = f"Set {AUTHORIZATION}, such as 'Bearer …'."
 
 
 def address_of(text: str) -> str:
-    """A server's address as the meter writes it: one server has one name, or its tokens would count twice."""
+    """Return a server's address in its one form: under two names its tokens would count twice."""
     parts = split_address(text if "://" in text else f"http://{text.strip()}")
     if parts is None:
         raise BadInput(f"'{shorten(text)}' is not an address", where="URL", fix="Such as http://localhost:8000")
@@ -55,7 +55,7 @@ def address_of(text: str) -> str:
 
 
 def on_loopback(address: str) -> str:
-    """The address with one name for this machine, whichever of the usual ones is used."""
+    """Return the address with one name for this machine, whichever of the usual ones is used."""
     parts = urlsplit(address)
     if parts.hostname not in _OWN_NAMES:
         return address
@@ -63,7 +63,7 @@ def on_loopback(address: str) -> str:
 
 
 def authorization() -> dict[str, str]:
-    """The header that a server may want; only from the environment, so that it is in no list of processes."""
+    """Return the header that a server may need; only from the environment, so that no list of processes shows it."""
     value = os.environ.get(AUTHORIZATION)
     return {"Authorization": value} if value else {}
 
@@ -96,7 +96,7 @@ class EngineSource:
                 return readings
             engine, tokens = readings[0].engine, readings[0].total(Counted.input_total)
             if engine != self._engine or tokens < self._tokens:
-                # Another process, which may serve another model: its tokens under the old name would count again later.
+                # Another process may serve another model: under the old name its tokens would count again later.
                 self._model, self._asked_model = "", 0
             self._engine, self._tokens = engine, tokens
             if not self._model and self._asked_model < _ASK_MODEL_TIMES:
@@ -105,7 +105,7 @@ class EngineSource:
             return [replace(readings[0], model=self._model)]
 
     async def _first(self) -> Sequence[Reading]:
-        """The readings from the first path where an engine has its page; the path is kept."""
+        """Return the readings from the first path where an engine has its page, and keep the path."""
         pages = [f"{self.name}{path}" for path in _PATHS] + ([self.name] if urlsplit(self.name).path else [])
         misses: list[Missed] = []
         for page in pages:
@@ -123,7 +123,7 @@ class EngineSource:
         raise next((miss for miss in misses if isinstance(miss, engines.UnknownEngine)), misses[0])
 
     async def _ask_model(self) -> str:
-        """The name of the only model of a server whose metrics do not say it."""
+        """Return the name of the only model of a server whose metrics do not state it."""
         try:
             text, _ = await self._get(f"{self.name}/v1/models", metrics=False)
             (only,) = json.loads(text)["data"]
@@ -134,7 +134,7 @@ class EngineSource:
     def _readings(self, page: str, server_at: float | None) -> Sequence[Reading]:
         samples = engines.samples_of(page, self._finder)
         if self._finder is not engines.FINDER and all(sample.name == engines.STARTED for sample in samples):
-            # Another engine has come to this address; when a process started, any page may tell.
+            # Another engine is at this address; any page may state when a process started.
             self._finder = engines.FINDER
             samples = engines.samples_of(page, engines.FINDER)
         found = () if samples else engines.prefixes_of(page[:20_000])
@@ -144,7 +144,7 @@ class EngineSource:
         return [replace(reading, server_at=server_at) for reading in readings]
 
     async def _get(self, page: str, metrics: bool = True) -> tuple[str, float | None]:
-        """The text, and the time by the server's clock where it tells."""
+        """Return the text, and the time by the server's clock if it states it."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_S)
@@ -177,8 +177,8 @@ def _switches(status: int) -> str | None:
     return f"Its metrics may be off: {'; '.join(off)}" if status in (404, 501) else None
 
 
-# A choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
-# More is asked for in smaller pieces.
+# Our choice: ten minutes of a thousand replicas, 15 series each, scraped every 15 s are 600,000 samples, 20 MB of JSON.
+# More is queried in smaller pieces.
 MAX_ANSWER_BYTES = 100_000_000
 _TIMEOUT_S = 30.0
 
@@ -191,22 +191,22 @@ class Series(NamedTuple):
 
 
 class QueryAnswer(NamedTuple):
-    """Series, and what the server says may be wrong with them."""
+    """Series, and the server's warnings about them."""
 
     series: list[Series]
     warnings: list[str]
 
 
 class PrometheusAway(Missed):
-    """It does not answer, or not in time: worth another try, unlike a query that it refuses."""
+    """Raised if it does not answer, or not in time: worth another try, unlike a refused query."""
 
 
 class TooManySamples(TokonomicsError):
-    """It refuses to load as much at once."""
+    """Raised if it refuses to load that much at once."""
 
 
 class PrometheusApi:
-    """A Prometheus by its checked address, asked within ``async with``; ``shown`` leaves out what may be secret."""
+    """A Prometheus by its checked address, queried within ``async with``; ``shown`` leaves out what may be secret."""
 
     session: "aiohttp.ClientSession"
 
@@ -218,7 +218,7 @@ class PrometheusApi:
         if parts.username and authorization():
             said = f"has a password, and {AUTHORIZATION} is set as well"
             raise BadInput(said, field="prometheus", fix="Leave out one of them.")
-        # People paste the address of a page; the API lies beside it.
+        # People paste the address of a page; the API is next to it.
         path = parts.path.rstrip("/").removesuffix("/api/v1/query").removesuffix("/graph").removesuffix("/query")
         address = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
         self._query_url, self.shown = f"{address}/api/v1/query", shown_address(address)
@@ -233,7 +233,7 @@ class PrometheusApi:
         await self.session.close()
 
     async def raw_samples(self, selector: str, window_s: float, until_s: float) -> QueryAnswer:
-        """Samples of the series selected in the ``window_s`` before ``until_s``; NaN and infinity are left out."""
+        """Return samples of the selected series in the ``window_s`` before ``until_s``, without NaN and infinity."""
         query = f"{selector}[{max(1, math.ceil(window_s * 1000))}ms]"
         result, warnings = await self._query(query, until_s, "matrix")
         series = []
@@ -246,7 +246,7 @@ class PrometheusApi:
         return QueryAnswer(series, warnings)
 
     async def living(self, selector: str, at_s: float) -> list[Mapping[str, str]]:
-        """Labels of the series that are not stale: those of a target that is gone end with its next missed scrape."""
+        """Return the labels of series that are not stale: a target's series end with its next missed scrape."""
         result, _ = await self._query(selector, at_s, "vector")
         return [self._labels(series) for series in result]
 
@@ -261,14 +261,14 @@ class PrometheusApi:
         return data["result"], [shorten(str(warning), 300) for warning in said]
 
     def _labels(self, series: Mapping[str, Any]) -> Mapping[str, str]:
-        """The labels of a series; half a character, which JSON can hold but no ledger or screen, is replaced."""
+        """Return the labels of a series; replace half characters, which JSON can hold but no ledger or screen."""
         labels = series.get("metric")
         if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
             raise self._not_prometheus("a series in its answer has no labels")
         return {_whole_characters(name): _whole_characters(value) for name, value in labels.items()}
 
     async def _ask(self, form: dict[str, str]) -> tuple[int, bytes]:
-        """POST, since a list of names outgrows an address; some proxies in front of it only let GET pass."""
+        """Send a POST, because a list of names is too long for an address; some proxies only allow GET."""
         import aiohttp
 
         try:
@@ -290,7 +290,7 @@ class PrometheusApi:
             raise TooManySamples(error.what, where=self.shown) from None
 
     def _checked(self, status: int, body: bytes) -> dict[str, Any]:
-        """The answer's document; the server's own complaint is passed on."""
+        """Return the answer's document; pass on the server's own error message."""
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""A run of the meter: open its sources, tick at every interval until told to stop, and return the last state.
+"""Run the meter: open its sources, tick at every interval until told to stop, and return the last state.
 
-The first tick decides: an address whose page is of no engine that we know, or no address that answers at all, is the
-user's mistake and ends the run; a fleet that the ledger knows and that is scaled to zero is no mistake. From then on
+The first tick decides: if an address has the page of no engine that we know, or no address answers at all, it is the
+user's mistake and ends the run; a fleet that the ledger knows and that is scaled to zero is no mistake. After that
 nothing that a server does ends the run.
 """
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Show = Callable[[MeterState], None]
 Say = Callable[[str], None]
-_LAST_MINUTES_S = 600.0  # read again: not all servers were scraped at once; the ledger leaves out what it has
-_SAY_EVERY_S = 6 * 3600.0  # how much of the past is read between two lines that say so: 28 of them for a week
+_LAST_MINUTES_S = 600.0  # read again, because not all servers were scraped at once; the ledger skips what it has
+_SAY_EVERY_S = 6 * 3600.0  # how much of the past is read between two progress lines: 28 of them for a week
 
 
 def meter_servers(asked: MeterSettings, ledger: Ledger, show: Show, say: Say = lambda text: None) -> MeterState:
@@ -42,7 +42,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> Me
     addresses = _distinct([address_of(url) for url in asked.urls], ledger, say)
     if not addresses and asked.prometheus is None:
         raise BadInput("no server is given", where="URL", fix="Such as: tokonomics meter http://localhost:8000")
-    # No limit here: waiting for a place would count against the time that a server has to answer.
+    # No limit here: waiting for a connection would count against a server's time to answer.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s))
     at_once = asyncio.Semaphore(AT_ONCE)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
@@ -53,7 +53,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> Me
         if fleet is not None and since is not None:
             there = [mark for mark in _discovered(ledger) if not mark.is_gone]
             if asked.since is not None and there:
-                # Nothing in the ledger is booked again, nor anything from before it.
+                # Book nothing again that is in the ledger, nor anything from before it.
                 say(f"{option('since')}: {plural(len(there), 'server')} in the ledger continue from where they are")
             last_said = since
             async for at, readings in fleet.history(since, clock.wall()):
@@ -66,7 +66,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> Me
 
 
 def _distinct(addresses: Sequence[str], ledger: Ledger, say: Say) -> list[str]:
-    """Each server once, also where this machine has several names: as the ledger knows it, or the first."""
+    """Return each server once, even if this machine has several names: as the ledger knows it, or the first."""
     known, kept = ledger.marks(), dict[str, str]()
     for address in sorted(dict.fromkeys(addresses), key=lambda address: address not in known):
         same = kept.setdefault(on_loopback(address), address)
@@ -76,7 +76,7 @@ def _distinct(addresses: Sequence[str], ledger: Ledger, say: Say) -> list[str]:
 
 
 def _past_from(asked: MeterSettings, ledger: Ledger) -> float | None:
-    """Where to read a Prometheus from: as asked, or else where the last meter ended."""
+    """Return where to start reading a Prometheus: as asked, or else where the last meter ended."""
     if asked.since is not None or asked.from_now:
         return asked.since
     booked = [mark.until for mark in _discovered(ledger)]
@@ -98,7 +98,7 @@ def _fleet(asked: MeterSettings, clock: Clock, ledger: Ledger) -> "PrometheusSou
 
 @asynccontextmanager
 async def _exposed(asked: MeterSettings, show: Show, say: Say) -> AsyncIterator[Show]:
-    """Also serve each state to whoever scrapes us, where that is asked for."""
+    """Also serve each state to scrapers, if asked to."""
     if asked.listen is None:
         yield show
         return
@@ -142,7 +142,7 @@ def _refuse(meter: Meter) -> None:
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     """Let Ctrl-C and termination set the event, so that the last tick is still written and shown."""
     loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-    # Outside the main thread there are no signals to be had.
+    # Signals can only be handled in the main thread.
     with suppress(ValueError, RuntimeError):
         for number in signals:
             loop.add_signal_handler(number, stop.set)

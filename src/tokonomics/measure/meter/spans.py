@@ -1,21 +1,20 @@
-"""A stretch of paid time on one server: how long, at what price, what was counted in it, and whether it worked.
+"""Turn readings into spans of paid time on one server: how long, at what price, what was counted, busy or idle.
 
 Time is **seen** between two readings that came; a **gap** while the server did not answer; **away** while the meter did
-not run. Seen time is busy when anything was counted, and idle when nothing moved. Gauges of running requests decide
-only where no counter moves within a request, since they can get stuck (vLLM issue 22545: after aborts). An engine that
-keeps its own idle seconds is believed within a busy stretch. Models of one server share its time as they share its
-price. Tokens counted over a gap are known only when the server is back: they stay with the last part of the gap, and
-are never spread.
+not run. Seen time is busy if anything was counted, and idle if nothing moved. Gauges of running requests decide only if
+no counter moves within a request, because they can get stuck (vLLM issue 22545: after aborts). An engine's own count of
+idle seconds is trusted within a busy span. Models of one server share its time as they share its price. Tokens counted
+over a gap are known only when the server is back: they stay with the last part of the gap, and are never spread.
 
-Between two readings, a series counted the difference; or, where it fell or restarted, all of the new value, as
-Prometheus' ``increase`` has it. A restart whose counter has already overtaken the old one shows in the time at which
-the process started or the series was created. If the process and the series both say that they did not restart, a
-series that fell counts on from its last value, and series that replace others (a label was added or changed) continue
-those. Tokens counted after the last reading of the old process are lost with it. A load balancer, where several
-processes answer in turn, is no restart: a process that started while the one before was still answering did not replace
-it. Half a page, which shows a count only under a less preferred name, does not count as read. Another engine at the
-address is another process, whose counts are all new; the counts of the one before are kept, so that two engines which
-answer in turn are not counted over and over.
+Between two readings, a series counted the difference; or, if it fell or restarted, all of the new value, as in
+Prometheus' ``increase``. If the counter has already passed its old value after a restart, the start time of the process
+or the creation time of the series shows the restart. If the process and the series both say that they did not restart,
+a series that fell continues from its last value, and series that replace others (a label was added or changed) continue
+those. Tokens counted after the last reading of the old process are lost. A load balancer, where several processes
+answer in turn, is no restart: a process that started while the one before was still answering did not replace it. Half
+a page, which shows a count only under a less preferred name, does not count as read. Another engine at the address is
+another process, whose counts are all new; the counts of the one before are kept, so that two engines that answer in
+turn are not counted again and again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +28,8 @@ from tokonomics.measure.meter.readings import Counted, Reading, Series
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
-STARVED_BELOW = 0.5  # of the planned batch: the planned one is a mean, so a little less is no news (assumed)
-SAME_START_S = 0.5  # start times that differ by less are the same: no engine loads a model in less
+STARVED_BELOW = 0.5  # share of the planned batch; that is a mean, so a little less is normal (assumed)
+SAME_START_S = 0.5  # start times that differ by less are the same: no engine loads a model faster
 CLOCKS_APART_S = 120.0  # between the server's clock and ours (assumed; synchronised ones differ by far less)
 
 
@@ -52,10 +51,10 @@ class PaidTime:
     seconds: float
     usd_per_hour: float  # of the server, as it was priced then
     usd: float  # this model's part of the server's price
-    server_s: float  # this model's part of ``seconds``: a server with two models is paid for once
+    server_s: float  # this model's part of ``seconds``; a server with two models is paid for once
     busy_s: float = 0.0  # of ``server_s``
-    # Of ``busy_s``: the share of failed among all ended requests, as if each took the same. Kept as seconds, since
-    # shares of stretches do not add up to the share of the whole.
+    # Part of ``busy_s``: the share of failed among all ended requests, as if each took the same time. Kept as seconds,
+    # because shares of parts do not add up to the share of the whole.
     failed_s: float = 0.0
     input_total: float = 0.0
     input_cached: float = 0.0
@@ -76,7 +75,7 @@ class PaidTime:
 
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
-SUMS = (*_SHARED, *_COUNTS)  # added up when two stretches become one
+SUMS = (*_SHARED, *_COUNTS)  # added up when two spans become one
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
 
@@ -90,18 +89,18 @@ class Stretch(NamedTuple):
 
 
 class ReadingChange(NamedTuple):
-    """What happened between two readings of a model on a server."""
+    """The change between two readings of a model on a server."""
 
     before: Reading | None
     now: Reading
     counted: Mapping[Counted, float]
-    carried: Reading  # ``now`` as the next reading is to be counted from
+    carried: Reading  # ``now``, as the base of the next reading
     fell: str | None = None  # the first counter that fell without a restart, in words
-    is_another: bool = False  # another process answered: it says so, is of another engine, or counts from 0 again
+    is_another: bool = False  # another process answered: it says so, runs another engine, or counts from 0 again
 
 
 def spans_between(changes: Sequence[ReadingChange], stretch: Stretch) -> list[PaidTime]:
-    """The spans of a server's models up to readings that came; its price is split by the tokens of each."""
+    """Return the spans of a server's models up to readings that came; its price is split by the tokens of each."""
     tokens = [
         change.counted.get(Counted.input_total, 0.0) + change.counted.get(Counted.output, 0.0) for change in changes
     ]
@@ -111,7 +110,7 @@ def spans_between(changes: Sequence[ReadingChange], stretch: Stretch) -> list[Pa
 
 
 def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
-    """Paid time of which nothing is known."""
+    """Return paid time about which nothing is known."""
     return [_span(None, reading, {}, stretch, 1 / len(last)) for reading in last]
 
 
@@ -130,7 +129,7 @@ def _span(
         *(now.target, now.model, now.engine, *stretch, usd, server_s),
         busy_s=busy_s,
         failed_s=busy_s * failed / ended if ended > 0 else 0.0,
-        # A gauge read at random times has the mean of the whole stretch, so it weighs with all of it.
+        # A gauge read at random times has the mean of the whole time, so weight it with all of it.
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s if known else 0.0,
         labels=now.labels,
@@ -139,7 +138,7 @@ def _span(
 
 
 def _busy_s(readings: Sequence[Reading], counted: Mapping[Counted, float], seconds: float) -> float:
-    """How long there was work, as far as the page can tell."""
+    """Return how long there was work, as far as the page tells."""
     now = readings[-1]
     moved = not now.tells_idle or any(counted.get(kind, 0.0) > 0 for kind in _WORK)
     running = not now.moves_within and any(reading.running or reading.waiting for reading in readings)
@@ -147,12 +146,12 @@ def _busy_s(readings: Sequence[Reading], counted: Mapping[Counted, float], secon
         return 0.0
     ranks = len(now.counters.get(Counted.idle_s, {}))
     idle_s = counted.get(Counted.idle_s, 0.0) / ranks if ranks else 0.0
-    # More idle seconds than passed were added late, for time that is in the books already.
+    # If more idle seconds were added than passed, they belong to earlier time that is already in the ledger.
     return seconds - idle_s if idle_s <= seconds else seconds
 
 
 def cut(span: PaidTime, at: float) -> tuple[PaidTime | None, PaidTime | None]:
-    """The parts before and from an instant: time and dollars by length, counts in the last part, where they came in."""
+    """Return the parts before and from an instant: time and dollars by length, counts in the last part."""
     if at <= span.start:
         return None, span
     if at > span.end or (at == span.end and span.seconds > 0):
@@ -165,7 +164,7 @@ def cut(span: PaidTime, at: float) -> tuple[PaidTime | None, PaidTime | None]:
 
 
 def cut_every(span: PaidTime, period_s: float) -> list[PaidTime]:
-    """The span in pieces that do not cross a multiple of the period."""
+    """Return the span in pieces that do not cross a multiple of the period."""
     pieces: list[PaidTime] = []
     rest: PaidTime | None = span
     while rest is not None:
@@ -175,7 +174,7 @@ def cut_every(span: PaidTime, period_s: float) -> list[PaidTime]:
 
 
 def tally(span: PaidTime, planned_batch: float | None = None) -> MeterTally:
-    """A span's figures as sums, with its dollars by what the server did."""
+    """Return a span's figures as sums, with its dollars by what the server did."""
     seen = span.watched is WatchedSpan.seen
     busy_usd = span.usd * (span.busy_s / span.server_s) if seen and span.server_s > 0 else 0.0
     batch = span.running_s / span.running_seen_s if span.running_seen_s > 0 else None
@@ -196,22 +195,22 @@ def tally(span: PaidTime, planned_batch: float | None = None) -> MeterTally:
 
 
 def is_stranger(before: Reading, now: Reading) -> bool:
-    """Whether another process answered that did not replace the one before."""
+    """Decide whether another process answered that did not replace the one before."""
     if before.started is None or now.started is None or _is_same(before, now):
         return False
     return now.started < before.started or now.started < _read_at(before) - CLOCKS_APART_S
 
 
 def _read_at(reading: Reading) -> float:
-    """When it was read: the earlier of our clock and the server's, since either may be wrong."""
+    """Return when it was read: the earlier of our clock and the server's, because either may be wrong."""
     return reading.at if reading.server_at is None else min(reading.at, reading.server_at)
 
 
 def change_between(before: Reading | None, now: Reading) -> ReadingChange:
-    """What was counted since ``before``, which is None for a model that was not there on a server that was.
+    """Return what was counted since ``before``; None means that the model is new on a known server.
 
     Cached tokens are part of the input: those that run ahead of it within a page count with the input that follows.
-    Series that the page lacks are carried as they were.
+    Series that are missing on the page keep their values.
     """
     restarted = before is None or _is_later(now.started, before.started)
     steps = {kind: _step(None if restarted else before, now, kind) for kind in now.counters}
@@ -240,7 +239,7 @@ def change_between(before: Reading | None, now: Reading) -> ReadingChange:
 
 @dataclass
 class _Step:
-    """The series of one kind: by series what it counted and what the next reading is counted from."""
+    """The series of one kind: what each counted, and the base of its next reading."""
 
     counted: dict[str, float]
     carried: dict[str, float]
@@ -254,14 +253,14 @@ def _step(before: Reading | None, now: Reading, kind: Counted) -> _Step:
         return _Step(dict(series), dict(series))
     old = before.counters.get(kind, {})
     if _is_renamed(before, now, kind):
-        # A better name has counted all along, so only what comes from now on is new; a lesser one is not what we count.
+        # A better name has counted all along, so only later counts are new; a less preferred one is not counted.
         better = series if _preference(series) <= _preference(old) else old
         return _Step({}, dict(better))
     lacking = {key: value for key, value in old.items() if key not in series}
-    # Without those of another engine, of whose names the page has none.
+    # Leave out those of another engine, which has no name on the page.
     vanished = {key: value for key, value in lacking.items() if _name(key) in map(_name, series)}
-    # No Prometheus client drops a series by itself: new ones of the same process stand where the vanished ones were,
-    # unless they were created since.
+    # No Prometheus client drops a series by itself: new ones of the same process replace those that vanished, unless
+    # they were created since.
     replaced = vanished if _is_same(before, now) else {}
     step, moved, left = _Step({}, dict(series)), 0.0, sum(replaced.values())
     for key, value in series.items():
@@ -284,7 +283,7 @@ def _step(before: Reading | None, now: Reading, kind: Counted) -> _Step:
 
 
 def _has_dipped(before: Reading, now: Reading, key: str, value: float, last: float) -> bool:
-    """Whether a series that fell did not restart: by its own word, or its process' where it fell by less than half.
+    """Decide whether a series that fell did not restart: it says so, or its process does and it fell by less than half.
 
     A process may restart one of its parts, whose series begin at 0: these fall by more.
     """
@@ -295,7 +294,7 @@ def _has_dipped(before: Reading, now: Reading, key: str, value: float, last: flo
 
 
 def _is_renamed(before: Reading, now: Reading, kind: Counted) -> bool:
-    """Whether the same process, as far as one can tell, shows a count under other names than before."""
+    """Decide whether the same process, as far as one can tell, shows a count under other names than before."""
     old, series = before.counters.get(kind), now.counters[kind]
     if not old or not {*map(_name, old)}.isdisjoint(map(_name, series)):
         return False
@@ -317,7 +316,7 @@ def _name(key: str) -> str:
 
 
 def _is_same(before: Reading, now: Reading) -> bool:
-    """Whether the process says that it is the one of before."""
+    """Decide whether the process says that it is the same as before."""
     return before.started is not None and now.started is not None and abs(now.started - before.started) <= SAME_START_S
 
 

@@ -1,14 +1,14 @@
-"""What an hour of each server costs, what a month may cost, and what it will come to.
+"""Compute what an hour of each server costs, what a month may cost, and how much it will cost.
 
-One price holds for all servers, or another one for servers with a label or an address. A month's budget is held against
-what is spent so far and the days that are left, with an interval.
+One price holds for all servers, except servers with a label or an address that has its own. A month's budget is
+compared with what is spent so far and the forecast of the remaining days, with an interval.
 
 Days are forecast by least squares on the full days of the last eight weeks: a level, a straight trend and an effect of
 each day of the week once there are two weeks of them, and their mean before that. The interval of the sum of the days
-left is the textbook's of a prediction (Student's t; Draper and Smith, Applied Regression Analysis, 3rd edition 1998,
-section 5.5), widened where one day's miss goes on in the next: the long-run variance of a first-order autoregression is
-(1 + r) ÷ (1 − r) times that of independent days (Hamilton, Time Series Analysis, 1994, section 7.2). No interval covers
-what a trend cannot know, such as servers that will be added.
+left is the standard prediction interval (Student's t; Draper and Smith, Applied Regression Analysis, 3rd edition 1998,
+section 5.5), widened if errors of consecutive days are correlated: the long-run variance of a first-order
+autoregression is (1 + r) ÷ (1 − r) times that of independent days (Hamilton, Time Series Analysis, 1994, section 7.2).
+No interval covers what a trend cannot know, such as servers that will be added.
 """
 
 from collections import defaultdict
@@ -52,7 +52,7 @@ class Prices:
     """US dollars an hour of a server with all its GPUs."""
 
     usd_per_hour: float
-    others: tuple[PriceOf, ...] = ()  # the first that holds counts
+    others: tuple[PriceOf, ...] = ()  # the first match counts
 
     def usd_per_hour_of(self, target: str, labels: Mapping[str, str]) -> float:
         return next((other.usd_per_hour for other in self.others if other.holds(target, labels)), self.usd_per_hour)
@@ -72,7 +72,7 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
             who, usd = "", 0.0
         label, equals, value = who.partition("=") if "://" not in who else ("", "", address_of(who))
         if not value and not equals:
-            label, value = "", who  # a pod as the meter names it: prod/llama-0
+            label, value = "", who  # a pod by its name in the meter: prod/llama-0
         if not value or (equals and not label):
             fix = "Such as gpu=L4:0.80 (a label of theirs), or http://gpu2:8000:0.80."
             raise BadInput(f"'{shorten(text)}' is not a price of some servers", field="price", fix=fix)
@@ -81,7 +81,7 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
 
 
 def find_offer(text: str) -> Offer:
-    """The machine of a provider, such as ``aws:p5.48xlarge`` (or with a slash), in its cheapest region."""
+    """Return the machine of a provider, such as ``aws:p5.48xlarge`` (or with a slash), in its cheapest region."""
     provider, sign, instance = text.replace("/", ":").partition(":")
     if not sign or not provider or not instance:
         raise BadInput(f"'{shorten(text)}' names no offer", field="offer", fix="Such as aws:p5.48xlarge.")
@@ -98,8 +98,8 @@ WEEK = 7
 HISTORY_DAYS = 8 * WEEK  # enough for the mean of each weekday, and short enough for a straight trend (assumed)
 LEAST_FOR_WEEKDAYS = 2 * WEEK
 LEAST_FOR_INTERVAL = 3
-COVERED = 0.8  # by the interval, as in every other forecast here
-_MOST_RELATED = 0.9  # one day's miss and the next: beyond it the days say nothing of the mean
+COVERED = 0.8  # share covered by the interval, as in every other forecast here
+_MOST_RELATED = 0.9  # correlation of consecutive days' errors; above it the days say nothing about the mean
 
 
 class MonthlyBudget(Noun):
@@ -137,7 +137,7 @@ def parse_budgets(texts: Iterable[str]) -> tuple[MonthlyBudget, ...]:
 
 
 class BudgetBook:
-    """Budgets and the ledger they are held against; days that are gone are read once."""
+    """Budgets and the ledger they are compared with; past days are read once."""
 
     def __init__(self, budgets: Sequence[MonthlyBudget], ledger: Ledger) -> None:
         self._budgets, self._ledger = budgets, ledger
@@ -145,7 +145,7 @@ class BudgetBook:
         self._read_to: int | None = None
 
     def states(self, now: float) -> tuple[BudgetState, ...]:
-        """Each budget in the month of an instant."""
+        """Return each budget in the month of an instant."""
         if not self._budgets:
             return ()
         month = datetime.fromtimestamp(now, UTC).date().replace(day=1)
@@ -155,7 +155,7 @@ class BudgetBook:
         )
 
     def _days(self, first: int, now: float) -> list[DayUsd]:
-        """Yesterday is read again: its last minutes may have come late."""
+        """Return the days; read yesterday again, because its last minutes may have come late."""
         since = first if self._read_to is None else max(first, self._read_to)
         read = list(self._ledger.usd_by_day(since * DAY_S, now))
         known = [day for day in self._gone if day.day >= first] + read
@@ -186,7 +186,7 @@ def _state(budget: MonthlyBudget, known: Sequence[DayUsd], month: date, now: flo
 def _spent_up_on(
     budget_usd: float, spent: Mapping[int, float], first: int, today: int, ahead: Sequence[float]
 ) -> date | None:
-    """The day on which a month from ``first`` on uses its budget up: as booked, or else as forecast from today on."""
+    """Return the day on which a month from ``first`` on uses up its budget: as booked, or as forecast from today on."""
     booked = [spent.get(day, 0.0) for day in range(first, today + 1)]
     for day, total in enumerate(accumulate(booked), first):
         if total >= budget_usd:
@@ -198,7 +198,7 @@ def _spent_up_on(
 
 
 class DaysLeft(NamedTuple):
-    """Dollars of the rest of today and of each day after it, an interval of their sum, and the full days known."""
+    """Dollars of the rest of today and of each later day, an interval of their sum, and the full days known."""
 
     mid: Sequence[float]
     interval: tuple[float, float] | tuple[None, None]
@@ -213,7 +213,7 @@ def _left(spent: Mapping[int, float], began: float, now: float, end: int) -> Day
     ahead = range(today, end)
     parts = np.array([rest, *([1.0] * (len(ahead) - 1))])
     if not len(history):
-        # Only the day on which the meter began: it goes on as it did.
+        # Only the day on which the meter began is known: assume the same rate.
         seen_s = max(now - began, 1.0)
         pace = sum(spent.values()) / seen_s * DAY_S
         return DaysLeft(list(pace * parts), (None, None), 0)
@@ -221,8 +221,8 @@ def _left(spent: Mapping[int, float], began: float, now: float, end: int) -> Day
 
 
 def forecast(history: Floats, first: int, ahead: Sequence[int], parts: Floats) -> DaysLeft:
-    """Days ``ahead`` (each in ``parts``) from the dollars of full days from ``first`` on; days count from 1970."""
-    from scipy.special import stdtrit  # slow to load: only where it is used
+    """Forecast the days ``ahead`` (each in ``parts``) from the dollars of full days from ``first`` on (since 1970)."""
+    from scipy.special import stdtrit  # slow to load: only when needed
 
     rich = len(history) >= LEAST_FOR_WEEKDAYS
     known = _features(range(first, first + len(history)), first, rich)
@@ -244,7 +244,7 @@ def forecast(history: Floats, first: int, ahead: Sequence[int], parts: Floats) -
 
 
 def _features(days: Sequence[int], first: int, rich: bool) -> Floats:
-    """A level; with two weeks also a trend and six of the seven weekdays, the seventh being the level itself."""
+    """Return a level; with two weeks also a trend and six of the seven weekdays, the seventh being the level itself."""
     level = np.ones((len(days), 1))
     if not rich:
         return level
@@ -253,7 +253,7 @@ def _features(days: Sequence[int], first: int, rich: bool) -> Floats:
 
 
 def _related(missed: Floats) -> float:
-    """The variance of a sum of such days ÷ that of independent days."""
+    """Return the variance of a sum of such days ÷ that of independent days."""
     if len(missed) < LEAST_FOR_WEEKDAYS or not missed.any():
         return 1.0
     related = float(missed[1:] @ missed[:-1]) / float(missed @ missed)

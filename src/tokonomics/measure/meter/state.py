@@ -1,6 +1,6 @@
-"""What the meter knows now: for each server and model, and in all, what the tokens of three windows cost.
+"""Define what the meter knows now: for each server and model, and in total, what the tokens of three windows cost.
 
-A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` is read off one.
+A tally adds up spans; every figure on the screen, in JSON and on our own ``/metrics`` comes from one.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def _figure(of: Callable[[Any], Value]) -> Value:
-    """A property that is also part of the JSON."""
+    """Return a property that is also part of the JSON."""
     return cast(Value, computed_field(property(of)))
 
 
@@ -27,25 +27,25 @@ class MeterTally(Noun):
     seconds: float = 0.0
     busy_s: float = 0.0
     idle_s: float = 0.0
-    gap_s: float = 0.0  # the server did not answer; it is paid for all the same
-    away_s: float = 0.0  # the meter did not run; likewise
+    gap_s: float = 0.0  # the server did not answer, but is paid for
+    away_s: float = 0.0  # the meter did not run; the server is paid for
     usd: float = 0.0
     busy_usd: float = 0.0
     idle_usd: float = 0.0
     gap_usd: float = 0.0
     away_usd: float = 0.0
-    failed_usd: float = 0.0  # of ``busy_usd``: the share of failed among all ended requests, as if each cost the same
+    failed_usd: float = 0.0  # part of ``busy_usd``: share of failed among ended requests, as if each cost the same
     input_total: float = 0.0
     input_cached: float = 0.0
     output: float = 0.0
-    unseen_tokens: float = 0.0  # of input and output: counted over time in which the server or the meter was away
-    unseen_output: float = 0.0  # of ``unseen_tokens``: output
+    unseen_tokens: float = 0.0  # part of input and output: counted while the server or the meter was away
+    unseen_output: float = 0.0  # the output among ``unseen_tokens``
     answered: float = 0.0
     failed: float = 0.0
     preempted: float = 0.0
     running_s: float = 0.0  # requests running × seconds, over the time in which the gauge was seen
     running_seen_s: float = 0.0  # busy seconds for which ``running_s`` is known
-    starved_s: float = 0.0  # of ``busy_s``: with less than half of the planned batch running
+    starved_s: float = 0.0  # part of ``busy_s`` with less than half of the planned batch running
     starved_usd: float = 0.0
     ttft_s: float = 0.0
     ttft_count: float = 0.0
@@ -60,22 +60,22 @@ class MeterTally(Noun):
 
     @_figure
     def billed_tokens(self) -> float:
-        """Input and output, as an API would bill them."""
+        """Return input and output, as an API would bill them."""
         return self.input_total + self.output
 
     @_figure
     def usd_per_mtok(self) -> float | None:
-        """Reservation basis: every paid hour, over input and output tokens."""
+        """Return the price on the reservation basis: every paid hour, over input and output tokens."""
         return usd_per_mtok_of(self.usd, self.billed_tokens)
 
     @_figure
     def usd_per_mtok_output(self) -> float | None:
-        """Reservation basis, over output tokens alone."""
+        """Return the price on the reservation basis, over output tokens alone."""
         return usd_per_mtok_of(self.usd, self.output)
 
     @_figure
     def usd_per_mtok_usage(self) -> float | None:
-        """Usage basis: busy time alone, over the tokens counted while it was watched."""
+        """Return the price on the usage basis: busy time alone, over the tokens counted while it was watched."""
         return usd_per_mtok_of(self.busy_usd, self.billed_tokens - self.unseen_tokens)
 
     @_figure
@@ -84,12 +84,12 @@ class MeterTally(Noun):
 
     @_figure
     def idle_share(self) -> float | None:
-        """Of the time that was watched."""
+        """Return the idle share of the watched time."""
         return _ratio(self.idle_s, self.busy_s + self.idle_s)
 
     @_figure
     def batch(self) -> float | None:
-        """Requests running, in the mean over busy time."""
+        """Return the mean number of running requests over busy time."""
         return _ratio(self.running_s, self.running_seen_s)
 
     @_figure
@@ -110,7 +110,7 @@ class MeterTally(Noun):
 
 
 def usd_per_mtok_of(usd: float, tokens: float) -> float | None:
-    """None while there is no token."""
+    """Return dollars per Mtok; None while there is no token."""
     return usd / tokens * TOKENS_PER_MTOK if tokens > 0 else None
 
 
@@ -119,13 +119,13 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 class Planned(Noun):
-    """What the plan says of one replica."""
+    """What the plan says about one replica."""
 
     usd_per_mtok: PositiveFloat  # reservation basis, input and output tokens
     batch: NonNegativeFloat | None = None
     usd_per_hour: NonNegativeFloat | None = None
     tokens_per_s: NonNegativeFloat | None = None  # input and output
-    cache_share: float | None = None  # of the prompt tokens; None: the plan does not say, and none is taken
+    cache_share: float | None = None  # of the prompt tokens; None: the plan does not say, and zero is assumed
     requests_per_s: NonNegativeFloat | None = None
 
 
@@ -140,10 +140,10 @@ class GroupState(Noun):
     running: float | None
     waiting: float | None
     kv_share: float | None
-    now: MeterTally  # the last minute; longer where the engine counts tokens only as requests end
+    now: MeterTally  # the last minute; longer if the engine counts tokens only when requests end
     hour: MeterTally  # this hour by the clock, UTC
     today: MeterTally  # this day, UTC
-    total: MeterTally  # all that the ledger holds of it
+    total: MeterTally  # everything in the ledger
     misses: int  # readings that did not come, since the meter started
     said: str | None = None  # why the last reading did not come, or what is odd about it
 
@@ -157,7 +157,7 @@ class Factor(Noun):
 
 
 class Verdict(Noun):
-    """The price against the plan; the factors multiply to the ratio."""
+    """The price compared with the plan; the factors multiply to the ratio."""
 
     usd_per_mtok: float
     planned_usd_per_mtok: float
@@ -168,7 +168,7 @@ class Verdict(Noun):
 
 
 class StatementLine(Noun):
-    group: tuple[str, ...]  # a value for each of the bill's keys; "" where there is none
+    group: tuple[str, ...]  # a value for each of the bill's keys; "" if there is none
     sums: MeterTally
 
 
@@ -183,7 +183,7 @@ class Statement(Noun):
 
 
 class MonthEnd(Noun):
-    """A month's forecast total: the middle, and an interval that covers 80 %; None where too little is known."""
+    """A month's forecast total: the middle, and an interval that covers 80 %; None if too little is known."""
 
     mid: NonNegativeFloat
     low: NonNegativeFloat | None
@@ -192,14 +192,14 @@ class MonthEnd(Noun):
 
 
 class BudgetState(Noun):
-    """A budget against what is spent and what the month will come to."""
+    """A budget compared with what is spent and the forecast of the month."""
 
     budget: str
     month: str
     budget_usd: PositiveFloat
     spent_usd: NonNegativeFloat
     month_end: MonthEnd
-    spent_up_on: date | None  # when it was spent, or when the middle passes it; None: not in this month
+    spent_up_on: date | None  # when it was used up, or when the forecast's middle passes it; None: not in this month
 
     @property
     def is_missed(self) -> bool:
@@ -207,7 +207,7 @@ class BudgetState(Noun):
 
     @property
     def said(self) -> str:
-        """A line for people."""
+        """Write a line for people."""
         ends = self.month_end
         low, high = (self.budget_usd if bound is None else bound for bound in (ends.low, ends.high))
         if not self.spent_usd and not ends.mid:
@@ -229,20 +229,20 @@ class MeterState(Noun):
     every_s: float
     price_from: str
     groups: tuple[GroupState, ...]
-    now: MeterTally  # sum over the groups; of the other windows also over servers that have left since
+    now: MeterTally  # sum over the groups; the other windows include servers that have left since
     hour: MeterTally
     today: MeterTally
     total: MeterTally
     gpus: tuple[GpuReading, ...] = ()
-    energy_j: float | None = None  # drawn by the GPUs since the meter started; None where none is read
-    electricity_usd: float | None = None  # of that energy, where a price of it is given; not part of the bill
+    energy_j: float | None = None  # drawn by the GPUs since the meter started; None if none is read
+    electricity_usd: float | None = None  # for that energy, if its price is given; not part of the bill
     planned: Planned | None = None
     against_plan: Verdict | None = None  # of today
     budgets: tuple[BudgetState, ...] = ()  # of this month, as of this hour
     notes: tuple[Marked, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
-    held_spans: int = 0  # not yet written to the ledger, because it cannot be
+    held_spans: int = 0  # spans that could not be written to the ledger yet
 
     @_figure
     def tokens_per_s(self) -> float:
-        """Input and output, all servers together."""
+        """Return input and output tokens a second of all servers together."""
         return sum(group.now.tokens_per_s or 0.0 for group in self.groups)

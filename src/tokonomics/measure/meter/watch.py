@@ -1,11 +1,11 @@
-"""One server over time: readings that come or are missed, turned into spans that follow each other without overlap.
+"""Watch one server over time: turn readings that come or are missed into consecutive spans without overlap.
 
 The length of spans comes from the steady clock. Their dates follow the wall clock while it agrees. When it is set
-forward they skip; when it is set back they follow it, which is said: two spans may then carry the same dates.
+forward they skip; when it is set back they follow it, with a note: two spans may then have the same dates.
 
-Frontends pass requests on to engines, and both count the same tokens: where both are metered, the engines count. A
-frontend is left out for the models that a metered engine reports, and for no others. Names are compared without case:
-clients may write a model's name in any.
+Frontends pass requests on to engines, and both count the same tokens: if both are metered, only the engines count. A
+frontend is left out for the models that a metered engine reports, and for no others. Names are compared without case,
+because clients may write a model's name in any case.
 """
 
 from collections import deque
@@ -27,16 +27,16 @@ from tokonomics.measure.meter.spans import (
 )
 from tokonomics.units import seconds
 
-CLOCK_SLACK_S = 2.0  # by which spans and the wall clock may differ before spans skip: clocks are slewed all the time
-LONG_S = 120.0  # without a reading or a miss for longer, nobody looked: a machine slept, or a scraper was down
+CLOCK_SLACK_S = 2.0  # allowed difference between spans and the wall clock, which is slewed all the time
+LONG_S = 120.0  # after longer without a reading or a miss, nobody looked: a machine slept, or a scraper was down
 LONGEST_INTERVAL_S = 300.0  # Prometheus shows no sample that is older, so nobody scrapes less often
-MOST_AWAY_S = 31 * 86_400.0  # after a longer absence the machine was hardly paid for, or a clock was wrong: start anew
+MOST_AWAY_S = 31 * 86_400.0  # after a longer absence start again: the machine was hardly paid for, or a clock was wrong
 STARTED_AGAIN = "started again: what it counted between its last reading and its end is not known"
-STRANGERS_BELIEVED = 3  # readings in a row of one other process, after which it is the server, from the first of them
+STRANGERS_BELIEVED = 3  # after this many readings in a row another process is the server, from the first of them on
 
 
 class Watch:
-    """A server's last readings, and up to when its time is in the book."""
+    """A server's last readings, and up to when its time is booked."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Watch:
         self.readings: dict[str, Reading] = dict(mark.readings) if mark else {}
         self.until: float | None = mark.until if mark else None
         self.booked_until = float("-inf")  # how far the ledger has a server that disappeared and came back
-        self.named: Reading | None = None  # the first reading that told the model of a server without one
+        self.named: Reading | None = None  # the first reading that named the model of a server without one
         self.misses = 0
         self.up = False
         self.said: str | None = None
@@ -65,7 +65,7 @@ class Watch:
     def take_readings(
         self, readings: Sequence[Reading], wall: float, steady: float, born: float | None = None
     ) -> list[PaidTime]:
-        """Spans up to readings that came. ``born`` is when the server began, where it is known to be new."""
+        """Return spans up to readings that came. ``born`` is when the server began, if it is known to be new."""
         readings = self._name_model(readings)
         self._refuse_strangers(readings)
         said = None
@@ -77,7 +77,7 @@ class Watch:
             born = min(born, wall)  # its clock may be ahead of ours
             self.until, self._steady = born, steady - (wall - born)
         elif self.until is None and self.readings:
-            # It had left and is back: what it counted meanwhile is ours, the time is not.
+            # It had left and is back: count its tokens meanwhile, but not the time.
             self.until, self._steady, self._missing = wall, steady, True
         if self.up and readings:
             self._intervals.append(readings[0].at - self.last_at)
@@ -97,7 +97,7 @@ class Watch:
         return spans
 
     def _oddities(self, changes: Sequence[ReadingChange], back_s: float) -> Iterator[str | None]:
-        """Notes about time and tokens that are not as they seem, or not known."""
+        """Yield notes about time and tokens that are doubtful or not known."""
         if back_s > 0:
             yield f"the clock was set back by {seconds(back_s)}"
         yield next((change.fell for change in changes if change.fell), None)
@@ -107,11 +107,11 @@ class Watch:
             yield STARTED_AGAIN
 
     def missed(self, why: Missed, wall: float, steady: float) -> list[PaidTime]:
-        """Spans up to a reading that did not come: paid, and not known."""
+        """Return spans up to a reading that did not come: paid, but unknown."""
         self.misses += 1
         self.up, self.said = False, why.what
         if self.until is None:
-            # Nobody knows its engine or model yet; it is paid for all the same.
+            # Its engine and model are not known yet, but it is paid for.
             self.readings = self.readings or {"": Reading(self.target, "", "", wall, {}, labels=self._labels)}
             self.until, self._steady, self._missing = wall, steady, True
         if self._steady is None and wall - self.until > MOST_AWAY_S:
@@ -125,30 +125,30 @@ class Watch:
         return spans
 
     def _pass_time(self, steady: float, missing: bool) -> None:
-        """Never back: a scrape that comes after its time was booked as a gap must not have that time paid again."""
+        """Never go back: a scrape that comes after its time was booked as a gap must not be paid again."""
         self._steady, self._missing = steady if self._steady is None else max(self._steady, steady), missing
 
     @property
     def current(self) -> list[Reading]:
-        """The models on its newest page. The counters of others are kept, but the server's time is not theirs."""
+        """Return the models on its newest page. The counters of others are kept, but they have no share of the time."""
         newest = max((reading.at for reading in self.readings.values()), default=None)
         return [reading for reading in self.readings.values() if reading.at == newest]
 
     @property
     def last_at(self) -> float:
-        """When the newest of its readings in the book was made."""
+        """Return when its newest booked reading was made."""
         return max((reading.at for reading in self.readings.values() if reading.engine), default=self.booked_until)
 
     @property
     def patience_s(self) -> float:
-        """How long between two readings still counts as watched: a Prometheus may scrape every few minutes."""
+        """Return how long between two readings still counts as watched: a Prometheus may scrape every few minutes."""
         usual_s = min(self._intervals) if len(self._intervals) == 2 and self._after_patience is WatchedSpan.gap else 0.0
         return max(self._patience_s, 1.5 * min(usual_s, LONGEST_INTERVAL_S))
 
     def _stretch(self, until: float, wall: float, steady: float) -> Stretch:
-        """The time since ``until``; an absence costs what the server cost before it."""
+        """Return the time since ``until``; an absence costs what the server cost before it."""
         if self._steady is None:
-            # A clock that was set back meanwhile is followed: the next absence is measured from there.
+            # Follow a clock that was set back meanwhile: the next absence is measured from there.
             return Stretch(WatchedSpan.away, min(until, wall), max(0.0, wall - until), self._booked_usd_per_hour)
         seconds = max(0.0, steady - self._steady)
         skipped = wall - seconds - until
@@ -157,7 +157,7 @@ class Watch:
         return Stretch(WatchedSpan.gap if self._missing else watched, start, seconds, self.usd_per_hour)
 
     def _name_model(self, readings: Sequence[Reading]) -> Sequence[Reading]:
-        """Keep the model of a server that names it on another page, which may fail: its counters are the same ones."""
+        """Keep the model of a server that names it on another page, which may fail; its counters are the same."""
         if len(readings) != 1 or len(self.current) != 1:
             return readings
         (now,), (known,) = readings, self.current
@@ -187,7 +187,7 @@ class Watch:
         self._strangers.append(readings)
         if len(self._strangers) < STRANGERS_BELIEVED:
             raise Missed("another process answers at this address, beside the one before: a load balancer?")
-        # What it did before we first read it is not known to be ours.
+        # What it did before its first reading may not be ours.
         self.readings |= {stranger.model: stranger for stranger in self._strangers[0]}
         self._strangers = []
 
@@ -200,7 +200,7 @@ class Frontends:
         self._left_out: set[tuple[str, str]] = set()
 
     def learn(self, readings: Iterable[Reading]) -> None:
-        """Remember what engines serve: also while one is away, its frontend has counted the same tokens."""
+        """Remember what engines serve: even while one is away, its frontend has counted the same tokens."""
         self._served |= _models_of_engines(readings)
 
     def without(self, readings: Sequence[Reading], watched: Iterable[Reading] = ()) -> list[Reading]:

@@ -1,4 +1,4 @@
-"""What this machine's GPU does: kernels timed with PyTorch, and curves fitted on them.
+"""Time kernels of this machine's GPU with PyTorch, and fit curves on them.
 
 ``timings`` and what it imports need torch and the standard library only, so that a bare machine can run them.
 """

@@ -1,13 +1,14 @@
-"""From timings to a profile: curves of this GPU, and how well they predict whole steps that were timed beside them.
+"""Turn timings into a profile: curves of this GPU, and how well they predict whole steps that were also timed.
 
-A kernel's law is fitted by least squares of logarithms, far outliers held down, parameters in bounds. All parameters
-are positive and are fitted in logarithms. The corner's sharpness is tried at a few values, which compute fast, rather
-than fitted. What the timings cannot tell is pulled to where it starts. The bounds are orders of magnitude of the
-hardware; ``benchmarks/fit_matrix_kernels.py`` and ``fit_attention_kernels.py`` fit the shipped curves with them.
+A kernel's formula is fitted by least squares of logarithms, with far outliers damped and parameters in bounds. All
+parameters are positive and are fitted in logarithms. The corner's sharpness is not fitted but tried at a few values
+that compute fast. A parameter that the timings do not determine is pulled to its start. The bounds are orders of
+magnitude of the hardware; ``benchmarks/fit_matrix_kernels.py`` and ``fit_attention_kernels.py`` fit the shipped curves
+with them.
 
-Each curve is fitted twice: without a quarter of its shapes, whose error is reported, and on all, which is kept. What
-lies between the kernels of a layer is what a stack of layers takes beyond its matrix products, each timed at the
-very sizes it has there. Whole models are only checked against.
+Each curve is fitted twice: without a quarter of its shapes, whose error is reported, and on all, which is kept. The
+time between the kernels of a layer is what a stack of layers takes beyond its matrix products, each timed at exactly
+the sizes it has there. Whole models are only used to check.
 """
 
 import math
@@ -37,7 +38,7 @@ Curve = TypeVar("Curve", bound=tuple[float, ...])
 
 
 class Bounds(NamedTuple, Generic[Curve]):
-    """Where each parameter of a law starts, and its range."""
+    """Where each parameter of a formula starts, and its range."""
 
     start: Curve
     low: Curve
@@ -62,7 +63,7 @@ PREFILL = Bounds(
 )
 GEMM_SHARPNESS = (1.0, 2.0, 4.0, 8.0)
 ATTENTION_SHARPNESS = (1.0, 2.0, 4.0)
-PULL = 0.3  # of an attention parameter to where it starts, beside one for each timing
+PULL = 0.3  # weight of an attention parameter's start, relative to one for each timing
 HEAT_S = 1e-3  # a GPU that has computed for this long is half as hot as one that serves
 
 
@@ -79,7 +80,7 @@ def least_log_squares(
     pull_to: Sequence[float] | Array | None = None,
     most_steps: int = 100,
 ) -> tuple[float, Array]:
-    """Loss and parameters; the one at ``fixed`` stays as it begins."""
+    """Return loss and parameters; the one at ``fixed`` does not change."""
     from scipy.optimize import least_squares
 
     first = np.asarray(begin, np.float64)
@@ -112,7 +113,7 @@ def fit_law(
     weight: Array | None = None,
     pull: float = 0.0,
 ) -> Array:
-    """The parameters under the sharpness that fits best."""
+    """Return the parameters under the sharpness that fits best."""
     place, trials = bounds.start._fields.index("sharpness"), []
     how = {"fixed": place, "weight": weight, "pull": pull}
     for p in sharpness:
@@ -122,12 +123,12 @@ def fit_law(
 
 
 Rows = Sequence[Mapping[str, Any]]
-Law = Callable[[Array, NDArray[np.intp]], Array]  # seconds of the rows at some indices, by parameters
+Law = Callable[[Array, NDArray[np.intp]], Array]  # returns the seconds of the rows at some indices, given parameters
 
-FEWEST_CHECKED = 3  # whole steps of a kind, from which their spread is kept
-FEWEST = 24  # timings below which a curve of ten parameters is a guess
-FEW_PULLED = 12  # the same of a curve whose parameters are pulled to known ones
-PRIOR_POINTS = 8  # points that the spread without a profile counts as: a few good hits do not make an interval narrow
+FEWEST_CHECKED = 3  # whole steps of a kind needed to keep their spread
+FEWEST = 24  # with fewer timings a curve of ten parameters is a guess
+FEW_PULLED = 12  # the same for a curve whose parameters are pulled to known ones
+PRIOR_POINTS = 8  # weight of the spread without a profile, in points: a few good ones do not make an interval narrow
 
 _SIZES = ("heads", "kv_heads", "head_dim", "batch")
 _NEEDED: Mapping[str, tuple[str, ...]] = {
@@ -153,7 +154,7 @@ _MAY_LACK = {"gemm": ("heat", "busy_ms"), "sustained": ("heat", "busy_ms")}
 
 
 def is_timings(document: object) -> bool:
-    """Whether a JSON document is what ``probe.timings`` writes."""
+    """Decide whether a JSON document is what ``probe.timings`` writes."""
     return isinstance(document, Mapping) and document.get("kind") == KIND
 
 
@@ -224,7 +225,7 @@ def _gemm(gpu: Gpu, rows: Rows) -> Fitted | None:
     def law(x: Array, at: NDArray[np.intp]) -> Array:
         return gemm_seconds(GemmCurve(*x), m[at], n[at], k[at], peak, bandwidth, 2.0, heat[at])
 
-    # A model's time is in its large matrices, and most of its steps have few tokens.
+    # A model spends its time in its large matrices, and most of its steps have few tokens.
     weight = np.clip(np.sqrt(n * k / 16e6), 0.3, 1.5)
     shapes = [f"{row['n']}/{row['k']}" for row in rows]
     return _fitted(law, rows, GEMM, shapes, ("m", "n", "k"), GEMM_SHARPNESS, weight)
@@ -271,7 +272,7 @@ def _fitted(
     weight: Array | None = None,
     pull: float = 0.0,
 ) -> Fitted | None:
-    """A curve fitted on all rows, with the error on a quarter of the shapes of one fitted on the rest."""
+    """Return a curve fitted on all rows, with the error on a quarter of the shapes of one fitted on the rest."""
     fewest = FEW_PULLED if pull else FEWEST
     if len(rows) < fewest:
         return None
@@ -298,7 +299,7 @@ def _fitted(
 
 
 def _by_width(rows: Rows, gpu: Gpu, *, decode: bool) -> dict[str, Fitted]:
-    """One attention curve for each head width; of decode, for grouped heads apart from plain ones."""
+    """Return one attention curve for each head width; for decode, grouped heads separately from plain ones."""
 
     def name(row: Mapping[str, Any]) -> str:
         return f"{'plain' if decode and row['heads'] == row['kv_heads'] else 'grouped'}/{row['head_dim']}"
@@ -309,7 +310,7 @@ def _by_width(rows: Rows, gpu: Gpu, *, decode: bool) -> dict[str, Fitted]:
 
 
 def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | None:
-    """Median over stacks of what a layer takes beyond its products and the bytes of its small operations."""
+    """Return the median over stacks of a layer's time beyond its products and the bytes of its small operations."""
     timed = {(row["m"], row["n"], row["k"]): row["us"] * 1e-6 for row in products}
     left = []
     for row in stacks:
@@ -332,7 +333,7 @@ Pair = tuple[str, float, float]  # what was predicted, log(predicted ÷ measured
 
 
 def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
-    """Whole steps without and with a profile."""
+    """Predict whole steps without and with a profile."""
     pairs: list[Pair] = []
     for row in steps_from(list(rows), gpu.key, {}):
         if not isinstance(row, Measurement):
@@ -347,7 +348,7 @@ def check(profile: Profile, rows: Rows, gpu: Gpu) -> list[Pair]:
 
 
 def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
-    """By kind, in the order in which they come: how far off, before and after."""
+    """Return how far off each kind is, before and after, in the order in which kinds first appear."""
     return tuple(
         HeldOut(
             figure=kind,
@@ -362,7 +363,7 @@ def held_out_figures(pairs: Sequence[Pair]) -> tuple[HeldOut, ...]:
 
 
 def _by_kind(pairs: Sequence[Pair]) -> dict[str, tuple[list[float], list[float]]]:
-    """The errors before and after, by kind."""
+    """Return the errors before and after, by kind."""
     found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for kind, before, after in pairs:
         found[kind][0].append(before)
@@ -371,7 +372,7 @@ def _by_kind(pairs: Sequence[Pair]) -> dict[str, tuple[list[float], list[float]]
 
 
 def shrunken(errors: Sequence[float], prior: float) -> float:
-    """Root mean square of errors, as if there had been ``PRIOR_POINTS`` more of the size known before."""
+    """Return the root mean square of errors, as if there had been ``PRIOR_POINTS`` more of the size known before."""
     total = sum(error * error for error in errors) + PRIOR_POINTS * prior * prior
     return math.sqrt(total / (len(errors) + PRIOR_POINTS))
 
@@ -385,9 +386,9 @@ def _short(curve: Array) -> tuple[float, ...]:
 
 
 def check_timings(timings: Mapping[str, Any], where: str) -> None:
-    """Refuses the first row that a fit could not use: a curve fitted on a damaged row would be silently wrong.
+    """Refuse the first row that a fit could not use: a curve fitted on a damaged row would be silently wrong.
 
-    What no fit reads is kept in the profile as well: there too every number must be finite.
+    Values that no fit reads are also kept in the profile, so every number must be finite.
     """
     for section, needed in _NEEDED.items():
         rows = timings.get(section)

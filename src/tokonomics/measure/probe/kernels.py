@@ -1,8 +1,8 @@
-"""Kernels of this GPU, timed one by one with PyTorch: memory, launches, matrix products, attention, all-reduce.
+"""Time kernels of this GPU one by one with PyTorch: memory, launches, matrix products, attention, all-reduce.
 
 Weights and KV caches are cold, as a model's next step finds them: calls cycle through buffers that together are four
-times the L2 cache, inside one CUDA graph. Times are medians by CUDA events (by the wall without a GPU). Values are
-random, so that they draw the power that real ones do. Every function yields rows as soon as they are timed.
+times the L2 cache, inside one CUDA graph. Times are medians by CUDA events (by the wall clock without a GPU). Values
+are random, so that they draw as much power as real ones. Every function yields rows as soon as they are timed.
 """
 
 import gc
@@ -26,7 +26,7 @@ from tokonomics.measure.probe.transformer import Model, random_values
 
 Row = dict[str, Any]
 
-HOT_S = 0.06  # of the same product before it is timed, where it computes: power limits act within tens of milliseconds
+HOT_S = 0.06  # warm-up with the same product if it is compute-bound: power limits act within tens of milliseconds
 _TINY_KERNELS = 200
 REPLAYS = 20
 PREFILLS = 7
@@ -34,13 +34,13 @@ WARM = 4
 
 
 class GpuClock:
-    """Times steps: on a GPU with events, elsewhere by the wall."""
+    """Times steps: on a GPU with events, elsewhere by the wall clock."""
 
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
 
     def median_ms(self, run: Callable[[], object], times: int) -> float:
-        """The median of runs queued one behind the other, so that the host's first launch is not timed."""
+        """Return the median of runs queued one after another, so that the host's first launch is not timed."""
         if not self.cuda:
             wall = []
             for _ in range(times):
@@ -58,7 +58,7 @@ class GpuClock:
         return statistics.median(float(one.elapsed_time(other)) for one, other in pairwise(events))
 
     def graph(self, run: Callable[[], Any]) -> tuple[Callable[[], object], Any, Callable[[], None]]:
-        """The call as one CUDA graph: what replays it, what it gave, and what lets go of it."""
+        """Return the call as one CUDA graph: its replay, its result, and its release."""
         if not self.cuda:
             return run, run(), lambda: None
         aside = torch.cuda.Stream()
@@ -72,9 +72,10 @@ class GpuClock:
         return graph.replay, gave, graph.reset
 
     def in_graph_s(self, run: Callable[[], Any], calls: int, warm_s: float = 2e-3) -> tuple[float, float]:
-        """Seconds of one of the ``calls`` that ``run`` makes, replayed as a graph; and how long it had been busy.
+        """Return the seconds of one of ``calls`` that ``run`` makes, replayed as a graph, and how long it had been
+        busy.
 
-        Replayed for ``warm_s`` before: the clock of a rested GPU, and of a hot one, is another.
+        It is replayed for ``warm_s`` before, because a cold and a hot GPU run at different clock rates.
         """
         replay, _, let_go = self.graph(run)
         try:
@@ -87,11 +88,11 @@ class GpuClock:
         finally:
             let_go()
             if self.cuda:
-                torch.cuda.empty_cache()  # what the graph held cannot be given back while the next is captured
+                torch.cuda.empty_cache()  # memory of the graph cannot be returned while the next is captured
         return seconds / calls, once_s * (warm + 3 + times / 2)
 
     def decode_ms(self, step: Callable[[], tuple[Any, list[Any]]]) -> tuple[float, list[Any]]:
-        """The median over replays of the step as one graph, and what the step gave beside its tokens."""
+        """Return the median over replays of the step as one graph, and the step's other results beside its tokens."""
         step()  # compiles
         replay, (_, counts), let_go = self.graph(step)
         for _ in range(WARM):
@@ -102,7 +103,7 @@ class GpuClock:
         return milliseconds, counts
 
     def prefill_ms(self, step: Callable[[], object]) -> float:
-        """Whole prompts, launched by the host, attention by the flash kernel."""
+        """Return the time of whole prompts, launched by the host, with the flash attention kernel."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION if self.cuda else SDPBackend.MATH):
@@ -112,7 +113,7 @@ class GpuClock:
 
 
 class Bench:
-    """The device that is timed, and how much of it there is."""
+    """The device that is timed, and how large it is."""
 
     def __init__(self, device: str, quick: bool = False) -> None:
         self.device, self.quick, self.clock = device, quick, GpuClock(device)
@@ -148,7 +149,7 @@ def _driver() -> str | None:
 
 
 def memory(bench: Bench) -> Iterator[Row]:
-    """How fast large buffers are read (summed up) and copied."""
+    """Time how fast large buffers are read (summed up) and copied."""
     size = int(min(1 << 32, bench.memory_bytes / 8))
     one, other = (bench.random(size // shapes.BYTES) for _ in range(2))
     words = one.view(torch.float32)
@@ -164,7 +165,7 @@ def memory(bench: Bench) -> Iterator[Row]:
 
 
 def launch(bench: Bench) -> Iterator[Row]:
-    """The shortest kernel, back to back in a graph and launched by the host."""
+    """Time the shortest kernel, repeated in a graph and launched by the host."""
     small = torch.zeros(32, device=bench.device)
 
     def many() -> None:
@@ -178,7 +179,7 @@ def launch(bench: Bench) -> Iterator[Row]:
 
 
 def gemm(bench: Bench) -> Iterator[Row]:
-    """Dense layers in bf16."""
+    """Time dense layers in bf16."""
     pool = bench.random(int(min(4e9, bench.memory_bytes * 0.15)) // shapes.BYTES)
     points = shapes.matrix_points(bench.quick)
     inputs = bench.random(max(m * k for m, _, k in points), 1.0)
@@ -190,14 +191,14 @@ def gemm(bench: Bench) -> Iterator[Row]:
 
 
 def _product(bench: Bench, dtype: str, size: tuple[int, int, int], call: Callable[[Any], Any], weights: Any) -> Row:
-    """A product timed with cold weights, on a hot GPU where it computes."""
+    """Time a product with cold weights, on a hot GPU if it is compute-bound."""
     m, n, k = size
     seconds, busy_s = bench.clock.in_graph_s(_each(call, weights), len(weights), HOT_S if m >= 512 else 2e-3)
     return {"dtype": dtype, "m": m, "n": n, "k": k, "us": seconds * 1e6, "busy_ms": busy_s * 1e3}
 
 
 def gemm_fp8(bench: Bench) -> Iterator[Row]:
-    """Dense layers in FP8 with one scale a tensor, activations quantised already: shown, not used for calibration."""
+    """Time dense layers in FP8, one scale per tensor, activations already quantised: shown, not used to calibrate."""
     pool = bench.random(int(min(2e9, bench.memory_bytes * 0.15)), 1.0).to(torch.float8_e4m3fn)
     one = torch.ones((), device=bench.device)
     for m, n, k in ((16, 8192, 8192), (64, 24576, 4096), (256, 8192, 8192), (2048, 8192, 8192), (8192, 8192, 8192)):
@@ -208,7 +209,7 @@ def gemm_fp8(bench: Bench) -> Iterator[Row]:
 
 
 def sustained(bench: Bench) -> Iterator[Row]:
-    """Large products on a rested GPU, and after a second of them."""
+    """Time large products on a rested GPU, and after a second of them."""
     for m, n, k in shapes.SUSTAINED:
         if shapes.BYTES * (m * n + m * k + 2 * n * k) > 0.2 * bench.memory_bytes:
             continue
@@ -234,7 +235,7 @@ def sustained(bench: Bench) -> Iterator[Row]:
 
 
 def decode_attention(bench: Bench) -> Iterator[Row]:
-    """One new token a sequence over its cached keys and values, whichever kernel PyTorch picks."""
+    """Time one new token per sequence over its cached keys and values, with whichever kernel PyTorch picks."""
     most = min(18e9, 0.3 * bench.memory_bytes)
     pool = bench.random(int(most) // shapes.BYTES, 1.0)
     for heads, batch, context in shapes.decode_points(bench.quick, most):
@@ -256,7 +257,7 @@ def decode_attention(bench: Bench) -> Iterator[Row]:
 
 
 def prefill_attention(bench: Bench) -> Iterator[Row]:
-    """Causal attention inside prompts, by the flash kernel; some chunks come after cached tokens."""
+    """Time causal attention inside prompts, with the flash kernel; some chunks come after cached tokens."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.bias import causal_lower_right
 
@@ -267,7 +268,7 @@ def prefill_attention(bench: Bench) -> Iterator[Row]:
                 made = bench.random(prompts * length * many * width, 1.0)
                 return made.view(prompts, length, many, width).transpose(1, 2)
 
-            # Chunks after cached tokens take a mask object, which does not repeat keys for grouped queries.
+            # Chunks after cached tokens use a mask object, which does not repeat keys for grouped queries.
             keys = heads.heads if past else heads.kv_heads
             sizes = ((heads.heads, tokens), (keys, past + tokens), (keys, past + tokens))
             parts = [[part(*size) for size in sizes] for _ in range(2)]
@@ -284,7 +285,7 @@ def prefill_attention(bench: Bench) -> Iterator[Row]:
 
 
 def all_reduce(bench: Bench) -> Iterator[Row]:
-    """Sums over the GPUs of this machine with NCCL, in a CUDA graph."""
+    """Time sums over the GPUs of this machine with NCCL, in a CUDA graph."""
     groups = [gpus for gpus in (2, 4, 8) if gpus <= torch.cuda.device_count()] if bench.device == "cuda" else []
     for gpus in groups:
         with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +297,7 @@ def all_reduce(bench: Bench) -> Iterator[Row]:
 
 
 def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
-    """One GPU's part of the all-reduce."""
+    """Run one GPU's part of the all-reduce."""
     import torch.distributed as group
 
     torch.cuda.set_device(rank)
@@ -320,7 +321,7 @@ def _rank(rank: int, gpus: int, meeting: str, into: str) -> None:
 
 
 def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
-    """Calls on one item after the other; only the last result is kept."""
+    """Return a call on one item after the other; only the last result is kept."""
 
     def run() -> Any:
         gave = None
@@ -332,7 +333,7 @@ def _each(call: Callable[[Any], Any], items: list[Any]) -> Callable[[], Any]:
 
 
 def _whole_models(bench: Bench, models: Mapping[str, shapes.KernelShape], attention: bool = True) -> Iterator[Row]:
-    """Decode steps and prompts of these models; of the first alone where it must be quick."""
+    """Time decode steps and prompts of these models; only of the first if it must be quick."""
     for name in list(models)[: 1 if bench.quick and models is not shapes.HELD_OUT else None]:
         yield from _steps(bench, name, models[name], attention)
 

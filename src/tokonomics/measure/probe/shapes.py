@@ -1,8 +1,8 @@
-"""Which sizes the probe times: generic ones that span served models, and whole models to check the sum of them on.
+"""List the sizes that the probe times: generic ones that span served models, and whole models to check their sum.
 
 Matrices are those of layers (queries and keys, output, feed-forward, vocabulary) of hidden widths from 1k to 16k, whole
-or split over GPUs, in round numbers that few models have: the models of the check are not what the curves were fitted
-on. Plain Python: the machine with the GPU needs no more.
+or split over GPUs, in round numbers that few models have: so the curves are not fitted on the models of the check. This
+is plain Python: the machine with the GPU needs no more.
 """
 
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class KernelShape:
 
     @property
     def weight_bytes(self) -> int:
-        """What a step streams when every expert is visited: all but an untied embedding table."""
+        """Return the bytes that a step reads if every expert is visited: all but an untied embedding table."""
         own = self.hidden * (self.qkv + self.heads * self.head_dim) + (self.qkv if self.bias else 0) + 2 * self.hidden
         mlp = 3 * self.hidden * self.intermediate
         own += self.experts * (mlp + self.hidden) if self.experts else mlp
@@ -45,14 +45,14 @@ class KernelShape:
 
     @property
     def products(self) -> tuple[tuple[int, int], ...]:
-        """Columns and depth of one layer's matrices and of the head."""
+        """Return columns and depth of one layer's matrices and of the head."""
         wide = self.heads * self.head_dim
         layer = ((self.qkv, self.hidden), (self.hidden, wide), (2 * self.intermediate, self.hidden))
         return (*layer, (self.hidden, self.intermediate), (self.vocab, self.hidden))
 
     @property
     def held_bytes(self) -> int:
-        """What lies in memory before there is any KV cache."""
+        """Return the bytes in memory before there is any KV cache."""
         return self.weight_bytes + (0 if self.tied else BYTES * self.vocab * self.hidden)
 
     @property
@@ -61,7 +61,7 @@ class KernelShape:
 
     @property
     def loads(self) -> list[tuple[int, int]]:
-        """Every batch and context that fits."""
+        """Return every batch and context that fits."""
         room = self.memory - self.held_bytes
         every = product(self.batches, self.contexts)
         return [(batch, context) for batch, context in every if batch * context * self.kv_bytes_per_token <= room]
@@ -95,7 +95,8 @@ SUSTAINED = ((8192, 8192, 8192), (4096, 24576, 4096), (2048, 4096, 12288))
 DECODE = Heads(32, 8, 128)
 DECODE_BATCHES = (1, 3, 12, 20, 40, 64, 110, 160, 256)
 DECODE_CONTEXTS = (131, 517, 1531, 2503, 4099, 8209, 16411, 32749)
-"""No tile divides them: a kernel's fast path for whole tiles, a tenth faster, is not what a served context meets."""
+"""No tile divides these contexts: a kernel's fast path for whole tiles, a tenth faster, is not typical of served
+contexts."""
 OTHER_HEADS = (Heads(16, 8, 128), Heads(32, 4, 128), Heads(64, 8, 128), Heads(32, 8, 64), Heads(32, 32, 128))
 OTHER_BATCHES = (1, 12, 40, 110, 256)
 OTHER_CONTEXTS = (517, 1531, 4099, 16411)
@@ -108,7 +109,7 @@ STACKS = {
     "narrow": KernelShape(12, 1536, 16, 8, 6144, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
     "wide": KernelShape(6, 4608, 32, 8, 15360, 1024, batches=(1, 32, 256), contexts=(16,), prompts=()),
 }
-"""A few layers without attention: what lies between the matrices."""
+"""A few layers without attention, to time what is between the matrices."""
 
 CHECK = {
     "llama-3.1-8b": KernelShape(
@@ -136,17 +137,17 @@ HELD_OUT = {
 
 
 def matrix_points(quick: bool) -> list[tuple[int, int, int]]:
-    """(m, n, k) of the products to time; the large strides first, so that a run cut short has seen all sizes."""
+    """Return (m, n, k) of the products to time, large strides first, so that a run cut short has seen all sizes."""
     rows, matrices = (ROWS[::2] + ROWS[-1:], MATRICES[::2]) if quick else (ROWS, MATRICES)
     every = [(m, n, k) for n, k in matrices for m in rows]
-    # Those of ``STACKS`` too: what is left of their layers lies between them.
+    # Also those of ``STACKS``: the rest of their layers' time is between the products.
     stacks = list(STACKS.values())[: 1 if quick else None]
     stacked = [(m, n, k) for stack in stacks for m in stack.batches for n, k in stack.products]
     return stacked + [point for start in (0, 2, 1, 3) for point in every[start::4]]
 
 
 def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]]:
-    """Heads, batch and context of the decode attention to time, as far as they fit."""
+    """Return heads, batch and context of the decode attention to time, as far as they fit."""
     own = product((DECODE,), DECODE_BATCHES[::2] if quick else DECODE_BATCHES, DECODE_CONTEXTS)
     rest = product(OTHER_HEADS[2:] if quick else OTHER_HEADS, OTHER_BATCHES, OTHER_CONTEXTS)
     every = [point for point in (*own, *rest) if point[0].kv_bytes(*point[1:]) <= most_bytes]
@@ -154,7 +155,7 @@ def decode_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int]
 
 
 def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int, int]]:
-    """Heads, prompts, tokens of each and cached tokens before them."""
+    """Return heads, prompts, tokens of each and cached tokens before them."""
     heads = PROMPT_HEADS[:2] if quick else PROMPT_HEADS
     sizes = product(heads, (1, 4), PROMPTS)
     fresh = [(head, many, tokens, 0) for head, many, tokens in sizes if many * tokens < 32768]
@@ -163,5 +164,5 @@ def prompt_points(quick: bool, most_bytes: float) -> list[tuple[Heads, int, int,
 
 
 def copies(size_bytes: float, cache_bytes: float, most: int = 64) -> int:
-    """How many buffers to cycle through so that none is still in the cache when its turn comes again."""
+    """Return how many buffers to cycle through so that none is still in the cache when it is used again."""
     return max(1, min(most, -(-int(4 * cache_bytes) // max(1, int(size_bytes)))))

@@ -53,7 +53,7 @@ PROBE = tuple(name for name in SECTIONS if name != "validate")
 def measure(
     device: str, quick: bool, names: list[str], seconds: float, save: Callable[[Row], None], show: Show | None = None
 ) -> Row:
-    """Time all sections; the document is passed to ``save`` as it grows, and returned."""
+    """Time all sections; pass the growing document to ``save``, and return it."""
     import torch
 
     from tokonomics.measure.probe import kernels
@@ -96,7 +96,7 @@ def measure(
 
 
 def write(document: Row, path: Path) -> None:
-    """One row a line; never half a file."""
+    """Write one row per line, atomically."""
     parts = []
     for name, value in document.items():
         text = json.dumps(value)
@@ -112,7 +112,7 @@ def _rounded(value: object) -> object:
 
 
 def why_not() -> str | None:
-    """What is missing to probe this machine; None where nothing is."""
+    """Return what is missing to probe this machine; None if nothing is."""
     try:
         import torch
     except ImportError:

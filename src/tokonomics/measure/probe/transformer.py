@@ -1,4 +1,4 @@
-"""A transformer with random bf16 weights, to time whole steps of: no engine around it.
+"""Build a transformer with random bf16 weights, to time whole steps without an engine.
 
 - Decode: all layers, LM head and argmax. The blocks around attention (norm, QKV, rotary, cache write; output, norm,
   MLP) are compiled. Attention is SDPA without a mask over the cached keys, the query viewed as (batch, kv_heads, group,
@@ -23,7 +23,7 @@ def random_values(size: int | tuple[int, ...], device: str, spread: float = 0.02
 
 
 def blocks(shape: KernelShape, grouped: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """The parts of a layer around attention, and what follows the last layer; to be compiled."""
+    """Return the parts of a layer around attention, and what follows the last layer; to be compiled."""
     heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
 
     def norm(x: Any, weight: Any) -> Any:
@@ -115,7 +115,7 @@ class Model:
         return angle.cos(), angle.sin()
 
     def decode_step(self, batch: int, context: int, *, attention: bool = True) -> Callable[[], tuple[Any, list[Any]]]:
-        """One token more for each sequence: the last of its ``context`` cached ones is this step's."""
+        """Return a step of one more token for each sequence; it is the last of its ``context`` cached ones."""
         shape = self.shape
         tokens = self.tokens(batch)
         cos, sin = self.rotary(torch.full((batch,), context - 1, device=self.device))
@@ -138,7 +138,7 @@ class Model:
         return step
 
     def prefill_step(self, prompts: int, length: int) -> Callable[[], tuple[Any, list[Any]]]:
-        """Whole prompts at once; what each layer's keys and values come out as is the cache."""
+        """Return a step of whole prompts at once; each layer's keys and values are the cache."""
         shape = self.shape
         tokens = self.tokens(prompts * length)
         cos, sin = self.rotary(torch.arange(length, device=self.device).repeat(prompts))
@@ -161,7 +161,7 @@ class Model:
 
 
 def _grouped_by_loop(packed: Any, weights: Any, ends: Any) -> Any:
-    """The grouped matrix product, for a machine without a GPU: every expert on every row."""
+    """Compute the grouped matrix product on a machine without a GPU: every expert on every row."""
     expert = torch.searchsorted(ends, torch.arange(packed.shape[0], device=packed.device, dtype=ends.dtype), right=True)
     every = torch.einsum("tk,ekn->etn", packed, weights)
     return every.gather(0, expert.view(1, -1, 1).expand(1, -1, every.shape[-1]))[0]
