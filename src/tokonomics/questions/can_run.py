@@ -1,4 +1,4 @@
-"""Answer what the user's own machine can run (``can-run``): which models, how fast, for how many users, at what cost."""
+"""Answer what the user's machine can run (``can-run``): which models, how fast, for how many users, at what cost."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, Ope
 
 
 def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 0) -> CanRunResult:
-    """Size every model of the catalogue, or every layout of named ones, on a machine, for requests up to ``longest``."""
+    """Size every model of the catalogue, or every layout of named ones, on a machine; serve up to ``longest``."""
     gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
     if engine.hardware_of(gpu.architecture) is None:
         others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
