@@ -40,7 +40,7 @@ class Function:
 
     @property
     def returns(self) -> str:
-        """The name of the type that the function returns."""
+        """Return the name of the type that the function returns."""
         if self.__name__ in FRAMES:
             return "pl.DataFrame"
         return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.title().replace('_', '')}Result"

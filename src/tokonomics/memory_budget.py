@@ -33,7 +33,7 @@ class NoRoom(BadInput):
 
 
 def check_room(needed_bytes: float, what: str, *, where: str | None = None, field: str | None = None, fix: str) -> None:
-    """Refuse ``what`` where it needs more memory than may be used; ``fix`` says how to ask for less."""
+    """Refuse ``what`` if it needs more memory than may be used; ``fix`` says how to ask for less."""
     stated = os.environ.get(VARIABLE)
     if needed_bytes <= NEVER_REFUSED and not stated:
         return

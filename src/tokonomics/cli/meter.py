@@ -1,4 +1,4 @@
-"""``tokonomics meter``: what the tokens of live servers cost now."""
+"""Run ``tokonomics meter``: show what the tokens of live servers cost now."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

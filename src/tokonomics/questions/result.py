@@ -47,11 +47,11 @@ class Result(Noun):
 
     @property
     def command(self) -> str:
-        """The line that gives the same figures in a shell."""
+        """Return the command line that gives the same figures."""
         return self._command
 
     def headline(self) -> str:
-        """What it comes to, in one line."""
+        """Return the answer in one line."""
         return type(self).__name__
 
     def plain(self) -> Any:
@@ -59,22 +59,22 @@ class Result(Noun):
         return self.model_dump(mode="json", include=set(self.model_fields_set))
 
     def to_json(self) -> str:
-        """What ``--json`` prints."""
+        """Return what ``--json`` prints."""
         return json.dumps(self.plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_frame(self, part: str = "") -> "pl.DataFrame":
-        """A polars frame, units in the names of its columns (``.to_pandas()`` gives pandas').
+        """Return a polars frame with units in the column names (``.to_pandas()`` makes it a pandas frame).
 
         ``part`` names another list of the result, such as ``"rejected"`` of a plan or ``"timeline"`` of a simulation.
         """
         return frame_of(noun.model_dump(mode="json") for noun in self._nouns(part or self.ROWS))
 
     def frames(self) -> list[str]:
-        """The lists that ``to_frame`` can show."""
+        """Return the names of the lists that ``to_frame`` can show."""
         return [name for name, nouns in _lists(self).items() if nouns]
 
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
-        """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
+        """Return the chart that ``--chart`` saves, for a notebook too; if there are several, the named one."""
         names = self.charts()
         if not self._described or not names:
             raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
@@ -84,18 +84,18 @@ class Result(Noun):
         return drawn
 
     def charts(self) -> list[str]:
-        """The names that ``chart`` takes."""
+        """Return the names that ``chart`` takes."""
         return list(self._described().charts) if self._described else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
 
     def __str__(self) -> str:
-        """What the terminal shows; the headline alone where the result came from a file."""
+        """Return what the terminal shows; only the headline if the result came from a file."""
         return self._described().text() if self._described else self.headline()
 
     def _repr_html_(self) -> str:
-        """The description; the headline alone where the result came from a file."""
+        """Return the description as HTML; only the headline if the result came from a file."""
         body = self._described().html() if self._described else f"<b>{escape(self.headline())}</b>"
         more = ", ".join(["to_frame()", *(f'to_frame("{name}")' for name in self.frames() if name != self.ROWS)])
         notes = "<br>".join(escape(line) for line in (f"All figures: {more}", self._command) if line)

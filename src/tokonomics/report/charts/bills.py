@@ -108,7 +108,7 @@ _PAIRED = (0.8, 1.25)  # the price changes that the tornado shows, of those in t
 
 
 def _shown(swings: Sequence[Swing]) -> set[float]:
-    """The factors that are drawn: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
+    """Return the factors to draw: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
     filled = [swing.factor for swing in swings if swing.assumption == FILL]
     return {*_PAIRED, *(swing.factor for swing in swings if swing.assumption == SPEED), *filled[:1]}
 
