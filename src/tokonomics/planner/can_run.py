@@ -88,8 +88,8 @@ class RunnableModel(Noun):
     tokens_per_s: Interval | None  # output tokens of all of them
     kv_tokens: PositiveInt  # KV tokens that memory holds in whole sequences of ``context``, on all replicas
     command: str | None
-    """Starts one replica, or all of them if the engine can, with the split and the users as its limit; None for an
-    engine whose flags are not known."""
+    """The command that starts one replica, or all of them if the engine can, with the split and the users as its
+    limit; None for an engine whose flags are not known."""
     speed: Speed
     profiled: Coverage | None = None  # whether the profile in use was measured on this layout; None without a profile
     usd_per_mtok: LoadPrices | None

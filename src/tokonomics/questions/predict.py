@@ -36,7 +36,7 @@ class FitResult(Result):
     weight_bytes_per_gpu: int
     workspace_bytes: int
     kv_budget_bytes: int
-    shortfall_bytes: int  # by which weights and workspace exceed what the engine may use
+    shortfall_bytes: int  # by how much weights and workspace exceed what the engine may use
     kv_bytes_per_token: int  # the whole model: for each further token of a sequence
     kv_constant_bytes: int
     """The whole model: what a sequence of any length holds, such as full windows and recurrent states."""
