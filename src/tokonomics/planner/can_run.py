@@ -204,10 +204,9 @@ def _fitting(
     kv: tuple[Precision, ...] | None,
     every: bool,
 ) -> list[Deployment]:
-    """Return the layouts that hold one sequence, at all precisions or at the first that fits.
+    """Return the layouts that hold one sequence: all of them if ``every``, or those of the first precision that fits.
 
-    All precisions are those asked for, or tried by default; only the first that fits counts if one is enough or none of
-    these does.
+    With ``every``, the given or default precisions are tried first; if none fits, the first lower one that does counts.
     """
 
     def layouts(weight: Precision, cached: Precision) -> list[Deployment]:

@@ -168,7 +168,7 @@ class Search:
         return not self.simulate and (self.below is not None or self.near is not None)
 
     def _fewest_allowed(self, held: float) -> int:
-        """Return the fewest replicas of this capacity, by the user's share of it or the load's simulated share."""
+        """Return the fewest replicas loaded to the user's share of this capacity, or to 70 % without simulation."""
         share = self.sought.limits.max_utilization or (None if self.simulate else CLOSED_FORM_UTILIZATION)
         # A rounding error must not cost a replica.
         return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))

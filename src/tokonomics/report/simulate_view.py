@@ -105,7 +105,7 @@ def _offered(made: SimulateResult) -> str:
 
 
 def _price_text(cost: ServedCost, alike: bool) -> str:
-    """Name the source of the price, for replicas that are all alike; if none was given, what a plan would buy."""
+    """Name the price and its source; if replicas are alike and it was looked up, say how it was chosen."""
     usual = ", the cheapest on demand by the rules of a plan" if alike and cost.price_from != AS_GIVEN else ""
     return f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica{usual} ({cost.price_from})."
 

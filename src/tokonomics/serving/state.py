@@ -369,7 +369,7 @@ def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any
 
 
 def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
-    """Return one copied row per request, then set the few columns that differ."""
+    """Copy one row for every request, then set the few columns that differ."""
     alike = _table(
         1,
         REQUEST,

@@ -267,7 +267,7 @@ def _short(value: float) -> float:
 
 
 def _palette(rows: Sequence[style.Row], frontier: Frontier, plan: Plan) -> dict[str, str]:
-    """Colour the pick's GPU and those on a front, cheapest first, while colours last; also mark the rows."""
+    """Colour the pick's GPU and those on a front, cheapest first, while colours last; set the colour of each row."""
     gpus = [point.gpu for point in (*reversed(frontier.tpot), *reversed(frontier.ttft))]
     order = dict.fromkeys([*([plan.best.gpu] if plan.best else []), *gpus])
     palette = dict(zip(order, style.DISTINCT, strict=False))
