@@ -4,7 +4,6 @@ from typing import Any
 
 
 def main() -> None:
-    """Start the ``tokonomics`` command."""
     from tokonomics.cli.main import main as run
 
     run()

@@ -177,7 +177,6 @@ def _open_closed() -> None:
 
 
 def main() -> None:
-    """Start the ``tokonomics`` command."""
     # Imports create a million objects that stay: scanning them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
     if _plain():

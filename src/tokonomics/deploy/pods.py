@@ -26,13 +26,9 @@ requesting less costs nothing, and requesting too much keeps a pod waiting. GKE 
 of 2 TiB (25 % of the first 4 GiB, 20 % of the next 4, 10 % of 8, 6 % of 112, 2 % of the rest and 100 MiB:
 https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes); agents on every node take more."""
 _SCRATCH_GIB = 10  # logs and compiled kernels of a pod, on the machine's own disk. A choice; weights are on the volume.
-_REVISIONS = (
-    2  # versions of the weights on the volume: a new one is downloaded before the old one is deleted. A choice.
-)
+_REVISIONS = 2  # of the weights on the volume: a new one is downloaded before the old one is deleted. A choice.
 _WEIGHTS_STEP_GIB = 10
-_LEAVE_S = (
-    10  # time for every load balancer to learn that a pod leaves, before it waits for its last requests. A choice.
-)
+_LEAVE_S = 10  # time for load balancers to learn that a pod leaves, before it waits for its last requests. A choice.
 STOP_S = 30  # time for the engine to stop after that: Kubernetes' default of ``terminationGracePeriodSeconds``
 _PROBE_S = 10
 _LONGEST_WINDOW_S = 3600  # the most that Kubernetes allows (API reference, HPAScalingRules v2)

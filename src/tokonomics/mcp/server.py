@@ -79,7 +79,6 @@ class Toolbox:
         return verbs[tool]
 
     def inputs(self, verb: Verb) -> Parameters:
-        """Return the inputs of a tool."""
         taken = {name: parameter for name, parameter in verb.parameters.items() if not parameter.writes}
         if not self.fenced:
             return taken
@@ -97,7 +96,6 @@ class Toolbox:
         return inputs_schema(verb.request, self.inputs(verb))
 
     def asked(self, verb: Verb, arguments: Mapping[str, Any]) -> Request:
-        """Return the checked request."""
         inputs = self.inputs(verb)
         known = {name: name for name in inputs} | {parameter.key: name for name, parameter in inputs.items()}
         for name in arguments:
@@ -113,7 +111,6 @@ class Toolbox:
 
 
 def described(verb: Verb) -> str:
-    """Describe what a tool answers."""
     about = (verb.request.__doc__ or "").partition("Examples:")[0]
     return by_name(" ".join([verb.summary, *about.split()]))
 

@@ -98,9 +98,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
     steps = step_model(deployment)
     prompt = interval(float(steps.prefill(context)), "prefill", deployment)
     alone = interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
-    alone = alone.model_copy(
-        update={"low": max(alone.low, prompt.low)}
-    )  # the interval's class was measured on loaded servers
+    alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class was measured on loaded servers
     if model.is_encoder:
         # A step holds whole prompts within its token budget; the rest of a larger batch goes into the next.
         at_once = min(batch, whole_prompts(deployment, context))

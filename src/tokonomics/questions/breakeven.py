@@ -150,7 +150,6 @@ def _bills(
 
 
 def _hosts(request: BreakevenRequest) -> list[ApiPrice]:
-    """Return every host of the model."""
     such_as = f"{option('api', 'groq:llama-3.1-8b-instant')}; see `tokonomics apis`."
     if request.model is None:
         raise BadInput("which API is it compared with?", field="api", fix=f"Such as {such_as}")

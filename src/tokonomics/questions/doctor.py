@@ -292,9 +292,7 @@ def _folders() -> Iterator[Check]:
     ):
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
-            with tempfile.TemporaryFile(
-                dir=there
-            ) as file:  # permissions alone do not tell whether a folder can be written
+            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone do not tell whether it can be written
                 file.write(b"tokonomics")
                 file.flush()
             free = shutil.disk_usage(there).free

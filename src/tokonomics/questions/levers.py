@@ -131,7 +131,6 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
 
 
 def choices_of(changes: Changes) -> Choices:
-    """Return the choices given for the levers."""
     names = listed(changes.without, "without") or []
     for name in names:
         if name not in KNOBS:

@@ -180,7 +180,6 @@ def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
 
 
 def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
-    """Return the requested draft."""
     if request.draft is None or request.draft.strip().lower() == NO_DRAFT:
         for field in ("draft_tokens", "acceptance"):
             if getattr(request, field) is not None:

@@ -27,11 +27,7 @@ from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.units import whole_number
 
 NO_LIMIT = 2**63 - 1  # the largest integer of the machine: larger ones are refused, and help does not mention it
-TYPE_WORDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-}  # what an error says that a field must be
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}  # what errors say a field must be
 
 
 class Kind(StrEnum):

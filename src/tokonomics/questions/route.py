@@ -204,7 +204,6 @@ Values = Mapping[str, tuple[Counts, list[str]]]
 def _marks(
     request: RouteRequest, requests: int, values: Values, scores: Sequence[GivenScore], models: int, listener: Listener
 ) -> Marks:
-    """Return what is known about each request."""
     label, labels = _labels(labels_in(request.by) if request.by else (), values)
     by_chance = request.score is None
     drawn = np.random.default_rng(request.seed).permutation(requests) + 0.5

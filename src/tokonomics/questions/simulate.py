@@ -276,7 +276,6 @@ def _as_planned(request: CapacityRequest, log: Trace, context: int) -> Trace:
 
 
 def _setup(request: CapacityRequest, deployment: Deployment, load: Load, targets: tuple[Slo, ...]) -> Setup:
-    """Return the requested setup, to be sized."""
     rules = _rules(request)
     clients = fleet_of(timeout=request.timeout)
     names = ("timeout_s", "by_priority", "max_batched_tokens", "seed")

@@ -28,7 +28,6 @@ class Answer:
     plays: Callable[[], dict[str, Any]] | None = None  # a run over time that the page can play, with its texts
 
     def sections(self) -> list[Section]:
-        """Return the description."""
         return sections(self.view())
 
     def document(self, spell: Spell) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 
 
 def bench(result: PricedRunResult, request: Request) -> Answer:
-    """Show a measured run."""
     title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
     drawn = {"Load against price and latency": lambda: charts.measured.bench_chart(result)}
     return Answer(result, title, partial(_sections, result), drawn)
@@ -204,7 +203,6 @@ def _name(metric: Metric, statistic: Statistic) -> str:
 
 
 def _hints(result: PricedRun) -> Iterable[str]:
-    """Say what to do next."""
     if result.price is None:
         yield f"No price: give {option('usd_per_hour')}, or {option('gpu')} for the cheapest offer."
     if result.machine is None and (result.price is None or result.price.api is None):

@@ -151,7 +151,6 @@ def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blo
 
 
 def _days(api: ApiCost) -> int | None:
-    """Return how old its price is."""
     return None if api.date is None else max(0, (today() - api.date).days)
 
 

@@ -21,7 +21,6 @@ _NOTHING = 0.002  # share of a bill: a smaller change between two simulations is
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
-    """Describe the requested caches."""
     drawn = lambda: charts.levers.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})

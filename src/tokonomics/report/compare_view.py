@@ -251,7 +251,6 @@ def _dates(made: Diff) -> blocks.Line:
 
 
 def _verdict(made: Diff) -> blocks.Line:
-    """Say the outcome in one sentence."""
     amount, share = abs(made.saved_usd_per_month), percent(abs(made.saved_share))
     old = aged(made.before.plan.price_age_days, made.after.plan.price_age_days)
     if round(amount, 2) == 0:

@@ -205,9 +205,7 @@ def _proof(report: FleetReport) -> blocks.Line:
     spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
     missed = f"With the loss, expected {often} times a month, it is missed for that hour"
-    nines = min(
-        12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1
-    )  # one more nine than it reaches
+    nines = min(12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1)  # one more than it has
     nine_more = option("availability", "0." + "9" * nines)
     return blocks.hint(f"The SLO is met undisturbed. {missed}: {spread}{nine_more} buys room for that.")
 

@@ -295,7 +295,6 @@ def at_checkpoint_line(row: Candidate) -> blocks.Line:
 
 
 def published_checkpoint(model: ModelSpec) -> blocks.Fact:
-    """Name the published checkpoint."""
     return blocks.fact("checkpoint", "published", model.repository or "your own")
 
 

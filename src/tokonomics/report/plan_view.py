@@ -196,7 +196,6 @@ def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
 
 
 def _room(headroom: Headroom) -> blocks.Fact:
-    """Show the room to grow."""
     if headroom.at_most is None:
         return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
@@ -312,7 +311,6 @@ def _example(members: Sequence[Rejection]) -> str:
 
 
 def _sensitivity(found: Sensitivity) -> blocks.Table:
-    """Show which assumption moves the bill most."""
 
     def cells(case: Case) -> tuple[str, str, str]:
         return _off(case.factor), usd_text(case.usd_per_month), percent_text(case.used)

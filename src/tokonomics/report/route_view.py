@@ -159,7 +159,6 @@ def _priced(kinds: Mapping[str, RouteWay], kind: str) -> list[str]:
 
 
 def _labels(result: RouteResult) -> blocks.Table | None:
-    """Show the ways to send labels."""
     sent = [way for way in result.frontier if way.kind == "labels"]
     if not sent:
         return None

@@ -380,7 +380,6 @@ def _is_judged(made: Outcome, found: Playback) -> bool:
 
 
 def _told(made: Outcome, found: Playback) -> str:
-    """Say how many missed it."""
     missed = found.missed[-1]
     judged = _is_judged(made, found)
     if not missed:

@@ -204,7 +204,6 @@ def console(stderr: bool = False) -> Any:
 
 
 def show(sections: "Iterable[Section]") -> None:
-    """Print a description."""
 
     console().print(renderable(sections), crop=False)
 

@@ -37,7 +37,6 @@ def take_blocks(world: World, place: int, count: int) -> None:
 
 @compiled
 def release_blocks(world: World, place: int, index: int) -> None:
-    """Release all blocks that a request holds."""
     replica, nodes, request = world.replicas[place], world.nodes[place], world.requests[index]
     distinct = world.settings[0].units
     own = request.blocks - request.shared_blocks

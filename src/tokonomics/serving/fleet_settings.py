@@ -48,16 +48,12 @@ class Autoscale(Noun):
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
-    target: (
-        PositiveFloat | None
-    )  # outstanding requests, running and waiting, per replica; None: only the schedule counts
+    target: PositiveFloat | None  # outstanding requests, running and waiting, per replica; None: schedule only
     cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
-    hold_s: NonNegativeFloat = Field(
-        default=300.0, le=7 * 86_400
-    )  # a replica is removed after fewer were enough for this long
+    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # a replica leaves after fewer did for this long
     schedule: tuple[tuple[NonNegativeFloat, NonNegativeInt], ...] = ()
     """From each moment on, at least this many replicas, in order of time; those of time 0 are there at the start."""
 

@@ -131,7 +131,6 @@ def run(
 
 
 def _all_came(world: World) -> bool:
-    """Tell whether all requests have been sent."""
     clock = world.clock[0]
     if not world.settings["closed"][0]:
         return bool(clock["arrivals"] == len(world.requests))
@@ -339,7 +338,6 @@ def _hang_up(world: World, whom: int, now_s: float) -> None:
 
 
 def _come_up(world: World, place: int, now_s: float) -> None:
-    """Let a replica come up."""
     replicas = world.replicas
     replicas["mode"][place] = UP
     replicas["ready_s"][place] = np.inf

@@ -169,9 +169,7 @@ class Misses:
         self.latencies = request_latencies(simulation)
         self.done = served.status == DONE
         self.at_s = np.where(self.done, np.inf, ended_s)
-        self.times = np.where(
-            self.done, 0.0, np.inf
-        )  # multiples of the target; infinite for a request that was not answered
+        self.times = np.where(self.done, 0.0, np.inf)  # multiples of the target; infinite for an unanswered request
         self.objective_s = np.full(len(trace), np.nan)
         self.latency = np.full(len(trace), -1)  # index in ``Latency``
         owed = [(np.arange(len(trace)), tuple(slos))]

@@ -47,7 +47,6 @@ def next_send(world: World) -> int:
 
 @compiled
 def send_s(world: World, row: int) -> float:
-    """Return when the next row is sent."""
     if row == NONE:
         return np.inf
     return float(world.requests[row].arrival_s if _is_planned(world, row) else world.events[SENDS][0].time_s)
@@ -97,7 +96,6 @@ def deadline_s(world: World) -> float:
 
 @compiled
 def pass_deadline(world: World) -> None:
-    """Remove the next deadline."""
     clock = world.clock[0]
     clock.deadlines -= 1
     _pop(world.events[DEADLINES], clock.deadlines)

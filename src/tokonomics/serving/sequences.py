@@ -41,7 +41,6 @@ from tokonomics.serving.state import (
 
 @compiled
 def receive(world: World, place: int, index: int, now_s: float) -> None:
-    """Receive a request at a replica."""
     replica, request = world.replicas[place], world.requests[index]
     if world.settings[0].prefilled:
         request.queued_s = now_s
@@ -235,7 +234,6 @@ def remove_running(world: World, place: int, index: int) -> None:
 
 @compiled
 def end_answer(world: World, place: int, index: int, end_s: float) -> None:
-    """Complete a request."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     if settings.units > 0:
         # The next turn of its conversation can find them. The KV of the last token is never computed.

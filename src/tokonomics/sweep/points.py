@@ -261,13 +261,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield text.split(":", 1)[1]
 
 
-_PACKAGES = (
-    "numpy",
-    "scipy",
-    "numba",
-    "polars",
-    "genai-prices",
-)  # packages whose arithmetic or data an answer depends on
+_PACKAGES = ("numpy", "scipy", "numba", "polars", "genai-prices")  # an answer depends on their arithmetic or data
 
 Ground = dict[str, str]
 DAY = "day"

@@ -197,11 +197,9 @@ class Spec:
     spec: Settings
 
     def to_dict(self, **_: Any) -> Settings:
-        """Return the specification."""
         return {"$schema": alt.SCHEMA_URL, **self.spec}
 
     def altair(self) -> Marks:
-        """Return the chart as an Altair object."""
         return alt.HConcatChart.from_dict(self.spec)
 
 
