@@ -5,7 +5,7 @@
     tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo="ttft_p99=0.5")
 
 A name is loaded when it is first used, so that importing this package costs nothing and reaches nowhere. The types of
-all arguments stand in ``__init__.pyi``, which ``docs/library_stub.py`` writes from the requests.
+all arguments are in ``__init__.pyi``, which ``docs/library_stub.py`` writes from the requests.
 """
 
 import sys
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Library(ModuleType):
-    """Keeps ``tk.fleet`` and ``tk.levers`` functions where the packages of these names are imported."""
+    """Keep ``tk.fleet`` and ``tk.levers`` functions even after the packages of the same names are imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

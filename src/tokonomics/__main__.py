@@ -1,10 +1,9 @@
-"""``python -m tokonomics``, and the ``tokonomics`` command: the verbs, sweeps of them, and the page."""
+"""Run the ``tokonomics`` command, also as ``python -m tokonomics``: the verbs, sweeps of them, and the web page."""
 
 from typing import Any
 
 
 def main() -> None:
-    """Entry point of the ``tokonomics`` command."""
     from tokonomics.cli.main import main as run
 
     run()

@@ -1,7 +1,7 @@
-"""Check and show the addresses of servers as people write them, and take connections on one of our own.
+"""Check and show server addresses as people write them, and listen on a port of our own.
 
-A server whose process has no file left to open says so once a minute, and takes connections again when it can. asyncio
-waits a second before it accepts again, but reports every place of the listening queue with a traceback.
+When the process has run out of file descriptors, the server says so once a minute and accepts connections again when it
+can. asyncio alone waits a second before it accepts again, but logs a traceback for every pending connection.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from tokonomics.errors import BadInput, option, shorten
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
-_QUIET_S = 60.0  # between two lines. Our choice.
+_QUIET_S = 60.0  # between two messages (our choice)
 
 
 def listening(host: str, port: int, ports: int = 1) -> socket.socket:
-    """A socket that takes connections: on the port asked for, or on the next that is free, of so many; 0: any."""
+    """Return a listening socket on the given port, or on the first free one of the next ``ports``; port 0 means any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, min(port + ports, 65536)) if port else [0]:
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, candidate))
-            bound.listen(128)  # who comes before the server runs waits instead of being turned away
+            bound.listen(128)  # clients that connect before the server runs wait instead of being refused
         except OSError as error:
             bound.close()
             if error.errno not in _TAKEN or ports == 1:
@@ -38,7 +38,7 @@ def listening(host: str, port: int, ports: int = 1) -> socket.socket:
 
 
 def say_once_when_full() -> None:
-    """From now on, in the loop that runs: connections that find no free file make one line, not a traceback each."""
+    """Make the running loop log one line, not a traceback each, for connections that find no free file descriptor."""
     said_s = -_QUIET_S
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def say_once_when_full() -> None:
 
 
 def split_address(text: str) -> SplitResult | None:
-    """The parts of an address over HTTP; None where it is none."""
+    """Return the parts of an HTTP address, or None if the text is not one."""
     try:
         parts = urlsplit(text.strip())
         usable = parts.port != 0
@@ -66,13 +66,13 @@ def split_address(text: str) -> SplitResult | None:
 
 
 def host_of(parts: SplitResult) -> str:
-    """The host as it stands in an address: one of IPv6 in brackets."""
+    """Return the host as an address writes it: IPv6 in brackets."""
     host = parts.hostname or ""
     return f"[{host}]" if ":" in host else host
 
 
 def shown_address(text: str) -> str:
-    """The address without user, password and query."""
+    """Return the address without user, password and query."""
     try:
         parts = urlsplit(text.strip())
         host = f"{host_of(parts)}{f':{parts.port}' if parts.port else ''}"
@@ -94,7 +94,7 @@ class BenchTarget(NamedTuple):
 
 
 def target(url: str) -> BenchTarget:
-    """The endpoint meant by ``http://host:8000``, ``…/v1`` or a whole path."""
+    """Return the endpoint that ``http://host:8000``, ``…/v1`` or a whole path means."""
     parts = split_address(url)
     if parts is None:
         said = f"'{shorten(shown_address(url))}' is not the address of a server"

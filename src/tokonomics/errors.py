@@ -1,4 +1,4 @@
-"""One exception family for everything a person can get wrong.
+"""Define one exception family for everything a person can get wrong.
 
 An error says what is wrong, where (a file and line, or the field of a request) and what to do about it. It names inputs
 by field (``field="rate"``, ``option("rate", 5)``); each door spells them its own way: ``--rate 5`` on the command line,
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 _BEGIN, _END = "\u2063", "\u2064"
-"""Around an input in a text. Nobody sees them where it is not spelled; ``shorten`` lets none of a user's through."""
+"""These invisible characters mark an input in a text. ``shorten`` removes them from what users write."""
 _OPTION = re.compile(f"{_BEGIN}([a-z_0-9]+)(?:=([^{_END}]*))?{_END}")
 
 Spell = Callable[[str, str | None], str]
-"""How a door writes an input, by its field and, where an example is given, a value."""
+"""A door's function that writes an input, given its field and, for an example, a value."""
 
 
 def option(field: str, value: object = None) -> str:
-    """An input within a message, such as ``option("rate", 5)``; the door decides how it is spelled."""
+    """Mark an input in a message, such as ``option("rate", 5)``; the door decides how it is spelled."""
     return f"{_BEGIN}{field}{_END}" if value is None else f"{_BEGIN}{field}={value}{_END}"
 
 
 def spelled(text: str, spell: Spell) -> str:
-    """A message with its inputs as one door writes them."""
-    if _BEGIN not in text:  # as nearly all are
+    """Return a message with its inputs as one door writes them."""
+    if _BEGIN not in text:  # true of nearly every text
         return text
     return _OPTION.sub(lambda found: spell(found[1], found[2]), text)
 
 
 def in_python(field: str, value: str | None) -> str:
-    """``rate``, ``rate=5``, ``tokens_per_month="2B"``."""
+    """Write an input as in Python: ``rate``, ``rate=5``, ``tokens_per_month="2B"``."""
     if value is None:
         return field
     try:
@@ -55,22 +55,22 @@ _FLAGS = {
     "as_family": "as",
     "classes": "class",
 }
-"""Of fields whose flag is no name in Python."""
+"""Flags of fields whose flag is not a valid Python name."""
 
 
 def flag(field: str, value: str | None = None) -> str:
-    """An input as it is typed: ``--rate``, ``--rate 5``."""
+    """Write an input as it is typed: ``--rate``, ``--rate 5``."""
     written = f"--{_FLAGS.get(field, field).replace('_', '-')}"
     return written if value is None else f"{written} {value}"
 
 
 def by_name(text: str) -> str:
-    """A text with the names of arguments in place of flags."""
+    """Replace the flags in a text by the names of Python arguments."""
     return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
 
 
 class TokonomicsError(Exception):
-    """What is wrong, where, and how to put it right."""
+    """Say what is wrong, where, and how to put it right."""
 
     def __init__(
         self, what: str, *, where: str | None = None, field: str | None = None, fix: str | None = None
@@ -79,20 +79,20 @@ class TokonomicsError(Exception):
         super().__init__(what)
         self.what = what
         self.where = where
-        """A file and line, an address; with a field, before it."""
+        """A file and line, or an address; if there is a field, it comes after this."""
         self.field = field
-        """The field of the request; several with commas."""
+        """The field of the request; several are separated by commas."""
         self.fix = fix
 
     def spelled(self, spell: Spell) -> tuple[str, str | None, str | None]:
-        """What is wrong, where, and the fix, with inputs as a door writes them."""
+        """Return what is wrong, where, and the fix, with inputs as the door writes them."""
         names = [spell(name.strip(), None) for name in self.field.split(",")] if self.field else []
         place = ": ".join(part for part in (self.where, ", ".join(names)) if part) or None
         said = [text and spelled(text, spell) for text in (place, self.fix)]
         return spelled(self.what, spell), said[0], said[1]
 
     def message(self, spell: Spell) -> str:
-        """All of it in one text."""
+        """Return what is wrong, where, and the fix as one text."""
         what, where, fix = self.spelled(spell)
         line = f"{where}: {what}" if where else what
         return f"{line}\n  {fix}" if fix else line
@@ -102,7 +102,7 @@ class TokonomicsError(Exception):
 
 
 class UnknownName(TokonomicsError):
-    """A name that is not in the catalogue; suggests the nearest ones, or ``listing``, the verb that shows them all."""
+    """Raised for a name not in the catalogue; suggests the nearest, or ``listing``, the verb that lists all."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, fix: str | None = None, listing: str | None = None
@@ -114,11 +114,11 @@ class UnknownName(TokonomicsError):
 
 
 class BadInput(TokonomicsError):
-    """A value or a file that cannot be used as given."""
+    """Raised for a value or a file that cannot be used as given."""
 
 
 class DoesNotFit(TokonomicsError):
-    """The model, or the batch asked for, needs more memory than there is; carries the largest that fits."""
+    """Raised when the model or the batch needs more memory than there is; carries the largest batch that fits."""
 
     def __init__(self, what: str, *, largest: int, fix: str | None = None) -> None:
         super().__init__(what, fix=fix)
@@ -126,7 +126,7 @@ class DoesNotFit(TokonomicsError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The catalogue names most like the one given, best first."""
+    """Return the known names most like the given one, best first."""
     spellings: dict[str, str] = {}
     for candidate in known:
         spellings.setdefault(candidate.lower(), candidate)
@@ -139,21 +139,21 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str | None:
-    """``Did you mean plan?``, of the known names most like the one given; None where none is."""
+    """Return ``Did you mean plan?`` with the known names most like the given one; None if none is similar."""
     guesses = nearest(name, known, count)
     return f"Did you mean {' or '.join(guesses)}?" if guesses else None
 
 
 KEYS = ("OPENAI_API_KEY", "TOKONOMICS_METER_AUTHORIZATION", "TOKONOMICS_EMBEDDINGS_KEY", "TOKONOMICS_TOKEN", "HF_TOKEN")
-"""Variables of the environment whose values are sent to servers, or asked for, and must be shown to nobody."""
+"""Environment variables whose values are sent to servers, or required by ours, and must never be shown."""
 _SHORTEST_KEY = 8
-"""Characters; what is shorter, such as the EMPTY that local servers take, is no secret and may be any word."""
+"""Characters. A shorter value, such as the EMPTY that local servers accept, is not a secret and may be any word."""
 
 
 def without_keys(text: str, also: str | None = None) -> str:
-    """A text of a server in which no key of ours stands, nor the beginning of one where the text was cut off."""
+    """Remove our keys from a server's text, and the beginning of a key where the text was cut off."""
     for value in (*map(os.environ.get, KEYS), also):
-        # A header's value is ``Bearer KEY``: a server may say either.
+        # A header's value is ``Bearer KEY``: a server may repeat all of it or the key alone.
         for key in ((value or "").strip(), (value or "").strip().rpartition(" ")[2]):
             if len(key) < _SHORTEST_KEY:
                 continue
@@ -166,16 +166,16 @@ def without_keys(text: str, also: str | None = None) -> str:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """What a user or a server said, quoted in a message: printable, of bounded length, and without our keys.
+    """Quote what a user or a server wrote: printable, of bounded length, and without our keys.
 
-    Keys go first: half a key would not be found any more.
+    Keys are removed first: half a key would no longer be recognised.
     """
     printable = "".join(char if char.isprintable() else "?" for char in without_keys(text))
     return printable if len(printable) <= limit else printable[: limit - 1] + "…"
 
 
 def from_validation(error: "ValidationError", where: str, known_fields: Mapping[str, object] | None = None) -> BadInput:
-    """The first problem pydantic found, as a sentence that names the field."""
+    """Turn the first problem that pydantic found into a sentence that names the field."""
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "value"
     if problem["type"] == "extra_forbidden":

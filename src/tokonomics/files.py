@@ -1,8 +1,8 @@
-"""How every file of ours is written: whole or not at all, whatever ends the writer.
+"""Write every file of ours whole or not at all, however the writer ends.
 
-The content goes to a hidden file in the same folder, onto the disk (fsync), and takes the name in one step (rename): a
-reader finds the old file or the new one, and the last of two writers wins whole. A file that was there keeps its
-permissions, a link keeps pointing where it did, and a pipe or a device is written to as it is.
+The content goes to a hidden file in the same folder, then to disk (fsync), and then takes the final name in one step
+(rename). A reader finds the old file or the new one, and of two writers the last one wins. An existing file keeps its
+permissions, a link keeps its target, and a pipe or a device is written to directly.
 """
 
 import errno
@@ -18,11 +18,11 @@ from pathlib import Path
 from tokonomics.errors import BadInput, option, shorten
 
 ABANDONED_S = 3600.0
-"""A hidden file that nobody has written to for so long is a killed writer's: the next writer of the name removes it."""
+"""A hidden file untouched for this long belongs to a killed writer: the next writer of the name removes it."""
 
 
 def cache_folder() -> Path:
-    """Where what was fetched is kept."""
+    """Return the folder for fetched data."""
     if own := os.environ.get("TOKONOMICS_CACHE"):
         return Path(own)
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def whole(path: Path, where: str) -> Iterator[Path]:
-    """Where to write what shall be ``path`` if the block ends well; ``where`` names it in the refusal."""
+    """Yield the path to write to; it becomes ``path`` if the block succeeds. ``where`` names it in the error."""
     try:
         with _aside(path) as unfinished:
             yield unfinished
@@ -44,23 +44,23 @@ def whole(path: Path, where: str) -> Iterator[Path]:
 
 
 def _refusal(error: Exception) -> str | None:
-    """What the system said; libraries in Rust (polars, vl-convert) wrap it in errors of their own."""
+    """Return the system's error message; libraries in Rust (polars, vl-convert) wrap it in errors of their own."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if wrapped := re.search(r"\(os error (\d+)\)", str(error)):
         return os.strerror(int(wrapped[1]))
-    # Where the last bytes of a table do not go through, polars does not say why.
+    # When the last bytes of a table cannot be written, polars does not say why.
     return "the disk did not take all of it" if "transport error" in str(error) else None
 
 
 def write_text(path: Path, text: str, where: str) -> None:
-    """A file of that text, in UTF-8, its line ends as they are; what UTF-8 cannot say becomes a question mark."""
+    """Write a text file in UTF-8 with its line ends unchanged; what UTF-8 cannot encode becomes a question mark."""
     with whole(path, where) as unfinished:
         unfinished.write_bytes(text.encode(errors="replace"))
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """A folder for what is about to be written."""
+    """Create a folder for what is about to be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,15 +92,15 @@ def _aside(path: Path) -> Iterator[Path]:
     if before is not None and stat.S_ISDIR(before.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if before is not None and not stat.S_ISREG(before.st_mode):
-        yield target  # a pipe or a device: to take its name would put a file in its place
+        yield target  # a pipe or a device: a rename would replace it by a file
         return
     if before is not None and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a rename would not ask
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # a rename would not check this permission
     _remove_abandoned(target)
     start, end = _around(target)
     unfinished = target.with_name(f"{start}{secrets.token_hex(6)}{end}")
     try:
-        # What only its owner may read is not shown to others while it is written.
+        # A file that only its owner may read stays private while it is written.
         mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o066 | 0o600
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield unfinished
@@ -108,7 +108,7 @@ def _aside(path: Path) -> Iterator[Path]:
         if before is not None:
             unfinished.chmod(stat.S_IMODE(before.st_mode))
         unfinished.replace(target)
-        with suppress(OSError):  # not every file system can; the file is whole all the same
+        with suppress(OSError):  # not every file system can do this; the file is complete anyway
             _to_disk(target.parent)
     except BaseException:
         with suppress(OSError):
@@ -119,7 +119,7 @@ def _aside(path: Path) -> Iterator[Path]:
 def _behind_links(path: Path) -> Path:
     try:
         return path.resolve() if path.is_symlink() else path
-    except RuntimeError:  # how Python before 3.13 says that links go round
+    except RuntimeError:  # Python before 3.13 raises this for a loop of links
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
 
 
@@ -132,9 +132,10 @@ def _to_disk(path: Path) -> None:
 
 
 def _around(target: Path) -> tuple[str, str]:
-    """How the name of an unfinished file starts and ends, twelve letters apart.
+    """Return the beginning and end of the name of an unfinished file; twelve letters go between them.
 
-    The ending stays: charts are drawn in the format that it names. Names have at most 255 bytes, a letter up to four.
+    The ending stays, because charts are drawn in the format that it names. A name has at most 255 bytes, and a letter
+    up to four.
     """
     return f".{target.stem[:40]}.", f".part{target.suffix[:10]}"
 

@@ -1,7 +1,7 @@
-"""The library for people: every question as a function, its inputs as arguments, typed results for notebooks.
+"""Offer every question as a Python function with typed results for notebooks.
 
-A function asks the same question as the verb of its name. What it returns is the noun that ``--json`` prints, which can
-show itself as a line, a table, a frame or a chart.
+A function asks the same question as the verb of its name. It returns the noun that ``--json`` prints, which can show
+itself as a line, a table, a frame or a chart.
 """
 
 import inspect
@@ -15,18 +15,18 @@ from tokonomics.questions.scenario_text import FRAMES, LEFT_OUT, command_of
 from tokonomics.questions.verbs import Verb, find_verb
 
 SUMMARISED = frozenset({"machine_tokens_per_second", "machine_usd_per_hour", "save"})
-"""Inputs of ``trace`` that are about its summary, not about the requests that ``read_trace`` gives."""
+"""Inputs of ``trace`` that shape its summary; ``read_trace``, which returns the requests, does not take them."""
 
 
 class Notes(Listener):
-    """Notes go to standard error, in the words of Python."""
+    """Print notes to standard error, with inputs spelled as in Python."""
 
     def note(self, line: str) -> None:
         sys.stderr.write(f"{spelled(line, in_python)}\n")
 
 
 class Function:
-    """A question that can be called; its signature and its help are those of the request."""
+    """A question that can be called; its signature and help come from the request."""
 
     def __init__(self, verb: Verb, name: str = "") -> None:
         self.verb = verb
@@ -40,7 +40,7 @@ class Function:
 
     @property
     def returns(self) -> str:
-        """The name of the type that it gives."""
+        """Return the name of the type that the function returns."""
         if self.__name__ in FRAMES:
             return "pl.DataFrame"
         return "Trace" if self.__name__ == "read_trace" else f"{self.__name__.title().replace('_', '')}Result"
@@ -93,7 +93,7 @@ class Function:
         return result
 
     def request(self, *by_place: Any, **inputs: Any) -> Request:
-        """What is asked: the arguments, or a scenario file and the arguments that win over it."""
+        """Build the request from the arguments, or from a scenario file that the arguments override."""
         try:
             values = self.__signature__.bind_partial(*by_place, **inputs).arguments
         except TypeError as error:
@@ -110,7 +110,7 @@ ABOUT = {
     "read_trace": "The requests themselves, of a log or made up, as columns: to look at, to alter, and to give as "
     "``trace=``.",
 }
-"""What a function says of itself, where the summary of the verb is not enough."""
+"""Docstrings of functions for which the verb's summary is not enough."""
 EXAMPLES = {
     "plan": 'tk.plan("llama-3.1-8b", rate=5, input=1000, output=300, slo={"ttft_p99": 0.5}, gpu=["L4", "H100"])',
     "fleet": 'tk.fleet("llama-3.1-8b", demand="12x20,12x2", input=1000, output=300, slo="ttft_p99=1", provider="aws",\n'
@@ -141,7 +141,7 @@ def function(name: str) -> Function:
 
 
 def annotation(argument: Parameter) -> str:
-    """The type of an argument: ``Words`` are a text, a number, a list of them, or names with values."""
+    """Return the type of an argument; ``Words`` are a text, a number, a list of them, or names with values."""
     kind = "Words" if argument.type is str else argument.type.__name__
     if argument.kind is Kind.TRACE:
         kind = "Requests"

@@ -1,9 +1,9 @@
-"""Python functions as LLVM code, by Numba: the slow part of a compilation, which is the same on every machine.
+"""Translate Python functions to LLVM code with Numba: the slow part of a compilation, the same on every machine.
 
-Numba would optimise each function by itself, then again inside each one that calls it, and turn all of them into
-instructions. Here they are only translated; then all are put into one module, which is optimised once, and in which a
-function is given no more than it reads. Nothing of the machine at hand is in it, nor of Python: an entry takes its
-arguments from one row of eight bytes each (``machine_code.Entry``).
+Numba would optimise each function alone, then again inside each of its callers, and turn all of them into instructions.
+Here they are only translated. All then go into one module, which is optimised once, and in which a function receives
+only what it reads. The code depends neither on this machine nor on Python: an entry takes its arguments from one row of
+eight bytes each (``machine_code.Entry``).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -27,10 +27,10 @@ _typeof: Any = numba.typeof
 def lower(
     entries: Mapping[str, tuple[Function, tuple[object, ...]]], marks: type, may_call: Collection[str]
 ) -> tuple[dict[str, str], bytes]:
-    """The layout of each entry's arguments, and LLVM code of all entries and of what they call.
+    """Return the layout of each entry's arguments, and the LLVM code of all entries and of what they call.
 
-    Entries are functions with arguments to compile them for. What they call is an object of the class ``marks``, with
-    the ``function`` in it, or one of the functions of C that they ``may_call``.
+    Entries are functions with the arguments to compile them for. They call only objects of the class ``marks``, which
+    hold the ``function``, and the C functions that they ``may_call``.
     """
     typeof_impl.register(marks)(lambda called, _: numba.types.Dispatcher(_dispatcher(called.function)))
     whole, layouts = llvm.parse_assembly(""), dict[str, str]()
@@ -52,20 +52,20 @@ def lower(
         raise RuntimeError(f"compiled code calls what it may not: {', '.join(sorted(foreign))}")
     for number, function in enumerate(whole.functions):
         if not function.is_declaration and function.name not in layouts:
-            function.name = f"inner{number}"  # Numba's names tell all types
+            function.name = f"inner{number}"  # Numba's own names contain all types
     return layouts, whole.as_bitcode()
 
 
 @cache
 def _dispatcher(function: Function) -> Any:
-    """What Numba makes of a function: without the parts that read Python's objects, or raise its errors."""
+    """Return Numba's dispatcher of a function, without the parts that read Python objects or raise Python errors."""
     options: dict[str, Any] = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(error_model="numpy", **options)(function)
 
 
 @contextmanager
 def _translates_only() -> Iterator[None]:
-    """Numba neither optimises nor makes instructions meanwhile."""
+    """Keep Numba from optimising and from generating instructions inside the block."""
 
     def keep_layout(library: Any, module: Any) -> None:
         module.data_layout = library._codegen._data_layout
@@ -89,7 +89,7 @@ def _translates_only() -> Iterator[None]:
 
 
 def _link(whole: Any, library: Any, linked: set[int]) -> None:
-    """Add a function's code and that of all it calls, each once."""
+    """Add a function's code and that of all functions it calls, each once."""
     if id(library) in linked:
         return
     linked.add(id(library))
@@ -99,7 +99,7 @@ def _link(whole: Any, library: Any, linked: set[int]) -> None:
 
 
 def _wrapper(name: str, native: Any) -> str:
-    """A function that takes the arguments of a native one from a row, whose first place is for the result."""
+    """Write a function that reads a native function's arguments from a row and puts the result first in the row."""
     kinds = [str(argument.type) for argument in native.arguments]
     lines, passed = [], ["ptr %row", "ptr %raised"]
     for place, kind in enumerate(kinds[2:], 1):
@@ -120,7 +120,7 @@ def _wrapper(name: str, native: Any) -> str:
 
 
 def _layout(argument: Any) -> Iterator[str]:
-    """As ``machine_code.Code.layouts`` tells it."""
+    """Yield an argument's layout in the notation of ``machine_code.Code.layouts``."""
     if isinstance(argument, np.ndarray):
         yield f"{argument.ndim}{argument.dtype.kind}{argument.itemsize}"
     elif isinstance(argument, tuple):
@@ -131,7 +131,7 @@ def _layout(argument: Any) -> Iterator[str]:
 
 
 def _optimise(module: Any, exported: set[str]) -> None:
-    """Optimise for any processor: loops here are short, and not worth vectors."""
+    """Optimise for any processor; the loops here are too short to gain from vectors."""
     for function in module.functions:
         if not function.is_declaration and function.name not in exported:
             function.linkage = "internal"

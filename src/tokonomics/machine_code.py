@@ -1,14 +1,14 @@
-"""Machine code of functions that are compiled together: made from LLVM code once on a machine, and kept on disk.
+"""Load machine code of functions that are compiled together: made from LLVM code once per machine, then kept on disk.
 
-What takes a compiler most of its time is to turn Python into LLVM code (``lowering``, by Numba). That code is the same
-on every machine of 64 bits, so the wheel has it beside its sources (``make code``), and a new user's first run only has
-to turn it into instructions of the processor at hand. Where it is not that of today's sources, or a newer LLVM than the
-one at hand wrote it, it is made anew: LLVM reads what older ones wrote, and may fail in any way on what newer ones did.
+Most of a compiler's time goes into turning Python into LLVM code (``lowering``, by Numba). That code is the same on
+every 64-bit machine, so the wheel ships it beside its sources (``make code``), and a new user's first run only turns it
+into instructions for the processor at hand. It is made anew if the sources have changed, or if a newer LLVM than the
+one at hand wrote it: LLVM reads what older versions wrote, and may fail in any way on what newer ones did.
 
-Instructions are kept in a folder named by the sources and by the version of LLVM: a changed line anywhere means a
-fresh start, copies of the same sources share their code, and a read-only installation can keep its code too. A file
-that was cut off or spoilt would end the process: each has a checksum behind it, and what it does not fit is made anew.
-Where the disk is full, code is made and not kept.
+Instructions are kept in a folder named after the sources and the version of LLVM: a changed line anywhere means a fresh
+start, copies of the same sources share their code, and a read-only installation can keep its code too. A truncated or
+damaged file would crash the process, so each file ends with a checksum and is made anew if that does not match. If the
+disk is full, code is made and not kept.
 """
 
 import ctypes
@@ -44,20 +44,20 @@ class Code(NamedTuple):
     """LLVM code or instructions, with the layout of what each function is given."""
 
     layouts: Mapping[str, str]
-    """By function, between semicolons: ``q`` for an integer, ``d`` for a float, ``1f8`` for an array of so many
-    dimensions, of such items (as NumPy writes their kind and bytes); several for a named tuple."""
+    """By function, one layout per argument, separated by semicolons: ``q`` for an integer, ``d`` for a float,
+    ``1f8`` for an array (its dimensions, then NumPy's kind and bytes of an item); a named tuple has several."""
     body: bytes
     llvm: int  # the version of LLVM that wrote it
 
     def pack(self) -> bytes:
-        """As a file holds it."""
+        """Return the content of a code file."""
         told = {"llvm": self.llvm, "layouts": self.layouts}
         data = json.dumps(told).encode() + b"\n" + zlib.compress(self.body, 9)
         return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "big")
 
 
 def read_code(file: Path) -> Code | None:
-    """What a file holds; None where its checksum does not fit, or there is no file."""
+    """Read a code file; return None if there is no file or its checksum does not match."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -70,7 +70,7 @@ def read_code(file: Path) -> Code | None:
 
 
 class Compiled:
-    """A function that compiled ones call."""
+    """A function that compiled functions call."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.function = function
@@ -78,7 +78,7 @@ class Compiled:
 
 
 class Entry(Compiled):
-    """A function that Python calls too. Its arguments go into one row of eight bytes each, its result comes first."""
+    """A function that Python calls too. Its arguments are in one row of eight bytes each, after the result."""
 
     def __init__(self, function: Callable[..., object], unit: "Unit") -> None:
         super().__init__(function)
@@ -99,10 +99,10 @@ class Entry(Compiled):
 
 
 class Passed:
-    """A named tuple that compiled code is given often: how it is passed is worked out once."""
+    """A named tuple that is often passed to compiled code, so how it is passed is worked out once."""
 
     def __getstate__(self) -> None:
-        """A copy has arrays of its own, at other addresses."""
+        """Keep nothing in a copy: its arrays are at other addresses."""
 
 
 _NO_RESULT = bytes(8)
@@ -110,7 +110,7 @@ _NUMBERS = {kind: struct.Struct(kind).pack for kind in "qd"}
 
 
 def _packed(argument: Any, layout: str) -> bytes:
-    """An argument in places of eight bytes, as Numba passes it: an array is its size, address and shape."""
+    """Pack an argument into places of eight bytes, as Numba passes it: an array is its size, address and shape."""
     if number := _NUMBERS.get(layout):
         return number(argument)
     if isinstance(argument, Passed):
@@ -136,7 +136,7 @@ def _pack(argument: Any, layout: str) -> bytes:
 
 
 def _parts(argument: Any) -> Iterator[Any]:
-    """The numbers and arrays of a named tuple, or the one that it is."""
+    """Yield the numbers and arrays of a named tuple, or the argument itself."""
     if isinstance(argument, tuple):
         for field in argument:
             yield from _parts(field)
@@ -146,7 +146,7 @@ def _parts(argument: Any) -> Iterator[Any]:
 
 class _Loaded(NamedTuple):
     call: Callable[[int], int]
-    layouts: list[str]  # of each argument
+    layouts: list[str]  # one for each argument
     result: Callable[[bytearray], object]
 
 
@@ -159,7 +159,7 @@ _RESULTS: dict[type | None, Callable[[bytearray], object]] = {
 
 
 class Unit:
-    """Functions that are compiled together; ``examples`` has arguments of each that Python calls."""
+    """Functions that are compiled together; ``examples`` holds arguments for each one that Python calls."""
 
     def __init__(self, name: str, sources: Sequence[Path], examples: Callable[[], Mapping[str, tuple[object, ...]]]):
         self.name, self.sources, self.examples = name, sources, examples
@@ -167,17 +167,17 @@ class Unit:
         self._one_at_a_time = RLock()
 
     def entry(self, function: Function) -> Function:
-        """A function that Python calls, compiled at the first call of any, or loaded as an earlier run compiled it."""
+        """Mark a function that Python calls; the first call compiles the unit, or loads the code of an earlier run."""
         self.entries[function.__name__] = Entry(function, self)
         return cast(Function, self.entries[function.__name__])
 
     def compiled(self, function: Function) -> Function:
-        """A function that only compiled ones call."""
+        """Mark a function that only compiled functions call."""
         return cast(Function, Compiled(function))
 
     @cached_property
     def digest(self) -> str:
-        """Of all sources, and of what makes and reads code: what was made from others is not believed."""
+        """Return a hash of all sources and of the modules that make and read code; other code is not trusted."""
         text = hashlib.sha256()
         for source in (*self.sources, Path(__file__).with_name("lowering.py"), Path(__file__)):
             text.update(source.read_bytes())
@@ -185,40 +185,40 @@ class Unit:
 
     @property
     def shipped(self) -> Path:
-        """Where the LLVM code of these sources is shipped."""
+        """Return the file in which the LLVM code of these sources is shipped."""
         return self.sources[0].with_name(f"{self.name}-{self.digest}.llvm")
 
     @cached_property
     def folder(self) -> Path | None:
-        """Where code of today's sources is kept; None where nothing can be written."""
+        """Return the folder that keeps the code of today's sources; None if nothing can be written."""
         home = os.environ.get("XDG_CACHE_HOME")
         try:
             parent = (Path(home) if home else Path.home() / ".cache") / "tokonomics"
             folder = parent / f"{self.name}-{self.digest}-{llvmlite.__version__}"
             if folder.exists():
-                os.utime(folder)  # somebody runs it
+                os.utime(folder)  # marks it as in use
             else:
                 folder.mkdir(parents=True, exist_ok=True)
                 _forget_others(folder, self.name)
-        except (OSError, RuntimeError):  # nobody's home, or not to be written to
+        except (OSError, RuntimeError):  # no home folder, or not writable
             return None
         return folder if os.access(folder, os.W_OK) else None
 
     @property
     def must_compile(self) -> bool:
-        """Nothing whole has been compiled from today's sources for this processor: the first run takes a while."""
+        """Tell whether today's sources are not yet compiled for this processor: the first run then takes a while."""
         return self.folder is None or read_code(self.folder / _file_name()) is None
 
     @property
     def must_translate(self) -> bool:
-        """Neither was LLVM code shipped that the LLVM at hand reads: the first run takes much longer."""
+        """Tell whether there is no usable shipped LLVM code either: the first run then takes much longer."""
         shipped = read_code(self.shipped)
         return shipped is None or shipped.llvm > _llvm()
 
     def load(self, name: str) -> _Loaded:
-        """A function of the machine code, as Python calls it."""
-        # Of two threads that call a first function at once, each would make an engine, and one of these would go away
-        # with the code that was loaded from it.
+        """Return a function of the machine code, callable from Python."""
+        # If two threads made the first call at once, each would make an engine, and one engine would be destroyed
+        # together with the code that was loaded from it.
         with self._one_at_a_time:
             layouts = self._instructions.layouts[name].split(";")
             address = self._engine.get_function_address(name)
@@ -239,7 +239,7 @@ class Unit:
         return made
 
     def lowered(self) -> Code:
-        """LLVM code of today's sources, made anew: what is shipped."""
+        """Make the LLVM code of today's sources anew, for shipping."""
         from tokonomics.lowering import lower
 
         examples = self.examples()
@@ -260,7 +260,7 @@ class Unit:
 
 
 def _file_name() -> str:
-    """Of the code for this processor."""
+    """Return the name of the code file for this processor."""
     machine = _machine()
     kind = hashlib.sha256(f"{machine.triple} {_features()}".encode()).hexdigest()[:16]
     return f"{kind}{_SUFFIX}"
@@ -273,7 +273,7 @@ def _features() -> str:
 
 
 def _machine() -> Any:
-    """The processor at hand, for code that runs where it is loaded."""
+    """Return LLVM's target machine for this processor."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -298,14 +298,14 @@ def _libc() -> dict[str, int]:
 
 
 def _llvm() -> int:
-    """The version of the LLVM at hand."""
+    """Return the version of the LLVM at hand."""
     import llvmlite.binding as llvm
 
     return int(llvm.llvm_version_info[0])
 
 
 def _compiled(lowered: Code | None) -> Code | None:
-    """Instructions of LLVM code; None where there is none, or this LLVM cannot read it."""
+    """Turn LLVM code into instructions; return None if there is none, or this LLVM cannot read it."""
     import llvmlite.binding as llvm
 
     if lowered is None or lowered.llvm > _llvm():
@@ -320,7 +320,7 @@ def _compiled(lowered: Code | None) -> Code | None:
 
 
 def _forget_others(folder: Path, name: str) -> None:
-    """Remove code of sources that nobody has run for a month."""
+    """Remove code of other sources that nobody has run for a month."""
     for other in folder.parent.glob(f"{name}-*"):
         with suppress(FileNotFoundError):  # another process was quicker
             if time.time() - other.stat().st_mtime > _KEPT_S:

@@ -1,7 +1,7 @@
-"""How much memory a piece of work may take on this machine; what needs more is refused before it begins.
+"""Refuse work that needs more memory than this machine can give, before it begins.
 
-The room is what the system says is available (Linux: MemAvailable, the memory limit of the control group, the limit on
-the process's addresses; elsewhere the installed memory), or ``TOKONOMICS_MEMORY``, such as ``8G``, where that is set.
+The limit is what the system says is available (Linux: MemAvailable, the memory limit of the control group, the limit on
+the process's address space; elsewhere the installed memory), or ``TOKONOMICS_MEMORY``, such as ``8G``, if that is set.
 Estimates are bytes per request or row, measured where they are used.
 """
 
@@ -17,9 +17,10 @@ from tokonomics.units import gigabytes
 
 VARIABLE = "TOKONOMICS_MEMORY"
 SHARE = 0.8
-"""Of what is available. A choice: the system needs some to stay responsive, and estimates are a few per cent off."""
+"""Share of the available memory to use. A choice: the system needs some, and estimates are a few per cent off."""
 NEVER_REFUSED = 256_000_000
-"""Bytes, unless a limit is set: Python with the libraries takes as much already, so the system need not be asked."""
+"""Bytes always allowed, unless a limit is set: Python with the libraries takes as much, so no need to ask the
+system."""
 ALLOW_MORE = f"Where there is more memory, {VARIABLE}=64G says so."
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -28,11 +29,11 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 class NoRoom(BadInput):
-    """What was asked for does not fit the memory that may be used."""
+    """Raised when a request does not fit the memory that may be used."""
 
 
 def check_room(needed_bytes: float, what: str, *, where: str | None = None, field: str | None = None, fix: str) -> None:
-    """Refuse ``what`` where it needs more memory than may be used; ``fix`` says how to ask for less."""
+    """Refuse ``what`` if it needs more memory than may be used; ``fix`` says how to ask for less."""
     stated = os.environ.get(VARIABLE)
     if needed_bytes <= NEVER_REFUSED and not stated:
         return
@@ -48,7 +49,7 @@ def check_room(needed_bytes: float, what: str, *, where: str | None = None, fiel
 
 
 def stated_bytes(text: str) -> float:
-    """``8G``, ``500M``, ``16GiB``, ``8000000000``."""
+    """Read a size such as ``8G``, ``500M``, ``16GiB`` or ``8000000000``."""
     found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*([KMGT]I?|)B?", text.strip().upper())
     if not found or not float(found[1]):
         raise BadInput(f"'{shorten(text)}' is not an amount of memory", where=VARIABLE, fix="Such as 8G or 500M.")
@@ -56,21 +57,21 @@ def stated_bytes(text: str) -> float:
 
 
 def available_bytes() -> float:
-    """What can be used without swapping, or being killed for it."""
+    """Return the bytes that can be used without swapping or being killed."""
     limits = [_installed(), limited_room(), *(free for _, free in _control_groups())]
-    with suppress(OSError, ValueError, IndexError):  # as Linux tells it
+    with suppress(OSError, ValueError, IndexError):  # where Linux reports it
         told = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
         limits += [float(told[1]) * 1024] if told else []
     return max(0.0, min(limits))
 
 
 def given_bytes() -> float:
-    """What there is in all, free or not: of the machine, or of the container."""
+    """Return the total memory of the machine or of the container, free or not."""
     return min([_installed(), *(limit for limit, _ in _control_groups())])
 
 
 def limit_memory(more_bytes: int) -> bool:
-    """Give this process so many bytes beyond what it has taken; False where the system cannot (it counts addresses)."""
+    """Limit this process to ``more_bytes`` beyond what it has (addresses); return False if the system cannot."""
     try:
         import resource
 
@@ -82,7 +83,7 @@ def limit_memory(more_bytes: int) -> bool:
 
 
 def limited_room() -> float:
-    """Bytes that this process may still take, under ``limit_memory`` or ``ulimit -v``; infinite without a limit."""
+    """Return the bytes that ``limit_memory`` or ``ulimit -v`` still leave this process; infinite without a limit."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -93,7 +94,7 @@ def limited_room() -> float:
 
 
 def can_limit_memory() -> bool:
-    """Whether ``limit_memory`` would limit anything here: elsewhere than on Linux nothing tells what was taken."""
+    """Tell whether ``limit_memory`` works here: only Linux reports how much the process has taken."""
     try:
         return _taken_addresses() > 0
     except (OSError, ValueError):
@@ -108,9 +109,9 @@ def _installed() -> float:
 
 
 def _control_groups() -> Iterator[tuple[float, float]]:
-    """A container's limits, and what each leaves free: of every group between this process's own and the root.
+    """Yield the memory limit and the free bytes of every control group from this process's own up to the root.
 
-    Version 2 has one tree, version 1 one for memory alone. A container may see its own group as the root.
+    Version 2 has one tree, version 1 has one for memory alone. A container may see its own group as the root.
     """
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
@@ -129,17 +130,17 @@ def _up_from(root: Path, own: str, limit_file: str, used_file: str) -> Iterator[
     for folder in (group, *group.parents):
         if root not in (folder, *folder.parents):
             return
-        with suppress(OSError, ValueError):  # "max" is no number: no limit here
+        with suppress(OSError, ValueError):  # "max" is not a number: no limit here
             limit = float((folder / limit_file).read_text())
             used = float((folder / used_file).read_text())
             yield limit, limit - max(0.0, used - _reclaimed(folder))
 
 
 def _reclaimed(group: Path) -> float:
-    """Bytes that count as used and are given up when needed, such as a log's pages after it was read.
+    """Return the bytes that count as used but are freed when needed, such as a log's pages after it was read.
 
-    As the kernel counts MemAvailable, without the pages in recent use: inactive_file and slab_reclaimable of
-    Documentation/admin-guide/cgroup-v2.rst; version 1 has total_inactive_file, with the groups below.
+    This follows the kernel's MemAvailable, without the pages in recent use: inactive_file and slab_reclaimable of
+    Documentation/admin-guide/cgroup-v2.rst; version 1 has total_inactive_file, which includes the groups below.
     """
     told = {}
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What every noun of the product is made of, where a number can come from, and the day from which its age counts."""
+"""Define the base of every noun of the product, the sources a number can have, and the day from which age counts."""
 
 import os
 from datetime import date
@@ -12,7 +12,7 @@ from tokonomics.errors import BadInput, flag, in_python, shorten, spelled
 
 
 class Noun(BaseModel):
-    """An immutable record: one definition serves files, the JSON API, the page and Python."""
+    """An immutable record; one definition serves files, the JSON API, the page and Python."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -21,12 +21,12 @@ class Noun(BaseModel):
         allow_inf_nan=False,
         validate_by_name=True,
         validate_by_alias=True,
-        serialize_by_alias=True,  # an alias is a key of 0.1 that stays
+        serialize_by_alias=True,  # an alias keeps a key of version 0.1
     )
 
 
 def copied(source: object, *names: str) -> dict[str, Any]:
-    """These fields of one record, for another that has them too."""
+    """Return these fields of one record, for another that has them too."""
     return {name: getattr(source, name) for name in names}
 
 
@@ -34,7 +34,7 @@ Kept = TypeVar("Kept")
 
 
 class Same(Generic[Kept]):
-    """Equal to another only where both hold the very same thing: a key for what is long and never changed."""
+    """Equal to another only if both hold the same object: a cheap key for something large that never changes."""
 
     def __init__(self, value: Kept) -> None:
         self.value = value
@@ -47,9 +47,9 @@ class Same(Generic[Kept]):
 
 
 class Marked(str):
-    """A text with inputs named by field (``errors.option``): arguments where it is read in Python, flags in documents.
+    """A text that names inputs by field (``errors.option``): as arguments in Python, as flags in documents.
 
-    A view shows ``marked``, which its door spells.
+    A view shows ``marked``, in which its door spells the inputs.
     """
 
     marked: str
@@ -88,7 +88,7 @@ class Speed(StrEnum):
 
 
 def today() -> date:
-    """The day from which the age of a price is counted.
+    """Return the day from which the age of a price is counted.
 
     ``TOKONOMICS_TODAY=YYYY-MM-DD`` fixes it, so that generated documents come out the same tomorrow.
     """

@@ -1,4 +1,4 @@
-"""Conversions and human formatting: the only place that knows 1e6, 3600, GB and $.
+"""Convert units and format numbers: the only module that knows 1e6, 3600, GB and $.
 
 Sizes and rates are decimal (GB = 1e9 bytes, TB/s = 1e12 bytes a second), as datasheets state them.
 """
@@ -17,7 +17,7 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
 def usd(amount: float) -> str:
-    """$1,234 from a thousand, cents from a dollar, three digits below: enough to tell small prices apart."""
+    """Format dollars: $1,234 from a thousand, cents from a dollar, three digits below, to tell small prices apart."""
     if not math.isfinite(amount):
         return "$∞" if amount > 0 else "–"
     size = abs(amount)
@@ -30,9 +30,9 @@ def usd(amount: float) -> str:
 
 
 def count(number: float) -> str:
-    """1,234 below ten thousand; 12.3 K, 4.5 M, 6.7 B, 1.2 T above."""
+    """Format a count: 1,234 below ten thousand; 12.3 K, 4.5 M, 6.7 B, 1.2 T above."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        # Three digits decide, so that 999.9 M reads as 1 B and not as 1000 M.
+        # Round to three digits first, so that 999.9 M reads as 1 B and not as 1000 M.
         if abs(number) >= (1e4 if suffix == "K" else scale * 0.9995):
             value = number / scale
             return f"{value:,.0f} {suffix}" if abs(value) >= 999.5 else f"{value:.3g} {suffix}"
@@ -40,20 +40,20 @@ def count(number: float) -> str:
 
 
 def scaled(text: str) -> float | None:
-    """The number that ``2000000``, ``32k``, ``1.5M`` or ``2B`` stands for; None where it is none."""
+    """Read a number such as ``2000000``, ``32k``, ``1.5M`` or ``2B``; return None if the text is not one."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)", text.strip())
     return float(found[1]) * _SCALES[found[2].lower()] if found else None
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number that ``1500`` or ``1.5k`` stands for; None where it is none."""
+    """Read a whole number such as ``1500`` or ``1.5k``; return None if the text is not one."""
     number = int(text) if re.fullmatch(r"\s*[0-9]{1,20}\s*", text) else scaled(text)
     is_whole = number is not None and math.isfinite(number) and abs(number - round(number)) < 1e-6
     return round(number) if number is not None and is_whole else None
 
 
 def gigabytes(size: float) -> str:
-    """Decimal GB, or MB and KB where GB would read as zero."""
+    """Format a size in decimal GB, or in MB or KB if GB would read as zero."""
     for scale, suffix in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if abs(size) >= scale:
             value = size / scale
@@ -62,10 +62,10 @@ def gigabytes(size: float) -> str:
 
 
 def seconds(duration: float, digits: int = 3) -> str:
-    """ms below a second, s below two minutes, minutes below two hours, else hours."""
+    """Format a duration: ms below a second, s below two minutes, minutes below two hours, then hours."""
     if not math.isfinite(duration):
         return "–"
-    if duration < 1 - 0.5 * 10**-digits:  # so many digits of more would read as 1e+03 ms
+    if duration < 1 - 0.5 * 10**-digits:  # above this, rounding to these digits would show 1e+03 ms
         return f"{duration * 1e3:.{digits}g} ms"
     if duration < 120:
         return f"{duration:.{digits}g} s"
@@ -76,7 +76,7 @@ def seconds(duration: float, digits: int = 3) -> str:
 
 
 def seconds_apart(duration: float, limit: float) -> str:
-    """``200.4 ms``: in as many digits as tell it from the limit, where three show the same."""
+    """Format a duration in as many digits as tell it from the limit, such as ``200.4 ms``, if three look the same."""
     digits = range(3, 10)
     return next((text for count in digits if (text := seconds(duration, count)) != seconds(limit)), seconds(duration))
 
@@ -86,16 +86,16 @@ def percent(share: float) -> str:
 
 
 def fine_percent(share: float) -> str:
-    """99.1 %: where a tenth decides."""
+    """Format a share with one decimal, such as 99.1 %, where a tenth matters."""
     return f"{share * 100:.1f} %"
 
 
 def requests_a_second(shown: str) -> str:
-    """1 request/s, 1.5 requests/s, 12.3 K requests/s: after a rate as it is shown."""
-    shown = count(float(shown)) if "e+" in shown else shown  # so many digits of a large number
+    """Format a rate: 1 request/s, 1.5 requests/s, 12.3 K requests/s; ``shown`` is the rate as text."""
+    shown = count(float(shown)) if "e+" in shown else shown  # a large number with few digits
     return f"{shown} request{'' if shown == '1' else 's'}/s"
 
 
 def plural(number: int, noun: str) -> str:
-    """1 model, 2 models."""
+    """Format a number with its noun: 1 model, 2 models."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,11 +1,11 @@
-"""Processes that do one task at a time, each with a memory limit, and a pool that hands tasks out to them.
+"""Run tasks in processes with a memory limit, one task at a time each, from a shared pool.
 
 Killing the process is the only way to stop compiled code. So a task that is cancelled or out of time loses its worker,
-and a fresh one takes its place; the same holds for a worker that died or whose allocation failed. One thread minds one
-worker: it takes a task from the queue, asks, and passes on what comes back. The workers are processes of this machine
+and a fresh one takes its place; the same holds for a worker that died or whose allocation failed. One thread manages
+one worker: it takes a task from the queue, sends it, and passes on the reply. The workers are processes of this machine
 (``WorkerProcess``) or the actors of a cluster (``sweep.cluster``).
 
-Not pebble: its pool streams no progress and hands on the whole environment, secrets too, and it is not in the lock.
+Not pebble: its pool streams no progress and passes on the whole environment, secrets too, and it is not in the lock.
 multiprocessing's own spawn has the second fault as well, so a worker is a ``subprocess`` at the end of a ``Pipe``.
 """
 
@@ -30,26 +30,26 @@ from typing import Any, NamedTuple, Protocol
 from tokonomics.errors import TokonomicsError
 from tokonomics.memory_budget import limit_memory, limited_room
 
-COLD_S = 60.0  # more for a worker that has not warmed up: it imports and compiles first, which is not the task's time
-WARM_UP_S = 300.0  # after which a worker that still warms up is given up
+COLD_S = 60.0  # extra time for a cold worker: importing and compiling do not count as the task's time
+WARM_UP_S = 300.0  # a worker that takes longer to warm up is given up
 _LEAST_ROOM = 0.25
-"""Of a worker's memory: one that keeps more of it after an answer (an allocator gives back what it likes) would refuse
-what a fresh one can do, so a fresh one takes its place."""
-_CLOSING_S = 10.0  # for all threads together: whatever is left ends with this process
-_IDLE_S = 0.1  # how long nothing must have waited before a worker warms up
+"""Share of a worker's memory that must be free after an answer. With less, it would refuse what a fresh worker can
+do (an allocator does not give everything back), so a fresh one replaces it."""
+_CLOSING_S = 10.0  # for all threads together: what is left ends with this process
+_IDLE_S = 0.1  # a worker warms up once no task has waited for this long
 _TOO_MUCH, _LESS = "needs more memory than one request may take", "Ask for fewer requests or rows."
 
 
 class Busy(TokonomicsError):
-    """There is more work than the server takes on."""
+    """Raised when there is more work than the server accepts."""
 
 
 class TaskRefused(TokonomicsError):
-    """What the function said against its request, or that it needs too much memory."""
+    """Raised when the function rejects its request, or needs too much memory."""
 
 
 class WorkerDied(TaskRefused):
-    """The worker died over the task; ``why`` is for the log."""
+    """Raised when the worker died during the task; ``why`` is for the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__("the work ended early, most likely for want of memory", fix=_LESS)
@@ -57,47 +57,47 @@ class WorkerDied(TaskRefused):
 
 
 class TaskTimeout(TokonomicsError):
-    """The work took longer than it may."""
+    """Raised when the work took longer than allowed."""
 
 
 class Cancelled(TokonomicsError):
-    """Whoever asked does not want it any more."""
+    """Raised when the caller no longer wants the answer."""
 
 
 class Broken(Exception):
-    """A fault of ours: its text is for the log, never for a page."""
+    """Raised for a bug of ours: its text is for the log, never for a page."""
 
 
 class NoWorker(Broken):
-    """The worker died before it was ready."""
+    """Raised when the worker died before it was ready."""
 
 
 class Spent(Exception):
-    """Raised by a function whose allocation failed, with its answer; a fresh worker takes its place."""
+    """Raised, with the answer, by a function whose allocation failed; a fresh worker replaces this one."""
 
 
 @dataclass(eq=False)
 class Task:
-    """One request: how long it may take, and who hears of it. ``done`` holds the answer's JSON."""
+    """One request, its time limit, and the listeners for its progress. ``done`` holds the answer's JSON."""
 
     request: Any
     limit_s: float
     say: Callable[[str], None] = lambda line: None
     like: tuple[Hashable, ...] = ()
-    """What the worker that does it may know already, by names, the nearest first: it is asked if it is free."""
+    """Names of what a worker may already know, best first: a free worker that did one of these gets the task."""
     done: "Future[bytes]" = field(default_factory=Future)
     began_at: float = 0.0
     _kill: Callable[[], None] | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def cancel(self) -> None:
-        """Stop it: a task in the queue is dropped, a running one loses its worker."""
+        """Stop the task: a queued one is dropped, a running one loses its worker."""
         with self._lock:
             if self._finish(Cancelled("cancelled")) and self._kill:
                 self._kill()
 
     def drop(self) -> None:
-        """Stop it only if it has not begun: a worker is worth more than the rest of a short task."""
+        """Stop the task only if it has not begun: a worker is worth more than the rest of a short task."""
         with self._lock:
             if self._kill is None:
                 self.cancel()
@@ -110,7 +110,7 @@ class Task:
         return True
 
     def _finish(self, answer: bytes | Exception) -> bool:
-        """Whether nobody else has ended it: the worker, the clock or whoever waits."""
+        """Set the answer; return False if the worker, the clock or the caller had already ended the task."""
         with self._lock, suppress(InvalidStateError):
             if isinstance(answer, Exception):
                 self.done.set_exception(answer)
@@ -121,16 +121,16 @@ class Task:
 
 
 class WaitingLine:
-    """Tasks in the order they came, each for the next thread that is free.
+    """Queue tasks in the order they came, each for the next free thread.
 
-    Whoever did something of the same name takes it if it is idle: it may have kept a part. Where that one is busy,
-    anybody takes it.
+    A thread that did a task of the same name takes it if it is idle, since it may have kept a part. If that thread is
+    busy, any thread takes the task.
     """
 
-    NAMES = 256  # how many names it remembers, with the thread that last did something of that name
+    NAMES = 256  # number of names remembered, each with the thread that last did a task of that name
 
     def __init__(self, most: int = 0) -> None:
-        """Let at most ``most`` tasks wait; 0: any number."""
+        """Let at most ``most`` tasks wait; 0 means any number."""
         self._most, self.is_closed = most, False
         self._tasks: deque[Task] = deque()
         self._idle: set[threading.Thread] = set()
@@ -138,7 +138,7 @@ class WaitingLine:
         self._changed = threading.Condition()
 
     def put(self, task: Task) -> None:
-        """Let it wait; refuses where as many wait as may, of which a cancelled one holds no place."""
+        """Queue a task; refuse it if the queue is full (cancelled tasks do not count)."""
         with self._changed:
             if self._most and len(self._tasks) >= self._most:
                 self._tasks = deque(waiting for waiting in self._tasks if not waiting.done.done())
@@ -148,13 +148,13 @@ class WaitingLine:
             self._changed.notify_all()
 
     def take(self, timeout_s: float | None = None) -> Task | None:
-        """The first that is for this thread; None after that time, and for good once it is closed."""
+        """Return the first task for this thread; None after the timeout, and always once the line is closed."""
         me = threading.current_thread()
         with self._changed:
             self._idle.add(me)
             try:
                 self._changed.wait_for(lambda: self.is_closed or self._place_for(me) is not None, timeout_s)
-                place = None if self.is_closed else self._place_for(me)  # while it still counts as idle
+                place = None if self.is_closed else self._place_for(me)  # must run while this thread counts as idle
             finally:
                 self._idle.discard(me)
             if place is None:
@@ -162,7 +162,7 @@ class WaitingLine:
             task = self._tasks[place]
             del self._tasks[place]
             if self._tasks:
-                self._changed.notify_all()  # what waited for this thread is anybody's now
+                self._changed.notify_all()  # tasks that waited for this thread are free for any other
             for name in task.like:
                 self._did[name] = me
                 self._did.move_to_end(name)
@@ -171,7 +171,7 @@ class WaitingLine:
             return task
 
     def close(self) -> list[Task]:
-        """Let nobody wait any more; what waited."""
+        """Close the queue and return the tasks that waited."""
         with self._changed:
             self.is_closed = True
             left = list(self._tasks)
@@ -188,34 +188,34 @@ class WaitingLine:
 
 
 class Replied(NamedTuple):
-    """The answer to a request; after the last one the worker is of no more use."""
+    """The answer to a request; ``last`` tells that the worker can no longer be used."""
 
     answer: bytes | Exception
     last: bool = False
 
 
 class Worker(Protocol):
-    """Does one task at a time, wherever it is; its first reply says that it is ready."""
+    """A process or actor that does one task at a time; its first reply says that it is ready."""
 
     def alive(self) -> bool: ...
 
     def ask(self, request: Any) -> None: ...
 
     def hear(self, timeout_s: float | None) -> str | Replied | None:
-        """A line of progress, or the reply; None when the time has passed. Raises ``WorkerDied``."""
+        """Return a line of progress or the reply; None after the timeout. Raises ``WorkerDied``."""
 
     def kill(self) -> None:
-        """From any thread; ``hear`` tells of it."""
+        """Kill it, from any thread; ``hear`` then reports it."""
 
     def end(self) -> object:
-        """Kill it and clear up after it."""
+        """Kill it and clean up."""
 
 
 class Pool:
-    """Tasks in the order they came, each for the next worker that is free.
+    """Give tasks to workers in the order they came.
 
-    With a ``turn``, workers start and do the requests ``warm_ups`` one after the other, of all pools that share it, and
-    only while nothing waits: there is one to take the next task as soon as there can be.
+    With a ``turn``, all pools that share it start and warm up (with the requests ``warm_ups``) one worker at a time,
+    and only while nothing waits: so one worker is ready for the next task as early as possible.
     """
 
     def __init__(
@@ -225,27 +225,27 @@ class Pool:
         warm_ups: Sequence[Any] = (),
         turn: "threading.Lock | None" = None,
     ) -> None:
-        """``waiting`` tasks at most are queued; 0: any number."""
+        """Queue at most ``waiting`` tasks; 0 means any number."""
         self._start, self._warm_ups, self._turn = start, warm_ups, turn
         self._line = WaitingLine(waiting)
         self._workers: set[Worker] = set()
         self._threads: list[threading.Thread] = []
         self.is_ready = False
-        """Whether a worker ever was."""
+        """Whether a worker has ever been ready."""
         self.on_ready: Callable[[], None] = lambda: None
 
     def grow(self, workers: int) -> None:
-        """Have so many workers, if there are fewer."""
+        """Start workers until there are this many."""
         while len(self._threads) < workers:
             self._threads.append(threading.Thread(target=self._mind, daemon=True))
             self._threads[-1].start()
 
     def submit(self, task: Task) -> None:
-        """Queue a task; refuses where the queue is full."""
+        """Queue a task; refuse it if the queue is full."""
         self._line.put(task)
 
     def close(self) -> None:
-        """Kill the workers, with what they do; what waits is cancelled."""
+        """Kill the workers with their tasks, and cancel what waits."""
         for task in self._line.close():
             task.cancel()
         for worker in list(self._workers):
@@ -255,7 +255,7 @@ class Pool:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _mind(self) -> None:
-        """Mind one worker after the other, until the pool is closed."""
+        """Manage one worker after another until the pool is closed."""
         with self._turn or nullcontext():
             worker, cold = self._replaced(None), list(self._warm_ups)
         while task := self._next(worker, cold):
@@ -268,7 +268,7 @@ class Pool:
         self._end(worker)
 
     def _next(self, worker: Worker | Exception, cold: list[Any]) -> Task | None:
-        """Wait for the next task, and use the time until it comes to warm the worker up."""
+        """Wait for the next task, and meanwhile warm the worker up."""
         while cold and self._turn and not isinstance(worker, Exception) and not self._line.is_closed:
             if task := self._line.take(_IDLE_S):
                 return task
@@ -282,7 +282,7 @@ class Pool:
         return self._line.take()
 
     def _replaced(self, worker: Worker | Exception | None) -> Worker | Exception:
-        """End a worker and start the next; the reason where none can be started now, which the next task hears."""
+        """End a worker and start the next; return the error if none can be started, which the next task receives."""
         self._end(worker)
         if self._line.is_closed:
             return NoWorker("the server ends")
@@ -293,7 +293,7 @@ class Pool:
             if self._line.is_closed:
                 fresh.kill()
             fresh.hear(None)
-        except Exception as problem:  # a dead one, no room for a process now, or one that must not work for us
+        except Exception as problem:  # it died, there is no memory for a process, or it may not work for us
             self._end(fresh)
             if isinstance(problem, TokonomicsError) and not isinstance(problem, WorkerDied):
                 return problem
@@ -309,7 +309,7 @@ class Pool:
             self._workers.discard(worker)
 
     def _done(self, worker: Worker, task: Task, more_s: float = 0.0) -> bool:
-        """Whether the worker is still of use afterwards."""
+        """Do the task, and tell whether the worker can still be used."""
         if not task._begin(worker.kill):
             return True
         try:
@@ -321,7 +321,7 @@ class Pool:
                 task.say(said)
         except WorkerDied as died:
             task._finish(died)
-        except Exception:  # a thread that ends leaves its share of the queue to nobody
+        except Exception:  # if this thread ended, nobody would take its share of the queue
             task._finish(Broken(traceback.format_exc()))
         fix = "Ask for less: fewer requests, models or GPUs."
         task._finish(TaskTimeout(f"took longer than {task.limit_s:g} seconds", fix=fix))
@@ -329,15 +329,15 @@ class Pool:
 
 
 _LINE, _ANSWER, _REFUSAL, _FAULT = b"l", b"a", b"r", b"f"
-"""The first byte of what a worker says; JSON or text follows. After a capital the worker is of no more use."""
+"""First byte of a worker's message; JSON or text follows. A capital means that the worker cannot be used again."""
 
 
 class WorkerProcess:
-    """A worker on this machine, gone with this process however it ends.
+    """Run a worker on this machine; it ends with this process, however that ends.
 
     ``begin`` names a function, ``package.module:name``. The worker calls it once with ``arguments``: it imports what is
-    needed and returns the function that answers, which takes a request and ``tell``, for lines of progress. What the
-    worker takes from then on is limited to ``memory_bytes``.
+    needed and returns the function that answers, which takes a request and ``tell``, for lines of progress. From then
+    on the worker may take ``memory_bytes`` more.
     """
 
     def __init__(self, begin: str, arguments: Sequence[Any], memory_bytes: int, environment: Mapping[str, str]) -> None:
@@ -358,7 +358,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def ask(self, request: Any) -> None:
-        with suppress(OSError):  # it has died: ``hear`` tells how
+        with suppress(OSError):  # it has died: ``hear`` reports how
             self._line.send(request)
 
     def hear(self, timeout_s: float | None) -> str | Replied | None:
@@ -382,7 +382,7 @@ class WorkerProcess:
         self._process.kill()
 
     def end(self, grace_s: float = 0.0) -> str:
-        """How it ended; a process closes its files a moment before it has."""
+        """End the process and return how it ended; it closes its files a moment before it exits."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         self._process.kill()
@@ -396,11 +396,11 @@ class WorkerProcess:
 
 
 def live(line: int) -> None:
-    """The life of a worker: begin, say so, answer until nobody asks."""
+    """Run a worker: begin, report ready, and answer until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the parent to answer
     end_with_the_parent(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what a function prints is no answer
+    os.dup2(2, 1)  # keep a function's prints out of the answers
     parent = Connection(line)
     name, arguments, memory_bytes = parent.recv()
     module, _, function = name.partition(":")
@@ -433,9 +433,9 @@ def as_json(value: Any) -> bytes:
 
 
 def end_with_the_parent(lifeline: int) -> None:
-    """However the parent ended, and whatever runs here: nobody would hear the answer.
+    """End this process when the parent ends, whatever runs here: nobody would hear the answer.
 
-    Linux kills us; elsewhere the end of a pipe into which nobody writes tells.
+    Linux kills us; elsewhere we notice that a pipe, into which nobody writes, was closed.
     """
     if sys.platform == "linux":
         import ctypes

@@ -1,1 +1,1 @@
-"""One short function per verb."""
+"""Offer the verbs on the command line."""

@@ -1,11 +1,11 @@
-"""Make a command for every verb: its options are the fields of the requests, its help is theirs.
+"""Make a command for every verb; the fields of its requests become its options and help.
 
-A flag of a verb may ask another question (``predict --curve``): the command takes the options of all its questions,
-and refuses those that the one asked does not take. A scenario file may stand where a model does; ``tokonomics init``
-writes one to begin with, and the JSON Schema for editors.
+A flag of a verb may ask another question (``predict --curve``): the command takes the options of all its questions, and
+refuses those that the chosen question does not take. A scenario file may stand in place of a model; ``tokonomics init``
+writes a first one, and the JSON Schema for editors.
 
-Tab offers the names of models, GPUs, providers and so on, loaded when a shell asks for them; verbs and options are
-left to Typer.
+Tab completes the names of models, GPUs, providers and so on, which are loaded when a shell asks for them; Typer
+completes verbs and options.
 """
 
 import inspect
@@ -29,11 +29,11 @@ from tokonomics.questions.verbs import Verb, find_verb, scenario_verbs
 from tokonomics.report.terminal import Terminal, check_files, give, say, show_json
 
 BY_PLACE = "_by_place"
-"""Ends the name of the argument that stands for an option as well: ``plan MODEL`` and ``plan --model MODEL``."""
+"""Suffix of an argument that can also be an option: ``plan MODEL`` and ``plan --model MODEL``."""
 
 
 class VerbCommand(TyperCommand):
-    """Help lists the options of other questions apart."""
+    """List the options of other questions separately in the help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -46,7 +46,7 @@ class VerbCommand(TyperCommand):
 
 
 def command_of(verb: Verb) -> Callable[..., None]:
-    """The function that Typer makes a command of."""
+    """Return the function from which Typer makes a command."""
     options = _options(verb)
 
     def command(**given: Any) -> None:
@@ -61,9 +61,10 @@ def command_of(verb: Verb) -> Callable[..., None]:
 
 
 def _options(verb: Verb) -> dict[str, Parameter]:
-    """The inputs of a verb, and what the other questions add that its flags ask.
+    """Return the inputs of a verb, and those that the other questions behind its flags add.
 
-    What one of the questions can do without may be left out, and a default that they do not share is filled in later.
+    An input that one of the questions does not need is optional, and a default that they do not share is filled in
+    later.
     """
     options, questions = dict(verb.keys), [verb, *verb.by_flag]
     for question in verb.by_flag:
@@ -83,7 +84,7 @@ def _options(verb: Verb) -> dict[str, Parameter]:
 
 
 def more_inputs(verb: Verb) -> str:
-    """The line after the help that names the options which it leaves out."""
+    """Return the line after the help that names the options left out of it."""
     rare = [str(parameter.flag) for parameter in _options(verb).values() if parameter.rare]
     where = ", explained by `tokonomics init --all` and docs/scenario.md" if verb.scenario else ""
     text = f"More inputs{where}: {', '.join(rare)}."
@@ -91,7 +92,7 @@ def more_inputs(verb: Verb) -> str:
 
 
 def _switch(question: Verb) -> Parameter:
-    """The flag that asks a question."""
+    """Return the flag that asks a question."""
     return Parameter(
         name=question.by, key=question.by, annotation=Switch, required=False, default=False, help=question.summary,
         about="",
@@ -99,7 +100,7 @@ def _switch(question: Verb) -> Parameter:
 
 
 def _question(verb: Verb, options: Parameters, given: Mapping[str, Any]) -> Verb:
-    """What is asked: the verb's own question, or that of a flag; an option that it does not take is refused."""
+    """Return the question asked: the verb's own or that of a flag; refuse options that it does not take."""
     asked = [question for question in verb.by_flag if given.get(question.by)]
     if len(asked) > 1:
         fields = ", ".join(question.by for question in asked)
@@ -122,9 +123,9 @@ def _question(verb: Verb, options: Parameters, given: Mapping[str, Any]) -> Verb
 def with_options(
     command: Callable[..., None], parameters: Parameters, help: str, others: Sequence[str] = ()
 ) -> Callable[..., None]:
-    """The function with an option for every parameter, as Typer reads it; arguments stand before options.
+    """Give the function an option for every parameter, in a form that Typer reads; arguments come before options.
 
-    Help shows the options named in ``others`` apart.
+    Help shows the options named in ``others`` separately.
     """
     arguments = [
         argument
@@ -139,14 +140,14 @@ def with_options(
 
 
 def help_of(summary: str, request: type[Request]) -> str:
-    """The summary, what the request adds to it, and the examples as they are typed."""
+    """Join the summary, what the request adds to it, and the examples as they are typed."""
     more, _, examples = (inspect.getdoc(request) or "").partition("Examples:")
     about = "\n\n".join(part for part in (summary, more.strip()) if part)
     return f"{about}\n\n\b\nExamples:{examples}"
 
 
 def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
-    """Ask the question and give the answer; returns the exit code."""
+    """Ask the question and show the answer; return the exit code."""
     from tokonomics.report.answer import describe
 
     request = verb.request.checked(values_of(verb.parameters, given))
@@ -164,7 +165,7 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
 
 
 def _print_code(verb: Verb, request: Request, shown: Shown) -> int:
-    """Print the program; on standard error, what was asked for that it leaves out."""
+    """Print the program; on standard error, say which requested things it leaves out."""
     from tokonomics.questions.scenario_text import code_of, left_out_of
 
     typer.echo(code_of(verb, request, shown.as_json))
@@ -175,7 +176,7 @@ def _print_code(verb: Verb, request: Request, shown: Shown) -> int:
 
 
 def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by field; what stands at its default was not."""
+    """Return the given values by field, without those at their default."""
     values = {}
     for name, parameter in parameters.items():
         value = given.get(name)
@@ -190,9 +191,9 @@ def values_of(parameters: Parameters, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def _arguments(parameter: Parameter, panel: str | None = None) -> list[inspect.Parameter]:
-    """The argument, the option, or both; the option in a panel of its own where one is named."""
+    """Return the argument, the option, or both; put the option into a panel if one is named."""
     kind: Any = Path if parameter.kind is Kind.FILE and parameter.type is str else parameter.type
-    kind = str if parameter.type in (int, float) else kind  # the request checks numbers, whichever door they come by
+    kind = str if parameter.type in (int, float) else kind  # the request checks numbers for every door
     kind = list[kind] if parameter.is_list else kind
     optional = kind | None if not parameter.required and parameter.default is None else kind
     default = inspect.Parameter.empty if parameter.required else parameter.default
@@ -216,7 +217,7 @@ def _arguments(parameter: Parameter, panel: str | None = None) -> list[inspect.P
 
 
 def _metavar(parameter: Parameter) -> str | None:
-    """``<int: 1 to 16>``, ``TEXT``; None of a switch."""
+    """Return ``<int: 1 to 16>`` or ``TEXT``; None for a switch."""
     if parameter.type not in (int, float):
         return {bool: None, str: "FILE" if parameter.kind is Kind.FILE else "TEXT"}[parameter.type]
     low, high = parameter.low, None if parameter.high == NO_LIMIT else parameter.high
@@ -227,7 +228,7 @@ def _metavar(parameter: Parameter) -> str | None:
 
 
 def _digits(number: float) -> str:
-    """``1,000,000``, ``0.001``."""
+    """Format a number: ``1,000,000``, ``0.001``."""
     return f"{number:,.12g}"
 
 
@@ -246,11 +247,11 @@ _LISTS = {
     "output": _LENGTHS, "provider": f"{_OFFERS} {{.provider}}", "region": f"{_OFFERS} {{.region}}",
     "terms": "catalog.offers:Terms {}", "trace": "traffic.formats:TRACES {}", "weights": _WEIGHTS,
 }  # fmt: skip
-"""By parameter, or by verb and parameter: where the list is, and how a name is written from one of its members."""
+"""By parameter, or by verb and parameter: where the list is, and how to write a name from one of its members."""
 
 
 def names_of(parameter: str) -> Callable[..., list[str]]:
-    """What Typer asks for the values of a parameter; after a comma, the next one of a list."""
+    """Return the function that Typer calls to complete a parameter; after a comma it completes the next value."""
 
     def offered(ctx: typer.Context, incomplete: str) -> list[str]:
         listed = _LISTS.get(parameter) or _LISTS.get(f"{ctx.info_name} {parameter}")
@@ -261,7 +262,7 @@ def names_of(parameter: str) -> Callable[..., list[str]]:
 
 
 def _read(listed: str) -> list[str]:
-    """The names of a list, each once; none where the user's catalogue is broken, of which the verb complains."""
+    """Return the names of a list, each once; none if the user's catalogue is broken, which the verb itself reports."""
     where, _, written = listed.partition(" ")
     module, _, name = where.partition(":")
     members = getattr(import_module(f"tokonomics.{module}"), name)
@@ -272,14 +273,14 @@ def _read(listed: str) -> list[str]:
         return []
 
 
-AS_GIVEN = "as given"  # a context's ``obj`` in which names that end in .toml are names like any other
-_FILE = "tokonomics.scenario"  # where a context keeps the file that stands in for what was not typed
+AS_GIVEN = "as given"  # a context with this ``obj`` treats names that end in .toml like any other name
+_FILE = "tokonomics.scenario"  # where a context keeps the file that supplies what was not typed
 
 
 class ScenarioCommand(VerbCommand):
-    """Values of the file stand in for what was not typed."""
+    """Take values from the scenario file for what was not typed."""
 
-    _question: Verb  # what is asked: the verb's own question, or that of a flag
+    _question: Verb  # the question asked: the verb's own, or that of a flag
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         verb = find_verb(str(self.name))
@@ -298,7 +299,7 @@ class ScenarioCommand(VerbCommand):
             self._show_values(ctx, file)
         needed = [taken for taken in self.params if taken.required]
         for taken in needed:
-            taken.required = False  # the file may say it
+            taken.required = False  # the file may give it
         try:
             return super().parse_args(ctx, rest)
         finally:
@@ -306,12 +307,12 @@ class ScenarioCommand(VerbCommand):
                 taken.required = True
 
     def _show_values(self, ctx: Any, file: ScenarioFile) -> None:
-        """Let help, after which nothing else is run, show the file's values as defaults."""
+        """Show the file's values as defaults in the help, after which nothing else runs."""
         said = file.values_for(self._question.name)
         ctx.default_map = {taken.name: said[taken.key] for taken in self._parameters() if taken.key in said}
         for taken in self.params:
             if taken.name in ctx.default_map:
-                vars(taken)["show_default"] = True  # instead of the words for a missing value
+                vars(taken)["show_default"] = True  # instead of the text for a missing value
 
     def invoke(self, ctx: Any) -> Any:
         file: ScenarioFile | None = ctx.meta.get(_FILE)
@@ -341,7 +342,7 @@ class ScenarioCommand(VerbCommand):
         return pieces if any(".toml" in piece for piece in pieces) else [*pieces, "[SCENARIO.toml]"]
 
     def _scenario_places(self, ctx: Any, args: list[str]) -> list[int]:
-        """Where a file stands that no flag takes."""
+        """Return the positions of scenario files that belong to no flag."""
         return [
             place
             for place, token in enumerate(args)

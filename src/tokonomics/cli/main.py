@@ -1,6 +1,6 @@
-"""The command line: verbs by group, and the one place where an error becomes a message and an exit code.
+"""Run the command line: verbs by group, and the one place where an error becomes a message and an exit code.
 
-Only the verb that is typed is built; the others are listed by their summaries, so that help is quick.
+Only the typed verb is built; the others are listed by their summaries, so that help is quick.
 """
 
 import gc
@@ -46,7 +46,7 @@ ACTIONS: dict[str, Action] = {
 
 
 class _Verbs(TyperGroup):
-    """Help is one line for each verb: short enough for a screen."""
+    """Show help as one line for each verb, short enough for a screen."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         lines = ["Usage: tokonomics VERB [OPTIONS]", "", self.help or ""]
@@ -62,7 +62,7 @@ class _Verbs(TyperGroup):
 
 
 def application(only: str | None = None) -> typer.Typer:
-    """The application with one verb whole and the others by name; whole in every verb where ``only`` is None."""
+    """Return the application with one verb complete and the others by name; all complete if ``only`` is None."""
     app = typer.Typer(
         name="tokonomics",
         cls=_Verbs,
@@ -105,7 +105,7 @@ def _add_command(app: typer.Typer, verb: Verb, name: str, hidden: bool = False) 
 
 
 def _listed() -> None:
-    """Stands for a verb that was not typed."""
+    """Stand in for a verb that was not typed."""
 
 
 def _version(asked: bool) -> None:
@@ -136,7 +136,7 @@ def run() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # Typer and Rich end so themselves
+        if isinstance(leaving.__context__, BrokenPipeError):  # Typer and Rich exit this way themselves
             _leave()
         if leaving.code == _INTERRUPTED:
             typer.echo("interrupted", err=True)
@@ -157,19 +157,19 @@ def run() -> None:
 
 
 def _typed() -> list[str]:
-    """The words of the command line: those of the line that a shell completes, where it asks what to offer."""
+    """Return the words of the command line, or of the line to complete if a shell asks for completion."""
     if _COMPLETED not in os.environ:
         return sys.argv[1:]
     return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
 
 
 def _plain() -> bool:
-    """Whether nothing but text is wanted: no colours, which leaves out bold as well, or a terminal without them."""
+    """Tell whether only plain text is wanted: colours are off, which leaves out bold too, or the terminal has none."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") in ("dumb", "unknown")
 
 
 def _open_closed() -> None:
-    """A stream that was closed before the start (``>&-``) goes nowhere: what is saved is still saved."""
+    """Send streams that were closed before the start (``>&-``) to nowhere, so that files are still saved."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - for as long as the process lasts
     if sys.stderr is None:
@@ -177,20 +177,19 @@ def _open_closed() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``tokonomics`` command."""
-    # Imports make a million objects that stay: looking through them for garbage takes a tenth of the start.
+    # Imports create a million objects that stay: scanning them for garbage takes a tenth of the start.
     gc.set_threshold(100_000, 20, 20)
     if _plain():
         os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # without it, help and errors keep their bold
     try:
         run()
     finally:
-        # They go with the process: looking through them once more at its end takes as long as a tenth of a plan.
+        # They go with the process: scanning them once more at its end takes a tenth of a plan's time.
         gc.freeze()
 
 
 def _leave() -> NoReturn:
-    """End quietly after a reader that left (head, less), with the exit code of programs that SIGPIPE ends.
+    """Exit quietly after the reader of a pipe left (head, less), with the exit code of programs that SIGPIPE ends.
 
     The signal itself stays ignored: it would end the page's server with the first browser that leaves.
     """
@@ -199,8 +198,8 @@ def _leave() -> NoReturn:
 
 
 def _show_example(mistake: BaseException | None) -> None:
-    """After "Missing option …": the first example of the verb's help, as it can be typed."""
-    # MissingParameter is no public name of Typer; the class it extends is.
+    """Print the first example of the verb's help after "Missing option …", ready to type."""
+    # MissingParameter is not a public name of Typer, but its base class is.
     if not isinstance(mistake, typer.BadParameter) or type(mistake).__name__ != "MissingParameter" or not mistake.ctx:
         return
     _, _, examples = (mistake.ctx.command.help or "").partition("Examples:")

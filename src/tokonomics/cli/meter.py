@@ -1,4 +1,4 @@
-"""``tokonomics meter``: what the tokens of live servers cost now."""
+"""Run ``tokonomics meter``: show what the tokens of live servers cost now."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ _EXPORT = "What tokens have cost, for LiteLLM, FinOps tools (FOCUS 1.2), Prometh
 
 
 class _UrlsOrVerb(TyperGroup):
-    """``meter http://…`` is ``meter watch http://…``."""
+    """Read ``meter http://…`` as ``meter watch http://…``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, "-h", "--help"}:
@@ -36,7 +36,7 @@ class _UrlsOrVerb(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """With the options of ``watch``, which are those of ``meter URL``."""
+        """Add the options of ``watch``, which are those of ``meter URL``."""
         own, watched = self.params, self.commands["watch"].params
         self.params = [*watched, *own]
         try:
@@ -90,7 +90,7 @@ def watch(**given: Any) -> None:
 
 @contextmanager
 def _shown(json: bool, once: bool) -> "Iterator[Show]":
-    """How each interval is shown: redrawn on a terminal, a line each in a pipe, an object each as JSON."""
+    """Yield the function that shows each interval: redrawn on a terminal, a line in a pipe, an object as JSON."""
     if once:
         yield lambda state: None
         return

@@ -1,1 +1,1 @@
-"""The files that start what was planned: a readable manifest for each target as data, and one writer that fills it."""
+"""Write the files that start a plan: each target has a readable manifest as data, and one writer fills it."""

@@ -1,7 +1,7 @@
-"""What a deploy file is made from: a planned deployment, how often it runs, on which machines.
+"""Describe what a deploy file starts: a planned deployment, its number of replicas and its machines.
 
-Nothing is computed here that the plan has not decided. A fleet is one job, or two where it is disaggregated: one for
-prompts and one for answers.
+The plan has already decided everything here. A fleet is one job, or two if it is disaggregated: one for prefill and one
+for decode.
 """
 
 import math
@@ -22,17 +22,17 @@ from tokonomics.units import plural
 
 PORT = 8000
 _LOAD_BYTES_PER_S = 100e6
-"""A slow download of the weights (0.8 Gbit/s). A probe that waits longer than needed costs nothing; one that gives up
+"""Assume a slow download of the weights (0.8 Gbit/s). A probe that waits too long costs nothing; one that gives up
 early restarts the download."""
-_START_S = 300  # compiling and capturing graphs before the first answer (assumed: five minutes of a cold start)
+_START_S = 300  # time to compile and capture graphs before the first answer (assumed: five minutes of a cold start)
 _P99_PER_MEAN = math.log(100)
-"""Of an exponential distribution, 4.6: what stands in for the p99 of a plan that was not simulated."""
+"""4.6, as in an exponential distribution: used for the p99 of a plan that was not simulated."""
 _KEPT_BACK = 0.1
-"""Of the context that fits by our memory model. A choice: a start that fails costs more than a shorter context."""
+"""Share of the context that fits by our memory model to leave unused. A choice: a failed start costs more."""
 
 
 class Target(StrEnum):
-    """What a deploy file is for."""
+    """The tool that a deploy file is written for."""
 
     vllm = "vllm"
     sglang = "sglang"
@@ -48,7 +48,7 @@ class Target(StrEnum):
 
 
 class DeployFile(Noun):
-    """A file to save, and what in it the plan could not know."""
+    """A file to save, and a list of what the plan could not know."""
 
     name: str
     text: str
@@ -56,30 +56,30 @@ class DeployFile(Noun):
 
 
 class DeployJob(Noun):
-    """A deployment to be started ``replicas`` times, on so many machines."""
+    """A deployment to start ``replicas`` times on ``machines`` machines."""
 
     deployment: Deployment
     replicas: PositiveInt
     machines: PositiveInt  # to pay for
     spare: NonNegativeInt = 0  # machines that may fail while the others meet every target
     over_zones: bool = False
-    """Whether a whole zone may fail: replicas then spread strictly over zones, not over machines."""
+    """Whether a whole zone may fail: replicas then spread strictly over zones instead of machines."""
     e2e_s: Spread  # from a request to the end of its answer, as planned
     max_context: PositiveInt  # tokens of the longest request, prompt and answer
-    limits: Defaults  # of batch and memory
+    limits: Defaults  # on batch and memory
     offer: Offer | None = None
     terms: Terms = Terms.on_demand
     router: str | None = None  # how the plan spreads requests over replicas
-    provenance: str  # which plan made it, in words; any number of lines
+    provenance: str  # text that says which plan made it; may have several lines
     simulated: bool = True  # whether the plan simulated it, so that percentiles of its latencies are known
-    role: Role | None = None  # of a disaggregated fleet: which side these replicas are; None: each does both
-    tiers: str | None = None  # memories for KV behind the GPUs', of each replica: ``dram=200@0,ssd=2000@0``
-    requests_per_s: PositiveFloat | None = None  # that one replica holds; None: not known
-    usd_per_hour: PositiveFloat | None = None  # of one machine; None: not known
+    role: Role | None = None  # side of a disaggregated fleet; None: each replica does both
+    tiers: str | None = None  # KV memory of each replica beyond the GPUs: ``dram=200@0,ssd=2000@0``
+    requests_per_s: PositiveFloat | None = None  # that one replica can serve; None: unknown
+    usd_per_hour: PositiveFloat | None = None  # of one machine; None: unknown
 
     @property
     def gpus_per_machine(self) -> int:
-        """GPUs of a machine of the offer; with none, as many as one replica can use in a machine."""
+        """Return the GPUs of the offer's machine; without an offer, as many as a replica can use in one machine."""
         if self.offer:
             return self.offer.gpus
         parts = self.deployment.pp * self.deployment.dp
@@ -87,47 +87,47 @@ class DeployJob(Noun):
 
     @property
     def machines_per_replica(self) -> int:
-        """Whole stages, or groups of the attention, on each machine: tensor parallelism does not leave one."""
+        """Return the machines of a replica. Each has whole stages or attention groups: TP stays within one."""
         parts = self.deployment.pp * self.deployment.dp
         return math.ceil(parts / (self.gpus_per_machine // self.deployment.tp))
 
     @property
     def groups_per_machine(self) -> int:
-        """Groups of the attention that stand whole on each machine of a replica; 0: a group spans machines."""
+        """Return the whole attention groups on each machine of a replica; 0 if a group spans machines."""
         groups, left = divmod(self.deployment.dp, self.machines_per_replica)
         whole = not left and groups * self.deployment.tp * self.deployment.pp <= self.gpus_per_machine
         return groups if whole else 0
 
     @property
     def most_replicas(self) -> int:
-        """To which an autoscaler may add. A choice: the plan itself is the least that it runs."""
+        """Return the largest number of replicas for an autoscaler. A choice: the plan itself is the smallest."""
         return 2 * self.replicas
 
     @property
     def places_per_machine(self) -> int:
-        """Replicas for which a machine has GPUs; at least 1."""
+        """Return how many replicas have GPUs in one machine; at least 1."""
         return max(1, self.gpus_per_machine // self.deployment.gpus)
 
     @property
     def replicas_per_machine(self) -> int:
-        """At the most, when they are spread evenly: what is lost with one machine; at least 1."""
+        """Return the most replicas on a machine if they are spread evenly, which one failure loses; at least 1."""
         return max(1, math.ceil(self.replicas / self.machines))
 
     @property
     def machines_in_zones(self) -> list[int]:
-        """Machines in each zone, as even as can be, the most first; those of one replica are together."""
+        """Return the machines in each zone, most first, spread evenly; those of one replica stay together."""
         together = self.machines_per_replica
         return [together * groups for groups in in_zones(self.machines // together)]
 
     @property
     def answer_s(self) -> int:
-        """Whole seconds in which 99 % of requests are answered, at least 1."""
+        """Return the whole seconds in which 99 % of requests are answered; at least 1."""
         estimated = None if self.e2e_s.mean is None else _P99_PER_MEAN * self.e2e_s.mean
         return math.ceil(self.e2e_s.p99 or estimated or 1)
 
     @property
     def redundancy(self) -> str:
-        """How many replicas run on how many machines, and what may fail, in words."""
+        """Say how many replicas run on how many machines, and what may fail."""
         where = f"{plural(self.replicas, 'replica')} on {plural(self.machines, 'machine')}"
         if self.over_zones:
             zones = self.machines_in_zones
@@ -148,63 +148,63 @@ class DeployJob(Noun):
 
     @property
     def start_s(self) -> int:
-        """How long a first start may take before it counts as failed, in whole minutes."""
+        """Return how long a first start may take before it counts as failed, in whole minutes."""
         model = self.deployment.model
         return 60 * math.ceil((_START_S + model.weight_bytes(model.checkpoint) / _LOAD_BYTES_PER_S) / 60)
 
     @property
     def public_name(self) -> str:
-        """A name that Kubernetes accepts for a service (RFC 1035: a letter, then letters, digits and dashes)."""
+        """Return a name that Kubernetes accepts for a service (RFC 1035: a letter, then letters, digits and dashes)."""
         return f"llm-{slug(self.deployment.model.key)}"
 
     @property
     def service_name(self) -> str:
-        """The same, told apart by side where there are two."""
+        """Return the public name, with the side added if there are two."""
         return f"{self.public_name}-{self.role}" if self.role else self.public_name
 
     @property
     def command(self) -> EngineCommand:
-        """What starts one replica."""
+        """Return the command that starts one replica."""
         return engine_command(ServerPlan(self.deployment, self.limits, self.max_context, self.role, self.tiers))
 
     @property
     def copies(self) -> tuple[str, ...] | None:
-        """The flag that runs all replicas of a machine behind one port; None where the engine has no such thing."""
+        """Return the flag that runs all replicas of a machine behind one port; None if the engine has none."""
         return copies_in_one_server(self.deployment, self.replicas_per_machine)
 
     @property
     def may_fail(self) -> int:
-        """Replicas that the plan can do without."""
+        """Return how many replicas the plan can do without."""
         return min(self.replicas, self.spare * self.replicas_per_machine)
 
     @property
     def routed(self) -> str | None:
-        """How requests are spread over the replicas; None: there is nothing to spread."""
+        """Say how requests are spread over the replicas; None if there is nothing to spread."""
         return self.router if self.replicas > 1 else None
 
     @property
     def spans(self) -> bool:
-        """Whether a replica is on several machines."""
+        """Tell whether a replica is on several machines."""
         return self.machines_per_replica > 1
 
     @property
     def answers(self) -> bool:
-        """Whether the prompts of its answers are computed by other replicas."""
+        """Tell whether these replicas decode prompts that other replicas computed."""
         return self.role is Role.decode
 
     @property
     def does(self) -> str:
-        """What its requests are, in a word."""
+        """Name the kind of its requests in one word."""
         return {None: "requests", Role.prefill: "prompts", Role.decode: "answers"}[self.role]
 
     @property
     def band(self) -> str:
-        """Between which numbers of replicas an autoscaler keeps, in words."""
+        """Say between which numbers of replicas an autoscaler stays."""
         return f"{self.replicas} to {self.most_replicas} replicas for {self.does}"
 
     @property
     def engine_limits(self) -> str:
-        """What every engine command says of how a replica is split, and of its batches."""
+        """Say how every engine command splits a replica and limits its batches."""
         ranks = (("PP", self.deployment.pp), ("DP", self.deployment.dp))
         split = "".join(f", {name}={count}" for name, count in ranks if count > 1)
         return (
@@ -215,10 +215,10 @@ class DeployJob(Noun):
 
 
 def longest_context(deployment: Deployment) -> int:
-    """The model's own context, or the longest of which one sequence fits."""
+    """Return the model's own context, or the longest that fits for one sequence."""
     longest = deployment.model.max_context
     if max_sequences(deployment, longest) >= 1:
         return longest
     fits = bisect_left(range(1, longest), True, key=lambda context: max_sequences(deployment, context) < 1)
-    # Engines refuse to start with a context that does not fit, and our memory model is not theirs to the byte.
+    # Engines refuse to start if the context does not fit, and our memory model differs from theirs by some bytes.
     return max(1, math.floor(fits * (1 - _KEPT_BACK)))

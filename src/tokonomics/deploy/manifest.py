@@ -1,14 +1,14 @@
-"""A target's manifest (``data/NAME.yaml``) filled with a plan, and written as text.
+"""Fill a target's manifest (``data/NAME.yaml``) with a plan, and write it as text.
 
-A manifest is read as YAML first, and values are set in what was read, so that nothing in a value can become a key, a
-comment or a line of its own. A string in it may say:
+A manifest is parsed as YAML first, and values are set in the parsed structure, so that nothing in a value can become a
+key, a comment or a line of its own. A string in it may be:
 
-- ``$job.replicas``: that value itself, whatever its type, or inside a longer text, in words; ``$(job.replicas)`` is
-  always text. Where there is no such value (None), the whole text is left out, with its key or its place in a list.
+- ``$job.replicas``: that value with its own type, or its text inside a longer text; ``$(job.replicas)`` is always
+  text. If the value is None, the whole text is left out, with its key or its place in a list.
 - ``$use: NAME``: a part of this manifest or of ``data/parts.yaml``.
 - ``$if: job.offer`` with ``$then`` or ``$else`` or both.
-- ``$yaml: …``: that part as a text of its own.
-- ``$side: …`` in a list: once for each side of a fleet; outside of it ``$side`` is the first.
+- ``$yaml: …``: that part as YAML text.
+- ``$side: …`` in a list: repeated for each side of a fleet; elsewhere ``$side`` is the first side.
 """
 
 import math
@@ -25,7 +25,7 @@ _VALUE = re.compile(r"\$\(([a-z_.]+)\)|\$([a-z_]+(?:\.[a-z_]+)*)")
 
 @cache
 def manifest(name: str) -> dict[str, Any]:
-    """What a file of manifests says, with the parts that all targets share; not to be changed."""
+    """Return a file of manifests, with the parts that all targets share; do not change it."""
     shared = {} if name == "parts" else manifest("parts")
     text = (Path(__file__).parent / "data" / f"{name}.yaml").read_text(encoding="utf-8")
     own: dict[str, Any] = yaml.safe_load(text)
@@ -33,7 +33,7 @@ def manifest(name: str) -> dict[str, Any]:
 
 
 def fill(template: Any, values: Mapping[str, Any]) -> Any:
-    """The template with its values; None where it says nothing without a value that is missing."""
+    """Return the template with its values; None if it says nothing without a missing value."""
     match template:
         case str():
             return _text(template, values)
@@ -53,7 +53,7 @@ def fill(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _items(template: list[Any], values: Mapping[str, Any]) -> Iterator[Any]:
-    """What a list says: lists that are used, chosen or repeated in it are part of it."""
+    """Yield the items of a list; lists that are used, chosen or repeated inside it become part of it."""
     for item in template:
         for_sides = isinstance(item, dict) and "$side" in item
         for side in values["sides"] if for_sides else ({},):
@@ -75,7 +75,7 @@ def _text(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _value(path: str, values: Mapping[str, Any]) -> Any:
-    """The value that a path names; None where a step before the last is None. A name that is not known is an error."""
+    """Return the value at a path; None if a step before the last is None. An unknown name is an error."""
     value: Any = values
     for name in path.split("."):
         value = value[name] if isinstance(value, Mapping) else value and getattr(value, name)
@@ -86,14 +86,14 @@ def _value(path: str, values: Mapping[str, Any]) -> Any:
 
 
 def comment(text: str) -> str:
-    """Text as ``#`` lines; what could end a line early in a shell or in YAML is shown instead of obeyed."""
+    """Write text as ``#`` lines; characters that could end a line early in a shell or in YAML are escaped."""
     shown = ("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
              for line in text.strip().splitlines() or [""])  # fmt: skip
     return "".join(f"# {line}".rstrip() + "\n" for line in shown)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Block style, lists indented, nothing named and pointed at."""
+    """Write block style with indented lists, and no anchors or aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -102,7 +102,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         super().increase_indent(flow, False)
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Lines as a literal block; quoted unless every reader of YAML 1.1 or 1.2 takes it for a string."""
+        """Write several lines as a literal block; quote a text unless YAML 1.1 and 1.2 both read it as a string."""
         not_strings = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
         plain = re.fullmatch("[A-Za-z][A-Za-z0-9_./-]*", text) and text.lower() not in not_strings
         style = "|" if text.endswith("\n") and text[0].isalnum() else None if plain else '"'
@@ -113,5 +113,5 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def yaml_text(value: object) -> str:
-    """A value as YAML, in the order of its keys."""
+    """Write a value as YAML, in the order of its keys."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=math.inf))

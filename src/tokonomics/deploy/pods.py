@@ -1,6 +1,6 @@
-"""The pod of a replica on Kubernetes: on which machines it may run, what it asks for, how replicas are spread.
+"""Describe the pod of a replica on Kubernetes: its allowed machines, its requests, and how replicas spread.
 
-GPUs are asked for by their device plugin's resource name, and machines by labels that managed clusters or the vendors'
+A pod requests GPUs by their device plugin's resource name, and machines by labels that managed clusters or the vendors'
 own labellers set (``data/machines.toml``). Replicas spread evenly over the plan's machines, or over zones, so that
 losing one costs what the plan counted on.
 """
@@ -21,28 +21,28 @@ from tokonomics.sizing.hosts import host_gib
 from tokonomics.units import GIB
 
 _FOR_THE_SYSTEM = 0.25
-"""Of a machine's CPUs and memory: not asked for. A choice: GPUs decide how many pods fit, so asking for less costs
-nothing, and asking for what is not there keeps a pod waiting. GKE alone reserves 17 % of 16 GiB and 2 % of 2 TiB (25 %
-of the first 4 GiB, 20 % of the next 4, 10 % of 8, 6 % of 112, 2 % of the rest and 100 MiB:
+"""Share of a machine's CPUs and memory that pods do not request. A choice: GPUs decide how many pods fit, so
+requesting less costs nothing, and requesting too much keeps a pod waiting. GKE alone reserves 17 % of 16 GiB and 2 %
+of 2 TiB (25 % of the first 4 GiB, 20 % of the next 4, 10 % of 8, 6 % of 112, 2 % of the rest and 100 MiB:
 https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes); agents on every node take more."""
 _SCRATCH_GIB = 10  # logs and compiled kernels of a pod, on the machine's own disk. A choice; weights are on the volume.
-_REVISIONS = 2  # of the weights that the volume holds: a new one is downloaded before the old one is deleted. A choice.
+_REVISIONS = 2  # of the weights on the volume: a new one is downloaded before the old one is deleted. A choice.
 _WEIGHTS_STEP_GIB = 10
-_LEAVE_S = 10  # for every load balancer to learn that a pod leaves, before the last requests are waited for. A choice.
-STOP_S = 30  # for the engine to stop, after that: Kubernetes' own default of ``terminationGracePeriodSeconds``
+_LEAVE_S = 10  # time for load balancers to learn that a pod leaves, before it waits for its last requests. A choice.
+STOP_S = 30  # time for the engine to stop after that: Kubernetes' default of ``terminationGracePeriodSeconds``
 _PROBE_S = 10
-_LONGEST_WINDOW_S = 3600  # what Kubernetes allows (API reference, HPAScalingRules v2)
+_LONGEST_WINDOW_S = 3600  # the most that Kubernetes allows (API reference, HPAScalingRules v2)
 _LABEL = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 @cache
 def machine_names() -> dict[str, Any]:
-    """What labellers, clouds and tools call GPUs and machines."""
+    """Return the names that labellers, clouds and tools have for GPUs and machines."""
     return tomllib.loads((Path(__file__).parent / "data" / "machines.toml").read_text(encoding="utf-8"))
 
 
 def gpu_name(tool: str, job: DeployJob) -> str | None:
-    """What a tool calls the GPU of an instance, or every such GPU; None where it has no name of its own."""
+    """Return a tool's name for the GPU of an instance, or for every such GPU; None if it has none."""
     names, instance = machine_names()[tool], job.offer.instance if job.offer else ""
     special = (name for start, name in names["instances"].items() if instance.startswith(start))
     name: str | None = next(special, names["gpus"].get(job.deployment.gpu.key))
@@ -50,9 +50,9 @@ def gpu_name(tool: str, job: DeployJob) -> str | None:
 
 
 def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> dict[str, Any]:
-    """What a manifest may say of the pod of one replica, or of a machine's part of one; None: there is no such thing.
+    """Return the manifest values for the pod of one replica, or of a machine's part of one; None where none applies.
 
-    ``operated``: an operator gives the usual labels itself, so that ours tell pods of one kind.
+    ``operated`` means that an operator sets the usual labels itself, so ours only tell pods of one kind apart.
     """
     deployment, model = job.deployment, job.deployment.model
     labels = {"tokonomics/replicas" if operated else "app.kubernetes.io/name": job.service_name}
@@ -60,7 +60,7 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
     machine, products = _machine_labels(job), machine_names()["products"].get(deployment.gpu.key, [])
     terms = _machine_terms(machine or ({vendor["label"]: products} if products else {}))
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    # GPUs of one pod: those of a machine where a replica spans several.
+    # GPUs of one pod; of one machine if a replica spans several.
     gpus = {vendor["resource"]: min(deployment.gpus, job.gpus_per_machine)}
     tolerations = [{"key": vendor["resource"], "operator": "Exists", "effect": "NoSchedule"}]
     if job.terms is Terms.spot and job.offer and job.offer.provider == "azure":
@@ -74,30 +74,30 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
         "arguments": [*job.command.arguments, *listen(port)],
         "vendor": vendor,
         "machine_labels": machine or None,
-        # The GPU by its label, where the machine has none that we know.
+        # Select by the GPU's label if we know no label of the machine.
         "affinity": {"nodeAffinity": required} if terms and not machine else None,
         "machine_terms": terms,
         "where": f"{offer.provider} {offer.instance}, {offer.region}" if offer and not machine else None,
         "tolerations": tolerations,
         "spread": _spread(job, labels, is_labelled=bool(terms)),
         "rollout": _rollout(job),
-        # None at all would keep a machine from ever being drained.
+        # With zero, a machine could never be drained.
         "drainable": max(1, job.may_fail),
         "requests": _requests(job) | gpus,
         "gpus": gpus,
         "scarce_memory": _scarce_memory(job),
         "volume": f"{_WEIGHTS_STEP_GIB * math.ceil(weights_gib / _WEIGHTS_STEP_GIB)}Gi",
         "start_probes": job.start_s // _PROBE_S,
-        # How long a pod that leaves serves on: the engine is told to stop when its last requests are answered.
+        # How long a leaving pod keeps serving: the engine is told to stop when its last requests are answered.
         "leave_s": leave_s,
         "grace_s": leave_s + STOP_S,
-        # A replica that has just loaded its weights should not be sent away again at once.
+        # A replica that has just loaded its weights should not be removed at once.
         "window_s": min(job.start_s, _LONGEST_WINDOW_S),
     }
 
 
 def _machine_labels(job: DeployJob) -> dict[str, str]:
-    """The machine of the plan, by the labels that managed clusters set; nothing where we do not know them."""
+    """Return the labels that managed clusters set on the plan's machine; empty if we do not know them."""
     offer, known = job.offer, machine_names()["labels"]
     if offer is None or offer.provider not in known["instances"]:
         return {}
@@ -111,7 +111,7 @@ def _machine_labels(job: DeployJob) -> dict[str, str]:
 
 
 def _machine_terms(labels: Mapping[str, str | list[str]]) -> list[dict[str, Any]] | None:
-    """Labels, each with its value or any of several, as terms of a node selector."""
+    """Return labels, each with one or several values, as terms of a node selector."""
     expressions = [
         {"key": key, "operator": "In", "values": [value] if isinstance(value, str) else value}
         for key, value in labels.items()
@@ -120,48 +120,48 @@ def _machine_terms(labels: Mapping[str, str | list[str]]) -> list[dict[str, Any]
 
 
 def _spread(job: DeployJob, labels: Mapping[str, str], is_labelled: bool) -> list[dict[str, Any]] | None:
-    """Strictly over machines, or over zones where one may fail; over the others as far as it can be had.
+    """Spread strictly over machines, or over zones if one may fail; over the others where possible.
 
-    Not strictly over machines where no label tells them apart: those without a GPU would count as empty ones. Nor
-    beside zones: what is lost with a machine is lost with its zone too, and two strict rules can each forbid the only
-    places that the other allows. The two sides of a disaggregated fleet share machines: strictly even, one could keep
-    the other out.
+    Not strictly over machines if no label tells them apart: machines without a GPU would count as empty ones. Nor
+    strictly over both: what is lost with a machine is lost with its zone too, and two strict rules can each forbid the
+    only places that the other allows. The two sides of a disaggregated fleet share machines, so a strict rule on one
+    could keep the other out.
     """
     if job.replicas == 1:
         return None
     evenly = {"maxSkew": 1, "labelSelector": {"matchLabels": labels}}
     machine = evenly | {"topologyKey": "kubernetes.io/hostname"}
     zone = evenly | {"topologyKey": "topology.kubernetes.io/zone"}
-    # Machines that a pod may not run on are not empty ones either.
+    # Do not count machines that a pod may not run on as empty ones either.
     hard = {"whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Honor"}
     soft = {"whenUnsatisfiable": "ScheduleAnyway"}
     constraints = []
     if job.role is None and (is_labelled or job.replicas_per_machine == 1) and not job.over_zones:
-        # Where there are more places than replicas, the first machines would be filled before the last one is there.
+        # With more places than replicas, the first machines would be filled before the last one exists.
         constraints.append(machine | hard | ({"minDomains": job.machines} if _has_free_places(job) else {}))
-    # During an update old pods count above; the new ones are spread among themselves, as far as there is room.
+    # During an update old pods count above; here new ones spread among themselves, if there is room.
     constraints.append(machine | soft | {"matchLabelKeys": ["pod-template-hash"]})
     constraints.append(zone | (hard | _zone_limits(job) if job.over_zones else soft))
     return constraints
 
 
 def _zone_limits(job: DeployJob) -> dict[str, int]:
-    """As even as the machines in the zones allow: a zone then has no more pods than the plan can do without."""
+    """Return limits as even as the machines allow: a zone then has no more pods than the plan can do without."""
     zones = job.machines_in_zones
     larger = sum(machines > zones[-1] for machines in zones)
-    # Once zones with a machine less are full, the larger ones share the other replicas.
+    # Once the smaller zones are full, the larger ones share the other replicas.
     others = job.replicas - len(zones) * zones[-1] * job.places_per_machine
     return {"maxSkew": max(1, math.ceil(others / max(1, larger))), "minDomains": len(zones)}
 
 
 def _has_free_places(job: DeployJob) -> bool:
-    """Whether the planned machines have GPUs for one more replica; where another side stands there too, it has them."""
+    """Tell whether the planned machines have GPUs for one more replica; not if the other side uses them."""
     return job.role is None and job.machines * job.places_per_machine > job.replicas
 
 
 def _rollout(job: DeployJob) -> str:
-    """Where the pod of a surge finds GPUs, and what an update does without."""
-    # A zone's rule may keep a pod from the machines that have room.
+    """Say where the extra pod of an update finds GPUs, and what an update does without."""
+    # A zone's rule may keep a pod off the machines that have room.
     if _has_free_places(job) and not job.over_zones:
         return "An update starts one pod more: the planned machines have GPUs for it."
     if job.spare:
@@ -173,7 +173,7 @@ def _rollout(job: DeployJob) -> str:
 
 
 def _requests(job: DeployJob) -> dict[str, str | int]:
-    """What one replica may count on besides GPUs: its part of the machine, without what is left to the system."""
+    """Return what one replica requests besides GPUs: its share of the machine, less what the system keeps."""
     offer, places = job.offer, job.places_per_machine
     part = (1 - _FOR_THE_SYSTEM) / places
     asked: dict[str, str | int] = {}
@@ -186,13 +186,13 @@ def _requests(job: DeployJob) -> dict[str, str | int]:
 
 
 def _needed_gib(job: DeployJob) -> float:
-    """Memory of one machine that the replicas on it need, with what they keep of KV there."""
+    """Return the memory of one machine that its replicas need, with the KV that they keep there."""
     kept = tier_bytes(job.deployment, job.tiers).get("dram", 0.0) * job.places_per_machine / job.machines_per_replica
     return host_gib(job.deployment, job.gpus_per_machine) + kept / GIB
 
 
 def _scarce_memory(job: DeployJob) -> str | None:
-    """What weights and processes may take of a machine, where that is more than pods ask for."""
+    """Warn if weights and processes may take more of a machine's memory than pods request."""
     memory, needed = job.offer and job.offer.memory_gb, _needed_gib(job)
     if not memory or needed <= (1 - _FOR_THE_SYSTEM) * memory:
         return None

@@ -1,7 +1,7 @@
-"""Shell commands that start servers: on the machines of one replica, side by side on a machine, or disaggregated.
+"""Write shell commands that start servers: one replica over machines, several on one machine, or disaggregated.
 
-A disaggregated fleet is servers that compute prompts, servers that answer, and a router before them. The router sends a
-request to a prefill server, then to a decode server, which fetches the KV from the first by itself.
+A disaggregated fleet has prefill servers, decode servers, and a router in front. The router sends a request to a
+prefill server, then to a decode server, which fetches the KV from the first by itself.
 
 Flags: vLLM 0.32.0 (docs/features/nixl_connector_usage.md), vllm-router 0.1 (its README, "prefill/decode
 disaggregation"), SGLang 0.5.23 (docs/advanced_features/pd_disaggregation.md and router.md).
@@ -14,21 +14,22 @@ from typing import NamedTuple
 from tokonomics.deploy.job import PORT, DeployJob
 from tokonomics.sizing.engine_flags import FILL_IN, Role
 
-SIDE_CHANNEL = 5600  # first port on which a vLLM server is asked for its KV (its own default)
-BOOTSTRAP = 8998  # first port on which a SGLang prefill server tells the others where its KV is (its own default)
-_ROUTER_PORT = 30_000  # where clients ask (the default of both routers)
+SIDE_CHANNEL = 5600  # first port on which vLLM servers hand over KV (its own default)
+BOOTSTRAP = 8998  # first port on which SGLang prefill servers announce their KV (its own default)
+_ROUTER_PORT = 30_000  # for clients (the default of both routers)
 _DATA_PARALLEL_PORT = 13345
-"""On the first machine of a vLLM replica, for the others: its documentation's example. Any free port would do."""
+"""Port on the first machine of a vLLM replica for the others, from its documentation's example. Any free port would
+do."""
 _POLICIES = {"least-outstanding": "power_of_two", "power-of-two": "power_of_two", "prefix-aware": "cache_aware"}
-"""What both routers call it, or the nearest that they have; otherwise they take turns."""
+"""Both routers' name of a policy, or the nearest that they have; otherwise they take turns."""
 
 
 class Shell(str):
-    """Part of a command that a shell is to expand, so it is not quoted."""
+    """Part of a command that a shell expands, so it is not quoted."""
 
 
 def shell_line(words: Sequence[str], indent: str = "  ") -> str:
-    """A command over several lines, one flag with its value on each; every word quoted where a shell needs it."""
+    """Write a command over several lines, one flag with its value on each, with quotes where a shell needs them."""
     lines: list[str] = []
     for word in words:
         written = word if isinstance(word, Shell) else shlex.quote(word)
@@ -40,7 +41,7 @@ def shell_line(words: Sequence[str], indent: str = "  ") -> str:
 
 
 def listen(port: int | Shell = PORT) -> tuple[str, ...]:
-    """Where the server listens: on every interface, as others are to reach it. Both engines spell it so."""
+    """Return the flags to listen on every interface, so that others reach the server; both engines share them."""
     return "--host", "0.0.0.0", "--port", port if isinstance(port, Shell) else str(port)
 
 
@@ -52,14 +53,14 @@ def _visible_gpus(job: DeployJob) -> str:
 
 
 def one_server(job: DeployJob, rank: Shell, head: Shell) -> str:
-    """All replicas of a machine behind one port, or one replica over machines, given its number and the first one."""
+    """Start all replicas of a machine behind one port, or one replica over machines from its rank and the first one."""
     command = job.command
     words = (*command.program, *command.arguments, *(job.copies or ()), *_over_nodes(job, rank, head), *listen())
     return shell_line((*words, *_unless_first(job, rank)))
 
 
 def a_server_per_port(job: DeployJob) -> str:
-    """Servers side by side on a machine, each on its own GPUs; if one ends, the rest keep running."""
+    """Start servers side by side on a machine, each on its own GPUs; if one ends, the rest keep running."""
     gpus, command = job.deployment.gpus, job.command
     mine = f'{_visible_gpus(job)}="$(seq -s, $((i * {gpus})) $((i * {gpus} + {gpus - 1})))"'
     words = (Shell(mine), *command.program, *command.arguments, *listen(Shell(f"$(({PORT} + i))")))
@@ -68,7 +69,7 @@ def a_server_per_port(job: DeployJob) -> str:
 
 
 def script_together(job: DeployJob) -> str:
-    """Starts every replica of a machine, or the part of a replica that is there."""
+    """Write the script that starts every replica of a machine, or a replica's part on it."""
     if job.spans:
         given = ': "${1:?number of this machine among those of its replica, from 0}" "${2:?address of the first}"\n'
         return given + one_server(job, Shell('"$1"'), Shell('"$2"')) + "\n"
@@ -76,9 +77,9 @@ def script_together(job: DeployJob) -> str:
 
 
 def _over_nodes(job: DeployJob, rank: Shell, head: Shell) -> tuple[str, ...]:
-    """Flags that join the machines of one replica; the same on each but for its rank.
+    """Return the flags that join the machines of one replica; only the rank differs between machines.
 
-    vLLM joins whole groups of the attention by data parallelism, and parts of one by ranks (vllm 0.32.0, "Data Parallel
+    vLLM joins whole attention groups by data parallelism, and parts of one by ranks (vllm 0.32.0, "Data Parallel
     Deployment", and engine/arg_utils.py).
     """
     if not job.spans:
@@ -93,7 +94,7 @@ def _over_nodes(job: DeployJob, rank: Shell, head: Shell) -> tuple[str, ...]:
 
 
 def _unless_first(job: DeployJob, rank: Shell) -> tuple[str, ...]:
-    """What vLLM is told on a replica's machines but the first: they only compute, and answer no requests."""
+    """Return vLLM's flags for all but the first machine of a replica: these only compute, and answer no requests."""
     if not job.spans or job.deployment.engine.key != "vllm":
         return ()
     words = "--headless"
@@ -112,7 +113,7 @@ class Server(NamedTuple):
     role: Role | None
     first_gpu: int
     gpus: int
-    place: int  # among the servers of its machine
+    place: int  # its number among the servers of its machine
 
     @property
     def port(self) -> int:
@@ -124,9 +125,9 @@ class Server(NamedTuple):
 
 
 def servers_on_machines(prefill: DeployJob, decode: DeployJob) -> list[list[Server]]:
-    """The servers of each machine, as the plan counted them.
+    """Assign servers to machines as the plan counted them.
 
-    Larger replicas first, each where there is room; with spare machines each side evenly over machines of its own.
+    Larger replicas come first, each where there is room; with spare machines, each side is spread evenly over its own.
     """
     if decode.spare:
         return [machine for job in (prefill, decode) for machine in _evenly(job)]
@@ -147,14 +148,14 @@ def _evenly(job: DeployJob) -> list[list[Server]]:
 
 
 def addresses(machines: Sequence[Sequence[Server]]) -> Iterator[tuple[Server, str]]:
-    """Every server with its address; the user fills in those of the machines."""
+    """Yield every server with its address; the user fills in those of the machines."""
     for number, servers in enumerate(machines, 1):
         for server in servers:
             yield server, f"http://{FILL_IN}-machine-{number}:{server.port}"
 
 
 def router_command(job: DeployJob, servers: Sequence[tuple[Server, str]]) -> tuple[str, ...]:
-    """The router's command: every server by its address and role."""
+    """Return the router's command, with every server by address and role."""
     is_vllm = job.deployment.engine.key == "vllm"
     start = ("vllm-router", "--vllm-pd-disaggregation") if is_vllm else (
         "python", "-m", "sglang_router.launch_router", "--pd-disaggregation",
@@ -168,7 +169,7 @@ def router_command(job: DeployJob, servers: Sequence[tuple[Server, str]]) -> tup
 
 
 def script_apart(prefill: DeployJob, decode: DeployJob) -> str:
-    """A function for each side, which of them run on which machine by its number, and the router."""
+    """Write a script with a function for each side, the servers of each machine by its number, and the router."""
     machines = servers_on_machines(prefill, decode)
     starts = [[f"{server.role} {server.devices} {server.place}" for server in servers] for servers in machines]
     cases = [f"  {number}) {'; '.join(servers)} ;;" for number, servers in enumerate(starts, 1)]
@@ -179,7 +180,7 @@ def script_apart(prefill: DeployJob, decode: DeployJob) -> str:
 
 
 def _function(job: DeployJob) -> str:
-    """Starts one server, given its GPUs and its place on the machine."""
+    """Write the shell function that starts one server, given its GPUs and its place on the machine."""
     before, own = [Shell(f'{_visible_gpus(job)}="$1"')], list[str]()
     if job.deployment.engine.key == "vllm":
         before += [

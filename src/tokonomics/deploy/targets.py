@@ -1,8 +1,8 @@
-"""The files that start a planned fleet with a tool: its manifest (``data/NAME.yaml``) filled, below a heading.
+"""Write the files that start a planned fleet with a tool: a heading and the filled manifest (``data/NAME.yaml``).
 
-The heading says which plan made the file, what runs, which planned quantities the file carries and which it cannot, and
-what the user still has to fill in. Where a target cannot start a plan at all, it refuses and names targets that can.
-What the files were validated with is in docs/deploy.md.
+The heading says which plan made the file, what runs, which planned quantities the file contains and which it cannot,
+and what the user still has to fill in. A target that cannot start a plan refuses it and names targets that can.
+docs/deploy.md says what the files were validated with.
 """
 
 import math
@@ -35,12 +35,12 @@ from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.engine_flags import FILL_IN, Role
 from tokonomics.units import BYTES_PER_GB, plural, requests_a_second
 
-Values = dict[str, Any]  # what a manifest is told, by the names in it
-Jobs = Sequence[DeployJob]  # a fleet: one job, or the one for prompts and the one for answers
+Values = dict[str, Any]  # values for a manifest, by the names in it
+Jobs = Sequence[DeployJob]  # a fleet: one job, or one for prefill and one for decode
 
 
 def deploy_files(target: Target, *jobs: DeployJob) -> list[DeployFile]:
-    """The files that start a fleet with that tool: of one job, or of the one for prompts and the one for answers."""
+    """Return the files that start a fleet with that tool, from one job or from a prefill and a decode job."""
     serving, said = jobs[-1], filled(target, *jobs)
     fill_in = list(dict.fromkeys([*(text for job in jobs for text in job.command.fill_in), *said["fill_in"]]))
     heading = [
@@ -67,7 +67,7 @@ _SCRIPTS = (Target.vllm, Target.sglang)
 
 
 def filled(target: Target, *jobs: DeployJob) -> Values:
-    """The target's manifest with a plan in it: files as objects before they are text, and what the heading says."""
+    """Fill the target's manifest with a plan: files as objects before they are text, and the content of the heading."""
     engine = jobs[-1].deployment.engine
     if target is Target.skypilot and len(jobs) > 1:
         why = "a disaggregated fleet is two kinds of servers and a router, which no one task starts"
@@ -85,7 +85,7 @@ def filled(target: Target, *jobs: DeployJob) -> Values:
 
 
 def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
-    """What a manifest may name: of the fleet, of its first side, and of each side where it says so."""
+    """Return the names that a manifest may use: of the fleet, of its first side, and of each side."""
     job, apart = jobs[-1], len(jobs) > 1
     values: Values = {
         "parts": parts,
@@ -117,7 +117,7 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
 
 
 def provenance(command: str, made_on: date, offer: Offer | None) -> str:
-    """Which plan made a file: the command line, the day, and how old its price is."""
+    """Say which plan made a file: the command line, the day, and how old its price is."""
     price = f"; {offer.provider} {offer.instance}, {offer.region}: price of {offer.date}" if offer else ""
     return f"Made by `{' '.join(command.split())}` on {made_on}{price}."
 
@@ -159,7 +159,7 @@ def _about_weights(job: DeployJob) -> Iterator[str]:
 
 
 def _refuse(target: Target, jobs: Jobs, whys: Mapping[str, str]) -> None:
-    """Refuse what the target's manifest says that it cannot start, naming the targets that start this fleet."""
+    """Refuse what the target's manifest says that it cannot start, and name targets that can start this fleet."""
     job, apart = jobs[0], len(jobs) > 1
     engine = job.deployment.engine
     is_vllm = engine.key == "vllm"
@@ -182,7 +182,7 @@ def _refusal(target: str, why: str, fix: str) -> BadInput:
 
 
 def _spanning_targets(job: DeployJob) -> str:
-    """The targets whose files start a replica on several machines, as a door spells them."""
+    """Name the targets that can start a replica on several machines, as a door spells them."""
     engine = job.deployment.engine.key
     return _targets("dynamo", *(["kserve"] if engine == "vllm" else []), *([] if job.role else ["skypilot", engine]))
 
@@ -213,11 +213,11 @@ def _script(jobs: Jobs) -> Values:
 
 
 _DEFAULT_DISK_GB = 256
-"""SkyPilot's own disk; asked for more only when the weights, and as much again for the system, need it."""
+"""SkyPilot's default disk; more is requested only if the weights, and as much again for the system, need it."""
 
 
 def _skypilot(jobs: Jobs) -> Values:
-    """The machines to rent, and how the engine is started on them."""
+    """Return the machines to rent, and how the engine is started on them."""
     (job,) = jobs
     offer, model, known = job.offer, job.deployment.model, machine_names()["skypilot"]
     rented = offer if offer and offer.provider in known["clouds"] else None
@@ -257,7 +257,7 @@ def _kubernetes(jobs: Jobs) -> Values:
 
 
 def _router(jobs: Jobs) -> Values:
-    """The router before the services of both sides."""
+    """Return the router in front of the services of both sides."""
     if len(jobs) == 1:
         return {}
     prefill, decode = jobs
@@ -272,7 +272,7 @@ def _router(jobs: Jobs) -> Values:
 
 
 def _picker(jobs: Jobs) -> Values:
-    """What llm-d's endpoint picker, which KServe has too, scores replicas by; at random where nothing is alike."""
+    """Return how llm-d's endpoint picker, which KServe uses too, scores replicas; at random if it has no equivalent."""
     router = jobs[-1].router
     return {
         "connector": {"vllm": "nixlv2", "sglang": "sglang"}[jobs[-1].deployment.engine.key],
@@ -285,15 +285,15 @@ def _picker(jobs: Jobs) -> Values:
 
 
 def _llm_d_side(job: DeployJob) -> Values:
-    # Where a decode server listens when the sidecar has its port (guides/pd-disaggregation/modelserver).
+    # Port of a decode server when the sidecar uses its own (guides/pd-disaggregation/modelserver).
     return {"pod": pod_values(job, port=8200 if job.answers else PORT)}
 
 
 def _kserve_side(job: DeployJob) -> Values:
     deployment, usd = job.deployment, job.usd_per_hour
     stages, groups = (ranks if ranks > 1 else None for ranks in (deployment.pp, deployment.dp))
-    # Flags that the presets make of the fields of `parallelism` (config-llm-worker-data-parallel and
-    # config-llm-worker-pipeline-parallel): there is none for both, or for layers alone that are split over machines.
+    # The presets turn the fields of `parallelism` into flags (config-llm-worker-data-parallel and
+    # config-llm-worker-pipeline-parallel): none covers both, or layers alone that are split over machines.
     said: set[str] = set()
     if job.spans and bool(groups) != bool(stages):
         said = {"tensor", "data"} if groups else {"tensor", "pipeline"}
@@ -331,12 +331,12 @@ def _dynamo(jobs: Jobs) -> Values:
 
 
 def _dynamo_side(job: DeployJob) -> Values:
-    """The engine's flags, which Dynamo takes as they are; vLLM's model and its role are named by two more."""
+    """Return the engine's flags, which Dynamo takes unchanged; vLLM's model and role need two more."""
     words = [*job.command.arguments]
     if job.deployment.engine.key == "vllm":
         words = ["--model", *words, *(["--disaggregation-mode", job.role.value] if job.role else [])]
     elif "--attn-dp-size" in words:
-        # SGLang 0.5.21 spells it so.
+        # SGLang 0.5.21's spelling.
         words[words.index("--attn-dp-size")] = "--dp-size"
         words.append("--enable-dp-attention")
     return {"pod": pod_values(job, operated=True), "part": job.role.value if job.role else "worker", "words": words}
@@ -350,7 +350,7 @@ _CHART_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "--dtype": ("dtype", str),
     "--runner": ("runner", str),
 }
-"""Flags of vLLM that the production stack's chart has a field for; it would give them twice otherwise."""
+"""vLLM's flags that have a field in the production stack's chart; the chart would otherwise pass them twice."""
 
 
 def _production_stack(jobs: Jobs) -> Values:
@@ -384,7 +384,7 @@ def _dstack(jobs: Jobs) -> Values:
     offer, model, known, command = job.offer, job.deployment.model, machine_names()["dstack"], job.command
     backend = known["backends"].get(offer.provider) if offer else None
     own_names = offer if offer and offer.provider in known["own_names"] else None
-    # What of the offer dstack has no name for.
+    # What dstack cannot name of the offer.
     lost = [*([] if backend else ["seller"]), *([] if own_names else ["instance", "region"])]
     told = [what for what in ("GPUs", "seller", "instance", "region", "spot or on demand") if what not in lost]
     pace = job.requests_per_s
@@ -428,7 +428,7 @@ def _compose(jobs: Jobs) -> Values:
 
 
 def _compose_services(jobs: Jobs, values: Values) -> Values:
-    """The containers of every machine, and the router of a disaggregated fleet."""
+    """Return the containers of every machine, and the router of a disaggregated fleet."""
     if len(jobs) == 1:
         (job,) = jobs
         gpus, copies = job.deployment.gpus, job.replicas_per_machine
@@ -453,7 +453,7 @@ def _compose_services(jobs: Jobs, values: Values) -> Values:
 def _compose_server(
     job: DeployJob, server: Server, values: Values, machine: int | None = None, more: tuple[str, ...] = ()
 ) -> Values:
-    """One server on its GPUs and port, and the profile of its machine where servers differ by machine."""
+    """Return one server on its GPUs and port, with the profile of its machine if servers differ by machine."""
     asked = bool(job.role) and job.deployment.engine.key == "vllm"
     host = "${MACHINE_ADDRESS:?address of this machine}" if values["far"] else "localhost"
     if job.role is Role.prefill and not asked:
@@ -461,7 +461,7 @@ def _compose_server(
     told = {
         "side": job,
         "server": server,
-        # Compose reads a dollar as the beginning of a variable.
+        # Compose reads a dollar sign as the start of a variable.
         "words": [word.replace("$", "$$") for word in (*job.command.arguments, *more, *listen(server.port))],
         "kv_host": host if asked else None,
         "kv_port": str(SIDE_CHANNEL + server.place) if asked else None,

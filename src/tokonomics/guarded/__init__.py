@@ -1,1 +1,1 @@
-"""Questions of others, answered in workers: no path gets in, and memory and time are limited; for the page and MCP."""
+"""Answer other people's questions in workers, without paths and within limits, for the page and MCP."""

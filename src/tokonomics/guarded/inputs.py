@@ -1,9 +1,9 @@
-"""No path of the server's disk gets in: every text of a request is checked before a verb sees it.
+"""Check every text of a request before a verb sees it, so that no path of the server's disk gets in.
 
 The verbs take paths where the page has uploads. Here a model is a name of the catalogue, a log is a shipped sample, and
-a file is ``upload:ID`` (where there are uploads), each looked up in a list of what is allowed; whatever is not on the
-list is refused, whether it exists or not, so that nothing can be learned of the disk either. Other texts may hold
-nothing that looks like a path or an address; that is a second wall, as no verb opens them.
+a file is ``upload:ID`` (if there are uploads), each looked up in a list of what is allowed. Anything else is refused,
+whether it exists or not, so that nothing can be learned about the disk. Other texts must not look like a path or an
+address; this is a second defence, as no verb opens them.
 """
 
 import re
@@ -19,7 +19,7 @@ from tokonomics.questions.request import Kind, Parameter, Parameters, model_in, 
 from tokonomics.traffic.formats import TRACES
 
 UPLOAD = "upload:"
-FindUpload = Callable[[str], Path]  # the file of an upload's id; raises BadInput where there is none
+FindUpload = Callable[[str], Path]  # returns the file of an upload's id; raises BadInput if there is none
 _NO_UPLOADS = "Here: names of the catalogue and shipped samples alone."
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.+ -]*(/[A-Za-z0-9][\w.+ -]*)?", re.ASCII)
@@ -28,9 +28,9 @@ _LENGTHS_OF_A_LOG = re.compile(r"trace\s*:\s*(?P<log>.*)", re.I | re.S)
 
 
 def checked_inputs(parameters: Parameters, given: Mapping[str, Any], find_upload: FindUpload | None) -> dict[str, Any]:
-    """What the verb's function is called with: names as the catalogue has them, uploads as their files.
+    """Return the inputs for the verb's function: names as in the catalogue, uploads as their files.
 
-    ``find_upload`` is None where nothing can be uploaded.
+    ``find_upload`` is None if nothing can be uploaded.
     """
     return {name: _checked(value, parameters[name], find_upload) for name, value in given.items() if value is not None}
 
@@ -64,18 +64,18 @@ def _checked(value: Any, parameter: Parameter, find_upload: FindUpload | None) -
 
 
 def _parts(value: Any, parameter: Parameter) -> list[Any]:
-    """Names of models may be written with commas between them; each is looked at alone."""
+    """Split names of models at commas, so that each is checked alone."""
     if parameter.kind is Kind.MODEL and isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     if parameter.kind is Kind.TENANT:
-        return [",".join(texts(value))]  # a table as the text that it stands for
+        return [",".join(texts(value))]  # a table as its text
     return [value]
 
 
 def _model(text: str, where: str, find_upload: FindUpload | None) -> str:
     if text.startswith(UPLOAD):
         file = _file(text, where, find_upload)
-        # The planner takes a scenario file in a model's place, and such a file names others: it stays outside.
+        # The planner accepts a scenario file as a model, and such a file names other files: it is refused here.
         if not file.endswith(".json"):
             raise BadInput("is no config.json", where=where, fix="Upload the model's config.json under that name.")
         return file
@@ -114,7 +114,7 @@ def _lengths(text: str, where: str, find_upload: FindUpload | None) -> str:
 
 
 def _tenant(text: str, where: str, find_upload: FindUpload | None) -> str:
-    """A model with its traffic: its name and its lengths are looked at as where they stand alone."""
+    """Check a model with its traffic: its name and lengths, as if they stood alone."""
     said = model_in(_plain(text, where, find_upload))
     said["model"] = _model(said["model"], where, find_upload)
     for name in ("input", "output"):
@@ -136,5 +136,5 @@ def _plain(text: str, where: str, find_upload: FindUpload | None) -> str:
 
 @lru_cache(maxsize=2)
 def known_models(stamp: int) -> Mapping[str, str]:
-    """Every spelling of every model of the catalogue, and its key."""
+    """Map every spelling of every model of the catalogue to its key."""
     return {name: model.key for model in reversed(all_models()) for name in spellings(model)}

@@ -1,8 +1,8 @@
-"""What a worker does: answers a verb, looks at an upload of the page, makes a report, all within limits.
+"""Do a worker's work within limits: answer a verb, inspect an upload, make a report.
 
-Behind a fence it reads no file but what is uploaded; without one it reads what it is told, as the command line does.
-Of an answer, ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that
-``--chart`` draws. They are made when they are asked for, from the answer that the worker keeps.
+Behind a fence it reads only uploaded files; without one it reads any file it is given, as the command line does. Of an
+answer, ``result`` is what ``--json`` prints, ``text`` what the terminal shows, ``charts`` the specs that ``--chart``
+draws. They are made on request, from the answer that the worker keeps.
 """
 
 import gc
@@ -38,16 +38,16 @@ WARM_UPS: dict[str, dict[str, Any]] = {
     "simulate": {"model": "llama-3.1-8b", "gpu": "H100", "arrivals": "poisson:1", "requests": 100,
                  "input": "100", "output": "100"},
 }  # fmt: skip
-"""What is done once while nobody asks, so that the first visitor does not wait for imports and compiled code. The plan
-is the one that the page opens with."""
-LONG_S = 900.0  # seconds that an answer may take, where nobody was told that it is quick
+"""Requests done once while nobody asks, so that the first visitor does not wait for imports and compiled code. The
+plan is the one that the page opens with."""
+LONG_S = 900.0  # time limit of an answer that was not announced as quick
 LONG_WORKERS = max(1, min(4, (os.cpu_count() or 1) // 2))
-WAITING = 16  # requests that wait for a worker
-MOST_BODY = 200_000  # bytes of a request that is no upload
-_SECRETS = ("TOKONOMICS_TOKEN",)  # of the environment: workers need none of them
-_OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")  # what a worker behind a fence, which asks no hub, does not need either
+WAITING = 16  # most requests that wait for a worker
+MOST_BODY = 200_000  # bytes of a request other than an upload
+_SECRETS = ("TOKONOMICS_TOKEN",)  # environment variables that no worker needs
+_OF_THE_HUB = ("HF_TOKEN", "HF_TOKEN_PATH")  # nor are these for a fenced worker, which asks no hub
 MOST_ROWS = 2_000_000
-"""Rows of a log: a week of ten requests for each three seconds; a simulation of so many takes seconds."""
+"""Rows of a log: a week of ten requests per three seconds; a simulation of these takes seconds."""
 
 
 def guarded_pool(
@@ -61,9 +61,9 @@ def guarded_pool(
     turn: "threading.Lock | None" = None,
     begin: str = "tokonomics.guarded.worker:begin",
 ) -> Pool:
-    """So many workers, fenced in by an empty folder if one is named; nice ones give way to others.
+    """Return a pool of workers with today's environment, fenced into an empty folder if one is named.
 
-    All get the environment of now.
+    Workers with a higher niceness give way to others.
     """
     dropped = (*_SECRETS, *_OF_THE_HUB) if folder else _SECRETS
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -75,31 +75,31 @@ def guarded_pool(
 
 
 def memory_of_worker(workers: int, free_bytes: float) -> int:
-    """All workers together leave a fifth of what is free to others, as long as each has a gigabyte to answer with."""
+    """Return a worker's memory: all together leave a fifth of the free memory to others, if each gets a gigabyte."""
     return max(GIB, int(min(6 * GIB, SHARE * free_bytes / max(workers, 1))))
 
 
 def begin(folder: str | None, niceness: int) -> Callable[..., dict[str, Any]]:
-    """The function that answers, with all it needs imported."""
+    """Import what is needed and return the function that answers."""
     if folder:
-        os.chdir(folder)  # a relative path leads nowhere
+        os.chdir(folder)  # so that a relative path finds nothing
     os.nice(niceness)
-    gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
+    gc.set_threshold(100_000, 20, 20)  # as on the command line: imported objects stay
     from tokonomics.catalog.load_models import CONFIGS_IN
     from tokonomics.traffic import sources
 
     answered(_warm_ups("curve")[0], lambda line: None)
     if not folder:
         return answered
-    # A model is read from a file among the uploads alone: a benchmark's results may state a path of this machine. And
-    # of every log, only so many rows: a small file can unfold into billions.
+    # Read a model only from an uploaded file: a benchmark's results may name a path of this machine. And limit the
+    # rows of every log: a small file can expand into billions.
     CONFIGS_IN.set(Path(folder).parent)
     sources.MOST_ROWS.set(MOST_ROWS)
     return answered
 
 
 def answered(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """The answer to a request, by the ``work`` it asks for; a refusal names inputs as the page does."""
+    """Answer a request by the ``work`` it asks for; a refusal names inputs as the page does."""
     works = {"answer": answer, "look": look, "table": table, "report": report}
     try:
         return works[request["work"]](request, tell)
@@ -108,13 +108,13 @@ def answered(request: dict[str, Any], tell: Callable[[str], None]) -> dict[str, 
 
 
 def _warm_ups(verb: str) -> list[dict[str, Any]]:
-    """The figures first, which a visitor waits for; then all else that is told of the same answer."""
+    """Return the warm-up requests: first the figures that a visitor waits for, then the rest of the same answer."""
     asked = {"work": "answer", "verb": verb, "call": WARM_UPS[verb], "inputs": {}, "command": "", "key": f"warm {verb}"}
     return [asked | {"parts": ["sections"]}, asked | {"parts": ["charts", "text"]}]
 
 
 class JobListener(Listener):
-    """Hears what is being done, for the page, and keeps the notes."""
+    """Report progress to the page, and keep the notes."""
 
     def __init__(self, tell: Told, command: str) -> None:
         self.typed = command
@@ -129,7 +129,7 @@ class JobListener(Listener):
 
 
 class Solved(NamedTuple):
-    """An answer before it is told, what was noted on the way, and how long it took."""
+    """An answer before it is shown, the notes made on the way, and how long it took."""
 
     answer: Answer
     notes: list[str]
@@ -144,14 +144,14 @@ PARTS: dict[str, Callable[[Answer], Any]] = {
     "charts": lambda answer: _drawn(answer),
     "plays": lambda answer: answer.plays() if answer.plays else None,
 }
-"""What can be asked of an answer beside its headline; each is made when it is asked for."""
+"""Parts of an answer besides its headline; each is made on request."""
 WHOLE = tuple(PARTS)
-KEPT = 4  # answers that a worker keeps, for whoever asks for another part: two beside each other, and those before
+KEPT = 4  # answers kept in case another part is asked for: two side by side, and the two before
 _kept: OrderedDict[str | None, Solved] = OrderedDict()
 
 
 def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """The answer to ``{verb, call, inputs, command, parts, key}``; what has the same key is solved once."""
+    """Answer ``{verb, call, inputs, command, parts, key}``; requests with the same key are solved once."""
     solved = _solved(request, tell)
     made = solved.answer
     return {
@@ -173,7 +173,7 @@ def answer(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 
 
 def _solved(request: dict[str, Any], tell: Told) -> Solved:
-    """The answer, from what is kept where it was given before."""
+    """Return the kept answer if there is one, or solve the request."""
     key = request.get("key")
     if key in _kept:
         _kept.move_to_end(key)
@@ -192,26 +192,26 @@ def _solved(request: dict[str, Any], tell: Told) -> Solved:
 def _drawn(answer: Answer) -> list[dict[str, Any]]:
     from altair.utils import schemapi
 
-    schemapi.DEBUG_MODE = False  # checking each part of a chart takes longer than drawing it; the tests check them
+    schemapi.DEBUG_MODE = False  # validating a chart takes longer than drawing it; the tests do it
     return [{"name": name, "spec": draw().to_dict(validate=False)} for name, draw in answer.charts.items()]
 
 
 def error_of(problem: TokonomicsError) -> dict[str, Any]:
-    """What is wrong, where, and what to do, by the names of the inputs; within a sentence they are marked."""
+    """Return what is wrong, where, and the fix, by the names of the inputs; within a sentence they are marked."""
     what, _, fix = problem.spelled(_marked)
     _, where, _ = problem.spelled(in_python)
     return {"what": what, "where": where, "fix": fix}
 
 
 def ours(text: str) -> TokonomicsError:
-    """A fault of ours: the log gets all of it, whoever asked a number to find it by."""
+    """Log a bug of ours in full, and return an error with a number to find it by."""
     number = secrets.token_hex(4)
     sys.stderr.write(f"error {number}: {text}\n")
     return TokonomicsError(f"something went wrong on our side (error {number})", fix="The server's log says what.")
 
 
 def home_in_texts() -> re.Pattern[str]:
-    """The home of this user, which others are told as ~; a home of / hides nothing."""
+    """Return a pattern for this user's home folder, which others see as ~; a home of / hides nothing."""
     home = os.path.expanduser("~").rstrip("/")  # noqa: PTH111 - never raises
     return re.compile(re.escape(home) + r"(?=/|$)" if home else r"(?!)")
 
@@ -221,7 +221,7 @@ def _marked(field: str, value: str | None) -> str:
 
 
 def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """Which of the files we know this one is, by trying: a model's config.json, a benchmark's results, a log."""
+    """Find out what an uploaded file is, by trying: a model's config.json, a benchmark's results, a log."""
     from tokonomics.traffic.sources import TooManyRows
 
     path = Path(request["path"])
@@ -239,7 +239,7 @@ def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
 
 
 def table(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """The first rows of a table, and its columns, for somebody to say which is what."""
+    """Return the columns and first rows of a table, so that a person can say what each column means."""
     found = _table(Path(request["path"]))
     if found is None:
         raise BadInput("is no table whose columns can be named", where=Path(request["path"]).name)
@@ -270,7 +270,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _model_name(path: Path) -> str:
-    """As its maker calls it, else by its architecture where the file has no name of its own."""
+    """Return the maker's name of a model, or its architecture if the file has no name."""
     config = _object(path)
     for stated in (config.get("_name_or_path"), path.stem if path.name != "config.json" else config.get("model_type")):
         if isinstance(stated, str) and (name := stated.rstrip("/\\").replace("\\", "/").rpartition("/")[2]):
@@ -279,7 +279,7 @@ def _model_name(path: Path) -> str:
 
 
 def _describes_a_model(path: Path) -> bool:
-    """Whether a file that cannot be read as a config.json is meant to be one."""
+    """Tell whether a file that cannot be read as a config.json is meant to be one."""
     return path.suffix.lower() == ".json" and not {"model_type", "architectures"}.isdisjoint(_object(path))
 
 
@@ -307,14 +307,14 @@ def _trace(path: Path) -> dict[str, Any]:
     from tokonomics.traffic.sources import is_packed
 
     file = open_trace(path)
-    if is_packed(path):  # what arrived as text was counted on its way
+    if is_packed(path):  # a text file was counted while it arrived
         for _ in file.log.raw():
             continue
     return {"format": file.format}
 
 
 def report(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """The one-file page of an answer that was already given, or is kept, or is asked for."""
+    """Return the one-file page of an answer that was given before, is kept, or is asked for now."""
     from pydantic import TypeAdapter
 
     from tokonomics.report.blocks import Section

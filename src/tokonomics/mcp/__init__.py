@@ -1,1 +1,1 @@
-"""The tools of agents: the answers of the command line over the Model Context Protocol."""
+"""Offer the answers of the command line as tools for agents, over the Model Context Protocol."""

@@ -1,4 +1,4 @@
-"""``tokonomics mcp``: the tools over stdin and stdout, or over HTTP on this machine."""
+"""Run ``tokonomics mcp``: the tools over stdin and stdout, or over HTTP on this machine."""
 
 import signal
 import socket
@@ -68,14 +68,14 @@ def mcp(
 
 
 def _fence(until_done: ExitStack) -> Path:
-    """An empty folder for workers, within another that is nobody else's."""
+    """Return an empty folder for workers, inside a private one."""
     folder = Path(until_done.enter_context(tempfile.TemporaryDirectory(prefix="tokonomics-mcp-"))) / "empty"
     folder.mkdir()
     return folder
 
 
 def _workers(fence: Path | None) -> "Pool":
-    """As many as the page has for long work, with as much memory."""
+    """Start as many workers as the page has for long work, with as much memory."""
     from tokonomics.guarded.worker import LONG_WORKERS, WAITING, guarded_pool, memory_of_worker
     from tokonomics.memory_budget import available_bytes
 
@@ -83,8 +83,10 @@ def _workers(fence: Path | None) -> "Pool":
 
 
 def _serve_stdio(server: "Server[Any]") -> None:
-    """Until the agent closes its end, or Ctrl+C: that ends the process, and the workers with it, as a thread that
-    reads stdin cannot be stopped."""
+    """Serve until the agent closes its end, or until Ctrl+C.
+
+    Ctrl+C ends the process with its workers, as a thread that reads stdin cannot be stopped.
+    """
     import anyio
     from mcp.server.stdio import stdio_server
 
@@ -98,7 +100,7 @@ def _serve_stdio(server: "Server[Any]") -> None:
 
 
 def _serve_http(server: "Server[Any]", bound: socket.socket) -> None:
-    """Until a signal ends it."""
+    """Serve until a signal ends the process."""
     import uvicorn
 
     port = bound.getsockname()[1]
@@ -111,7 +113,7 @@ def _serve_http(server: "Server[Any]", bound: socket.socket) -> None:
 
 
 def http_app(server: "Server[Any]", port: int) -> Any:
-    """The ASGI application; a name of another machine (DNS rebinding) or another site's page is turned away."""
+    """Return the ASGI application; it refuses another machine's name (DNS rebinding) and pages of other sites."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     names = [f"{name}:{port}" for name in (HOST, "localhost")]

@@ -1,12 +1,12 @@
-"""Answer agents: which questions are tools, what each takes, and a worker that answers each call.
+"""Answer agents: choose which questions are tools, describe what each takes, and let a worker answer each call.
 
-A tool takes the fields of the verb's request, but for those that name a file to write: no tool changes anything. Behind
-a fence (HTTP), it takes no file to read and asks no hub either, as the page, and sees the ledger that was named at the
-start. An agent pays for every character it reads, so a document longer than ``MOST_CHARACTERS`` has its lists cut to
-their first entries, and says so.
+A tool takes the fields of the verb's request, except those that name a file to write: no tool changes anything. Behind
+a fence (HTTP), it reads no file and asks no hub either, like the page, and sees only the ledger named at the start. An
+agent pays for every character it reads, so a document longer than ``MOST_CHARACTERS`` has its lists cut to their first
+entries, and says so.
 
 A call that is cancelled, or whose client has gone, loses its worker, which stops the work; a fresh one takes its place.
-The MCP SDK is imported here and in ``serve`` alone.
+The MCP SDK is imported only here and in ``serve``.
 """
 
 import asyncio
@@ -52,23 +52,23 @@ first. breakeven: host it or call an API. meter_report: what was spent. models, 
 Keys name their unit: ttft_s is in seconds, usd_per_mtok in US dollars for a million tokens, rate in requests a second.
 Where a list was too long to read, "shortened" says how many entries it has; the first ones are given."""
 MOST_CHARACTERS = 40_000
-"""Of a document. A choice: figures are about three characters a token, and Claude Code warns of an answer above 10,000
-tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
-_ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)  # of every list, the first that fits
-_HUB = "hub"  # the one input that has a tool ask another machine
-_SHORTER = 10  # entries that are one value, such as the regions of an offer, in the place of one that has parts
+"""Limit of a document. A choice: figures are about three characters a token, and Claude Code warns of an answer
+above 10,000 tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
+_ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)  # entries of every list to try; the first that fits is used
+_HUB = "hub"  # the only input that makes a tool ask another machine
+_SHORTER = 10  # short entries, such as regions, that count as one entry with parts
 
 
 @dataclass(frozen=True)
 class Toolbox:
     """The tools of one server."""
 
-    fenced: bool = False  # whether no file is read but the ledger
-    ledger: Path | None = None  # the meter's ledger; the user's own where none is named and there is no fence
-    whole: bool = False  # whether long documents are left as they are
+    fenced: bool = False  # whether the ledger is the only file read
+    ledger: Path | None = None  # the meter's ledger; None: the user's own, unless fenced
+    whole: bool = False  # whether long documents are not cut
 
     def verbs(self) -> dict[str, Verb]:
-        """By the name of the tool."""
+        """Return the verbs by the name of their tool."""
         shown = [name for name in TOOLS if name != METER_REPORT.name or self.ledger or not self.fenced]
         return {verb.function_name: verb for verb in map(find_verb, shown)}
 
@@ -79,25 +79,23 @@ class Toolbox:
         return verbs[tool]
 
     def inputs(self, verb: Verb) -> Parameters:
-        """What a tool takes."""
         taken = {name: parameter for name, parameter in verb.parameters.items() if not parameter.writes}
         if not self.fenced:
             return taken
         if verb.name == "models":
-            taken["match"] = replace(taken["match"], kind=Kind.PLAIN)  # part of a name; a worker opens no file anyway
+            taken["match"] = replace(taken["match"], kind=Kind.PLAIN)  # part of a name, not a file
         return {
             name: parameter for name, parameter in taken.items() if parameter.kind is not Kind.FILE and name != _HUB
         }
 
     def asks_others(self, verb: Verb) -> bool:
-        """Whether a call may ask another machine, where it says so."""
+        """Tell whether a call may ask another machine if its arguments say so."""
         return _HUB in self.inputs(verb)
 
     def schema(self, verb: Verb) -> dict[str, Any]:
         return inputs_schema(verb.request, self.inputs(verb))
 
     def asked(self, verb: Verb, arguments: Mapping[str, Any]) -> Request:
-        """The checked request."""
         inputs = self.inputs(verb)
         known = {name: name for name in inputs} | {parameter.key: name for name, parameter in inputs.items()}
         for name in arguments:
@@ -113,20 +111,19 @@ class Toolbox:
 
 
 def described(verb: Verb) -> str:
-    """A tool in words: what it answers."""
     about = (verb.request.__doc__ or "").partition("Examples:")[0]
     return by_name(" ".join([verb.summary, *about.split()]))
 
 
 def work_of(verb: Verb, request: Request) -> dict[str, Any]:
-    """What a worker is asked."""
+    """Return the work for a worker."""
     command = command_of(verb, request)
     asked = {"verb": verb.name, "call": request.given(), "inputs": {}, "command": command}
     return {"work": "answer", **asked, "parts": ("result", "markdown")}
 
 
 def document_of(result: Any, whole: bool) -> dict[str, Any]:
-    """The document that ``--json`` prints, a list of rows as ``rows``; cut to a length that can be read."""
+    """Return the document that ``--json`` prints, with a list as ``rows``, cut to a readable length."""
     document: dict[str, Any] = result if isinstance(result, dict) else {"rows": result}
     if whole or _length(document) <= MOST_CHARACTERS:
         return document
@@ -139,7 +136,7 @@ def document_of(result: Any, whole: bool) -> dict[str, Any]:
 
 
 def headline(answer: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """What it comes to, in one line, and what the reader should know beside it."""
+    """Return the result in one line, and the notes that the reader should see with it."""
     lines = [answer["headline"], *answer["notes"]]
     if counts := document.get("shortened"):
         cut = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
@@ -152,7 +149,7 @@ def _length(document: object) -> int:
 
 
 def _cut(value: Any, most: int, at: str, counts: dict[str, int]) -> Any:
-    """The document with lists of at most ``most`` entries; ``counts`` takes the length of those that were cut."""
+    """Cut lists to at most ``most`` entries; ``counts`` receives the full length of those that were cut."""
     if isinstance(value, dict):
         return {key: _cut(part, most, f"{at}.{key}" if at else key, counts) for key, part in value.items()}
     if not isinstance(value, list):
@@ -164,11 +161,11 @@ def _cut(value: Any, most: int, at: str, counts: dict[str, int]) -> Any:
     return [_cut(part, most, at, counts) for part in value[:most]]
 
 
-Heard = Callable[[int, str], Any]  # takes the number of lines so far and the last of them; awaited
+Heard = Callable[[int, str], Any]  # called with the number of lines so far and the last line; awaited
 
 
 def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
-    """A server of these tools; ``pool`` gives the workers, which are started at the first call."""
+    """Return a server of these tools; ``pool`` returns the workers, which start at the first call."""
     home = home_in_texts()
 
     def refusal(problem: TokonomicsError) -> CallToolResult:
@@ -210,7 +207,7 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
 
 
 async def _answered(pool: Pool, work: dict[str, Any], heard: Heard) -> bytes:
-    """The answer of a worker; ``heard`` takes its progress. Cancelling ends the work."""
+    """Return a worker's answer; ``heard`` receives its progress. Cancelling ends the work."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def put(line: str | None) -> None:
@@ -231,7 +228,7 @@ async def _answered(pool: Pool, work: dict[str, Any], heard: Heard) -> bytes:
 
 
 def _result(answer: dict[str, Any], whole: bool) -> CallToolResult:
-    """The document, its headline, and the tables of a screen for whoever looks over the agent's shoulder."""
+    """Return the document, its headline, and the terminal's tables for a person who watches the agent."""
     document = document_of(answer["result"], whole)
     for_people = Annotations(audience=["user"])
     return CallToolResult(

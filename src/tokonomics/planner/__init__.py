@@ -1,1 +1,1 @@
-"""What to do: which deployment on which offer serves the traffic at the lowest bill."""
+"""Decide which deployment on which offer serves the traffic at the lowest bill."""

@@ -1,11 +1,11 @@
-"""What a machine of one's own can run: for each model a precision that fits, its layout, speed, users and dollars.
+"""Find what your own machine can run: for each model a precision that fits, its layout, speed, users and dollars.
 
-A model is tried at the precisions that every verb tries (``sizing.layouts``), then at fewer bits where nothing fits so,
-and with the KV cache in FP8 last. Of a catalogue each model has its best layout, at the first precision that fits; of
-models that are named, every layout is listed. The best writes the most tokens a second within the SLO, in as many
-replicas as the GPUs hold. A user is one answer being written with its context full: so many are served at once as
-memory holds, the engine runs, and every one of them gets its tokens at the pace of the SLO. Prompts that arrive
-meanwhile are not counted; ``simulate`` and ``capacity`` count them.
+A model is tried at the precisions that every verb tries (``sizing.layouts``), then at fewer bits if nothing fits, and
+with the KV cache in FP8 last. For a catalogue, each model gets its best layout at the first precision that fits; for
+named models, every layout is listed. The best layout writes the most tokens a second within the SLO, in as many
+replicas as the GPUs hold. A user is one answer being written with its context full. The number of users is limited by
+memory, by the engine, and by the SLO on each user's time per token. Prompts that arrive meanwhile are not counted;
+``simulate`` and ``capacity`` count them.
 
     $/Mtok at a load = dollars an hour at that load ÷ (output tokens/s of all users × load × 3600 ÷ 10⁶)
 """
@@ -39,23 +39,23 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
-SHORTLIST = 15  # models that a person would look at first: what a screen holds
+SHORTLIST = 15  # models that a person would look at first: one screen
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
-"""Shares of full use at which a million tokens is priced: most machines of one's own are idle most of the day."""
+"""Shares of full use at which a million tokens is priced: most people's own machines are idle most of the day."""
 
 
 @dataclass(frozen=True)
 class OwnMachine:
-    """GPUs in one machine, what serves on them, and what it costs to keep."""
+    """GPUs in one machine, the engine on them, and the cost of keeping it."""
 
     gpu: Gpu
     gpus: int
     engine: Engine
-    power: Power | None = None  # None: nobody asked for dollars
+    power: Power | None = None  # None: no dollars wanted
 
 
 class LoadPrices(Noun):
-    """What a million output tokens costs where all users are busy all the time, half of it, a tenth of it."""
+    """The price of a million output tokens if all users are busy all the time, half of it, or a tenth of it."""
 
     full: NonNegativeFloat
     half: NonNegativeFloat
@@ -79,35 +79,35 @@ class RunnableModel(Noun):
     replicas: PositiveInt
     weight_bytes: PositiveInt  # the whole model, once
     context: PositiveInt  # tokens of every sequence: as asked, or the most that the model accepts
-    longest_context: PositiveInt  # of one sequence alone in memory
-    alone_tokens_per_s: Interval  # output tokens of one user, nobody else there
+    longest_context: PositiveInt  # of a sequence alone in memory
+    alone_tokens_per_s: Interval  # output tokens of one user on an idle server
     ttft_s: Interval  # a prompt of ``context`` tokens on an idle server
-    users: NonNegativeInt  # answers written at once within the SLO, on all replicas; 0: even one is too slow
-    limited_by: str  # what keeps more users out
-    tpot_s: PositiveFloat | None  # of each of these users
+    users: NonNegativeInt  # answers written at once within the SLO, on all replicas; 0: even one user is too slow
+    limited_by: str  # what limits the number of users
+    tpot_s: PositiveFloat | None  # for each of these users
     tokens_per_s: Interval | None  # output tokens of all of them
-    kv_tokens: PositiveInt  # that memory holds in whole sequences of ``context``, on all replicas
+    kv_tokens: PositiveInt  # KV tokens that memory holds in whole sequences of ``context``, on all replicas
     command: str | None
-    """That starts one replica, or all of them where the engine can: with the split, and the users as its limit; None of
-    an engine whose flags are not known."""
+    """The command that starts one replica, or all of them if the engine can, with the split and the users as its
+    limit; None for an engine whose flags are not known."""
     speed: Speed
     profiled: Coverage | None = None  # whether the profile in use was measured on this layout; None without a profile
     usd_per_mtok: LoadPrices | None
-    """Output tokens; None where no price of a kilowatt-hour is known, or nobody is served."""
+    """Output tokens; None if no price of a kilowatt-hour is known, or nobody is served."""
 
 
 class TooLarge(Noun):
-    """A model that the machine does not hold."""
+    """A model that does not fit the machine."""
 
     model: str
-    weights: Precision | None  # the fewest bits that were tried; None: the engine runs none of them on this GPU
+    weights: Precision | None  # the fewest bits tried; None: the engine runs none of them on this GPU
     min_gpus: PositiveInt | None
-    """The fewest such GPUs, of those sold together, that hold one sequence at these bits; None: no number does."""
-    min_layout: str | None = None  # how it lies on them
+    """The fewest GPUs, in a number that is sold, that hold one sequence at these bits; None: no number does."""
+    min_layout: str | None = None  # its layout on them
 
 
 class CanRun(Noun):
-    """Models on one machine, the largest first: the best layout of each, or every layout, the fastest first."""
+    """Models on one machine, largest first: the best layout of each, or every layout, fastest first."""
 
     gpu: str
     gpus: PositiveInt
@@ -116,7 +116,7 @@ class CanRun(Noun):
     engine: str
     context: PositiveInt
     slos: tuple[Slo, ...]
-    every_layout: bool  # of each model, and not its best alone
+    every_layout: bool  # whether each model has every layout, not only its best
     power: Purchase | Power | None
     runs: tuple[RunnableModel, ...]
     too_large: tuple[TooLarge, ...]
@@ -133,13 +133,14 @@ def can_run(
     every_layout: bool = False,
     longest: int = 0,
 ) -> CanRun:
-    """What of the models fits: the best of each, or every layout, the one that writes most within the SLO first.
+    """Find the models that fit: the best layout of each, or every layout, most tokens within the SLO first.
 
-    ``context`` is that of every sequence in memory; servers are started for requests up to ``longest``, if longer.
+    ``context`` is the length of every sequence in memory; servers are started for requests up to ``longest``, if
+    longer.
     """
     runs: list[RunnableModel] = []
     too_large: list[TooLarge] = []
-    # Of one size, the newest version has the last name.
+    # At the same size, the newest version has the last name.
     by_name = sorted(models, key=lambda model: model.key, reverse=True)
     for model in sorted(by_name, key=lambda model: -model.parameters):
         tokens = min(context, model.max_context)
@@ -166,12 +167,12 @@ def can_run(
 
 
 def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec]) -> list[RunnableModel]:
-    """The models a person would pick first: the newest of each maker, size and kind, the most capable first.
+    """Pick the models a person would try first: the newest of each maker, size and kind, most capable first.
 
     A model counts as twice as capable for twice its parameters or for a year less of age. A mixture of experts counts
-    as a dense model of the geometric mean of its parameters and the active ones, a common rule of thumb, and a model
-    below 8 bits, unless it is published so, as half its size. Models that serve nobody within the SLO, or whose day of
-    release is not known, come last. Our choice: it orders a screen, and no number depends on it.
+    as a dense model of the geometric mean of its total and its active parameters, a common rule of thumb. A model below
+    8 bits, unless it is published so, counts as half its size. Models that serve nobody within the SLO, or whose
+    release date is not known, come last. This is our choice: it orders a screen, and no number depends on it.
     """
     known = {model.key: model for model in models}
 
@@ -184,7 +185,7 @@ def shortlist(runs: Sequence[RunnableModel], models: Sequence[ModelSpec]) -> lis
         return size - squeezed + model.released.toordinal() / 365.25
 
     def alike(row: RunnableModel) -> tuple[str, int, bool]:
-        """Its maker (``Qwen`` of Qwen2.5-VL), its size within a factor of two, and whether it has experts."""
+        """Return its maker (``Qwen`` for Qwen2.5-VL), its size within a factor of two, and whether it has experts."""
         family = known[row.model].family if row.model in known else row.model
         maker = re.split(r"[\d ]", family)[0].rstrip("-")
         return maker, round(math.log2(row.parameters)), row.active_parameters < row.parameters / 2
@@ -203,8 +204,10 @@ def _fitting(
     kv: tuple[Precision, ...] | None,
     every: bool,
 ) -> list[Deployment]:
-    """The layouts that hold one sequence: at all precisions that were asked for or are tried unless told; where none
-    fits, or one is enough, at the first that does."""
+    """Return the layouts that hold one sequence: all of them if ``every``, or those of the first precision that fits.
+
+    With ``every``, the given or default precisions are tried first; if none fits, the first lower one that does counts.
+    """
 
     def layouts(weight: Precision, cached: Precision) -> list[Deployment]:
         like = Deployment(model=model, gpu=machine.gpu, engine=machine.engine, weights=weight, kv=cached)
@@ -221,7 +224,7 @@ def _fitting(
 
 def _row(best: AtOnce, machine: OwnMachine, context: int, longest: int) -> RunnableModel:
     layout, replicas, model = best.layout, best.replicas, best.layout.model
-    # The most tokens that one sequence can have: more of them never take less memory.
+    # The longest possible sequence: more tokens never take less memory.
     lengths = range(1, model.max_context + 1)
     most_context = bisect_left(lengths, True, key=lambda tokens: max_sequences(layout, tokens) < 1)
     alone = predict(layout, 1, context)
@@ -253,24 +256,25 @@ def _row(best: AtOnce, machine: OwnMachine, context: int, longest: int) -> Runna
 
 
 def _command(best: AtOnce, context: int) -> str | None:
-    """As a deploy file would start it, several replicas of a machine behind one port where the engine has that."""
+    """Return the start command of a deploy file, with a machine's replicas behind one port if the engine can."""
     layout = best.layout
-    # As many for each group of the attention, none more than are served in time.
+    # The same number for each attention group, and no more than are served in time.
     most = max(1, best.batch // layout.dp) * layout.dp
     limits = layout.limits.model_copy(update={"max_sequences": most})
     nodes = math.ceil(best.replicas * layout.gpus / layout.gpu.gpus_per_node)
     try:
         command = engine_command(ServerPlan(layout, limits, context))
-    except BadInput:  # no flags are known of this engine
+    except BadInput:  # this engine's flags are not known
         return None
     copies = copies_in_one_server(layout, math.ceil(best.replicas / nodes))
     return shlex.join((*command.program, *command.arguments, *(copies or ())))
 
 
 def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: float) -> LoadPrices | None:
-    """At each share of full use: GPUs draw what answers take for that share of the time and else idle, the host always.
+    """Price each share of full use: GPUs draw power to answer for that share of the time and idle otherwise.
 
-    As ``physics.curves`` has it; in shares of the datasheet's watts, which ``money.own_hardware`` counts by.
+    The host always draws power. Watts follow ``physics.curves``, as shares of the datasheet's, which
+    ``money.own_hardware`` uses.
     """
     if machine.power is None:
         return None

@@ -1,8 +1,8 @@
-"""Classes of service on one fleet: what each gets and pays, who breaks first when more comes, and what one SLO for all
-would cost instead.
+"""Report on classes of service in one fleet: what each gets and pays, and which breaks first when traffic grows.
 
-The same requests arrive faster and faster on the fleet as it is. A class breaks where it no longer gets what it is
-owed; between the last load at which it did and the first at which it did not, the gap is halved until it is 5 %.
+It also says what one SLO for all would cost instead. The same requests arrive faster and faster on the same fleet. A
+class breaks at the load where its SLOs are first missed; the gap between the last load at which they were met and the
+first at which they were not is halved until it is 5 %.
 """
 
 import math
@@ -28,7 +28,7 @@ from tokonomics.traffic.tenants import strictest, without_classes
 from tokonomics.types import Noun, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds
 
-LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)  # times the traffic: from what was asked to three times of it
+LOADS = (1.0, 1.25, 1.5, 2.0, 3.0)  # times the traffic: from the given traffic to three times as much
 _CLOSE_ENOUGH = 1.05
 
 ServeLoad = Callable[[float], Simulation]  # simulates the fleet under a multiple of the traffic
@@ -48,25 +48,25 @@ class ClassLoad(Noun):
 class LoadRow(Noun):
     """All classes at one load."""
 
-    load: PositiveFloat  # times the traffic that was asked about
+    load: PositiveFloat  # times the given traffic
     classes: tuple[ClassLoad, ...]
 
 
 class BreaksAt(Noun):
-    """Where a class no longer gets what it is owed."""
+    """The load at which a class first misses its SLOs."""
 
     name: str
-    load: float | None  # the lowest tried; None: it holds at all of them
+    load: float | None  # the lowest tried; None: it holds at every load
     breaks: str | None
 
 
 class OneSlo(Noun):
-    """The same traffic where everybody is owed what the strictest class is."""
+    """The same traffic with the strictest class's SLO for everybody."""
 
     slos: tuple[str, ...]
-    replicas: PositiveInt | None = None  # None where no number of them is enough
+    replicas: PositiveInt | None = None  # None if no number is enough
     usd_per_month: float | None = None
-    rate: float | None = None  # requests a second that one replica holds, where that was asked
+    rate: float | None = None  # requests a second that one replica holds, if asked for
     why_not: str | None = None
 
 
@@ -74,17 +74,17 @@ class ClassReport(Noun):
     """What classes of service get, pay and save."""
 
     classes: tuple[ClassOutcome, ...]
-    bill: tuple[ClassCost, ...]  # of ``bill_for``; none where no price is known
+    bill: tuple[ClassCost, ...]  # for ``bill_for``; empty if no price is known
     bill_for: str  # ``a month``, ``an hour``, ``this run``
     overload: tuple[LoadRow, ...]
-    breaks_at: tuple[BreaksAt, ...]  # who breaks first comes first
+    breaks_at: tuple[BreaksAt, ...]  # the first to break comes first
     one_slo: OneSlo | None = None
 
 
 def class_report(
     serve: ServeLoad, made: Simulation, bill: Sequence[ClassCost], bill_for: str, one_slo: OneSlo | None = None
 ) -> ClassReport:
-    """The report for a fleet: ``serve`` gives it other loads, ``made`` is what it did with the one asked about."""
+    """Report on a fleet: ``serve`` simulates other loads, ``made`` is the simulation of the given one."""
 
     @cache
     def at(load: float) -> tuple[ClassOutcome, ...]:
@@ -95,7 +95,7 @@ def class_report(
         return ClassLoad(**fields, ttft_p99_s=found.ttft_s.p99, tpot_p99_s=found.tpot_s.p99)
 
     def breaks_at(place: int) -> BreaksAt:
-        """Where one class breaks first, of the loads in the table, and then between two of them."""
+        """Find the load at which one class breaks first: among the table's loads, then between two of them."""
         name = at(1.0)[place].name
         high = next((load for load in LOADS if at(load)[place].breaks), None)
         if high is None:
@@ -116,19 +116,19 @@ def class_report(
 
 
 def slo_texts(classes: Sequence[ServiceClass]) -> tuple[str, ...]:
-    """The strictest targets, as one reads them."""
+    """Return the strictest targets as text."""
     return tuple(f"{slo} ≤ {seconds(slo.seconds)}" for slo in strictest(classes))
 
 
 def run_bill(made: Simulation, usd_per_replica_hour: float | None) -> tuple[ClassCost, ...]:
-    """What the classes pay of a simulation's paid time; nothing where no price is known."""
+    """Split the bill of a simulation's paid time among the classes; empty if no price is known."""
     if usd_per_replica_hour is None:
         return ()
     return class_bills(made, usd_per_replica_hour * counted(made).paid_s / SECONDS_PER_HOUR)
 
 
 def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
-    """The classes on a plan's pick; None without classes or a simulated pick."""
+    """Report the classes on a plan's pick; None without classes or a simulated pick."""
     load, best = study.question.load, study.plan.best
     if best is None or not load.trace.classes:
         return None
@@ -144,7 +144,7 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
         return made
 
     made = serve(1.0)
-    # The bill is for a month of the whole fleet; simulated was so much of it.
+    # The bill is for a month of the whole fleet; the simulation covers this part of it.
     months = load.workload.rate * HOURS_PER_MONTH * SECONDS_PER_HOUR / len(made.trace)
     bill = class_bills(made, best.usd_per_month, times=months)
     say("one SLO for all")
@@ -152,7 +152,7 @@ def report_of_pick(study: Study, say: Say = silent) -> ClassReport | None:
 
 
 def _one_slo(study: Study, best: Candidate, placed: Placed) -> OneSlo:
-    """The pick's deployment on as many replicas as the strictest SLO for all takes, in order of arrival."""
+    """Size the pick's deployment for the strictest SLO for all, served in order of arrival."""
     load, hosts = study.question.load, placed.screened.hosts
     targets, texts = strictest(load.trace.classes), slo_texts(load.trace.classes)
     alike = replace(load, trace=without_classes(load.trace))

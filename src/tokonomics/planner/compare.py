@@ -1,8 +1,8 @@
-"""Plans side by side: several models on several GPUs under the same traffic and SLO, or two scenarios.
+"""Compare plans side by side: several models on several GPUs under the same traffic and SLO, or two scenarios.
 
-Of models and GPUs, every pair is a plan of its own, so that no pair is left out because another is cheaper. A quality
-score per model is the user's: dollars per million tokens over it weigh price with quality, and the front keeps the
-pairs that no other beats in both.
+Every pair of model and GPU is a plan of its own, so that no pair is left out because another is cheaper. A quality
+score per model comes from the user: dollars per million tokens divided by it weigh price against quality, and the front
+keeps the pairs that no other beats in both.
 """
 
 import math
@@ -28,10 +28,10 @@ class Cell(Noun):
     model: str
     model_name: str
     gpu: str
-    pick: Candidate | None  # the cheapest way; None where there is none
+    pick: Candidate | None  # the cheapest candidate; None if there is none
     refused: str | None  # why there is none
     quality: PositiveFloat | None = None
-    usd_per_quality_mtok: PositiveFloat | None = None  # dollars per million tokens, each counted as much as its quality
+    usd_per_quality_mtok: PositiveFloat | None = None  # dollars per million tokens, divided by the quality
 
     @property
     def usd_per_mtok(self) -> float | None:
@@ -45,7 +45,7 @@ class Comparison(Noun):
     slos: tuple[Slo, ...] = Field(alias="promises")
     simulated: bool
     models: tuple[str, ...]
-    gpus: tuple[str, ...]  # those on which some model runs, the best known price first
+    gpus: tuple[str, ...]  # those on which some model runs, lowest price first
     cells: tuple[Cell, ...]
     front: tuple[tuple[str, str], ...]
     """Model and GPU of the pairs that no other beats in both price and quality; empty without qualities."""
@@ -59,14 +59,14 @@ class Comparison(Noun):
 
 
 def compare(questions: Sequence[Question], quality: Mapping[str, float] | None = None, say: Say = silent) -> Comparison:
-    """The cheapest offer of every model on every GPU that its question names offers of."""
+    """Find the cheapest offer of every model on every GPU among its question's offers."""
     gpus = list(dict.fromkeys(gpu for question in questions for gpu in question.gpus))
     cells = []
     for question, gpu in product(questions, gpus):
         say(f"{question.model.name} on {gpu}")
         found, score = study(question.on(gpu), pick_only=True).plan, (quality or {}).get(question.model.key)
         pick, kinds = found.best, Counter(rejection.kind.value for rejection in found.rejected)
-        # What most candidates were refused for.
+        # The most frequent refusal.
         refused = kinds.most_common(1)[0][0] if kinds else "no offer"
         cell = Cell(
             model=question.model.key,
@@ -93,7 +93,7 @@ def compare(questions: Sequence[Question], quality: Mapping[str, float] | None =
 
 
 def front(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
-    """Pairs that no other pair beats: at least as good for less, or better for as little; the cheapest first."""
+    """Return the pairs that no other beats (as good for less, or better for the same price), cheapest first."""
     scored = [(cell, cell.usd_per_mtok, cell.quality) for cell in cells]
     priced = [(price, -score, cell) for cell, price, score in scored if price is not None and score is not None]
     kept: list[Cell] = []
@@ -106,7 +106,7 @@ def front(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
 
 
 def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, float]:
-    """``llama-3.1-8b=0.66,qwen3-8b=0.7`` → scores by model; the scale is the user's own."""
+    """Read ``llama-3.1-8b=0.66,qwen3-8b=0.7`` as scores by model; the scale is the user's own."""
     scores: dict[str, float] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
         name, _, value = map(str.strip, part.partition("="))
@@ -128,7 +128,7 @@ def parse_quality(texts: Sequence[str], models: Sequence[str]) -> dict[str, floa
 
 
 class Change(Noun):
-    """A key of the scenario that differs; None where it is not written."""
+    """A key of the scenario that differs; a side is None if its file does not have the key."""
 
     key: str
     before: str | None
@@ -150,13 +150,13 @@ class Diff(Noun):
     before: DiffSide
     after: DiffSide
     changes: tuple[Change, ...]
-    saved_usd_per_month: float  # negative where the change costs more
+    saved_usd_per_month: float  # negative if the change costs more
     saved_share: float
     saved_share_per_mtok: float
-    """The same by the million tokens: what is left when the scenarios serve different traffic."""
+    """The same per million tokens, for scenarios that serve different traffic."""
 
 
-Words = Mapping[str, object]  # what a scenario says, by key, in the order of the file format
+Words = Mapping[str, object]  # a scenario's values by key, in the order of the file format
 
 
 def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:
@@ -173,7 +173,7 @@ def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Dif
 
 
 def changes(before: Words, after: Words) -> tuple[Change, ...]:
-    """The keys that differ, in the order of the file format."""
+    """Return the keys that differ, in the order of the file format."""
     pairs = [(key, before[key], after[key]) for key in before]
     return tuple(Change(key=key, before=_word(a), after=_word(b)) for key, a, b in pairs if a != b)
 

@@ -1,6 +1,6 @@
-"""Disaggregated prefill/decode in a plan: which two layouts, and what other ratios of them would hold.
+"""Find disaggregated prefill/decode fleets for a plan: which two layouts, and what other ratios of them would hold.
 
-Pairs of layouts whose closed form could cost less than what is known are sized, in the order of their bounds
+Pairs of layouts whose closed form could cost less than the best known bill are sized, in the order of their bounds
 (``sizing.disaggregation``).
 """
 
@@ -25,13 +25,14 @@ from tokonomics.sizing.setup import Say, silent
 from tokonomics.types import Noun
 
 _LAYOUTS = 3
-"""Of each side on one GPU at one precision: those that take the least GPU time. Others could win by rounding alone."""
-_PAIRS = 6  # that are simulated, cheapest bound first: a plan must not take much longer for them
+"""Layouts of each side on one GPU at one precision: those that take the least GPU time. Others could only win by
+rounding."""
+_PAIRS = 6  # most pairs to simulate, cheapest bound first, so that a plan stays quick
 RATIOS = 9  # points of a curve over the ratio
 
 
 def disaggregated(sought: Sought, hosts: Iterable[Hosts], below: float, progress: Say = silent) -> list[Placed]:
-    """The pairs that cost less than ``below`` dollars an hour and than every one before them, the cheapest last."""
+    """Return the pairs that each cost less than ``below`` dollars an hour and than all pairs before, cheapest last."""
     pairs = sorted(_pairs(sought, hosts, below), key=lambda pair: pair.bound)
     found: list[Placed] = []
     for pair in pairs[:_PAIRS]:
@@ -46,7 +47,7 @@ def disaggregated(sought: Sought, hosts: Iterable[Hosts], below: float, progress
 
 
 def _placed(sought: Sought, pair: Pair, below: float = math.inf) -> Placed | NotServed:
-    """A pair as it is split for the smallest bill."""
+    """Split a pair for the smallest bill."""
     sized = cheapest_split(pair, sought.attempts, below)
     if not isinstance(sized, Sized):
         return sized
@@ -55,18 +56,18 @@ def _placed(sought: Sought, pair: Pair, below: float = math.inf) -> Placed | Not
 
 
 def nearest_pair(sought: Sought, hosts: Iterable[Hosts]) -> Pair | None:
-    """The pair that could cost least by the closed form, simulated or not; None where there is none."""
+    """Return the pair that could cost least by the closed form, simulated or not; None if there is none."""
     return min(_pairs(sought, hosts, math.inf), key=lambda pair: pair.bound, default=None)
 
 
 def resize_apart(sought: Sought, hosts: Hosts) -> Placed | NotServed:
-    """The cheapest split of one pair for the load and SLOs of these sought, whatever it costs."""
+    """Split one pair as cheaply as possible for this load and these SLOs, whatever it costs."""
     pair = pair_of(sought.setup(hosts), hosts, sought.limits.max_utilization)
     return _placed(sought, pair) if isinstance(pair, Pair) else pair
 
 
 def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float) -> Iterator[Pair]:
-    """Sensible pairs of layouts: of each GPU, precision and engine, those that take the least GPU time."""
+    """Yield sensible pairs of layouts: for each GPU, precision and engine, those that take the least GPU time."""
     groups: dict[object, list[Hosts]] = defaultdict(list)
     for one in hosts:
         deployment = one.deployment
@@ -85,7 +86,7 @@ def _pairs(sought: Sought, hosts: Iterable[Hosts], below: float) -> Iterator[Pai
 
 
 def _may_pay(hosts: Hosts, load: Load, below: float) -> bool:
-    """Whether the GPUs that arithmetic alone demands cost less than that; and a replica stands in one machine."""
+    """Tell whether the fewest GPUs by arithmetic cost less than ``below``, and a replica fits in one machine."""
     machines = [machine for machine in hosts.machines if machine.offer.gpus >= hosts.deployment.gpus]
     if not machines:
         return False
@@ -100,7 +101,7 @@ def _least_gpu_time(group: Sequence[Hosts], rate_of: Callable[[Hosts], float | N
 
 
 def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> str | None:
-    """What breaks where as many GPUs in the layout that answers do both; None: nothing, or it does not run at all."""
+    """Say what breaks if as many GPUs do both in the decode layout; None if nothing does, or it does not run at all."""
     own = next((one for one in hosts if one.deployment == placed.deployment), None)
     found = own and screen(own.deployment, own, sought.load, sought.slos)
     if own is None or not isinstance(found, Screened):
@@ -110,19 +111,19 @@ def together_breaks(sought: Sought, placed: Placed, hosts: Sequence[Hosts]) -> s
 
 
 class RatioPoint(Noun):
-    """A disaggregated fleet, split some way."""
+    """A disaggregated fleet with one split of its GPUs."""
 
     prefill_replicas: NonNegativeInt  # 0: every replica does both
     decode_replicas: NonNegativeInt
-    requests_per_s: NonNegativeFloat  # that it holds under the SLOs; 0: none
-    usd_per_mtok: float | None  # at that rate; None where it holds none
-    kv_transfer_s: float | None = None  # to send the KV of a mean prompt; None where nothing is sent
-    is_planned: bool  # what the plan picked, split or not
-    is_cheapest: bool = False  # the split that serves the load for least, picked or not
+    requests_per_s: NonNegativeFloat  # that it serves within the SLOs; 0: none
+    usd_per_mtok: float | None  # at that rate; None if the rate is 0
+    kv_transfer_s: float | None = None  # to send the KV of a mean prompt; None if nothing is sent
+    is_planned: bool  # the plan's pick, split or not
+    is_cheapest: bool = False  # the split that serves the load at the lowest bill, picked or not
 
 
 def kv_transfer_s(hosts: Hosts, replicas: int, load: Load) -> float:
-    """Seconds that the KV of a prompt of mean length takes to the side that answers, as the simulator sends it."""
+    """Return the seconds to send the KV of a prompt of mean length to the decode side, as the simulator sends it."""
     assert hosts.prefill is not None
     prefill, decode = hosts.prefill.deployment, hosts.deployment
     sent = sent_bytes(prefill, decode, round(load.workload.input_tokens))
@@ -130,7 +131,7 @@ def kv_transfer_s(hosts: Hosts, replicas: int, load: Load) -> float:
 
 
 def splits_of(hosts: Hosts, replicas: int) -> list[tuple[int, int]]:
-    """Splits of the same GPUs, evenly from the fewest prefill replicas to the most; the cheapest and 1:1 among them."""
+    """Return splits of the same GPUs, evenly from fewest to most prefill replicas, with the cheapest and 1:1."""
     assert hosts.prefill is not None
     of_one, of_other = hosts.prefill.deployment.gpus, hosts.deployment.gpus
     gpus = hosts.gpus_of(replicas)

@@ -1,19 +1,18 @@
-"""How firm a choice is: what would make another GPU the cheapest, and which choice is least wrong for unknown demand.
+"""Test how firm a choice is: what would make another GPU cheapest, and which choice is safest for unknown demand.
 
 Prices: bills are whole machines times a price, so the rise or fall that makes two of them equal is exact. Traffic: the
-plan is made again with more or fewer, longer or shorter requests, step by step away from the traffic asked, until
-another GPU is the cheapest; then the crossing is narrowed down to one in fifty.
+plan is made again with more or fewer, longer or shorter requests, in steps away from the given traffic, until another
+GPU is the cheapest; then the crossing is narrowed down to one in fifty.
 
 Regret: low, middle and high traffic, one kind of hardware for all. The number of replicas follows the demand;
-deployment, machine and terms do not. In each case a choice costs more than the best one for that case by its regret;
-the least regret is the choice whose largest is smallest (Savage, "The theory of statistical decision", 1951), among
-those that meet the SLOs in every case. Looked at is everything that the plan of any case sized, on the cheapest machine
-of each size; what cannot come among the best so far is not simulated.
+deployment, machine and terms do not. In each case the regret of a choice is what it costs more than the best one for
+that case. The least regret is the choice whose largest is smallest (Savage, "The theory of statistical decision",
+1951), among those that meet the SLOs in every case. The choices are everything that the plan of any case sized, on the
+cheapest machine of each size; a choice that cannot be among the best so far is not simulated.
 
-What a row of a plan draws: its simulated time with prompts, with answers and idle, in watts.
-
-Where nothing was simulated, the closed form's mean number of running requests L tells the idle time: arrivals are
-random, so none runs for e^−L of it. Prompts take of the rest what their stalls add up to at this rate.
+Energy: a plan's row draws watts for its simulated time with prompts, with answers and idle. If nothing was simulated,
+the closed form's mean number of running requests L gives the idle time: arrivals are random, so none runs for e^−L of
+it. Prompts take their stalls at this rate out of the rest.
 """
 
 import math
@@ -44,8 +43,8 @@ from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Noun, copied
 
-FURTHEST = 8.0  # times more or less: beyond, it is another plan
-_RATE_STEPS, _LENGTH_STEPS = 24, 6  # on the way to the furthest. Rates are cheap to try; every length takes new curves.
+FURTHEST = 8.0  # times more or less: beyond that, it is another plan
+_RATE_STEPS, _LENGTH_STEPS = 24, 6  # steps up to the furthest. Rates are cheap to try; every length needs new curves.
 _CLOSE_ENOUGH = 1.02
 
 
@@ -58,19 +57,19 @@ class PriceFlip(Noun):
     instance: str
     usd_per_month: PositiveFloat  # of the rival
     pick_may_rise: NonNegativeFloat  # share by which the price of the pick's machine may rise
-    rival_must_fall: NonNegativeFloat  # share by which the price of the rival's must fall instead
+    rival_must_fall: NonNegativeFloat  # share by which the price of the rival's machine must fall instead
 
 
 class Side(Noun):
-    """The two cheapest ways on one side of a crossing, as simulated."""
+    """The two cheapest candidates on one side of a crossing, as simulated."""
 
-    value: PositiveFloat  # of what is changed
-    pick_usd_per_month: PositiveFloat | None  # the cheapest on the pick's GPU; None where it cannot serve
+    value: PositiveFloat  # of the changed quantity
+    pick_usd_per_month: PositiveFloat | None  # the cheapest on the pick's GPU; None if it cannot serve
     rival_usd_per_month: PositiveFloat | None
 
 
 class Flip(Noun):
-    """Where another GPU becomes the cheapest."""
+    """The point at which another GPU becomes the cheapest."""
 
     what: str  # ``requests a second``, ``prompt tokens`` or ``answer tokens``
     factor: PositiveFloat  # of the plan's value
@@ -78,22 +77,22 @@ class Flip(Noun):
     after: Side
     gpu: str  # the rival's
     rival: str  # its layout
-    replicas: PositiveInt  # that serve; spare ones left out
+    replicas: PositiveInt  # that serve, without spare ones
 
 
 class Flips(Noun):
-    """What would flip the choice."""
+    """The changes that would flip the choice."""
 
-    other_offer: PriceFlip | None  # the nearest price on another machine, of whatever GPU
+    other_offer: PriceFlip | None  # the nearest price on another machine of any GPU
     other_gpu: PriceFlip | None  # against the runner-up, if prices of the pick's GPU rise everywhere
     traffic: tuple[Flip, ...]  # the nearest first
     steady: tuple[str, ...]  # changes up to the furthest that do not flip it, such as ``prompt tokens ÷ 8``
 
 
 def flips(study: Study, only: Collection[str] | None = None, progress: Say = silent) -> Flips | None:
-    """The nearest flips of each kind, or along ``only`` these axes of the traffic; None where there is no pick.
+    """Find the nearest flips of each kind, or only along these axes of the traffic; None if there is no pick.
 
-    A direction takes some ten plans.
+    A direction takes about ten plans.
     """
     pick = study.plan.best
     if pick is None:
@@ -129,7 +128,7 @@ def _price_flip(pick: Candidate, rival: Candidate | None) -> PriceFlip | None:
 
 
 def _nearest_flip(question: Question, gpu: str, axis: str, sign: int) -> Flip | None:
-    """The first crossing along one axis in one direction, away from the pick's GPU, where every replica does both."""
+    """Find the first crossing along one axis in one direction to another GPU, with replicas that do both."""
     load_at = traffic_axes(question)[axis]
 
     @cache
@@ -137,7 +136,7 @@ def _nearest_flip(question: Question, gpu: str, axis: str, sign: int) -> Flip | 
         return again(question, pick_only=True, load=load_at(away**sign), disaggregate=False)
 
     def stays(away: float) -> bool:
-        """No other GPU is cheaper than the pick's: the plan ranks all that cost the same."""
+        """Tell whether no other GPU is cheaper than the pick's; the plan ranks all that cost the same."""
         rows = planned(away).plan.ranked
         return not rows or any(row.gpu == gpu for row in rows)
 
@@ -183,11 +182,11 @@ class InCase(Noun):
 
     replicas: PositiveInt  # spare ones included
     usd_per_month: PositiveFloat
-    regret: NonNegativeFloat  # bill ÷ the best bill of this case - 1
+    regret: NonNegativeFloat  # bill ÷ best bill of this case - 1
 
 
 class RegretChoice(Noun):
-    """One kind of hardware on one offer, whatever the demand."""
+    """One kind of hardware on one offer, for every demand."""
 
     gpu: str
     layout: str
@@ -200,14 +199,14 @@ class RegretChoice(Noun):
     below_checkpoint: bool
     cases: tuple[InCase, ...]  # in the order of the demands
     largest_regret: NonNegativeFloat
-    best_in: tuple[int, ...]  # the cases for which it is the pick, by place
+    best_in: tuple[int, ...]  # indices of the cases for which it is the pick
 
 
 class Regret(Noun):
     """Choices that hold in every case, the one with the least regret first."""
 
     demands: tuple[Workload, ...]
-    best_usd_per_month: tuple[PositiveFloat, ...]  # of each case, by whatever choice is best for it
+    best_usd_per_month: tuple[PositiveFloat, ...]  # of each case, with the choice that is best for it
     choices: tuple[RegretChoice, ...]
     not_everywhere: int  # choices left out because they miss an SLO in some case, or take more GPUs than allowed
 
@@ -217,9 +216,9 @@ class Regret(Noun):
 
 
 def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
-    """The choices with the least regret over studies of the same question for several demands.
+    """Find the choices with the least regret over studies of the same question for several demands.
 
-    None where some demand cannot be served at all.
+    Return None if some demand cannot be served at all.
     """
     bests = [study.plan.best.usd_per_month for study in studies if study.plan.best]
     if len(bests) < len(studies):
@@ -248,13 +247,13 @@ def least_regret(studies: Sequence[Study], rows: int = 10) -> Regret | None:
 
 
 def _key(choice: RegretChoice) -> tuple[float, float, int, int]:
-    """At the same regret, the smaller sum; then more bits."""
+    """Order by the largest regret, then by the smaller sum, then by more bits."""
     total = sum(case.regret for case in choice.cases)
     return round(choice.largest_regret, 9), round(total, 9), -choice.weights.bits, choice.layout.count("KV")
 
 
 def _hope(study: Study, best_usd: float, hosts: Hosts) -> float:
-    """The smallest regret that the closed form lets a deployment have; infinite where it cannot serve."""
+    """Return the smallest regret that the closed form allows a deployment; infinite if it cannot serve."""
     question = study.question
     if why_not(hosts.deployment, question.load.longest):
         return math.inf
@@ -265,7 +264,7 @@ def _hope(study: Study, best_usd: float, hosts: Hosts) -> float:
 
 
 def _choice(hosts: Hosts, studies: Sequence[Study], bests: Sequence[float]) -> RegretChoice | None:
-    """A deployment on its best machine over all cases; None where it does not hold in one."""
+    """Put a deployment on its best machine over all cases; None if it does not hold in one of them."""
     counts = []
     for study in studies:
         known = (placed for placed in study.search.sized if placed.deployment == hosts.deployment)
@@ -278,13 +277,13 @@ def _choice(hosts: Hosts, studies: Sequence[Study], bests: Sequence[float]) -> R
 
 
 def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[float]) -> RegretChoice | None:
-    """The replicas of each case on one kind of machine; None where they take more GPUs than allowed."""
+    """Put the replicas of each case on one kind of machine; None if they take more GPUs than allowed."""
     deployment, offer = hosts.deployment, machine.offer
     if hosts.machines_on(offer, max(counts)) * offer.gpus > (hosts.max_gpus or math.inf):
         return None
     bills = [machine.usd_per_month(hosts.machines_on(offer, count)) for count in counts]
     cases = tuple(
-        # The best is the lowest by the search; a cent of rounding must not make a negative regret.
+        # The search found the lowest bill; a cent of rounding must not make a negative regret.
         InCase(replicas=sum(hosts.counts_on(offer, count)), usd_per_month=usd, regret=max(0.0, usd / best - 1))
         for count, usd, best in zip(counts, bills, bests, strict=True)
     )
@@ -303,7 +302,7 @@ def _on(hosts: Hosts, machine: Machine, counts: Sequence[int], bests: Sequence[f
 
 
 def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy | None:
-    """Of a ranked row; None where nobody says what its GPU draws. ``grid``: instead of that of its region."""
+    """Return the energy of a ranked row; None if its GPU's power is unknown. ``grid`` replaces that of its region."""
     gpu = find_gpu(row.gpu)
     curve, load = power_of(gpu), study.plan.workload
     if curve is None:
@@ -321,13 +320,13 @@ def energy_of(study: Study, row: Candidate, grid: Grid | None = None) -> Energy 
 
 
 def _grid(row: Candidate) -> Grid:
-    """Of the row's region; the world's mean where its seller lists every machine in all of several regions."""
+    """Return the grid of the row's region; the world's mean if the seller lists every machine in several regions."""
     is_known = row.provider not in LISTED_EVERYWHERE or len(row.regions) == 1
     return grid_of(row.provider, row.region) if is_known else grid_named(WORLD)
 
 
 def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float, float]:
-    """GPUs that compute prompts and that write answers, in the mean over time, and the batch of a step."""
+    """Return the mean GPUs that compute prompts, the mean GPUs that write answers, and the batch of a step."""
     gpus_for_prompts = row.prefill.gpus_per_replica if row.prefill else row.gpus_per_replica
     if sized.trial:
         served = sized.trial.outcome
@@ -339,5 +338,5 @@ def _busy_gpus(sized: Placed, row: Candidate, rate: float) -> tuple[float, float
         prompts = each * float(np.interp(running, curve.batches, curve.stall_s))
         share, batch = min(1.0, prompts / busy), running / busy
     share = 1.0 if sized.deployment.model.is_encoder else share
-    working = sized.replicas * busy  # those for prompts of a disaggregated one among them, as in the simulated shares
+    working = sized.replicas * busy  # with the prefill side of a disaggregated one, as in the simulated shares
     return working * share * gpus_for_prompts, working * (1 - share) * row.gpus_per_replica, batch

@@ -1,10 +1,10 @@
-"""Cheap or quick: the best prices per million tokens for every time per token and every time to the first one.
+"""Trade price against speed: find the best prices per million tokens for every TPOT and every TTFT.
 
-Every deployment that fits, on its cheapest machines, on the fewest replicas that carry the load and on up to eight
-times as many, in the closed form: more replicas run smaller batches, which cost more and answer sooner. Whether a fleet
-meets the SLOs is the plan's own verdict: what it simulated, and else the rule that it sizes by without simulation. So
-no point that meets them costs less than the pick. A point is on a front when none that meets the SLOs is both cheaper
-and quicker. The bill of a fleet is fixed; its latencies have the 80 % intervals of such deployments.
+Each deployment that fits is put on its cheapest machines, on the fewest replicas that carry the load and on up to eight
+times as many, in the closed form: more replicas run smaller batches, which cost more and answer sooner. The plan
+decides whether a fleet meets the SLOs: by its simulation, or else by the rule that it sizes by without simulation. So
+no point that meets them costs less than the pick. A point is on a front if none that meets the SLOs is both cheaper and
+quicker. The bill of a fleet is fixed; its latencies have the 80 % intervals of such deployments.
 """
 
 import math
@@ -30,7 +30,7 @@ _STEPS = 6  # numbers of replicas between the fewest and eight times as many: ha
 
 
 class FrontierPoint(Noun):
-    """One way to serve the traffic: a price, how quick it is in the mean, and whether it meets the SLOs."""
+    """One way to serve the traffic: its price, its mean latencies, and whether it meets the SLOs."""
 
     gpu: str
     layout: str
@@ -47,31 +47,32 @@ class FrontierPoint(Noun):
     ttft_s: PositiveFloat
     tpot_range: Interval  # around the mean, as ``ttft_range``
     ttft_range: Interval
-    meets_slo: bool  # every SLO, as the plan judges it; where there is none, whether it keeps up
-    why_not: str | None  # what it misses; None where it meets the SLOs
+    meets_slo: bool  # every SLO, as the plan judges it; without SLOs, whether it keeps up
+    why_not: str | None  # what it misses; None if it meets the SLOs
     simulated: bool
-    """The verdict rests on simulations; else on the closed form's means and the load that is planned without them."""
-    front_tpot: bool  # None that meets the SLOs is cheaper and has a shorter time per token
+    """Whether simulations decided ``meets_slo``; otherwise the closed form's means and the load planned without
+    simulation."""
+    front_tpot: bool  # no other that meets the SLOs is cheaper with a shorter time per token
     front_ttft: bool
 
 
 class Frontier(Noun):
-    """Fleets that are not beaten on their GPU: among those that meet the SLOs, or among all."""
+    """Fleets that no other on their GPU beats: among those that meet the SLOs, or among all."""
 
-    points: tuple[FrontierPoint, ...]  # the cheapest first; none costs more than ten times the pick
-    deployments: NonNegativeInt  # looked at
+    points: tuple[FrontierPoint, ...]  # cheapest first; none costs more than ten times the pick
+    deployments: NonNegativeInt  # number of deployments compared
     fleets: NonNegativeInt
-    pick_tpot: Interval | None  # of the plan's pick, around its mean; None where it writes nothing
+    pick_tpot: Interval | None  # of the plan's pick, around its mean; None if it writes nothing
     pick_ttft: Interval | None
 
     @property
     def tpot(self) -> tuple[FrontierPoint, ...]:
-        """The front of price and time per token, the quickest first."""
+        """Return the front of price and time per token, quickest first."""
         return tuple(sorted((point for point in self.points if point.front_tpot), key=lambda point: point.tpot_s))
 
     @property
     def ttft(self) -> tuple[FrontierPoint, ...]:
-        """The front of price and time to the first token, the quickest first."""
+        """Return the front of price and time to the first token, quickest first."""
         return tuple(sorted((point for point in self.points if point.front_ttft), key=lambda point: point.ttft_s))
 
 
@@ -87,9 +88,9 @@ class _FrontierFleet:
 
 
 def frontier_of(study: Study) -> Frontier | None:
-    """The fronts around a plan, from the machines that it looked at, and the intervals of its pick; None without one.
+    """Find the fronts around a plan among the machines it considered, and its pick's intervals; None without a pick.
 
-    Candidates that the plan leaves out for their price are looked at too.
+    Candidates that the plan leaves out for their price are considered too.
     """
     best = study.plan.best
     if best is None:
@@ -119,7 +120,7 @@ def frontier_of(study: Study) -> Frontier | None:
 
 
 def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], float]) -> list[_FrontierFleet]:
-    """Those that none beats in both; of equals, the one that keeps most of the checkpoint."""
+    """Return the fleets that none beats in both; of equal ones, the one closest to the checkpoint."""
 
     def in_order(fleet: _FrontierFleet) -> tuple[float, float, int, int]:
         deployment = fleet.screened.deployment
@@ -133,9 +134,9 @@ def front(fleets: Iterable[_FrontierFleet], quick: Callable[[_FrontierFleet], fl
 
 
 def _fleets(study: Study, candidates: Iterable[Screened]) -> Iterator[_FrontierFleet]:
-    """Each deployment on the fewest replicas to eight times as many, and on the fewest that meet the SLOs.
+    """Yield each deployment on the fewest replicas up to eight times as many, and on the fewest that meet the SLOs.
 
-    Of what the plan did not size, the fewest are those that it would take without simulation.
+    If the plan did not size a deployment, the fewest are those that it would take without simulation.
     """
     question, search = study.question, study.search
     closed_form = Search(search.sought, simulate=False)
@@ -165,7 +166,7 @@ def _fleets(study: Study, candidates: Iterable[Screened]) -> Iterator[_FrontierF
                 load = percent(rate / (replicas * verdict.capacity.rate))
                 why_not = f"load {load} of capacity: {plural(least, 'replica')} leave room for bursts"
             elif not (why_not := late_in_the_mean(verdict, rate / replicas, question.slos)):
-                is_cheaper = usd < pick_usd * (1 - 1e-9)  # what costs less than the pick does not meet the SLOs
+                is_cheaper = usd < pick_usd * (1 - 1e-9)  # a fleet cheaper than the pick misses an SLO
                 why_not = "the plan found that it takes more replicas" if is_cheaper else None
             simulated = question.simulate and known is not None
             yield _FrontierFleet(screened, replicas, usd, steady.tpot_s, steady.ttft_s, why_not, simulated)
@@ -197,7 +198,7 @@ def _point(study: Study, fleet: _FrontierFleet, front_tpot: bool, front_ttft: bo
 
 
 def _factors(deployment: Deployment) -> tuple[Interval, Interval]:
-    """The ends of the 80 % intervals of TPOT and TTFT, as shares of what is predicted."""
+    """Return the ends of the 80 % intervals of TPOT and TTFT, as factors of the prediction."""
     return interval(1.0, "tpot", deployment), interval(1.0, "ttft", deployment)
 
 

@@ -1,9 +1,10 @@
-"""The self-hosted side of a break-even: which machines the planner would buy at which volume, and what each holds.
+"""Compute the self-hosted side of a break-even: which machines the planner buys at which volume, and what each holds.
 
-The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, and at every volume that
-is named: the user's own, the round ones of the table, and every break-even found, again where that moves it. The
-staircase of each pick competes at every volume. What a replica holds under the SLO is simulated in fleets of several
-sizes, since larger ones even out bursts; between two sizes the smaller counts, and where there is a plan, the plan.
+The planner picks the cheapest hardware for a trickle of requests, for about a dozen replicas, and at every named
+volume: the user's own, the round ones of the table, and every break-even found, again if that moves it. The cost curve
+(a staircase of whole machines) of each pick competes at every volume. What a replica holds under the SLO is simulated
+in fleets of several sizes, since larger ones even out bursts; between two sizes the smaller counts, and if there is a
+plan for the volume, the plan counts.
 """
 
 import math
@@ -48,41 +49,41 @@ from tokonomics.traffic.workload import lengths_text
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_MONTH, requests_a_second
 
-TRICKLE = 0.01  # requests a second: one at a time on most hardware, so whatever holds the model and its SLO is enough
-MANY_REPLICAS = 12  # of the hardware that is cheapest by the request: enough that whole machines hardly matter
+TRICKLE = 0.01  # requests a second: one at a time on most hardware, so any that fits the model and the SLO is enough
+MANY_REPLICAS = 12  # of the hardware with the cheapest request: enough that rounding to whole machines hardly matters
 SIZES = (1, 2, 3, 4, 6, 8)
 _CLOSE_ENOUGH = 1.02
-_BLOCK_TOKENS = 16  # vLLM's block: shared prompts are found by whole ones
-_MOST_STUDIES = 30  # volumes that are planned for, each a search of its own; those beyond are named in what is found
-_SAME = 1e-9  # relative: of two bills or two volumes
+_BLOCK_TOKENS = 16  # vLLM's block: shared prompts are matched in whole blocks
+_MOST_STUDIES = 30  # most volumes to plan for, each a search of its own; the result names those beyond
+_SAME = 1e-9  # relative difference of two bills or two volumes
 
 
 class HostedKind(Noun):
-    """Hardware that the planner picked at some volume, as a staircase."""
+    """Hardware that the planner picked at some volume, as a staircase of bills."""
 
-    pick: Candidate  # at the volume it was picked for
+    pick: Candidate  # at the volume for which it was picked
     kind: FleetKind
     simulated: bool
-    slow: float  # the 80 % interval of its speed: of that which was modelled
+    slow: float  # low end of the 80 % interval of its speed, as a factor of the modelled speed
     fast: float
-    cached_share: float  # of the prompt tokens, found in its own cache at the volume it was picked for
+    cached_share: float  # of the prompt tokens, found in its own cache at that volume
 
 
 @dataclass(frozen=True)
 class Hosting:
-    """What is asked, apart from the volume."""
+    """The question, apart from the volume."""
 
     base: Question
     at_rate: Callable[[float], Load]
-    log: Load | None = None  # at its own pace, where there is one
-    shared: float = 0.0  # of every prompt, a head that all have in common
+    log: Load | None = None  # at its own pace, if there is one
+    shared: float = 0.0  # share of every prompt that is the same in all
 
     def load(self, rate: float) -> Load:
-        """The requests at a rate, with the head that they share."""
+        """Return the requests at a rate, with the beginning that they share."""
         return with_shared_head(self.at_rate(rate), self.shared)
 
     def recorded(self) -> Load:
-        """A log at its own pace, which decides what a cache with a clock still holds; else a trickle."""
+        """Return a log at its own pace, which decides what a cache with a time limit still holds; else a trickle."""
         return self.load(TRICKLE) if self.log is None else self.log
 
     def question(self, rate: float) -> Question:
@@ -90,7 +91,7 @@ class Hosting:
 
 
 class NothingFits(BadInput):
-    """No hardware meets the SLO even for a trickle of requests; carries the study that says why."""
+    """Raised if no hardware meets the SLO even for a trickle of requests; carries the study that says why."""
 
     def __init__(self, found: Study) -> None:
         super().__init__("no offer meets these constraints")
@@ -109,7 +110,7 @@ def self_hosted(
     own_rate: float | None = None,
     say: Say = silent,
 ) -> tuple[SelfHosted, list[HostedKind]]:
-    """The staircase against these API prices, and the hardware it is made of."""
+    """Return the staircase against these API prices, and the hardware it is made of."""
     found: dict[tuple[object, ...], HostedKind] = {}
     asked: list[float] = []
     plans: dict[float, Placing] = {}
@@ -141,7 +142,7 @@ def self_hosted(
     ask(MANY_REPLICAS * at_most * tokens * SECONDS_PER_MONTH)
     own = own_rate and own_rate * tokens * SECONDS_PER_MONTH
     while True:
-        # Hardware picked at a break-even may move it: ask again where it went.
+        # Hardware picked at a break-even may move it: ask again at the new volume.
         kinds = _as_planned(found, plans)
         hosted = SelfHosted(kinds=tuple(hardware.kind for hardware in kinds), extras=extras)
         meets = [break_even(hosted, "", price) for price in sorted(set(api_usd_per_mtok))]
@@ -154,22 +155,22 @@ def self_hosted(
 
 
 class Placing(NamedTuple):
-    """What a plan says of a volume."""
+    """The plan for one volume."""
 
-    key: tuple[object, ...]  # of its pick
+    key: tuple[object, ...]  # identifies its pick
     replicas: int  # without spare ones
     usd_per_month: float
 
 
 def _is_settled(volume: float, plans: Mapping[float, Placing]) -> bool:
-    """It was planned for, or lies between two volumes whose plans cost the same: more volume never costs less."""
+    """Tell whether a volume was planned for, or lies between two whose plans cost the same (more never costs less)."""
     below = [plan.usd_per_month for asked, plan in plans.items() if asked <= volume * (1 + _SAME)]
     above = [plan.usd_per_month for asked, plan in plans.items() if asked >= volume * (1 - _SAME)]
     return bool(below and above) and max(below) >= min(above) * (1 - _SAME)
 
 
 def _as_planned(found: Mapping[tuple[object, ...], HostedKind], plans: Mapping[float, Placing]) -> list[HostedKind]:
-    """The staircases with what the plans add: the replicas of a pick hold its volume, and nothing cheaper does."""
+    """Add the plans to the staircases: a pick's replicas hold its volume, and nothing cheaper does."""
     kinds = {key: hardware.kind for key, hardware in found.items()}
     for volume, plan in sorted(plans.items()):
         kinds[plan.key] = kinds[plan.key].holding(plan.replicas, volume)
@@ -182,7 +183,7 @@ def _as_planned(found: Mapping[tuple[object, ...], HostedKind], plans: Mapping[f
 
 
 def _picks(made: Study) -> list[Candidate]:
-    """The cheapest, and of those that cost the same the one with the most room: with more volume it is bought."""
+    """Return the cheapest, and of those that cost the same the one with most room, which is bought at more volume."""
     best = made.plan.best
     if best is None:
         return []
@@ -196,7 +197,7 @@ def _key(row: Candidate) -> tuple[object, ...]:
 
 
 def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> HostedKind:
-    """A pick as a staircase: what its replicas hold, in fleets of several sizes."""
+    """Turn a pick into a staircase: what its replicas hold, in fleets of several sizes."""
     question, (_, sized, machine) = made.question, made.ranked_as(row)
     deployment = sized.deployment
     limit = question.limits.max_utilization or (None if question.simulate else CLOSED_FORM_UTILIZATION)
@@ -204,7 +205,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
     held: list[tuple[int, float]] = []
     alone = trickle.workload.rate
     for replicas in SIZES if question.simulate else SIZES[:1]:
-        # Several replicas hold at least what each would alone: one search starts where another ended.
+        # Several replicas hold at least what each would hold alone, so each search starts where the last ended.
         known = replace(question, load=trickle.at(alone * replicas))
         alone = highest_rate(known, sized.screened, replicas, _CLOSE_ENOUGH).rate / replicas
         held.append((replicas, (alone if most is None else min(most, alone)) * tokens * SECONDS_PER_MONTH))
@@ -223,15 +224,15 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         simulated=question.simulate,
         slow=speed.low,
         fast=speed.high,
-        # The closed form assumes a cache without an end.
+        # The closed form assumes an unlimited cache.
         cached_share=cached_share(sized.trial.outcome) if sized.trial else found_share(trickle.trace)[0],
     )
 
 
 def share_of_api(load: Load, asked: float | None) -> float:
-    """The share of the prompts that an API reads from its cache: as asked, or what a log repeats soon enough.
+    """Return the share of the prompts that an API reads from its cache: as given, or what a log repeats in time.
 
-    ``load`` is the log at its own pace (``Hosting.recorded``): more volume means more people, not more haste.
+    ``load`` is the log at its own pace (``Hosting.recorded``): more volume means more people, not faster ones.
     """
     if not load.is_log or load.trace.prefix is None:
         return asked or 0.0
@@ -242,7 +243,7 @@ def share_of_api(load: Load, asked: float | None) -> float:
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:
-    """The hardware that counts where the bills meet; of a pair that never meets, that of full machines."""
+    """Return the hardware that counts where the bills meet; if they never meet, that of full machines."""
     if found.stays_tokens_per_month is None:
         kind = min(hosted.kinds, key=lambda kind: kind.usd_per_mtok_full)
     else:
@@ -251,7 +252,7 @@ def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakE
 
 
 def with_shared_head(load: Load, share: float) -> Load:
-    """Requests that all begin with the same words: a share of each prompt, in whole blocks."""
+    """Let all requests begin with the same words: a share of each prompt, in whole blocks."""
     if require_share("cached_share", share) == 0 or load.trace.prefix is not None:
         return load
     blocks = (load.trace.input_tokens * share / _BLOCK_TOKENS).astype(np.int64)
@@ -265,16 +266,16 @@ def with_shared_head(load: Load, share: float) -> Load:
 
 
 class BreakEvenReport(Noun):
-    """A model of one's own against APIs, at every volume."""
+    """A self-hosted model against APIs, at every volume."""
 
     model: str
     input_tokens: PositiveFloat  # of the mean request
     output_tokens: NonNegativeFloat
-    lengths: str  # mean, median and p99 of prompts and answers, in words
+    lengths: str  # text: mean, median and p99 of prompts and answers
     cached_share: NonNegativeFloat
     slos: tuple[Slo, ...] = Field(alias="promises")
     hosted: SelfHosted
-    hardware: tuple[HostedKind, ...]  # empty where speed and price were given
+    hardware: tuple[HostedKind, ...]  # empty if speed and price were given
     apis: tuple[ApiCost, ...]
     left_out: tuple[ApiLeftOut, ...]
     found: tuple[BreakEven, ...]  # one for each API
@@ -287,7 +288,7 @@ class BreakEvenReport(Noun):
         return self.input_tokens + self.output_tokens
 
     def fewer_bits(self, meets: BreakEven) -> str | None:
-        """``fp8 weights`` of the hardware that a break-even rests on; None where it serves the model as published."""
+        """Return ``fp8 weights`` for the hardware of a break-even; None if it serves the model as published."""
         if not self.hardware:
             return None
         pick = at_break_even(self.hardware, self.hosted, meets).pick
@@ -297,7 +298,7 @@ class BreakEvenReport(Noun):
         return f"{pick.weights} weights{cache}"
 
     def cheapest(self, most: int) -> list[int]:
-        """The places of at most ``most`` APIs, the cheapest ones, in the order of the list."""
+        """Return the places of the ``most`` cheapest APIs, in the order of the list."""
         by_price = sorted(range(len(self.apis)), key=lambda place: self.apis[place].usd_per_mtok)
         return sorted(by_price[:most])
 
@@ -315,7 +316,7 @@ def report(
     own_tokens_per_month: float | None = None,
     filled: Sequence[float] = FILLED,
 ) -> BreakEvenReport:
-    """Break-evens, what moves them, and the bills at round volumes."""
+    """Compute break-evens, what moves them, and the bills at round volumes."""
     found = tuple(break_even(hosted, api.name, api.usd_per_mtok) for api in apis)
     moved = []
     for api, meets in zip(apis, found, strict=True):
@@ -342,7 +343,7 @@ def report(
 
 
 def _table_volumes(found: Sequence[BreakEven], own_tokens_per_month: float | None) -> list[float]:
-    """The volumes whose bills are compared: five powers of ten or so around the break-evens, and the user's own."""
+    """Return the volumes to compare: about five powers of ten around the break-evens, and the user's own."""
     met = [volume for meets in found for volume in meets.volumes] or [1e9]
     low, high = math.floor(math.log10(min(met))), math.ceil(math.log10(max(met)))
     high = min(high, low + 4)

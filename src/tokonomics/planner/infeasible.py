@@ -1,8 +1,8 @@
-"""Why no offer meets the constraints: which one is to blame, and the nearest value that could be met.
+"""Explain why no offer meets the constraints: which one is to blame, and the nearest value that could be met.
 
-Each constraint is loosened alone and the plan is made again in closed form; one without which there is a plan is to
-blame, and what that plan reaches is the nearest value. Against an SLO stands the fastest lone request of any
-candidate; where that would meet it, the best that was simulated.
+Each constraint is loosened alone and the plan is made again in closed form. A constraint is to blame if there is a plan
+without it, and the value that this plan reaches is the nearest. An SLO is compared with the fastest lone request of any
+candidate or, if that would meet it, with the best simulation.
 """
 
 import math
@@ -30,17 +30,17 @@ from tokonomics.units import gigabytes, plural, seconds, usd
 
 
 class Blame(Noun):
-    """One constraint that alone stands in the way."""
+    """One constraint that alone prevents a plan."""
 
     constraint: Marked  # as it was given, such as ``gpus=1``
     why: Marked
-    nearest: Marked  # the nearest value that would do, or what else to do
+    nearest: Marked  # the nearest value that works, or what else to do
 
 
 def blame(study: Study, narrowed: Mapping[str, str] | None = None, every: Sequence[Offer] = ()) -> Iterator[Blame]:
-    """What stands in the way of a plan that found nothing: what is sold, memory, the engine, an SLO, a limit.
+    """Yield what prevents a plan that found nothing: the market, memory, the engine, an SLO, or a limit.
 
-    ``narrowed`` are the filters of the market as they were given, ``every`` the offers without them.
+    ``narrowed`` are the filters of the market as given, ``every`` the offers without them.
     """
     question = study.question
     kinds = {rejection.kind for rejection in study.plan.rejected}
@@ -74,7 +74,7 @@ def left_out(
     gpus: Sequence[str] | None,
     every: Sequence[Offer],
 ) -> dict[str, str]:
-    """Of the providers, regions and GPUs that were named, those of which nothing can be bought, and why: age, memory …
+    """Say which of the named providers, regions and GPUs offer nothing that can be bought, and why: age, memory …
 
     ``every`` are the offers before marketplaces were set aside.
     """
@@ -118,7 +118,7 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
 
 
 def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterator[Blame]:
-    """SLOs that a lone request misses, or that are missed on any number of replicas, unless a limit keeps them few."""
+    """Yield SLOs that a lone request misses, or that any number of replicas misses, unless a limit keeps them few."""
     question, trials = study.question, [trial.outcome.slo for trial in study.search.sought.attempts.made.values()]
     for slo in question.slos:
         constraint, target = option("slo", f"{slo}={slo.seconds:g}"), f"{slo.label} of {seconds(slo.seconds)}"
@@ -144,7 +144,7 @@ def _too_slow(study: Study, hosts: Sequence[Hosts], is_limited: bool) -> Iterato
 
 
 def _limits(question: Question) -> Iterator[Blame]:
-    """Limits without which there is a plan."""
+    """Yield the limits without which there is a plan."""
     limits = question.limits
 
     def without(limit: str, simulate: bool = False) -> Plan:
@@ -177,7 +177,7 @@ def _limits(question: Question) -> Iterator[Blame]:
 
 
 def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]:
-    """No candidate stands on any machine: the commonest reason before any speed is known."""
+    """Yield the most common reason why no candidate fits any machine, before any speed is known."""
     question, model, mean = study.question, study.question.model, study.question.load.workload
     priced = [offer for offer in question.offers if any(offer.price(term) for term in question.terms)]
     newest = min((offer.age_days(question.today) for offer in priced), default=0)
@@ -226,7 +226,7 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
 
 
 def _host_too_small(question: Question) -> Blame:
-    """The machine that comes nearest; whatever was refused for its host's memory would fit its GPUs."""
+    """Name the machine that comes nearest; what was refused for its host's memory would fit its GPUs."""
     memory_gb: dict[Offer, float] = {}
     for offer in question.offers:
         unlimited = offer.model_copy(update={"memory_gb": None})

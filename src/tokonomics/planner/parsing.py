@@ -1,7 +1,7 @@
-"""Turning what was written, in a flag or a file, into nouns: lists, precisions, limits, offers, drafts.
+"""Turn text from a flag or a file into nouns: lists, precisions, limits, offers, drafts.
 
-How much of a draft is accepted is the user's, or was published for that pair; where neither is known the question is
-not answered, since a draft that fails costs more than none.
+The acceptance of a draft comes from the user or was published for that pair. If neither is known the question is
+refused, since a draft that fails costs more than none.
 """
 
 import re
@@ -37,7 +37,7 @@ _MOST_SPARE = 1000
 
 
 def listed(values: Sequence[str] | None, field: str) -> list[str] | None:
-    """``["a,b", "c"]`` → ``["a", "b", "c"]``; None stays None, an empty list is a slip."""
+    """Split ``["a,b", "c"]`` into ``["a", "b", "c"]``; None stays None, and an empty list is an error."""
     if values is None:
         return None
     names = [name.strip() for value in values for name in value.split(",")]
@@ -47,7 +47,7 @@ def listed(values: Sequence[str] | None, field: str) -> list[str] | None:
 
 
 def gpu_filter(gpu: Sequence[str] | None, gpus: str | None) -> tuple[list[str] | None, int | None]:
-    """GPU names to keep and the most GPUs to pay for; ``gpus`` may give either."""
+    """Return the GPU names to keep and the most GPUs to pay for; ``gpus`` may give either."""
     names = listed(gpu, "gpu")
     if gpus is None:
         return names, None
@@ -65,7 +65,7 @@ def parse_terms(text: str) -> Terms:
 
 
 def _known(name: str, written: str, known: type[StrEnum], problem: str, field: str, more: str = "") -> str:
-    """The name, if it is known; else an error that suggests the nearest."""
+    """Return the name if it is known, or raise an error that suggests the nearest."""
     if name in set(known):
         return name
     fix = f"Valid: {', '.join(known)}{more}. {did_you_mean(name, known, 1) or ''}".rstrip()
@@ -73,7 +73,7 @@ def _known(name: str, written: str, known: type[StrEnum], problem: str, field: s
 
 
 def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
-    """Several ways to buy; on demand unless told."""
+    """Read several ways to buy; on demand by default."""
     names = listed(values, "terms")
     if names is None:
         return (Terms.on_demand,)
@@ -90,7 +90,7 @@ def offers_for(
     sellers: Sequence[str] | None,
     discounts: Mapping[str, float],
 ) -> tuple[Offer, ...]:
-    """The offers left after the user's filters, on any terms; none left names the filter to loosen."""
+    """Return the offers left after the user's filters, on any terms; if none is left, name the filter to loosen."""
     filters = {
         "gpu": None if gpu is None else list(gpu),
         "provider": listed(provider, "provider"),
@@ -118,14 +118,14 @@ def offers_for(
 
 
 def regions_from(values: Sequence[str] | None, known: Sequence[Offer]) -> list[str] | None:
-    """Places with commas between; a region whose own name has commas is one."""
+    """Split places at commas; a region whose own name contains commas stays one."""
     names = {offer.region.casefold() for offer in known}
     parts = [[value] if value.strip().casefold() in names else listed([value], "region") for value in values or ()]
     return [name for part in parts for name in part or ()] if values is not None else None
 
 
 def sellers_from(values: Sequence[str] | None) -> tuple[Seller, ...] | None:
-    """Kinds of seller; None: any."""
+    """Read the kinds of seller; None means any."""
     names = listed(values, "sellers")
     if names is None or [name.lower() for name in names] == ["all"]:
         return None
@@ -135,7 +135,7 @@ def sellers_from(values: Sequence[str] | None) -> tuple[Seller, ...] | None:
 
 
 def spare_from(text: str | None) -> Spare:
-    """``1`` → one machine may fail; ``zone`` → one zone."""
+    """Read ``1`` (one machine may fail) or ``zone`` (one zone may fail)."""
     if text is None:
         return NO_SPARE
     if text.strip().lower() == "zone":
@@ -147,12 +147,12 @@ def spare_from(text: str | None) -> Spare:
 
 
 def discounts_from(texts: Sequence[str] | None) -> dict[str, float]:
-    """``["aws=0.2,gcp=0.1"]`` → discounts by provider."""
+    """Read ``["aws=0.2,gcp=0.1"]`` as discounts by provider."""
     return parse_discounts(part for text in texts or () for part in text.split(","))
 
 
 def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: str | None) -> tuple[Precision, ...]:
-    """The precisions to try: those named, or the common ones, none below the floor: FP8 unless told."""
+    """Return the precisions to try: the named ones, or the common ones not below the floor, FP8 by default."""
     named = listed(weights, "weights")
     if not named and min_weights is None:
         return weight_choices(model)
@@ -173,7 +173,7 @@ def weights_for(model: ModelSpec, weights: Sequence[str] | None, min_weights: st
 
 
 def share_of_quality(text: str | None) -> float | None:
-    """``98%``, ``98`` and ``0.98`` → 0.98."""
+    """Read ``98%``, ``98`` and ``0.98`` as 0.98."""
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})\s*(%?)", text.strip())
@@ -187,7 +187,7 @@ def share_of_quality(text: str | None) -> float | None:
 def reaching(
     model: ModelSpec, precisions: tuple[Precision, ...], floor: float | None, part: QuantisedPart = "weights"
 ) -> tuple[tuple[Precision, ...], dict[str, str]]:
-    """The precisions that keep the share of quality that was asked for, and why others are not tried."""
+    """Return the precisions that keep the requested share of quality, and why the others are not tried."""
     if floor is None:
         return precisions, {}
     kept, left_out = allowed_by_recovery(model, precisions, floor, part)
@@ -201,7 +201,7 @@ def reaching(
 
 
 def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
-    """The precisions of the KV cache to try: 16 bits, as engines do by themselves, unless told."""
+    """Return the KV cache precisions to try; 16 bits by default, as in engines."""
     named = listed(values, "kv")
     return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named) if named else (Precision.bf16,)
 
@@ -211,7 +211,7 @@ def router_from(text: str) -> Router:
 
 
 def amount(text: str, field: str, such_as: str = "500M, 2B or 2000000000") -> float:
-    """``2000000``, ``2M``, ``1.5B``."""
+    """Read ``2000000``, ``2M`` or ``1.5B``."""
     found = scaled(text)
     if found is None or not found > 0:
         raise BadInput(f"'{shorten(text)}' is not an amount above 0", field=field, fix=f"Write such as {such_as}.")
@@ -219,7 +219,7 @@ def amount(text: str, field: str, such_as: str = "500M, 2B or 2000000000") -> fl
 
 
 def dollars(text: str | None, field: str) -> float | None:
-    """``250000``, ``250,000``, ``$250k``, ``1.2M``."""
+    """Read ``250000``, ``250,000``, ``$250k`` or ``1.2M``."""
     if text is None:
         return None
     plain = text.strip().removeprefix("$").replace(",", "").replace("_", "")
@@ -230,7 +230,7 @@ _ASKED_AS = {"max_usd_per_gpu_hour": "max_price", "max_gpus": "gpus", "max_age_d
 
 
 def limits_from(**given: object) -> Limits:
-    """The user's limits; what was not given keeps its default."""
+    """Return the user's limits, with defaults for the rest."""
     try:
         return Limits.model_validate({name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -251,11 +251,11 @@ NO_DRAFT = "none"
 
 
 METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3}
-"""Drafts that belong to a model, as a user writes them; any other name is a model's."""
+"""Drafts that belong to a model, as a user writes them; any other name is the name of a model."""
 
 
 def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
-    """How the model drafts with what was named."""
+    """Return how the model drafts with the named method or model."""
     if method := METHODS.get(name.strip().lower()):
         return _of_its_own(method, model, tokens, acceptance)
     draft = find_model(name)
@@ -267,7 +267,7 @@ def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: flo
 
 
 def published_draft(model: ModelSpec) -> Speculation | None:
-    """The draft of a model whose acceptance is published; its own module before a head of others."""
+    """Return the draft of a model whose acceptance is published; its own module before other people's heads."""
     for method in (DraftMethod.mtp, DraftMethod.eagle3):
         if nearest_draft(model, method, DRAFT_TOKENS) and _draft_model(method, model):
             return _of_its_own(method, model, None, None)
@@ -275,9 +275,9 @@ def published_draft(model: ModelSpec) -> Speculation | None:
 
 
 def _of_its_own(method: DraftMethod, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
-    """By a module of the checkpoint or a head for it, in a round of as many tokens as asked for, or as published.
+    """Draft with a module of the checkpoint or a head for it, in rounds as long as requested or published.
 
-    Tokens beyond those of a published round are taken to add nothing to it.
+    Tokens beyond a published round are assumed to add nothing to it.
     """
     draft = _draft_model(method, model)
     row = longer_draft(model, method, tokens) if tokens else nearest_draft(model, method, DRAFT_TOKENS)

@@ -1,9 +1,9 @@
-"""The cheapest ways to serve a load: every offer × layout × precision, simulated, priced, or refused with a reason.
+"""Find the cheapest ways to serve a load: simulate and price every offer × layout × precision, or say why not.
 
-The closed form gives each candidate a bill it cannot go below. In the order of these bounds, the simulator finds the
-replicas that meet every SLO, until no candidate left could be cheaper than the pick or the runner-up: what is
-left out costs more by its bound, or because the replicas that its price allows miss an SLO. So the pick is the one
-that simulating everything would give. Without simulation, replicas are planned to a share of the closed form.
+The closed form gives each candidate a lower bound of its bill. In the order of these bounds, the simulator finds the
+replicas that meet every SLO, until no remaining candidate could be cheaper than the pick or the runner-up: it costs
+more by its bound, or the replicas that its price allows miss an SLO. So the pick is the one that simulating everything
+would give. Without simulation, replicas are planned to a share of the closed form's capacity.
 """
 
 import math
@@ -47,41 +47,41 @@ class Question:
     slos: tuple[Slo, ...] = ()
     weights: tuple[Precision, ...] | None = None  # None: as published, and FP8
     kv: tuple[Precision, ...] = (Precision.bf16,)
-    drafts: tuple[Speculation, ...] = ()  # ways to draft that are tried beside none
+    drafts: tuple[Speculation, ...] = ()  # drafts to try, besides none
     lossy: frozenset[tuple[Precision, Precision]] = frozenset()
-    """Weights and KV caches that keep too little quality together."""
+    """Pairs of weight and KV cache precisions that together lose too much quality."""
     not_tried: Mapping[str, str] = field(default_factory=dict)
-    """Precisions that were left out for their quality, and why."""
+    """Precisions left out for their quality, and why."""
     terms: tuple[Terms, ...] = (Terms.on_demand,)
     limits: Limits = field(default_factory=Limits)
     simulate: bool = True
-    router: Router | None = None  # None: whichever meets the SLOs on fewest replicas
+    router: Router | None = None  # None: the one that meets the SLOs on fewest replicas
     tiers: str | None = None
-    """Memories for KV behind the GPUs', that come with the machines; ``HOST_MEMORY``: what the hosts have left."""
-    assumed_speeds: bool = True  # GPUs on which no kernels were timed, and on none like them, may be picked
-    disaggregate: bool = False  # prefill and decode on replicas of their own may be picked
+    """KV memory beyond the GPUs that comes with the machines; ``HOST_MEMORY``: what the hosts have left."""
+    assumed_speeds: bool = True  # may pick GPUs without kernel timings, their own or a related GPU's
+    disaggregate: bool = False  # may pick disaggregated prefill/decode
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
-    """What is set aside: the fields of this question that would let it in."""
+    """By reason to set candidates aside: the fields of this question that would let them in."""
     near: float | None = None
     """Skip candidates that cost more than this factor times the cheapest; None sizes every row of the table."""
 
     def taking(self, catch: Catch) -> "Question":
-        """The same question with what it sets aside for that reason."""
+        """Return the same question with the candidates that it sets aside for that reason."""
         others = {other: changes for other, changes in self.catches.items() if other != catch}
         return replace(self, **self.catches[catch], catches=others)
 
     def sought(self, load: Load | None = None, attempts: Attempts | None = None) -> Sought:
-        """What candidates are sized for: its own load, or another under the same SLOs and limits."""
+        """Return what candidates are sized for: its own load, or another under the same SLOs and limits."""
         made = Attempts() if attempts is None else attempts
         return Sought(self.load if load is None else load, self.slos, self.router, self.limits, made)
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Every GPU on which it may be served."""
+        """Return every GPU on which the model may be served."""
         return tuple(dict.fromkeys(offer.gpu for offer in self.offers))
 
     def on(self, gpu: str) -> "Question":
-        """The same question about one GPU."""
+        """Return the same question for one GPU."""
 
         def of_it(offers: Sequence[Offer]) -> tuple[Offer, ...]:
             return _by_gpu(Same(offers)).get(gpu, ())
@@ -95,7 +95,7 @@ class Question:
 
 @lru_cache(maxsize=16)
 def _by_gpu(offers: Same[Sequence[Offer]]) -> Mapping[str, tuple[Offer, ...]]:
-    """The offers of each GPU, in their order."""
+    """Group the offers by GPU, in their order."""
     found: dict[str, list[Offer]] = {}
     for offer in offers.value:
         found.setdefault(offer.gpu, []).append(offer)
@@ -103,7 +103,7 @@ def _by_gpu(offers: Same[Sequence[Offer]]) -> Mapping[str, tuple[Offer, ...]]:
 
 
 class RankedRow(NamedTuple):
-    """A row of a plan, with what it was sized as and the machine that it stands on."""
+    """A row of a plan, with its sizing and its machine."""
 
     row: Candidate
     sized: Placed
@@ -112,13 +112,13 @@ class RankedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A plan with what it was made from, for questions about it."""
+    """A plan with everything it was made from, for further questions."""
 
     question: Question
     plan: Plan
     search: Search
     ranked: tuple[RankedRow, ...]
-    apart: RankedRow | None = None  # the cheapest disaggregated way, ranked or set aside, where one was found
+    apart: RankedRow | None = None  # the cheapest disaggregated candidate, ranked or set aside, if one was found
     hosts: tuple[Hosts, ...] = ()  # every deployment that fits, with its machines, sized or not
 
     def ranked_as(self, row: Candidate) -> RankedRow:
@@ -133,10 +133,10 @@ def plan(question: Question) -> Plan:
 def study(
     question: Question, progress: Say = silent, *, pick_only: bool = False, attempts: Attempts | None = None
 ) -> Study:
-    """Rank every candidate by the monthly bill for this traffic, and keep what that was made from.
+    """Rank every candidate by the monthly bill for this traffic, and keep what the ranking was made from.
 
-    With ``pick_only`` those alone that cost the same as the pick, and nothing that is set aside: to tell all others
-    takes longer than to find it.
+    With ``pick_only``, return only those that cost the same as the pick, and set nothing aside: ranking all the others
+    takes longer than finding it.
     """
     load = question.load.within(question.model.max_context)
     sought = question.sought(load, attempts)
@@ -178,14 +178,14 @@ def study(
     return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
 
 
-_AS_CHEAP = 1.01  # times the lowest bill: all that cost the same to the cent cost less (``_CLOSE_USD``)
-_WORTH_A_ROW = 2.0  # times the pick's bill up to which a disaggregated way is ranked where it is asked for
+_AS_CHEAP = 1.01  # times the lowest bill: above all that cost the same to the cent (``_CLOSE_USD``)
+_WORTH_A_ROW = 2.0  # times the pick's bill: up to this a requested disaggregated candidate is ranked
 
 
 def searched(
     question: Question, sought: Sought, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
-    """The candidates that could win with the load and SLOs of these sought, sized; the others refused."""
+    """Size the candidates that could win with this load and these SLOs, and refuse the others."""
     search = Search(sought, question.simulate, below, question.near, progress)
     search.run(hosts)
     return search
@@ -194,7 +194,7 @@ def searched(
 def _set_aside(
     question: Question, hosts: tuple[Hosts, ...], sought: Sought, usd_per_hour: float, progress: Say
 ) -> dict[Catch, Candidate]:
-    """The cheapest way with each catch, where it is below the pick's bill."""
+    """Return the cheapest candidate with each catch, if it is below the pick's bill."""
     found: dict[Catch, Candidate] = {}
     for catch in question.catches:
         if catch is Catch.disaggregated:
@@ -215,9 +215,9 @@ def _set_aside(
 
 @lru_cache(maxsize=64)
 def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) -> tuple[Hosts, ...]:
-    """The same without the machines that are known for each deployment: what they cost was asked before."""
+    """Leave out the machines already known for each deployment: their bills were computed before."""
     before = {(one.deployment, one.tiers): one.machines for one in known.value}
-    left: dict[tuple[int, int], Stock] = {}  # of two lists of machines, which many deployments share
+    left: dict[tuple[int, int], Stock] = {}  # by two lists of machines, which many deployments share
     new = []
     for one in hosts.value:
         old = before.get((one.deployment, one.tiers), ())
@@ -236,9 +236,9 @@ def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) ->
 def _rows(
     sized: Placed, load: Load, limits: Limits, today: date, sought: Sought, together: Sequence[Hosts] = ()
 ) -> Iterator[RankedRow]:
-    """The candidate on each of the machines it can stand on, within the GPUs allowed.
+    """Yield the candidate on each machine it can run on, within the allowed GPUs.
 
-    A disaggregated one is compared with ``together``, where every replica does both.
+    A disaggregated one is compared with ``together``, in which every replica does both.
     """
     deployment, capacity, hosts = sized.deployment, sized.screened.capacity, sized.screened.hosts
     made = sized.trial.outcome if sized.trial else None
@@ -287,11 +287,11 @@ def _rows(
         yield RankedRow(row, sized, machine)
 
 
-_CLOSE_USD = 0.02  # a month: bills are ranked by the cent, so the pick is among those that differ by less
+_CLOSE_USD = 0.02  # a month: bills are ranked by the cent, so the pick is among bills that differ by less
 
 
 def _cheapest(sized: Sequence[Placed]) -> list[Placed]:
-    """The candidates and machines among which the pick is, by their bills alone."""
+    """Return the candidates and machines that contain the pick, by their bills alone."""
     bills = [placed.usd_per_hour * HOURS_PER_MONTH for placed in sized]
     most, near = min(bills, default=0.0) + _CLOSE_USD, list[Placed]()
     for placed, bill in zip(sized, bills, strict=True):
@@ -309,7 +309,7 @@ def _cheapest(sized: Sequence[Placed]) -> list[Placed]:
 
 
 def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None, load: Load) -> PrefillSide | None:
-    """The replicas of a disaggregated candidate that compute prompts, spare ones included."""
+    """Describe the prefill replicas of a disaggregated candidate, with spare ones."""
     if hosts.prefill is None:
         return None
     deployment, link = hosts.prefill.deployment, hosts.link(replicas)
@@ -326,7 +326,7 @@ def _prefill_side(hosts: Hosts, replicas: int, count: int, breaks: str | None, l
 
 
 def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, ...]]]:
-    """Each machine at a price once, with every region that has it at that price."""
+    """Yield each machine at a price once, with every region that has it at that price."""
     alike: dict[object, list[Machine]] = {}
     for machine in machines:
         offer = machine.offer
@@ -338,7 +338,7 @@ def _places(machines: Iterable[Machine]) -> Iterator[tuple[Machine, tuple[str, .
 
 
 def _in_the_mean(sized: Placed, load: Load) -> dict[str, object]:
-    """How requests fare by the closed form: means alone."""
+    """Return the closed form's mean latencies."""
     steady = sized.screened.steady(load.workload.rate / sized.replicas)
     e2e_s = steady.ttft_s + max(0.0, load.workload.output_tokens - 1) * steady.tpot_s
     tpot_s = steady.tpot_s if load.workload.output_tokens > 1 else None
@@ -348,7 +348,7 @@ def _in_the_mean(sized: Placed, load: Load) -> dict[str, object]:
 
 
 def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, bool, float, float, str, str, str]:
-    """At the same bill, to the cent, more bits win; then one kind of replica, several machines, room, quick answers."""
+    """Order by bill, to the cent; then by more bits, one kind of replica, several machines, room, quick answers."""
     row = ranked.row
     bits = -row.weights.bits, -row.kv.bits
     place = row.provider, row.instance, row.region

@@ -1,4 +1,4 @@
-"""What a plan answers: every way to serve a load with its bill, why others are set aside or refused, and the pick."""
+"""Hold the answer of a plan: every way to serve a load with its bill, those set aside or refused, and the pick."""
 
 from enum import StrEnum
 
@@ -17,11 +17,11 @@ from tokonomics.types import Noun
 KV_CHOICES = (Precision.bf16, Precision.fp8)
 
 
-Kind = tuple[str, int, Precision, int]  # what a table shows one row of
+Kind = tuple[str, int, Precision, int]  # a table shows one row for each
 
 
 class Catch(StrEnum):
-    """Why a cheaper way is set aside: it is shown below the pick, and taken only where it is asked for."""
+    """Why a cheaper candidate is set aside: it is shown below the pick, and taken only on request."""
 
     marketplace = "on a marketplace"
     fewer_bits = "at fewer bits"
@@ -33,7 +33,7 @@ class Catch(StrEnum):
 
 
 class PrefillSide(Noun):
-    """The replicas of a disaggregated candidate that compute prompts only, on the same GPU at the same precisions."""
+    """The prefill replicas of a disaggregated candidate, on the same GPU at the same precisions."""
 
     replicas: int  # spare ones included
     gpus_per_replica: int
@@ -41,52 +41,52 @@ class PrefillSide(Noun):
     pp: int
     ep: int
     dp: int
-    max_batched_tokens: int  # of a step
-    link: str  # what each GPU sends KV over
+    max_batched_tokens: int  # in a step
+    link: str  # over which each GPU sends KV
     link_bytes_per_s: float
-    kv_transfer_s: float  # of a prompt of mean length
-    together_breaks: str | None  # what breaks where as many GPUs, in the layout that answers, do both; None: nothing
+    kv_transfer_s: float  # for a prompt of mean length
+    together_breaks: str | None  # what breaks if as many GPUs in the decode layout do both; None: nothing
 
 
 class Candidate(Bill):
     """A bill on one kind of machine: one way to serve the traffic, and where it is bought."""
 
-    load_share: float  # of what the replicas hold, for requests of mean length, under the SLO on time per token
-    capacity_requests_per_s: float  # of one replica, closed form
-    limited_by: str  # what keeps that from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
-    prefill: PrefillSide | None  # of a disaggregated one: the replicas that compute prompts
+    load_share: float  # of the replicas' capacity for requests of mean length, under the SLO on time per token
+    capacity_requests_per_s: float  # of one replica, by the closed form
+    limited_by: str  # what limits that: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
+    prefill: PrefillSide | None  # prefill replicas, if disaggregated
     instances: int
     gpus_paid: int
     provider: str
     region: str
-    regions: tuple[str, ...]  # all of this provider's at this price, the first of them ``region``
+    regions: tuple[str, ...]  # all of this provider's regions at this price; ``region`` is the first
     instance: str
     instance_usd_per_hour: float
     terms: Terms
-    commitment_years: int | None  # of reserved machines: the longest that is quoted
-    seller: Seller | None  # None where that is not known, as in a price list of one's own
+    commitment_years: int | None  # of reserved machines: the longest quoted
+    seller: Seller | None  # None if not known, as in a user's price list
     price_age_days: int
     price_source: str
 
     @property
     def kind(self) -> Kind:
-        """What a table shows one row of."""
+        """Return the kind of hardware; a table shows one row for each."""
         return self.gpu, self.gpus_per_replica, self.weights, self.prefill.gpus_per_replica if self.prefill else 0
 
     @property
     def lacks_redundancy(self) -> bool:
-        """One machine, or one replica of a kind over several, and nothing beside it."""
+        """Tell whether it is one machine, or one replica of a kind over several, with nothing beside it."""
         return self.instances == 1 or self.replicas == 1 or (self.prefill is not None and self.prefill.replicas == 1)
 
     @property
     def gpus_used(self) -> int:
-        """GPUs that replicas run on."""
+        """Return the GPUs that replicas run on."""
         prompts = self.prefill_replicas * self.prefill.gpus_per_replica if self.prefill else 0
         return prompts + self.replicas * self.gpus_per_replica
 
 
 class SetAside(Noun):
-    """A cheaper way with a catch."""
+    """A cheaper candidate with a catch."""
 
     catch: Catch
     candidate: Candidate
@@ -97,7 +97,7 @@ class Rejection(Noun):
 
     gpu: str
     layout: str | None = None  # such as ``TP=2 fp8``
-    offers: int = 1  # how many of the GPU's offers it stands for, where offers are to blame
+    offers: int = 1  # number of the GPU's offers it stands for, if offers are to blame
     provider: str | None = None
     region: str | None = None
     instance: str | None = None
@@ -106,14 +106,14 @@ class Rejection(Noun):
 
 
 class Limits(Noun):
-    """What the user will not go beyond."""
+    """The user's limits."""
 
     max_utilization: float | None = Field(default=None, ge=0.01, le=1)
-    """Of the closed form's capacity; None: what the SLOs allow, or 70 % without simulation."""
+    """Share of the closed form's capacity; None: what the SLOs allow, or 70 % without simulation."""
     max_usd_per_gpu_hour: float | None = Field(default=None, gt=0)
     max_gpus: int | None = Field(default=None, gt=0)
     max_age_days: int | None = Field(default=None, ge=0)  # of a price; None: a year
-    spare: Spare = NO_SPARE  # what may fail without an SLO missed
+    spare: Spare = NO_SPARE  # what may fail while every SLO is met
 
 
 class Plan(Noun):
@@ -123,7 +123,7 @@ class Plan(Noun):
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
     limits: Limits
-    simulations: int  # how many decided it; 0: the closed form alone
+    simulations: int  # simulations that decided it; 0: only the closed form
     best: Candidate | None
     ranked: tuple[Candidate, ...]
     set_aside: tuple[SetAside, ...] = ()  # cheaper than the pick, each with a catch
@@ -132,16 +132,16 @@ class Plan(Noun):
     """Precisions whose quality is too low or unknown (``min_recovery``), and why."""
 
     def leaders(self, count: int) -> list[Candidate]:
-        """The cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
+        """Return the cheapest of each GPU, number of GPUs and precision, so that ten rows show ten choices."""
         seen: dict[Kind, Candidate] = {}
         for row in self.ranked:
             seen.setdefault(row.kind, row)
         return list(seen.values())[:count]
 
     def best_at_checkpoint(self) -> Candidate | None:
-        """The cheapest that serves the model as it was published."""
+        """Return the cheapest that serves the model as it was published."""
         return next((row for row in self.ranked if not row.below_checkpoint), None)
 
     def runner_up(self) -> Candidate | None:
-        """The cheapest on another kind of GPU."""
+        """Return the cheapest on another kind of GPU."""
         return next((row for row in self.ranked if self.best and row.gpu != self.best.gpu), None)

@@ -1,7 +1,7 @@
-"""One deployment at one batch, and along all batches: how fast, with an interval, and where the time goes.
+"""Predict how fast one deployment is at one batch or at all batches, with an interval, and where the time goes.
 
-Beside it, the layout of the same GPUs that writes the most tokens, within an SLO or with a given number of sequences:
-in closed form, at sequences of one length, all layouts of ``sizing.layouts`` in as many replicas as the GPUs hold:
+Also find the layout of the same GPUs that writes the most tokens, within an SLO or for a given number of sequences. It
+compares all layouts of ``sizing.layouts`` in closed form, for sequences of one length, in as many replicas as fit:
 
     tokens/s = replicas × sequences of each ÷ the time of a decode step
 """
@@ -32,7 +32,7 @@ class Prediction(Noun):
     """How long a decode step, a prompt's step and a lone request's first token take on a deployment."""
 
     model: str
-    deployment: str  # in words
+    deployment: str  # as text
     gpu: str
     gpus: int
     tp: int
@@ -44,24 +44,24 @@ class Prediction(Noun):
     engine: str
     batch: PositiveInt
     context: PositiveInt
-    images: PromptImages | None = None  # in every prompt, their tokens beside those of ``context``
-    decode_step_s: Interval | None  # None of an encoder, which writes nothing
-    prefill_s: Interval  # one prompt of ``context`` tokens: its step in the engine, not yet what a client waits
+    images: PromptImages | None = None  # in every prompt, with tokens besides those of ``context``
+    decode_step_s: Interval | None  # None for an encoder, which writes nothing
+    prefill_s: Interval  # one prompt of ``context`` tokens: its step in the engine, not a client's whole wait
     prompt_bound: Literal["gpu", "host"] = "gpu"
-    """What sets ``prefill_s``: the GPU that computes it, or the host that launches its kernels (then a
-    prompt somewhat shorter or longer takes as long)."""
+    """What sets ``prefill_s``: the GPU that computes it, or the host that launches its kernels (a slightly shorter
+    or longer prompt then takes as long)."""
     ttft_s: Interval  # a request of ``context`` tokens on an idle server, from arrival to its first token at the client
     first_answer_s: Interval | None = None
-    """The first token behind the thinking, where some was asked for: at the pace of this batch."""
-    tokens_per_s: Interval  # output tokens of the whole batch; of an encoder prompt tokens
-    parts: StepParts | None  # of a decode step
+    """Time to the first token after the thinking, if thinking was asked for, at the speed of this batch."""
+    tokens_per_s: Interval  # output tokens of the whole batch; prompt tokens for an encoder
+    parts: StepParts | None  # the parts of a decode step
     requests_per_s: Interval | None = None
-    """Of an encoder, by steps of ``batch`` prompts, or of as many as its engine takes at once."""
+    """For an encoder, in steps of ``batch`` prompts, or of as many as its engine takes at once."""
     speed: Speed
     profiled: Coverage | None = None  # whether the profile in use was measured on this layout; None without a profile
     max_sequences: PositiveInt
     network: str | None = None
-    """Between the machines of a replica, as assumed, with its source; None where it stands in one."""
+    """The assumed network between the machines of a replica, with its source; None if the replica fits one machine."""
 
 
 class CurvePoint(Noun):
@@ -70,26 +70,26 @@ class CurvePoint(Noun):
     batch: PositiveInt
     tpot_s: PositiveFloat
     tokens_per_s: PositiveFloat
-    usd_per_mtok: PositiveFloat | None  # output tokens only, at full utilisation; None without a price
+    usd_per_mtok: PositiveFloat | None  # for output tokens, at full utilisation; None without a price
     share_of_linear: NonNegativeFloat
-    """Throughput ÷ (batch × throughput of one sequence): how much of the batch's ideal gain is left."""
+    """Throughput ÷ (batch × throughput of one sequence): the share of the batch's ideal gain that is left."""
 
 
 class BatchCurve(Noun):
-    """What batching buys on a deployment, up to what its memory holds."""
+    """The gain from batching on a deployment, up to what its memory holds."""
 
     model: str
     deployment: str
     context: PositiveInt
     max_sequences: PositiveInt  # the KV limit
-    engine_sequences: PositiveInt  # what the engine runs at once unless told otherwise
+    engine_sequences: PositiveInt  # what the engine runs at once by default
     usd_per_hour: PositiveFloat | None
     price_from: str | None
     points: tuple[CurvePoint, ...]
 
 
 def predict(deployment: Deployment, batch: int, context: int, thinking: int | None = None) -> Prediction:
-    """A decode step of a batch, and a prompt as long as its context; of an encoder, one step of ``batch`` prompts."""
+    """Predict a decode step of a batch and a prompt as long as its context; an encoder steps ``batch`` prompts."""
     model = deployment.model
     images, text = model.images, context
     context += images.tokens if images else 0
@@ -98,9 +98,9 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
     steps = step_model(deployment)
     prompt = interval(float(steps.prefill(context)), "prefill", deployment)
     alone = interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
-    alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class is that of loaded servers
+    alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class was measured on loaded servers
     if model.is_encoder:
-        # A step holds whole prompts within its token budget: the others of a larger batch are in the next.
+        # A step holds whole prompts within its token budget; the rest of a larger batch goes into the next.
         at_once = min(batch, whole_prompts(deployment, context))
         together = interval(float(steps.prefill(at_once * context, 0, at_once)), "prefill", deployment)
         speeds: dict[str, object] = {
@@ -148,7 +148,7 @@ def _per_second(number: float, step: Interval) -> Interval:
 def batch_curve(
     deployment: Deployment, context: int, usd_per_hour: float | None = None, price_from: str | None = None
 ) -> BatchCurve:
-    """Throughput, time per token and price at batches from one to the KV limit; ``usd_per_hour`` is of one GPU."""
+    """Return throughput, time per token and price at batches from one to the KV limit; ``usd_per_hour`` is per GPU."""
     check_context(deployment.model, context)
     require_fit(deployment, context)
     largest = max_sequences(deployment, context)
@@ -175,27 +175,28 @@ def batch_curve(
 
 
 _WORTH = 1.1
-"""Of the asked layout's tokens/s: less is within what a prediction is off by (``tokonomics calibrate --score``)."""
+"""Times the tokens/s of the given layout: a smaller gain is within the error of a prediction (``tokonomics calibrate
+--score``)."""
 
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A layout on some GPUs, with as many users as it serves at once."""
+    """A layout on some GPUs, with the number of users it serves at once."""
 
     layout: Deployment
     replicas: int
-    batch: int  # users of one replica; 0 where not even one is served in time
+    batch: int  # users of one replica; 0 if not even one is served in time
     limited_by: str
-    tokens_per_s: float  # of all replicas with these users; of one user each where none is served in time
+    tokens_per_s: float  # of all replicas with these users; with one user each if none is served in time
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Higher is better: what serves users in time, by its tokens/s; the fastest step where none is served."""
+        """Rank by tokens/s if users are served in time, or else by the fastest step; higher is better."""
         return self.batch > 0, self.tokens_per_s / (1 if self.batch else self.replicas)
 
 
 def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) -> AtOnce:
-    """The users that a layout serves: until memory, the engine's limit, the SLO, or the most tokens a second."""
+    """Find how many users a layout serves, limited by memory, the engine, the SLO, or the highest throughput."""
     strictest = {slo.latency: slo.seconds for slo in sorted(slos, key=lambda slo: -slo.seconds)}
     tpot_s, ttft_s = (strictest.get(latency, math.inf) for latency in (Latency.tpot, Latency.ttft))
     in_memory, allowed = max_sequences(layout, context), layout.limits.max_sequences
@@ -204,11 +205,11 @@ def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) ->
     slow = np.flatnonzero(step_s > tpot_s)
     batch, limit = len(batches), "KV memory" if in_memory < allowed else "engine's max sequences"
     if len(slow):
-        batch, limit = int(slow[0]), "TPOT SLO"  # of the last batch before the first slow one
+        batch, limit = int(slow[0]), "TPOT SLO"  # the last batch before the first slow one
     if batch > (most := int(np.argmax(batches[:batch] / step_s[:batch])) + 1 if batch else 0):
-        batch, limit = most, "larger batches write less"  # above the sizes that an engine captures as graphs
+        batch, limit = most, "larger batches write less"  # beyond the batch sizes that an engine captures as graphs
     if batch > layout.dp:
-        batch -= batch % layout.dp  # every rank of the attention has the same limit
+        batch -= batch % layout.dp  # every attention rank has the same limit
     if alone_s(steps, context, output_tokens=2) > ttft_s:
         batch, limit = 0, "TTFT SLO"
     replicas = gpus // layout.gpus
@@ -226,12 +227,12 @@ class FasterLayout(Noun):
     replicas: PositiveInt
     batch: PositiveInt  # sequences of each replica
     tpot_s: PositiveFloat
-    tokens_per_s: PositiveFloat  # of all replicas
-    times: PositiveFloat  # as many tokens/s as the layout that was asked for
+    tokens_per_s: PositiveFloat  # on all replicas
+    times: PositiveFloat  # its tokens/s ÷ those of the given layout
 
 
 def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | None:
-    """The layout that writes most with ``batch`` sequences in all; None where none is worth mentioning."""
+    """Find the layout that writes most with ``batch`` sequences in all; None if none is worth mentioning."""
 
     def shared(layout: Deployment) -> AtOnce | None:
         replicas = asked.gpus // layout.gpus
@@ -246,7 +247,7 @@ def faster_at(asked: Deployment, batch: int, context: int) -> FasterLayout | Non
 
 
 def faster_within(asked: Deployment, context: int, slos: Sequence[Slo]) -> FasterLayout | None:
-    """The layout that writes most within the SLOs; None where none is worth mentioning."""
+    """Find the layout that writes most within the SLOs; None if none is worth mentioning."""
     ways = [at_once(layout, asked.gpus, context, slos) for layout in on_machine(asked, asked.gpus, context)]
     return _faster([way for way in ways if way.batch], at_once(asked, asked.gpus, context, slos), context)
 

@@ -1,4 +1,4 @@
-"""Which deployments fit, and on which machines that may be bought: what a plan chooses from, all speeds yet unknown."""
+"""Find which deployments fit on which machines that may be bought, before any speed is known."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def prospects(question: "Question", load: Load, below: float = math.inf) -> tuple[Hosts, ...]:
-    """Every deployment that fits, with the machines it can stand on; without some that cost more an hour than that."""
+    """Return every deployment that fits, with its machines; leave out some that cost more than ``below`` an hour."""
     return _prospects(_sought(question, load, below)).kept
 
 
 def rejections(question: "Question", load: Load) -> list[Rejection]:
-    """What is refused before any speed is known."""
+    """Return what is refused before any speed is known."""
     return list(_rejections(_sought(question, load)))
 
 
 def _sought(question: "Question", load: Load, below: float = math.inf) -> "_Sought":
-    # Up to the next power of two: a bill that moves a little finds what was kept.
+    # Round up to a power of two, so that a slightly different bill finds the cached answer.
     limit = 2.0 ** math.ceil(math.log2(below)) if 0 < below < math.inf else below
     offers, engines = Same(question.offers), tuple(question.engines)
     return _Sought(offers, engines, load.longest, profile_key(), limit, **copied(question, *_SOUGHT))
@@ -45,13 +45,13 @@ def _sought(question: "Question", load: Load, below: float = math.inf) -> "_Soug
 
 @dataclass(frozen=True)
 class _Sought:
-    """All of a question that decides which deployments fit where: nothing of how many requests there are."""
+    """The part of a question that decides which deployments fit where; the number of requests is not in it."""
 
     offers: Same[Sequence[Offer]]
     engines: tuple[Engine, ...]
     longest: int
     profile: str | None
-    below: float  # dollars an hour: what costs more on any machines is left out
+    below: float  # dollars an hour: leave out what costs more on every machine
     model: ModelSpec
     weights: tuple[Precision, ...] | None
     kv: tuple[Precision, ...]
@@ -65,16 +65,17 @@ class _Sought:
 
 
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")
-"""Those that run modules, heads and small models as drafts (vLLM 0.32.0 ``--speculative-config``, SGLang 0.5.23
+"""Engines that run modules, heads and small models as drafts (vLLM 0.32.0 ``--speculative-config``, SGLang 0.5.23
 ``--speculative-algorithm``, TensorRT-LLM 1.2.1 ``speculative_config``)."""
 
 
 def with_drafts(
     fitted: Iterable[tuple[Deployment, NotServed | None]], drafts: Sequence[Speculation], context: int
 ) -> Iterator[tuple[Deployment, NotServed | None]]:
-    """Each deployment alone and with each draft, and why it cannot serve.
+    """Yield each deployment without and with each draft, and why it cannot serve.
 
-    Only without pipeline stages: vLLM's draft is on the last of them, and its documentation long ruled them out.
+    Drafts run only without pipeline stages: vLLM's draft is on the last stage, and its documentation long excluded
+    them.
     """
     for deployment, refusal in fitted:
         yield deployment, refusal
@@ -88,7 +89,7 @@ _SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tier
 
 
 class _Found(NamedTuple):
-    """What fits, and what does not: offers, and deployments with the offers that each of these is refused on."""
+    """What fits, and what does not: refused offers, and refused deployments with their offers."""
 
     kept: tuple[Hosts, ...]
     unsold: Sequence[tuple[Offer, NotServed]]
@@ -97,7 +98,7 @@ class _Found(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _prospects(question: _Sought) -> _Found:
-    """The same for a load whose longest request is known; kept, as one plan asks several times, and a slider again."""
+    """Do the same for a load whose longest request is known; cached, as a plan and a slider ask it again."""
     model, limits = question.model, question.limits
     stocks, unsold = _stocks(
         question.offers, question.terms, limits.max_usd_per_gpu_hour, limits.max_age_days, question.today
@@ -129,7 +130,7 @@ def _prospects(question: _Sought) -> _Found:
 
 @lru_cache(maxsize=128)
 def _rejections(question: _Sought) -> tuple[Rejection, ...]:
-    """Kept, as the page asks again with another rate or SLO."""
+    """Return the refusals; cached, as the page asks again with another rate or SLO."""
     _, unsold, refused = _prospects(question)
     offers = (
         Rejection(**copied(offer, "gpu", "provider", "region", "instance"), kind=refusal.kind, reason=refusal.reason)
@@ -142,7 +143,7 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
 def _standing(
     deployment: Deployment, machines: Same[Stock], on: date | None, max_gpus: int | None, spare: Spare
 ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
-    """The machines that it can stand on, and those that it cannot; kept, as it does not depend on the requests."""
+    """Return the machines that can run a deployment and those that cannot; cached, as requests do not matter."""
     return hosts_of(deployment, machines.value, on, max_gpus, spare)
 
 
@@ -154,13 +155,13 @@ def _stocks(
     max_age_days: int | None,
     today: date,
 ) -> tuple[Mapping[str, Stock], Sequence[tuple[Offer, NotServed]]]:
-    """The machines that may be bought, by GPU; and the offers that may not."""
+    """Return the machines that may be bought, by GPU, and the offers that may not."""
     return usable(offers.value, terms, today, max_usd_per_gpu_hour, max_age_days)
 
 
 def why_not_known(deployment: Deployment, assumed_speeds: bool) -> NotServed | None:
-    """Why its speed is not known well enough to be picked; None where it is, or ``assumed_speeds`` will do."""
-    # Of fewer bits than published and FP8 every speed is assumed: who asks for them takes that too.
+    """Say why its speed is not known well enough to pick it; None if it is, or if ``assumed_speeds`` are allowed."""
+    # Below the published bits and FP8 every speed is assumed; asking for them accepts that.
     asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
     if assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed:
         return None
@@ -169,7 +170,7 @@ def why_not_known(deployment: Deployment, assumed_speeds: bool) -> NotServed | N
 
 @lru_cache(maxsize=8192)
 def layout(deployment: Deployment) -> str:
-    """Such as ``TP=2 fp8, KV fp8``; kept, as every candidate is refused by it at each rate that is asked about."""
+    """Return text such as ``TP=2 fp8, KV fp8``; cached, as every candidate is refused by it at each rate."""
     degrees = {"TP": deployment.tp, "PP": deployment.pp, "EP": deployment.ep, "DP": deployment.dp}
     split = " ".join(f"{name}={degree}" for name, degree in degrees.items() if degree > 1 or name == "TP")
     kv = f", KV {deployment.kv}" if deployment.kv.is_below(Precision.bf16) else ""
@@ -178,7 +179,7 @@ def layout(deployment: Deployment) -> str:
 
 
 def reject(deployment: Deployment, refusal: NotServed, offers: int = 1) -> Rejection:
-    """A deployment that is refused, with the reason."""
+    """Return a refused deployment with the reason."""
     return Rejection(
         gpu=deployment.gpu.key, layout=layout(deployment), offers=offers, kind=refusal.kind, reason=refusal.reason
     )

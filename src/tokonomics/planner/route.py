@@ -1,9 +1,8 @@
-"""Several models for one traffic: the best way of each kind, every threshold, and from which share on each pays.
+"""Compare several models for one traffic: the best way of each kind, every threshold, and break-even shares.
 
-What spills over: an own fleet serves the base load, and a gateway sends a request to the API where the fleet has as
-many answers under way as it may. How long an answer is under way is taken from the closed form's full batches, so is
-the limit; the requests that stay are simulated on the replicas, and where they miss an SLO, the limit is lowered until
-they do not.
+Spill-over: your own fleet serves the base load, and a gateway sends a request to the API when the fleet has reached its
+limit of running answers. The limit and the duration of an answer come from the closed form's full batches. The requests
+that stay are simulated on the replicas, and if they miss an SLO, the limit is lowered until they meet it.
 """
 
 import heapq
@@ -31,37 +30,37 @@ from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Floats
 
 _LIMITS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2)
-"""Of the closed form's full batches: how many answers may be under way, the most first."""
-_MOST_COUNTS = 16  # how many sizes of a fleet are tried; a larger one is sampled evenly
+"""Shares of the closed form's full batches that may run at once, largest first."""
+_MOST_COUNTS = 16  # most sizes of a fleet to try; a larger range is sampled evenly
 
 
 @dataclass
 class Spill:
-    """One model of one's own before an API."""
+    """One self-hosted model that spills over to an API."""
 
     load: Load
     api: CalledModel
-    whole: PartFleet  # what all of the traffic takes
+    whole: PartFleet  # the fleet for all of the traffic
 
     def counts(self) -> list[int]:
-        """Replicas to try: fewer than all of the traffic takes."""
+        """Return the numbers of replicas to try, all below what the whole traffic takes."""
         most = self.whole.placed.replicas - 1
         return sorted({round(count) for count in np.linspace(1, most, min(most, _MOST_COUNTS))}) if most else []
 
     def within(self, replicas: int, filled: float) -> NDArray[np.bool_]:
-        """The requests that stay where replicas are filled to a share of their batches."""
+        """Tell which requests stay if replicas are filled to a share of their batches."""
         capacity = self.whole.placed.screened.capacity
         stay_s = np.maximum(self.load.trace.output_tokens, 1) * capacity.tpot_s
         return within_limit(self.load.trace.arrival_s, stay_s, max(1, round(filled * replicas * capacity.batch)))
 
     def usd(self, replicas: int, kept: NDArray[np.bool_]) -> float:
-        """Dollars a month of the replicas and of what goes to the API."""
+        """Return the dollars a month of the replicas and of the requests that go to the API."""
         gone = np.flatnonzero(~kept)
         api_usd = self.api.usd_per_month(part_of(self.load, gone)) if len(gone) else 0.0
         return self.whole.placed.screened.hosts.usd_per_month(replicas) + api_usd
 
     def kept(self, replicas: int) -> tuple[Placed, NDArray[np.bool_]] | None:
-        """The replicas with what stays on them, by the highest limit that meets the SLOs; None where none does."""
+        """Return the replicas and the requests that stay at the highest limit within the SLOs; None if none does."""
         question, screened = self.whole.question, self.whole.placed.screened
         for filled in _LIMITS:
             kept = self.within(replicas, filled)
@@ -72,7 +71,7 @@ class Spill:
         return None
 
     def cheapest(self) -> tuple[Placed, NDArray[np.bool_]] | None:
-        """The replicas at which both together cost least, and what stays; the lowest bounds are tried first."""
+        """Return the replicas with the lowest total bill, and the requests that stay; lowest bounds are tried first."""
         best, least = None, math.inf
         bounds = [(self.usd(count, self.within(count, _LIMITS[0])), count) for count in self.counts()]
         for bound, replicas in sorted(bounds):
@@ -82,7 +81,7 @@ class Spill:
 
 
 def within_limit(arrival_s: Floats, stay_s: Floats, limit: int) -> NDArray[np.bool_]:
-    """Which requests find fewer than ``limit`` others under way, where those that do not go elsewhere."""
+    """Tell which requests find fewer than ``limit`` others running, if those that do not go elsewhere."""
     ends: list[float] = []
     kept = np.zeros(len(arrival_s), bool)
     for place, (arrives, stays) in enumerate(zip(arrival_s.tolist(), stay_s.tolist(), strict=True)):
@@ -95,7 +94,7 @@ def within_limit(arrival_s: Floats, stay_s: Floats, limit: int) -> NDArray[np.bo
 
 
 def spills(routing: Routing) -> Iterator[RouteWay]:
-    """For each model of one's own, the cheapest fleet with an API for what is too much for it."""
+    """Yield, for each self-hosted model, the cheapest fleet with an API for the overflow."""
     api = routing.models[-1]
     if not isinstance(api, CalledModel):
         return
@@ -119,11 +118,11 @@ def spills(routing: Routing) -> Iterator[RouteWay]:
         yield routing.way_of_parts("spill", name, parts, fleet.latencies, quality, share if place == 0 else 0.0)
 
 
-_CLOSE = 0.02  # a break-even share is narrowed down to this
+_CLOSE = 0.02  # a break-even share is found to this precision
 
 
 def route(routing: Routing) -> RouteReport:
-    """Every way to serve the traffic of a routing."""
+    """Return every way to serve the traffic of a routing."""
     singles = [way for way in map(routing.single, range(len(routing.models))) if way]
     ways, frontier = list(singles), list[RouteWay]()
     for second in range(1, len(routing.models)) if routing.splits else ():
@@ -155,12 +154,12 @@ def route(routing: Routing) -> RouteReport:
 
 
 def _cheapest_then_best(way: RouteWay) -> tuple[bool, float, float]:
-    """Of those that meet the SLOs the cheapest; of equal bills the best answers."""
+    """Order by meeting the SLOs, then by bill, then by the best answers."""
     return not way.meets, round(way.usd_per_month, 2), -(way.quality or 0.0)
 
 
 def _is_judged(routing: Routing) -> bool:
-    """There are scores and a floor to hold them against."""
+    """Tell whether there are scores and a floor to compare them with."""
     return routing.floor is not None and routing.marks.quality is not None
 
 
@@ -169,7 +168,7 @@ def _reaches(routing: Routing, way: RouteWay) -> bool:
 
 
 def _picked(routing: Routing, ways: Sequence[RouteWay]) -> list[RouteWay]:
-    """Of one kind: the cheapest that reaches the floor, first of those that meet the SLOs; else the threshold named."""
+    """Pick one way of a kind: the cheapest that reaches the floor, SLOs first; without scores, the named threshold."""
     if not _is_judged(routing):
         named = [way for way in ways if way.threshold == routing.named_threshold]
         return (named or list(ways))[:1]
@@ -178,10 +177,10 @@ def _picked(routing: Routing, ways: Sequence[RouteWay]) -> list[RouteWay]:
 
 
 def break_evens(routing: Routing) -> Iterator[RouteBreakEven]:
-    """From which share on the first model, before each other one, costs less than the other alone."""
+    """Yield the share from which the first model, in front of another, costs less than that other alone."""
     for second in range(1, len(routing.models)):
         baseline = routing.exactly(second, ALL)
-        if math.isinf(baseline):  # it cannot take all of it alone
+        if math.isinf(baseline):  # it cannot serve all of it alone
             continue
 
         def routed_usd(share: float, second: int = second) -> float:
@@ -215,11 +214,11 @@ def break_even_share(
     coarse: Sequence[float],
     within: float = 0.01,
 ) -> tuple[float, float] | None:
-    """The last share that costs too much and one above it from which on the bill stays below the baseline's: at most
-    ``within`` apart, or neighbours among the ``reachable`` ones (rising, up to all). None where it never does.
+    """Find the last share that costs too much, and a higher one from which the bill stays below the baseline's.
 
-    Bills go up and down in whole machines, so what is reached at each ``coarse`` share is looked at, and the step after
-    the last that costs too much is halved. A share of nothing is the baseline itself.
+    They are at most ``within`` apart, or neighbours among the ``reachable`` ones (rising, up to all). None if routing
+    never pays. Bills go up and down in whole machines, so the bill at each ``coarse`` share is computed, and the step
+    after the last that costs too much is halved. A share of zero is the baseline itself.
     """
     shares, last = [0.0, *reachable], len(reachable)
     looked_at = sorted({min(bisect_left(shares, share - 1e-9), last) for share in coarse} | {last})

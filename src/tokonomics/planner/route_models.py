@@ -1,8 +1,8 @@
-"""What a part of the traffic costs on a model, and how long its requests take; and what a routing answers with.
+"""Price a part of the traffic on a model and find how long its requests take; define the answer of a routing.
 
-A model of one's own serves each part on the fewest whole replicas that meet the SLOs by simulation. The hardware is
-what the planner picks for all of the traffic, for a third and for a tenth of it; each part stands on the cheapest of
-these. An API charges each request by its own tokens; how long it takes is not known here.
+A self-hosted model serves each part on the fewest whole replicas that meet the SLOs by simulation. Its hardware is what
+the planner picks for all of the traffic, for a third and for a tenth of it; each part uses the cheapest of these. An
+API charges each request by its own tokens; its latency is not known here.
 """
 
 import math
@@ -40,35 +40,35 @@ RouteKind = Literal["single", "routed", "labels", "cascade", "spill"]
 
 
 class RoutePart(Noun):
-    """What one model gets of a way, and what that costs."""
+    """One model's part of a way, and its cost."""
 
     model: str
     share: NonNegativeFloat
-    """Of the requests that it answers; in a cascade the first model answers all that its context holds."""
-    requests: NonNegativeInt  # of the traffic that is simulated
-    tokens: NonNegativeInt  # of their prompts and answers
+    """Share of the requests that it answers; in a cascade the first model answers all that fit its context."""
+    requests: NonNegativeInt  # in the simulated traffic
+    tokens: NonNegativeInt  # in their prompts and answers
     usd_per_month: NonNegativeFloat
     replicas: NonNegativeInt | None  # None: an API
     fleet: str
-    machines: str  # in short: ``2×H200``, or ``API``
+    machines: str  # short text: ``2×H200``, or ``API``
     price_date: date | None = None  # when the price of its machines was quoted; None: an API
 
 
 class RouteWay(Noun):
-    """One way to serve the traffic: what it costs, how long requests wait, how good the answers are."""
+    """One way to serve the traffic: its cost, its latencies, and the quality of its answers."""
 
     kind: RouteKind
     name: str
     parts: tuple[RoutePart, ...]
-    threshold: float | None = None  # of the score, from which the first model's answer is enough
-    first_share: float  # of the requests, answered for good by the first model listed
+    threshold: float | None = None  # score from which the first model's answer is enough
+    first_share: float  # of the requests, with a final answer from the first model
     usd_per_month: NonNegativeFloat
     usd_per_mtok: NonNegativeFloat
     quality: float | None
-    simulated_share: float  # of the requests whose waits are simulated to their end: not those of an API
-    ttft_s: Spread  # of those; of what a cascade asks an API again, the wait for the first model alone
+    simulated_share: float  # of the requests whose whole latency is simulated: not those of an API
+    ttft_s: Spread  # of those; for requests that a cascade passes to an API, only the first model's wait
     e2e_s: Spread
-    slo: tuple[SloOutcome, ...]  # by the same waits; none where all go to an API
+    slo: tuple[SloOutcome, ...]  # by the same latencies; empty if all go to an API
 
     @property
     def meets(self) -> bool:
@@ -76,44 +76,46 @@ class RouteWay(Noun):
 
 
 class RouteBreakEven(Noun):
-    """From which share on two models together cost less than the second alone."""
+    """The share from which two models together cost less than the second alone."""
 
     kind: Literal["routed", "cascade"]
     first: str
     second: str
     baseline_usd_per_month: float
     share: float | None
-    """Of the requests that the first model must answer for good, as a threshold of the log really sends them; None: it
-    never pays."""
+    """Share of the requests with a final answer from the first model, as a threshold of the log really gives it;
+    None: it never pays."""
     not_at_share: float | None = None
-    """The share below it at which it does not pay yet, also one that a threshold reaches: it breaks even between them;
-    0: with nothing on the first model."""
-    threshold: float | None = None  # of the score, at that share; None where requests are drawn at random
-    is_smallest: bool = False  # no threshold sends fewer requests to the first model
+    """The nearest lower share, also one that a threshold gives, at which it does not pay yet: the break-even lies
+    between them; 0: no request on the first model."""
+    threshold: float | None = None  # score at that share; None if requests are drawn at random
+    is_smallest: bool = False  # whether no threshold sends fewer requests to the first model
 
 
 class RouteReport(Noun):
-    """Every way that was looked at."""
+    """Every way that was compared."""
 
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
-    models: tuple[str, ...]  # in the order asked, the API last
-    too_long_requests: NonNegativeInt = 0  # of the traffic, left out of every bill: no model's context holds them
+    models: tuple[str, ...]  # in the given order, the API last
+    too_long_requests: NonNegativeInt = 0  # too long for every model's context, so left out of every bill
     too_long_tokens: NonNegativeInt = 0
     routed_by: Literal["score", "share"]
     labels: tuple[str, ...]
     scored: bool
     min_quality: float | None
-    ways: tuple[RouteWay, ...]  # all on one model first; then the best of each other kind
-    frontier: tuple[RouteWay, ...]  # thresholds, and ways to send labels, by what they cost
+    ways: tuple[RouteWay, ...]  # each single model first, then the best of each other kind
+    frontier: tuple[RouteWay, ...]  # thresholds, and ways to send labels, by cost
     break_even: tuple[RouteBreakEven, ...]
     best: RouteWay | None
-    """The cheapest that meets the SLOs and the floor of quality; None without scores or a floor, or where none does."""
+    """The cheapest that meets the SLOs and the quality floor; None without scores or a floor, or if none does."""
 
     @property
     def baseline(self) -> RouteWay:
-        """What routing is compared with: of single models the cheapest that reaches the floor; without scores, the
-        cheapest but the first, unless only an API stands behind that."""
+        """Return what routing is compared with: the cheapest single model that reaches the floor.
+
+        Without scores it is the cheapest but the first, unless only an API comes after that.
+        """
         singles = [way for way in self.ways if way.kind == "single"]
         good = [way for way in singles if way.quality is not None and way.quality >= (self.min_quality or 0.0)]
         if self.min_quality is not None and good:
@@ -123,16 +125,16 @@ class RouteReport(Noun):
         return min(singles, key=lambda way: way.usd_per_month)
 
 
-_THINNED = (1, 3, 10)  # every n-th request: traffic for which hardware is searched among all offers
-_FEWEST_REQUESTS = 50  # of traffic that hardware is picked for: what fewer requests wait for is chance
+_THINNED = (1, 3, 10)  # every n-th request: the traffic for which hardware is searched among all offers
+_FEWEST_REQUESTS = 50  # to pick hardware for: with fewer requests, waiting times are chance
 WAITS = (Latency.ttft, Latency.tpot, Latency.e2e)
 
 Places = NDArray[np.intp]
-Latencies = dict[Latency, Floats]  # seconds by request, in the order of the load; nan where there is none
+Latencies = dict[Latency, Floats]  # seconds by request, in the order of the load; nan if there are none
 
 
 def part_of(load: Load, chosen: Places) -> Load:
-    """The chosen requests of a load, at their share of its rate."""
+    """Return the chosen requests of a load, at their share of its rate."""
     trace = load.trace.take(chosen)
     return replace(load, trace=trace, workload=workload_of(trace, load.workload.rate * len(trace) / len(load.trace)))
 
@@ -150,7 +152,7 @@ class PartFleet:
         return self.placed.usd_per_hour * HOURS_PER_MONTH
 
     def part(self, share: float) -> RoutePart:
-        """As part of a way, with that share of the requests."""
+        """Return its part of a way, with that share of the requests."""
         deployment, replicas, hosts = self.placed.deployment, self.placed.replicas, self.placed.screened.hosts
         how = layout(deployment).removeprefix("TP=1 ")
         machine = cheapest_machine(hosts, replicas)
@@ -169,7 +171,7 @@ class PartFleet:
 
     @cached_property
     def latencies(self) -> Latencies:
-        """As simulated; of a large fleet that is simulated in part, those of the part over and over."""
+        """Return the simulated latencies; if only part of a large fleet is simulated, repeat those of the part."""
         trial, replicas = self.placed.trial, self.placed.replicas
         assert trial is not None
         setup = Setup(self.placed.deployment, self.load, slos=self.question.slos, router=trial.router)
@@ -181,7 +183,7 @@ class PartFleet:
 
 @dataclass
 class OwnModel:
-    """A model on machines of one's own: its fleets for parts of the traffic, each made once."""
+    """A self-hosted model and its fleets for parts of the traffic, each made once."""
 
     question: Question
     say: Say = silent
@@ -202,7 +204,7 @@ class OwnModel:
 
     @cached_property
     def _market(self) -> tuple[Hosts, ...]:
-        """The hardware that is cheapest for much and for little traffic."""
+        """Return the hardware that is cheapest for much and for little traffic."""
         load = self.question.load
         self.say(self.name)
         hosts = prospects(self.question, load)
@@ -220,19 +222,19 @@ class OwnModel:
         return tuple(picked.values())
 
     def fleet(self, load: Load, key: Hashable) -> PartFleet | None:
-        """The cheapest fleet for a part of the traffic, kept under ``key``; None: nothing meets the SLO."""
+        """Return the cheapest fleet for a part of the traffic, kept under ``key``; None if nothing meets the SLO."""
         if key not in self._fleets:
             best = _cheapest(self.question, load, self._market, self.say)
             self._fleets[key] = None if best is None else PartFleet(best, load, self.question)
         return self._fleets[key]
 
     def usd_per_month(self, load: Load, key: Hashable) -> float:
-        """Infinite where nothing meets the SLO."""
+        """Return the monthly bill; infinite if nothing meets the SLO."""
         found = self.fleet(load, key)
         return math.inf if found is None else found.usd_per_month
 
     def at_least(self, load: Load, key: Hashable) -> float:
-        """Dollars a month below which the closed form knows no fleet."""
+        """Return a lower bound of the monthly bill by the closed form."""
         if key not in self._bounds:
             screened = [screen(host.deployment, host, load, self.question.slos) for host in self._market]
             bills = [way.hosts.usd_per_month(way.fewest) for way in screened if isinstance(way, Screened)]
@@ -247,10 +249,10 @@ def _cheapest(question: Question, load: Load, hosts: Sequence[Hosts], say: Say) 
 
 @dataclass(frozen=True)
 class CalledModel:
-    """A model of a host, paid by the token."""
+    """An API's model, paid by the token."""
 
     price: ApiPrice
-    cached_share: float = 0.0  # of every prompt, read from the host's cache: what the whole log repeats soon enough
+    cached_share: float = 0.0  # of every prompt, read from the API's cache: what the whole log repeats in time
 
     @property
     def key(self) -> str:
@@ -262,7 +264,7 @@ class CalledModel:
 
     @property
     def max_context(self) -> float:
-        """Price lists do not say: taken to hold what the longest of one's own does."""
+        """Return infinity: price lists do not say, so it is assumed to hold what your own models' longest does."""
         return math.inf
 
     def usd_per_month(self, load: Load, key: Hashable = None) -> float:
@@ -272,7 +274,7 @@ class CalledModel:
     at_least = usd_per_month
 
     def part(self, load: Load | None, share: float) -> RoutePart:
-        """As part of a way, with that share of the requests."""
+        """Return its part of a way, with that share of the requests."""
         return RoutePart(
             model=self.key,
             share=share,
@@ -289,10 +291,10 @@ RoutedModel = OwnModel | CalledModel
 
 
 def called(price: ApiPrice, load: Load) -> CalledModel:
-    """An API for this traffic."""
+    """Return an API for this traffic."""
     return CalledModel(price, share_of_api(load, None))
 
 
 def tokens_in(load: Load) -> int:
-    """Of all prompts and answers."""
+    """Count the tokens of all prompts and answers."""
     return int(load.trace.input_tokens.sum(dtype=np.int64) + load.trace.output_tokens.sum(dtype=np.int64))

@@ -1,10 +1,10 @@
-"""Several models for one traffic: all on one, routed by score, share or label, a cascade, an API for what spills over.
+"""Build the ways to serve one traffic with several models: one model, routed by score, share or label, or a cascade.
 
-Routed, each request is answered by one model: the first where its score is at least the threshold, or the one that its
-label is sent to. In a cascade the first model answers every request, and those whose score is below the threshold are
-asked again of another: both are paid, and the waits add up. Requests longer than the first model's context go to the
-other at once. Every fleet of one's own is sized by simulation for its part of the traffic (``route_models``); qualities
-are the user's scores, in the mean over requests.
+When routed, each request is answered by one model: the first if its score reaches the threshold, or the one its label
+is sent to. In a cascade the first model answers every request, and those with a score below the threshold are asked
+again of another: both are paid, and the waits add up. Requests longer than the first model's context go to the other at
+once. Every self-hosted fleet is sized by simulation for its part of the traffic (``route_models``); qualities are the
+user's scores, averaged over requests.
 """
 
 import heapq
@@ -37,23 +37,23 @@ from tokonomics.traffic.trace import Counts, Floats
 from tokonomics.traffic.workload import spread, workload_of
 
 Part = Hashable
-Price = Callable[[int, Part], float]  # dollars a month of a part on a model, given by its place in the list
+Price = Callable[[int, Part], float]  # dollars a month of a part on a model, given by its index in the list
 ALL: Part = "all"
 FITS = "fits"
 MOST_LABELS = 6
-"""Labels that are sent each to its own model: with three models 729 ways, of at most 64 fleets for each model."""
+"""Labels that can each be sent to a different model: 729 ways with three models, with at most 64 fleets per model."""
 ROUND_SHARES = tuple(round(0.1 * step, 1) for step in range(1, 10))
-"""Of requests on the first model, where scores have more than ``_DISTINCT`` values."""
+"""Shares of requests on the first model, used if scores have more than ``_DISTINCT`` values."""
 _DISTINCT = 11
-_MOST_SENDINGS = 12  # ways to send labels that are shown where no scores say which are better
+_MOST_SENDINGS = 12  # ways to send labels to show if no scores say which are better
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What is known of each request, in the order of the traffic."""
+    """What is known about each request, in the order of the traffic."""
 
-    score: Floats  # how sure it is that the first model is enough, from 0 to 1
-    by_chance: bool = False  # the score is drawn: requests are split by share
+    score: Floats  # confidence that the first model is enough, from 0 to 1
+    by_chance: bool = False  # the score is random: requests are split by share
     label: Counts | None = None
     labels: tuple[str, ...] = ()
     quality: tuple[Floats, ...] | None = None  # of each model's answers
@@ -64,11 +64,11 @@ class Marks:
 
 @dataclass(frozen=True)
 class Sending:
-    """One way to send requests: the place of each model that gets any, and the part that it gets."""
+    """One way to send requests: the index of each model that gets any, and the part that it gets."""
 
     name: tuple[object, ...]
     parts: tuple[tuple[int, Part], ...]
-    quality: float | None = None  # in the mean over requests; None without scores
+    quality: float | None = None  # mean over requests; None without scores
 
 
 def cheapest_first(
@@ -77,7 +77,7 @@ def cheapest_first(
     exactly: Price,
     worth: Callable[[Sending], bool] = lambda sending: True,
 ) -> Iterator[tuple[float, Sending]]:
-    """The ways with their bills, the cheapest first; one that is not ``worth`` it at its turn is not priced further."""
+    """Yield the ways with their bills, cheapest first; one not ``worth`` it at its turn is not priced further."""
     known: dict[tuple[int, Part], float] = {}
     bounds: dict[tuple[int, Part], float] = {}
 
@@ -105,7 +105,7 @@ def cheapest_first(
 def cheapest(
     sendings: Iterable[Sending], at_least: Price, exactly: Price, floor: float | None = None
 ) -> tuple[float, Sending] | None:
-    """The cheapest way whose quality is not below the floor; None where there is none."""
+    """Return the cheapest way whose quality reaches the floor; None if there is none."""
 
     def reaches(sending: Sending) -> bool:
         return floor is None or (sending.quality is not None and sending.quality >= floor - 1e-12)
@@ -114,7 +114,7 @@ def cheapest(
 
 
 def front(sendings: Iterable[Sending], at_least: Price, exactly: Price) -> list[tuple[float, Sending]]:
-    """The ways that no other beats in both price and quality, the cheapest first; of equal ones, the first."""
+    """Return the ways that no other beats in both price and quality, cheapest first; of equal ones, the first."""
     found: list[tuple[float, Sending]] = []
 
     def better(sending: Sending) -> bool:
@@ -128,7 +128,7 @@ def front(sendings: Iterable[Sending], at_least: Price, exactly: Price) -> list[
 
 
 def every_sending(shares: Sequence[float], scores: Sequence[Sequence[float]] | None, models: int) -> Iterator[Sending]:
-    """Each label to one of the models, in all ways; ``scores[model][label]`` weighed by the labels' shares."""
+    """Yield all ways to send each label to one model; ``scores[model][label]`` are weighted by the labels' shares."""
     for chosen in product(range(models), repeat=len(shares)):
         parts = ((model, frozenset(label for label, to in enumerate(chosen) if to == model)) for model in range(models))
         quality = None
@@ -145,24 +145,24 @@ def every_sending(shares: Sequence[float], scores: Sequence[Sequence[float]] | N
 
 @dataclass
 class Routing:
-    """A traffic, the models that may serve it, and what is known of its requests."""
+    """A traffic, the models that may serve it, and what is known about its requests."""
 
     load: Load
-    models: Sequence[RoutedModel]  # the first is one's own; an API stands last
+    models: Sequence[RoutedModel]  # the first is self-hosted; an API is last
     marks: Marks
     slos: tuple[Slo, ...] = ()
     floor: float | None = None
-    share: float | None = None  # of requests on the first model, where it is asked for
+    share: float | None = None  # of requests on the first model, if given
     say: Say = silent
     too_long: tuple[int, int] = (0, 0)
-    """Requests, and their tokens, that no model's context holds: they are not in the load."""
+    """Number and tokens of the requests that fit no model's context: they are not in the load."""
     _parts: dict[Part, tuple[Hashable, Load | None]] = field(default_factory=dict)
 
     # --- parts of the traffic ---------------------------------------------------------------------------------------
 
     @property
     def splits(self) -> bool:
-        """Whether there is anything to split by but labels: a score, or a share where no labels are named."""
+        """Tell whether requests can be split other than by label: by score, or by share if no labels are named."""
         return not self.marks.by_chance or self.share is not None or self.marks.label is None
 
     @property
@@ -171,13 +171,16 @@ class Routing:
 
     @cached_property
     def fits(self) -> tuple[NDArray[np.bool_], ...]:
-        """By model: which requests its context holds."""
+        """Tell for each model which requests fit its context."""
         tokens = self.load.trace.input_tokens.astype(np.int64) + self.load.trace.output_tokens
         return tuple(tokens <= model.max_context for model in self.models)
 
     def mask(self, part: Part) -> NDArray[np.bool_]:
-        """Which requests a part holds: all, those with some labels, those that a model's context holds, or those from
-        a score on that the first model's does, and the others."""
+        """Tell which requests belong to a part.
+
+        A part is all requests, those with some labels, those that fit a model's context, or those that fit the first
+        model's and reach a score, and the others.
+        """
         if part == ALL:
             return np.ones(self._count, bool)
         if isinstance(part, frozenset):
@@ -191,11 +194,11 @@ class Routing:
         return above if side == "from" else ~above
 
     def takes(self, model: int, part: Part) -> bool:
-        """Whether a model's context holds every request of a part."""
+        """Tell whether every request of a part fits a model's context."""
         return bool(self.fits[model][self.mask(part)].all())
 
     def part(self, part: Part) -> tuple[Hashable, Load | None]:
-        """What tells it from other parts, and its requests; None where there are none."""
+        """Return the identity of a part, and its requests; None if there are none."""
         if part not in self._parts:
             mask = self.mask(part)
             key: Hashable = np.packbits(mask).tobytes()
@@ -205,11 +208,11 @@ class Routing:
         return self._parts[part]
 
     def exactly(self, model: int, part: Part) -> float:
-        """Dollars a month, simulated; infinite where the model's context does not hold every request."""
+        """Return the simulated dollars a month; infinite if some request does not fit the model's context."""
         return self._usd(self.models[model].usd_per_month, model, part)
 
     def at_least(self, model: int, part: Part) -> float:
-        """Dollars a month by the closed form."""
+        """Return the dollars a month by the closed form."""
         return self._usd(self.models[model].at_least, model, part)
 
     def _usd(self, bill: Callable[[Load, Hashable], float], model: int, part: Part) -> float:
@@ -222,24 +225,27 @@ class Routing:
 
     @cached_property
     def _falling(self) -> Places:
-        """The requests that the first model's context holds, by their score."""
+        """Return the requests that fit the first model's context, by falling score."""
         places = np.flatnonzero(self.fits[0])
         return places[np.argsort(-self.marks.score[places], kind="stable")]
 
     def threshold_at(self, share: float) -> float:
-        """The score that this share of the requests reaches, or as many as ties and contexts allow."""
+        """Return the score that this share of the requests reaches, as near as ties and contexts allow."""
         place = min(len(self._falling), max(1, round(share * self._count)))
         return float(self.marks.score[self._falling[place - 1]])
 
     @cached_property
     def reachable_shares(self) -> tuple[float, ...]:
-        """Of requests on the first model, one of each threshold: requests of equal score go the same way."""
+        """Return the share on the first model for each threshold: requests with equal scores go the same way."""
         _, tied = np.unique(-self.marks.score[self._falling], return_counts=True)
         return tuple(float(count) / self._count for count in np.cumsum(tied))
 
     def thresholds(self, second: int) -> list[float]:
-        """Each distinct score but the lowest; of many, those of round shares, the one asked for, and where the floor
-        of quality is just reached. The lowest as well where some are too long for the first model: it takes the others.
+        """Return the thresholds to try.
+
+        These are all distinct scores but the lowest; if there are many, those of round shares, of the given share, and
+        where the quality floor is just reached. The lowest is included if some requests are too long for the first
+        model, which then takes the others.
         """
         distinct = np.unique(self.marks.score[self._falling])
         if len(distinct) <= _DISTINCT:
@@ -252,7 +258,7 @@ class Routing:
 
     @cached_property
     def named_threshold(self) -> float:
-        """That of the share asked for; else even odds, where the log has scores on both sides of them."""
+        """Return the threshold of the given share; else 0.5, if the log has scores on both sides of it."""
         if self.share is not None:
             return self.threshold_at(self.share)
         score = self.marks.score
@@ -262,13 +268,13 @@ class Routing:
         return float(above.min())
 
     def _just_good_enough(self, second: int) -> float | None:
-        """The lowest threshold whose quality is not below the floor; None without scores, or where there is none."""
+        """Return the lowest threshold whose quality reaches the floor; None without scores, or if there is none."""
         if self.floor is None or self.marks.quality is None:
             return None
         order, score = self._falling, self.marks.score
         gained = np.cumsum((self.marks.quality[0] - self.marks.quality[second])[order])
         means = (gained + self.marks.quality[second].sum()) / self._count
-        # Requests of equal score go the same way.
+        # Requests with equal scores go the same way.
         ends = np.append(score[order][1:] != score[order][:-1], True)
         good = np.flatnonzero(ends & (means >= self.floor - 1e-12))
         return float(score[order[good[-1]]]) if len(good) else None
@@ -276,7 +282,7 @@ class Routing:
     # --- ways -------------------------------------------------------------------------------------------------------
 
     def quality(self, to: NDArray[np.int64]) -> float | None:
-        """In the mean, where each request is answered by the model at that place."""
+        """Return the mean quality if each request is answered by the model with that index."""
         if self.marks.quality is None:
             return None
         return float(np.choose(to, self.marks.quality).mean())
@@ -285,7 +291,7 @@ class Routing:
         return self.way("single", f"all on {self.models[model].name}", [(model, ALL)])
 
     def routed(self, second: int, threshold: float) -> RouteWay | None:
-        """From the threshold on to the first model, the others to the second."""
+        """Send requests from the threshold on to the first model, the others to the second."""
         parts = [(0, ("from", threshold)), (second, ("below", threshold))]
         to = np.where(self.mask(("from", threshold)), 0, second)
         share = float((to == 0).mean())
@@ -295,7 +301,7 @@ class Routing:
         return way and way.model_copy(update={"threshold": threshold})
 
     def sent(self, sending: Sending) -> RouteWay | None:
-        """Each label to one model."""
+        """Send each label to one model."""
         to: dict[int, list[str]] = {}
         for label, model in enumerate(sending.name):
             assert isinstance(model, int)
@@ -306,7 +312,7 @@ class Routing:
     def way(
         self, kind: RouteKind, name: str, parts: Sequence[tuple[int, Part]], quality: float | None = None
     ) -> RouteWay | None:
-        """A way in which each request is answered by one model; None where a part cannot be served."""
+        """Return a way in which each request is answered by one model; None if a part cannot be served."""
         made: list[RoutePart] = []
         waits: list[Latencies] = []
         for model, part in parts:
@@ -325,7 +331,7 @@ class Routing:
         return self.way_of_parts(kind, name, made, latencies, quality, first)
 
     def _part_on(self, model: int, load: Load, key: Hashable) -> tuple[RoutePart, Latencies | None] | None:
-        """A part on one model, and how long its requests take where that is known."""
+        """Return a part on one model, and its latencies if they are known."""
         server, share = self.models[model], len(load.trace) / self._count
         if isinstance(server, CalledModel):
             return server.part(load, share), None
@@ -361,13 +367,13 @@ class Routing:
 
     @cached_property
     def _first(self) -> Part:
-        """What the first model of a cascade is asked."""
+        """Return the part that the first model of a cascade answers."""
         return ALL if self.fits[0].all() else (FITS, 0)
 
     def escalated(self, threshold: float) -> tuple[Places, Load | None, Latencies]:
-        """The requests whose score is too low, by when the first model has answered them; and its waits, of all.
+        """Return the requests with too low a score, timed after the first model's answer, and its latencies for all.
 
-        Those too long for it come at once: they have waited for nothing.
+        Requests too long for the first model come at once, without a wait.
         """
         first = self.models[0]
         assert isinstance(first, OwnModel)
@@ -387,7 +393,7 @@ class Routing:
         return asked[order], replace(self.load, trace=again, workload=workload_of(again, rate)), waits
 
     def cascade_usd(self, second: int, threshold: float) -> float:
-        """Dollars a month of the first model for all, and of the second for those asked again."""
+        """Return the dollars a month of the first model for all, and of the second for requests asked again."""
         _, load, _ = self.escalated(threshold)
         if not self.takes(second, ("below", threshold)):
             return math.inf
@@ -395,7 +401,7 @@ class Routing:
         return self.exactly(0, self._first) + again
 
     def cascade(self, second: int, threshold: float) -> RouteWay | None:
-        """The first model answers all; requests below the threshold are asked again of the second."""
+        """Let the first model answer all, and ask requests below the threshold again of the second."""
         asked, load, latencies = self.escalated(threshold)
         key, first = self.part(self._first)
         if first is None or not self.takes(second, ("below", threshold)):
@@ -406,7 +412,7 @@ class Routing:
             if found is None:
                 return None
             parts.append(found)
-            # Who is asked again waits for the first answer, and then for the second; an API's own time is not known.
+            # A request asked again waits for the first answer, then for the second; an API's own time is not known.
             first_s, more = latencies[Latency.e2e][asked], found[1]
             for wait in (Latency.ttft, Latency.e2e):
                 latencies[wait][asked] = first_s + (0.0 if more is None else more[wait])
@@ -424,7 +430,7 @@ class Routing:
     # --- labels -----------------------------------------------------------------------------------------------------
 
     def by_label(self) -> list[RouteWay]:
-        """The front of price and quality over all ways to send labels; without scores, the cheapest of them."""
+        """Return the front of price and quality over all ways to send labels; without scores, the cheapest of them."""
         if self.marks.label is None:
             return []
         count = np.bincount(self.marks.label, minlength=len(self.marks.labels))

@@ -1,8 +1,8 @@
-"""Best first: the candidate whose bill could be lowest is looked at next, each time a little closer.
+"""Search best first: the candidate whose bill could be lowest is refined next, one step at a time.
 
-A candidate enters with the bill of the replicas that arithmetic alone demands, comes back with the closed form's, and
-is then sized. What is left when its bound passes the runner-up's bill costs more, however well it serves; what is sized
-within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
+A candidate enters with the bill of the replicas that arithmetic alone demands, returns with the closed form's, and is
+then sized. When a bound passes the runner-up's bill, all that is left costs more, however well it serves. A candidate
+sized within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
 are those that simulating everything would give.
 """
 
@@ -27,15 +27,15 @@ from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
-CLOSED_FORM_UTILIZATION = 0.7  # assumed where bursts are not simulated: room for them, as planners commonly leave
-_LEADERS = 10  # kinds of hardware that are sized whether or not they can win: the rows that a table shows
+CLOSED_FORM_UTILIZATION = 0.7  # assumed if bursts are not simulated: the room that planners commonly leave for them
+_LEADERS = 10  # kinds of hardware sized even if they cannot win: the rows of a table
 WITHIN_REASON = 10.0  # times the cheapest bill: nobody looks at a row that costs more
 _SAME = 1 + 1e-12
 
 
 @dataclass
 class Sought:
-    """What candidates are sized for: traffic, SLOs, the user's limits, a router where one is asked for.
+    """What candidates are sized for: traffic, SLOs, the user's limits, and a router if one is given.
 
     Attempts are made once.
     """
@@ -47,33 +47,33 @@ class Sought:
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, hosts: Hosts, replicas: int = 1) -> Setup:
-        """A candidate as it is served on a number of replicas."""
+        """Return a candidate's setup on a number of replicas."""
         tiers = hosts.tiers if self.load.trace.prefix is not None else None
         setup = Setup(hosts.deployment, self.load, slos=self.slos, router=self.router, tiers=tiers)
         return served_on(setup, hosts, replicas)
 
     def on(self, candidate: Screened, replicas: int) -> Sized:
-        """The candidate on a number of replicas: it holds, or what breaks."""
+        """Size the candidate on a number of replicas: it holds, or say what breaks."""
         return self.attempts.on(self.setup(candidate.hosts, replicas), replicas)
 
     def smallest(self, candidate: Screened, most: int = MOST_REPLICAS, least: int = 1) -> Sized:
-        """The candidate on the fewest replicas that hold, or what breaks."""
+        """Find the fewest replicas on which the candidate holds, or say what breaks."""
         return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
     def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
-        """What was sized, with its router and limit, on all of this load or a multiple of it, simulated to the end."""
+        """Simulate a sizing, with its router and limit, on all of this load or a multiple of it, to the end."""
         setup = replace(self.setup(candidate.hosts, sized.replicas), router=sized.router)
         return attempt(setup, sized.replicas, sized.max_sequences, times)
 
     def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
-        """Whether these replicas hold this load with the router and the limit on sequences of what was sized."""
+        """Tell whether these replicas hold this load with the router and sequence limit of a sizing."""
         setup = replace(self.setup(candidate.hosts, replicas), router=sized.router)
         return self.attempts.once(setup, replicas, sized.max_sequences).holds
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate of a plan on the replicas that it takes, spare ones left out."""
+    """A candidate of a plan on the replicas that it takes, without spare ones."""
 
     screened: Screened
     replicas: int
@@ -85,12 +85,12 @@ class Placed:
 
     @property
     def usd_per_hour(self) -> float:
-        """On the cheapest machines, with what is spare."""
+        """Return the bill on the cheapest machines, with spare ones."""
         return self.screened.hosts.usd_per_hour(self.replicas)
 
 
 def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
-    """The machine on which these replicas cost least, within the GPUs allowed; None where none holds them."""
+    """Return the machine on which these replicas cost least, within the allowed GPUs; None if none holds them."""
 
     def bill(machine: Machine) -> float:
         number = hosts.machines_on(machine.offer, replicas)
@@ -103,28 +103,28 @@ def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
 
 @dataclass
 class Search:
-    """Sizes the candidates that could win, and says why the others cannot."""
+    """Size the candidates that could win, and say why the others cannot."""
 
     sought: Sought
     simulate: bool = True
     below: float | None = None
-    """Dollars an hour: only the cheapest is looked for, and only below that; None: the pick, the runner-up, a table."""
-    near: float | None = None  # times the cheapest bill: what costs more is not sized, not even for a table
+    """Dollars an hour: look only for the cheapest below this bill; None: for the pick, the runner-up and a table."""
+    near: float | None = None  # times the cheapest bill: above this nothing is sized, not even for a table
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, NotServed]] = field(default_factory=list)
     _kinds: set[Kind] = field(default_factory=set)
-    _bills: dict[str, float] = field(default_factory=dict)  # the lowest an hour by GPU
+    _bills: dict[str, float] = field(default_factory=dict)  # lowest bill an hour by GPU
     _published: float = math.inf
-    _left: Counter[str] = field(default_factory=Counter)  # candidates by GPU that are still to be looked at
+    _left: Counter[str] = field(default_factory=Counter)  # candidates left by GPU
 
     def run(self, prospects: Iterable[Hosts]) -> None:
-        """Look at the prospect with the lowest bound; what gets a closer one is looked at again in its turn."""
+        """Refine the prospect with the lowest bound; one with a better bound gets its turn again later."""
         queue: list[tuple[float, int, Hosts | Screened, bool]] = []
         for hosts in prospects:
             bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
-            if self.below is None or bound <= self.below:  # of the others nobody asks why not
+            if self.below is None or bound <= self.below:  # for the others nobody asks for a reason
                 queue.append((bound, len(queue), hosts, False))
                 self._left[hosts.deployment.gpu.key] += 1
         heapq.heapify(queue)
@@ -136,9 +136,9 @@ class Search:
     def _look(
         self, bound: float, prospect: Hosts | Screened, is_bounded: bool
     ) -> tuple[float, Hosts | Screened] | None:
-        """A closer bound of a prospect that may matter; the end of one that does not, or has the closed form's.
+        """Return a better bound of a prospect that may matter; finish one that does not, or that has the closed form's.
 
-        ``is_bounded``: what it holds at the very most is in its bound already.
+        ``is_bounded`` means that its largest possible capacity is in its bound already.
         """
         deployment = prospect.deployment
         if isinstance(prospect, Hosts) and self._matters(deployment, bound):
@@ -159,40 +159,40 @@ class Search:
         return None
 
     def at_least(self, candidate: Screened) -> int:
-        """Fewer replicas will not do, by the closed form or by the user's limits."""
+        """Return the fewest replicas by the closed form and by the user's limits."""
         return max(candidate.fewest, self._fewest_allowed(candidate.capacity.rate))
 
     @property
     def _wants_cheapest(self) -> bool:
-        """By the closed form, and nobody asks by how much the others are more expensive: a look at answers is cheap."""
+        """Tell whether only the cheapest by the closed form is wanted, so that a check of latencies is cheap."""
         return not self.simulate and (self.below is not None or self.near is not None)
 
     def _fewest_allowed(self, held: float) -> int:
-        """Replicas that hold so much, below which the user's share of it, or the load's simulated share, forbids."""
+        """Return the fewest replicas loaded to the user's share of this capacity, or to 70 % without simulation."""
         share = self.sought.limits.max_utilization or (None if self.simulate else CLOSED_FORM_UTILIZATION)
-        # The last digit of a division must not cost a replica.
+        # A rounding error must not cost a replica.
         return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))
 
     def _is_leader(self, deployment: Deployment) -> bool:
-        """A table would show it, whatever it costs, within reason."""
+        """Tell whether a table would show it at any price, within reason."""
         return self.below is None and kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
-        """It could be the pick or the runner-up, or a table would show it."""
+        """Tell whether it could be the pick or the runner-up, or a table would show it."""
         could_win = self._is_leader(deployment) or bound <= self._threshold(deployment) * _SAME
         return math.isfinite(bound) and could_win and bound <= self._nearest() * _SAME
 
     def _nearest(self) -> float:
-        """The bill above which nothing is worth a simulation."""
+        """Return the bill above which nothing is worth a simulation."""
         return math.inf if self.near is None else self.near * min(self._bills.values(), default=math.inf)
 
     def _threshold(self, deployment: Deployment) -> float:
-        """The bill it must come down to: the runner-up's, or the lowest of those that serve the model as published."""
+        """Return the bill to beat: the runner-up's, or the lowest that serves the model as published."""
         bills = sorted(self._bills.values())
         if self.below is not None:
             return min([self.below / _SAME**2, *bills])
         if len(bills) == 1 and not any(left for gpu, left in self._left.items() if gpu not in self._bills):
-            # No other GPU is left to be the runner-up.
+            # No other GPU can be the runner-up.
             bills *= 2
         runner_up = bills[1] if len(bills) > 1 else math.inf
         return max(self._published, runner_up) if is_faithful(deployment) else runner_up
@@ -244,7 +244,7 @@ class Search:
             self._keep(candidate, trial.replicas, trial)
 
     def _plan_for_share(self, candidate: Screened) -> None:
-        """Closed form: replicas loaded to a share of what they hold, and whose mean first token is in time."""
+        """Plan replicas by the closed form: loaded to a share of capacity, with a mean first token in time."""
         rate, replicas = self.sought.load.workload.rate, self.at_least(candidate)
         late = late_in_the_mean(candidate, rate / replicas, self.sought.slos)
         while late and replicas < 4 * candidate.fewest + 4:
@@ -266,18 +266,18 @@ class Search:
 
 
 def missed_text(trial: Sized) -> str:
-    """What is missed on any number of replicas."""
+    """Say what is missed on any number of replicas."""
     number = "a lone request" if trial.is_lone else plural(trial.replicas, "replica")
     return f"misses the SLO even with {number}: {trial.breaks}"
 
 
 def kind_of(deployment: Deployment) -> Kind:
-    """What a table shows one row of: GPU, GPUs of a replica, weights, and GPUs of one that computes prompts only."""
+    """Return what a table shows one row for: GPU, GPUs of a replica, weights, and GPUs of a prefill replica."""
     return deployment.gpu.key, deployment.gpus, deployment.weights, 0
 
 
 def late_in_the_mean(candidate: Screened, rate: float, slos: Sequence[Slo]) -> str | None:
-    """The SLO that even the closed form's mean breaks at a rate; None when all may hold."""
+    """Name the SLO that even the closed form's mean misses at a rate; None if all may be met."""
     steady = candidate.steady(rate)
     e2e_s = steady.ttft_s + (candidate.curve.output_tokens - 1) * steady.tpot_s
     means = {Latency.ttft: steady.ttft_s, Latency.tpot: steady.tpot_s, Latency.e2e: e2e_s}

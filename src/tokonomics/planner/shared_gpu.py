@@ -1,17 +1,17 @@
-"""Several models on one GPU, or each on its own: every way simulated, priced, and judged by each model's SLOs.
+"""Compare several models on one GPU with each on its own: simulate, price and check each way by the models' SLOs.
 
-    own      each model on GPUs of its own plan; models on the same kind of machine fill it together
+    own      each model on GPUs of its own plan; models with the same kind of machine fill it together
     shares   all engines on one GPU, each with a share of its memory; its time is divided among those with work
     slices   the GPU cut into MIG slices, one for each model
     turns    one model awake at a time, the others' weights in the host's memory
-    zero     own machines that are paid for only from a request on until nothing has come for a while
+    zero     own machines, paid from a request until no other has come for a while
 
-The bill of a GPU that several share is split by the GPU time that each takes. Machines are tried in the order of their
-price, so the first that meets every SLO is the cheapest of its way.
+The bill of a shared GPU is split by the GPU time that each model takes. Machines are tried in the order of their price,
+so the first that meets every SLO is the cheapest of its way.
 
-Where the cheaper choice changes: all rates grow or shrink together, by one factor, doubled until it does, or taken from
-a 64th on, then halved in logarithms to a tenth. More traffic never costs less, so own GPUs cost at least what they did
-at less traffic and at most what they did at more: where that decides, they are not planned again.
+To find where the cheaper choice changes, all rates grow or shrink by one factor, which is doubled until it does, or
+starts at a 64th; the gap is then halved in logarithms to a tenth. More traffic never costs less, so own GPUs cost at
+least what they did at less traffic and at most what they did at more: if that decides, they are not planned again.
 """
 
 import math
@@ -54,11 +54,11 @@ from tokonomics.types import Speed
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 HOLDS_S = (60.0, 300.0, 900.0, 3600.0)
-"""How long a server that scales to zero waits for the next request: what is tried, the shortest first."""
+"""How long a server that scales to zero may wait for the next request, shortest first."""
 
 
 def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
-    """All ways for these models at the traffic asked, the cheapest that meets every SLO first."""
+    """Return all ways for these models at the given traffic, the cheapest that meets every SLO first."""
     traces = aligned([tenant.load.trace for tenant in tenants])
     say(Way.own.value)
     own = own_way(tenants)
@@ -84,7 +84,7 @@ def shared_plan(tenants: Sequence[Tenant], say: Say = silent) -> SharedPlan:
     return SharedPlan(rows=tuple(rows), not_possible=missing, best=best, own_at_these_bits_usd_per_month=at_these_bits)
 
 
-SHOWN_UP_TO = 2.0  # times the bill of own GPUs up to which one GPU for all is looked for
+SHOWN_UP_TO = 2.0  # times the bill of own GPUs: look for one GPU for all up to this
 _WHY_NOT = {
     Way.shares: "no GPU up to twice the bill of own ones has memory and time for all",
     Way.slices: "no GPU up to twice the bill of own ones has slices that hold them",
@@ -96,7 +96,7 @@ _WHY_NOT = {
 
 
 def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
-    """Each on GPUs of its own plan; those that would stand on the same kind of machine fill it together."""
+    """Put each model on GPUs of its own plan; those with the same kind of machine fill it together."""
     found = []
     for tenant in tenants:
         if (best := tenant.own.plan.best) is None:
@@ -128,7 +128,7 @@ def own_way(tenants: Sequence[Tenant]) -> WayRow | None:
 
 
 def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
-    """A model and what it pays, however it stands."""
+    """Return a model with its bill."""
     return {
         "model": tenant.question.model.key,
         "rate": tenant.load.workload.rate,
@@ -138,7 +138,7 @@ def _billed(tenant: Tenant, usd_per_month: float) -> dict[str, Any]:
 
 
 def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], int]:
-    """What each pays, by its GPUs, and the GPUs paid: replicas of all models fill machines of one kind together."""
+    """Return each one's bill, by its GPUs, and the GPUs paid; replicas of all models fill machines of one kind."""
     alike: dict[object, list[int]] = defaultdict(list)
     for place, (best, machine) in enumerate(picks):
         alike[best.provider, best.region, best.instance, machine.terms, machine.usd_per_hour].append(place)
@@ -147,7 +147,7 @@ def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], in
         machine, here = picks[places[0]][1], [picks[place][0] for place in places]
         machine_gpus = machine.offer.gpus
         replicas = [best.gpus_per_replica for best in here for _ in range(best.replicas)]
-        # Replicas, the largest first, each in the first machine that has room.
+        # Place replicas, largest first, each in the first machine with room.
         room: list[int] = []
         for gpus in sorted((gpus for gpus in replicas if gpus <= machine_gpus), reverse=True):
             first = next((place for place, left in enumerate(room) if left >= gpus), len(room))
@@ -162,7 +162,7 @@ def _filled(picks: Sequence[tuple[Candidate, Machine]]) -> tuple[list[float], in
 
 
 def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) -> float | None:
-    """The bill of own GPUs at the bits of a way with one GPU for all, where own ones have more."""
+    """Return the bill of own GPUs at the bits of a way with one GPU for all, if own ones have more bits."""
     if best is None or own is None or best.way not in SHARED_WAYS:
         return None
     pairs = list(zip(best.models, own.models, strict=True))
@@ -176,7 +176,7 @@ def _own_at(tenants: Sequence[Tenant], best: WayRow | None, own: WayRow | None) 
 
 
 def _bought(bests: Sequence[Candidate]) -> dict[str, Any]:
-    """The GPUs and machines of several plans in a few words, and their oldest price."""
+    """Name the GPUs and machines of several plans, with their oldest price."""
     machines = list(dict.fromkeys(f"{best.provider} {best.instance}" for best in bests))
     return {
         "gpu": ", ".join(dict.fromkeys(best.gpu for best in bests)),
@@ -193,7 +193,7 @@ def cheapest_of(
     from_usd: float = 0.0,
     only_met: bool = False,
 ) -> WayRow | None:
-    """The cheapest machine between two bills on which the way meets every SLO; the nearest miss where none does."""
+    """Return the cheapest machine between two bills on which the way meets every SLO, or else the nearest miss."""
     serve = {Way.shares: by_shares, Way.slices: by_slices, Way.turns: by_turns}[way]
     missed: tuple[Attempt, Machine] | None = None
     for machine in _machines(tenants):
@@ -210,7 +210,7 @@ def cheapest_of(
 
 
 def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
-    """The cheapest machine of every GPU whose host holds all models at their fewest bits, by its price."""
+    """Yield the cheapest machine of every GPU whose host holds all models at their fewest bits, by price."""
     question = tenants[0].question
     limits = question.limits
     limited = limits.max_usd_per_gpu_hour, limits.max_age_days
@@ -269,7 +269,7 @@ def _model_row(tenant: Tenant, model: JudgedModel, usd_per_month: float, gpu_sha
 
 
 def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
-    """Each on the machine of its own plan, off while nothing comes; the shortest wait that meets its SLOs."""
+    """Put each model on the machine of its own plan, off while idle; use the shortest hold that meets its SLOs."""
     bests, rows, shares, holds = [], [], [], []
     for tenant in tenants:
         best = tenant.own.plan.best
@@ -297,7 +297,7 @@ def _zero_way(tenants: Sequence[Tenant]) -> WayRow | None:
 def _held(
     tenant: Tenant, deployment: Deployment, trace: Trace, cold_s: float, usd_per_month: float
 ) -> tuple[ModelHere, float, float]:
-    """One model that scales to zero: its row, the share of the time that is paid, and how long it waits."""
+    """Return the row of one model that scales to zero, the share of the time paid, and how long it is held."""
     tried = []
     for hold_s in HOLDS_S:
         run = in_turns([SharedEngine(deployment, trace)], TurnRules((cold_s,), (0.0,), hold_s=hold_s))
@@ -310,7 +310,7 @@ def _held(
     return tried[-1]
 
 
-_MOST, _CLOSE = 64.0, 1.1  # the largest factor looked at, either way; and how closely the crossing is narrowed down
+_MOST, _CLOSE = 64.0, 1.1  # the largest factor to try, either way; and the precision of the crossing
 
 
 class _Compared(NamedTuple):
@@ -318,7 +318,7 @@ class _Compared(NamedTuple):
 
     together: WayRow | None
     own_usd: float | None
-    """A month; infinite where no own GPUs serve it, None where what they cost at other traffic decides."""
+    """Dollars a month; infinite if no own GPUs serve it, None if their bill at other traffic already decides."""
     shared_wins: bool
 
 
@@ -326,7 +326,7 @@ _Seen = dict[float, _Compared]  # by the factor
 
 
 def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> Crossing | None:
-    """Where the cheaper choice changes; None where neither way serves the traffic asked."""
+    """Find where the cheaper choice changes; None if neither way serves the given traffic."""
     by_way = {row.way: row for row in plan.rows if row.meets}
     shared = min((by_way[way] for way in SHARED_WAYS if way in by_way), key=lambda row: row.usd_per_month, default=None)
     own = by_way.get(Way.own)
@@ -359,7 +359,7 @@ def crossing(tenants: Sequence[Tenant], plan: SharedPlan, say: Say = silent) -> 
 
 
 def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -> _Compared:
-    """Both choices at a multiple of the traffic; own GPUs are planned only where other traffic leaves it open."""
+    """Compare both choices at a multiple of the traffic; plan own GPUs only if other traffic does not decide."""
     say(f"{factor:.2g} times the traffic")
     scaled = [tenant.times(factor) for tenant in tenants]
     least, most = _own_between(seen, factor)
@@ -374,7 +374,7 @@ def _compared(tenants: Sequence[Tenant], factor: float, seen: _Seen, say: Say) -
 
 
 def _own_between(seen: _Seen, factor: float) -> tuple[float, float]:
-    """What own GPUs cost at the least and at the most, by what they do at less and at more traffic."""
+    """Return the least and the most that own GPUs cost, from their bills at less and at more traffic."""
     known = {other: found.own_usd for other, found in seen.items() if found.own_usd is not None}
     least = max((bill for other, bill in known.items() if other < factor), default=0.0)
     return least, min((bill for other, bill in known.items() if other > factor), default=math.inf)
@@ -386,7 +386,7 @@ def _own_usd(tenants: Sequence[Tenant], factor: float) -> float:
 
 
 def _together(tenants: Sequence[Tenant], below_usd: float, from_usd: float = 0.0) -> WayRow | None:
-    """The cheapest of the ways with one GPU for all that meets every SLO, between two bills."""
+    """Return the cheapest way with one GPU for all that meets every SLO, between two bills."""
     if below_usd <= from_usd:
         return None
     traces, best = aligned([tenant.load.trace for tenant in tenants]), None

@@ -1,8 +1,8 @@
-"""Several models on one GPU, simulated: by shares of its memory, by MIG slices, and one awake at a time.
+"""Simulate several models on one GPU: by shares of its memory, by MIG slices, and one awake at a time.
 
-Models that share a GPU finish no more than on the whole of it, so a GPU whose time the closed form's loads of all
-models exceed is not tried. Models have the precisions that their own plans may choose: all at the most bits that fit
-the GPU, and all at the fewest where that misses an SLO, as memory is what is short.
+Models that share a GPU finish no more than on the whole of it, so a GPU is not tried if the closed form's loads of all
+models exceed its time. Models have the precisions that their own plans may choose: all at the most bits that fit the
+GPU, and all at the fewest if that misses an SLO, as memory is scarce.
 """
 
 import math
@@ -39,7 +39,7 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 class Way(StrEnum):
-    """How several models stand on GPUs."""
+    """How several models are placed on GPUs."""
 
     own = "each its own GPU"
     shares = "one GPU, memory shares"
@@ -52,20 +52,20 @@ SHARED_WAYS = (Way.shares, Way.slices, Way.turns)  # one GPU for all
 
 
 class ModelHere(Noun):
-    """One model in one way: where it stands, how its requests fare, and what it pays."""
+    """One model in one way: its place, its latencies, and its bill."""
 
     model: str
     weights: Precision
     below_checkpoint: bool  # its weights or its KV cache at fewer bits than it was published at
     rate: float
-    place: str  # its machines, its slice, or what it takes of the GPU's memory
-    memory_share: float | None  # of the GPU's memory; None where it has a GPU of its own
+    place: str  # its machines, its slice, or its share of the GPU's memory
+    memory_share: float | None  # of the GPU's memory; None if it has a GPU of its own
     ttft_p99_s: float | None
     tpot_p99_s: float | None
-    breaks: str | None  # the SLO that is missed, in words; None: all are met
+    breaks: str | None  # text: the missed SLO; None: all are met
     usd_per_month: float
     usd_per_mtok: float
-    gpu_share: float | None  # of the paid time in which the GPU works for it; None for own GPUs and slices
+    gpu_share: float | None  # of the paid time, in which the GPU works for it; None for own GPUs and slices
 
 
 class WayRow(Noun):
@@ -73,10 +73,10 @@ class WayRow(Noun):
 
     way: Way
     gpu: str
-    machine: str  # provider and instance; of several, the first and how many more
-    gpus_paid: float  # in the mean over time
+    machine: str  # provider and instance; if several, the first and how many more
+    gpus_paid: float  # mean over time
     usd_per_month: float
-    price_date: date  # of several machines, the oldest quote
+    price_date: date  # oldest quote of its machines
     meets: bool
     models: tuple[ModelHere, ...]
     speed: Speed | None = None
@@ -85,33 +85,34 @@ class WayRow(Noun):
 
 
 class SharedPlan(Noun):
-    """Every way to serve several models: those that meet every SLO first, the cheapest before the others."""
+    """Every way to serve several models: those that meet every SLO first, then by price."""
 
     rows: tuple[WayRow, ...]
-    not_possible: dict[Way, str]  # why a way is not among them
+    not_possible: dict[Way, str]  # why a way is missing
     best: WayRow | None
     own_at_these_bits_usd_per_month: float | None = None
-    """Own GPUs at the precisions of ``best``, where those are fewer bits than own GPUs have; None: they are not, or no
-    offer meets the SLOs."""
+    """Own GPUs at the precisions of ``best``, if these have fewer bits than own GPUs; None: they do not, or no offer
+    meets the SLOs."""
 
 
 class Crossing(Noun):
-    """Up to this many times the traffic one GPU for all is the cheaper choice, and no longer above."""
+    """Up to this factor of the traffic one GPU for all is cheaper, and no longer above."""
 
-    below: float  # the largest factor looked at with one GPU for all the cheaper; 0 where it was so at none
-    above: float | None  # the smallest with own GPUs the cheaper; None where it was so at none
+    below: float  # the largest factor tried at which one GPU for all is cheaper; 0: none
+    above: float | None  # the smallest at which own GPUs are cheaper; None: none
     together_usd_per_month: float | None  # one GPU for all, at ``below``
     own_usd_per_month: float | None  # own GPUs, at ``above``
     together_above_usd_per_month: float | None
-    """One GPU for all, at ``above``; None where none of those below the bill of own ones meets every SLO."""
+    """One GPU for all, at ``above``; None if none that costs less than own ones meets every SLO."""
 
 
-ENOUGH_OF_THE_SLOWEST = 2_000  # requests of the model with fewest: its p99 rests on twenty of them
-_MOST_REQUESTS = 100_000  # of all models together: some seconds of simulation
-_FAR_OFF = 1.5  # times an SLO: what misses it by that much in a part of the traffic is not simulated in full
+ENOUGH_OF_THE_SLOWEST = 2_000  # requests of the model with fewest: twenty of them decide its p99
+_MOST_REQUESTS = 100_000  # of all models together: a few seconds of simulation
+_FAR_OFF = 1.5  # times an SLO: a miss by this factor in part of the traffic is not simulated in full
 _PART = 8
 _PATIENCE_S = (math.inf, 0.0)
-"""Of requests for a sleeping model: until the running one has no work, or until what it holds is answered."""
+"""How long requests for a sleeping model wait: until the running one is idle, or until its running requests are
+answered."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,13 @@ class Tenant:
         return self.question.load.within(self.question.model.max_context)
 
     def times(self, scale: float) -> "Tenant":
-        """The same with a multiple of the requests."""
+        """Return the same model with a multiple of the requests."""
         load = self.question.load
         return Tenant(replace(self.question, load=load.at(load.workload.rate * scale)))
 
     @cached_property
     def own(self) -> Study:
-        """Its plan on machines of its own."""
+        """Return its plan on machines of its own."""
         return study(self.question)
 
     @cached_property
@@ -141,12 +142,12 @@ class Tenant:
 
 
 def tenants_of(questions: Sequence[Question]) -> list[Tenant]:
-    """The models of these questions; what a single plan would set aside is left out."""
+    """Return the models of these questions, without what a single plan would set aside."""
     return [Tenant(replace(question, catches={})) for question in questions]
 
 
 def aligned(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces that last equally long: as long as the one with fewest requests needs; shorter ones are repeated."""
+    """Return traces of equal length: as long as the one with fewest requests needs; shorter ones are repeated."""
     slowest = min(trace.rate for trace in traces)
     total = sum(trace.rate for trace in traces)
     span_s = min(ENOUGH_OF_THE_SLOWEST / slowest, max(_MOST_REQUESTS, ENOUGH_OF_THE_SLOWEST) / total)
@@ -162,7 +163,7 @@ def aligned(traces: Sequence[Trace]) -> list[Trace]:
 
 
 class JudgedModel(NamedTuple):
-    """A model's requests in a simulation of a way."""
+    """One model's requests in a simulated way."""
 
     deployment: Deployment
     place: str
@@ -178,10 +179,10 @@ def judged(tenant: Tenant, made: Simulation, place: str, memory_share: float | N
 
 
 class Attempt(NamedTuple):
-    """A way on one machine, simulated."""
+    """A simulated way on one machine."""
 
     models: tuple[JudgedModel, ...]
-    busy: tuple[float, ...]  # seconds of the GPU for each
+    busy: tuple[float, ...]  # GPU seconds of each model
     span_s: float
     switches: int = 0
 
@@ -191,7 +192,7 @@ class Attempt(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """The largest ratio of what was delivered to what the SLO allows."""
+        """Return the largest ratio of a delivered latency to its SLO."""
         ratios = [
             slo.delivered_s / slo.objective_s if slo.delivered_s is not None else math.inf
             for model in self.models
@@ -201,7 +202,7 @@ class Attempt(NamedTuple):
 
 
 def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
-    """The model on one such GPU at each precision that a plan of its own may choose, the most bits first."""
+    """Return the model on one such GPU at each precision that its own plan may choose, most bits first."""
     question = tenant.question
     choices = question.weights or weight_choices(question.model)
     fitted = fitting(question.model, gpu, engine, choices, question.kv, 1, tenant.load.longest)
@@ -216,7 +217,7 @@ def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
 
 
 def _load(tenant: Tenant, deployment: Deployment) -> float:
-    """Of a GPU's time, by the closed form; endless where no batch meets the time per token."""
+    """Return the share of a GPU's time by the closed form; infinite if no batch meets the time per token."""
     try:
         capacity = curve_for(deployment, tenant.load).capacity(tpot_limit(tenant.question.slos))
     except MissesSlo:
@@ -225,10 +226,10 @@ def _load(tenant: Tenant, deployment: Deployment) -> float:
 
 
 def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Deployment]]:
-    """All models on one such GPU, each at the most bits that fit it, then each at the fewest, where its time is enough.
+    """Yield all models on one such GPU, at the most bits that fit and then at the fewest, if its time is enough.
 
-    The same choice that each has in a plan of its own, where more bits win at the same bill. Models that share a
-    GPU finish no more than on the whole of it.
+    Each has the same choice in a plan of its own, in which more bits win at the same bill. Models that share a GPU
+    finish no more than on the whole of it.
     """
     for engine in tenants[0].question.engines:
         choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
@@ -241,7 +242,7 @@ def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Dep
 
 
 def nearest(attempts: Iterable[Attempt]) -> Attempt | None:
-    """The first that meets every SLO, else the one that misses by least."""
+    """Return the first that meets every SLO, or else the smallest miss."""
     missed: list[Attempt] = []
     for attempt in attempts:
         if attempt.meets:
@@ -251,10 +252,10 @@ def nearest(attempts: Iterable[Attempt]) -> Attempt | None:
 
 
 def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> list[Deployment] | None:
-    """The engines with a share of the GPU's memory each; None where they do not fit.
+    """Give each engine a share of the GPU's memory; None if they do not fit.
 
-    Weights and workspace of each, room for its longest request, and of what is left a part by the KV that its traffic
-    holds: rate × answer × context × bytes of a token.
+    A share is its weights and workspace, room for its longest request, and a part of the rest by the KV that its
+    traffic holds: rate × answer × context × bytes of a token.
     """
     gpu = deployments[0].gpu
     fraction = deployments[0].limits.memory_fraction
@@ -276,7 +277,7 @@ def memory_shares(deployments: Sequence[Deployment], loads: Sequence[Load]) -> l
 
 
 def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
-    """All engines side by side, each with a share of the memory."""
+    """Run all engines side by side, each with a share of the memory."""
     gpu = find_gpu(machine.offer.gpu)
     for whole in _with_time_for_all(tenants, gpu):
         shares = memory_shares(whole, [tenant.load for tenant in tenants])
@@ -288,7 +289,7 @@ def by_shares(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machi
 
 
 def by_turns(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
-    """One engine awake, the weights of the others in the host's memory."""
+    """Keep one engine awake and the weights of the others in the host's memory."""
     times, gpu = start_times(), find_gpu(machine.offer.gpu)
     if gpu.vendor != "nvidia":
         return
@@ -316,7 +317,7 @@ def _tried(
     places: Sequence[str],
     shares: Sequence[float],
 ) -> Attempt:
-    """What engines that share a GPU make of the traffic; of its beginning alone, where that is far too slow."""
+    """Simulate engines that share a GPU; only the beginning of the traffic if that is far too slow."""
 
     def on(some: Sequence[Trace]) -> Attempt:
         made = run([SharedEngine(each, trace) for each, trace in zip(deployments, some, strict=True)])
@@ -329,19 +330,19 @@ def _tried(
 
 
 def by_slices(tenants: Sequence[Tenant], traces: Sequence[Trace], machine: Machine) -> Iterator[Attempt]:
-    """Each model alone on a slice of the GPU."""
+    """Run each model alone on a slice of the GPU."""
     gpu = find_gpu(machine.offer.gpu)
     for place in (0, -1):  # the most bits, then the fewest
         choices = [list(_on_slices(tenant, trace, gpu, place)) for tenant, trace in zip(tenants, traces, strict=True)]
         for chosen in product(*choices):
             if fit_together([profile for profile, _ in chosen]):
-                # A slice is paid for whole: its part of the GPU's compute is what it takes of the bill.
+                # A slice is paid for whole: its part of the GPU's compute is its part of the bill.
                 busy = tuple(profile.compute_share for profile, _ in chosen)
                 yield Attempt(tuple(model for _, model in chosen), busy, 1.0)
 
 
 def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu, place: int) -> Iterator[tuple[MigProfile, JudgedModel]]:
-    """The model alone on every slice that holds it and keeps up, the smallest first."""
+    """Yield the model alone on every slice that holds it and keeps up, smallest first."""
     for profile in mig_profiles(gpu):
         part = slice_of(gpu, profile)
         for engine in tenant.question.engines:

@@ -1,14 +1,14 @@
-"""Ask a plan again with a change: other traffic, lengths, SLOs, limits or speed, and compare the answers.
+"""Ask a plan again with a change of traffic, lengths, SLOs, limits or speed, and compare the answers.
 
-Changed is the question (``again``, which studies it anew) or what one candidate is sized for (``resize``, which finds
-its replicas as the plan does). A fleet that is ``k`` times slower serves a trace exactly as the unchanged one serves it
-replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is a change of traffic and
-SLOs, and the simulator needs no second set of step times.
+The change applies to the question (``again``, which studies it anew) or to what one candidate is sized for (``resize``,
+which finds its replicas as the plan does). A fleet that is ``k`` times slower serves a trace exactly as the unchanged
+one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is a change
+of traffic and SLOs, and the simulator needs no second set of step times.
 
-From this follow the room a plan has (the same requests ever faster on the replicas of the pick until an SLO is missed),
-the range of its bill (both ends of the 80 % interval that was learned from published throughput), and which assumption
+Three answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is
+missed), the range of its bill (both ends of the 80 % interval learned from published throughput), and which assumption
 moves the bill most (each changed alone by a quarter). Replicas are whole, so a change often costs nothing or a whole
-machine: beside the bill stands the share of the fleet's simulated capacity that is then in use.
+machine: the share of the fleet's simulated capacity in use is given beside the bill.
 """
 
 import math
@@ -42,24 +42,25 @@ from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 _MOST_DOUBLINGS = 10
 _CHANGE = 0.25
-_SHOWN = 1.04  # of the capacity in use: a bar of a chart does not show less
+_SHOWN = 1.04  # times the capacity in use: a bar of a chart does not show a smaller change
 
-_GLANCE = 5000  # requests of one point of a curve: it shows a shape, and all requests decide
+_GLANCE = 5000  # requests for one point of a curve, which only shows a shape; decisions use all requests
 _LIGHT = 0.3
-"""Of the closed form's capacity: where the search for what a fleet holds begins; and of that, where it misses one."""
-_LIGHTER = 4  # times that it begins anew: below a hundredth of its capacity, no fleet is worth its GPUs
+"""Share of the closed form's capacity at which the search for a fleet's capacity begins, and of that if an SLO is
+missed."""
+_LIGHTER = 4  # times to repeat that: below a hundredth of its capacity, no fleet is worth its GPUs
 
 
 def again(question: Question, *, pick_only: bool = False, attempts: Attempts | None = None, **changes: Any) -> Study:
-    """The same question with other fields, studied; nothing is set aside. ``attempts`` were made for the same load."""
+    """Study the same question with other fields; nothing is set aside. ``attempts`` must be for the same load."""
     return study(replace(question, catches={}, **changes), pick_only=pick_only, attempts=attempts)
 
 
 def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
-    """The replicas that one candidate takes for a question, found as the plan finds them."""
+    """Find the replicas that one candidate takes for a question, as the plan does."""
     if refusal := why_not(hosts.deployment, question.load.longest):
         return refusal
-    # Alone, a candidate is never too expensive: it is sized, or refused for a reason of its own.
+    # A single candidate is never too expensive: it is sized, or refused for a reason of its own.
     sought = question.sought()
     if hosts.prefill:
         return resize_apart(sought, hosts)
@@ -68,7 +69,7 @@ def resize(question: Question, hosts: Hosts) -> Placed | NotServed:
 
 
 class HeldRate(NamedTuple):
-    """The highest rate tried that a fleet holds, the lowest that it does not (infinite where none), and what breaks."""
+    """The highest tried rate that a fleet holds, the lowest that it does not (or infinity), and what breaks."""
 
     rate: float
     at_most: float
@@ -82,10 +83,10 @@ def highest_rate(
     close_enough: float = CLOSE_ENOUGH,
     trial: Sized | None = None,
 ) -> HeldRate:
-    """The highest rate that these replicas hold, from the question's own on, which they are known to hold.
+    """Find the highest rate that these replicas hold, starting at the question's own, which they are known to hold.
 
-    Rates are those of a grid, ``close_enough`` apart, so that a looser SLO never holds less. Of a ``trial``, router and
-    limit on sequences stay as they are; otherwise each rate has those that suit it.
+    Rates lie on a grid, ``close_enough`` apart, so that a looser SLO never gives a lower rate. A ``trial`` fixes router
+    and sequence limit; otherwise each rate gets those that suit it.
     """
     planned = question.load.workload.rate
 
@@ -100,7 +101,7 @@ def highest_rate(
             middle = (holds + breaks) // 2
             found = broken(middle)
             holds, breaks, reason = (middle, breaks, reason) if found is None else (holds, middle, found)
-        # So far only the closed form may say that the upper end breaks.
+        # So far perhaps only the closed form says that the upper end breaks.
         reason = reason or broken(breaks)
         if reason:
             return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
@@ -111,7 +112,7 @@ def highest_rate(
 def _broken(
     question: Question, screened: Screened, replicas: int, rate: float, trial: Sized | None = None
 ) -> str | None:
-    """What gives way on these replicas at a rate; None where they hold."""
+    """Say what breaks on these replicas at a rate; None if they hold."""
     if question.simulate:
         sought = question.sought(question.load.at(rate))
         return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
@@ -124,23 +125,23 @@ def _broken(
 
 
 def at_the_speed(question: Question, speed: float) -> Question:
-    """The question as if every replica had that share of the modelled speed: shorter SLOs, and faster traffic."""
+    """Return the question as if replicas had that share of the modelled speed: shorter SLOs and faster traffic."""
     times = 1 / speed
     load = replace(question.load, trace=hurried(question.load.trace, times))
     return replace(question, load=load.at(load.workload.rate * times), slos=loosened(question.slos, 1 / times))
 
 
 def loosened(slos: Sequence[Slo], factor: float, only: Slo | None = None) -> tuple[Slo, ...]:
-    """SLOs times a factor; all of them, or only one."""
+    """Multiply all SLOs, or only one, by a factor."""
     return tuple(
         slo.model_copy(update={"seconds": slo.seconds * factor}) if only in (None, slo) else slo for slo in slos
     )
 
 
 def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: int | None = None) -> Load:
-    """Prompts and answers times a factor. What prompts share stays as long: they grow and shrink at their ends.
+    """Multiply prompts and answers by a factor. Shared parts of prompts keep their length: only the ends change.
 
-    Requests beyond ``context`` are left out or cut, as the plan does.
+    Requests beyond ``context`` are left out or cut, as in the plan.
     """
     trace = load.trace
     longer = trace.resized(_times(trace.input_tokens, inputs, 1), _times(trace.output_tokens, outputs, 0))
@@ -151,7 +152,7 @@ def stretched(load: Load, inputs: float = 1.0, outputs: float = 1.0, context: in
 def _times(tokens: Counts, factor: float, least: int) -> Counts:
     if factor == 1:
         return tokens
-    # An answer of no token stays one.
+    # An answer without tokens stays empty.
     return np.where(tokens > 0, np.maximum(np.rint(tokens * factor), max(1, least)), 0).astype(np.int32)
 
 
@@ -159,7 +160,7 @@ RATE, PROMPTS, ANSWERS = "requests a second", "prompt tokens", "answer tokens"
 
 
 def traffic_axes(question: Question) -> dict[str, Callable[[float], Load]]:
-    """What may change about the traffic: the load at a multiple of its rate, prompts or answers."""
+    """Return the possible changes of the traffic: the load at a multiple of its rate, prompts or answers."""
     load, context = question.load, question.model.max_context
     axes: dict[str, Callable[[float], Load]] = {
         RATE: lambda by: load.at(load.workload.rate * by),
@@ -171,7 +172,7 @@ def traffic_axes(question: Question) -> dict[str, Callable[[float], Load]]:
 
 
 def resized(study: Study, row: Candidate, question: Question) -> tuple[Placed, int, float] | NotServed:
-    """A ranked row sized for a changed question: its replicas, spare ones included, and their bill."""
+    """Size a ranked row for a changed question: its replicas with spare ones, and their bill."""
     ranked = study.ranked_as(row)
     found = resize(question, ranked.sized.screened.hosts)
     if isinstance(found, NotServed):
@@ -187,27 +188,27 @@ def resized(study: Study, row: Candidate, question: Question) -> tuple[Placed, i
 
 
 class Headroom(Noun):
-    """How much the traffic of the pick may grow on the same replicas."""
+    """How much the traffic may grow on the pick's replicas."""
 
-    replicas: PositiveInt  # those that serve: spare ones are taken to be down
-    rate: PositiveFloat  # requests a second that still hold
+    replicas: PositiveInt  # that serve: spare ones are assumed to be down
+    rate: PositiveFloat  # requests a second that it still serves
     share: NonNegativeFloat  # 0.2: a fifth more than planned
-    at_most: PositiveFloat | None  # the lowest rate tried that does not hold
-    breaks: str  # what gives way there
+    at_most: PositiveFloat | None  # the lowest tried rate that it does not serve
+    breaks: str  # what breaks there
     simulated: bool
 
 
 class AtSpeed(Noun):
-    """What a candidate takes at one speed."""
+    """The replicas of a candidate at one speed."""
 
-    speed: PositiveFloat  # of that which was modelled
-    replicas: PositiveInt | None  # spare ones included; None where no number meets the SLOs
+    speed: PositiveFloat  # share of the modelled speed
+    replicas: PositiveInt | None  # spare ones included; None if no number meets the SLOs
     usd_per_month: PositiveFloat | None
     refused: str | None = None  # why there is none
 
 
 class CostRange(Noun):
-    """A bill with replicas as fast, and as slow, as four of five measurements of this kind are."""
+    """A bill with replicas as fast, and as slow, as four of five such measurements."""
 
     fast: AtSpeed
     mid: AtSpeed
@@ -215,7 +216,7 @@ class CostRange(Noun):
 
 
 def headroom(study: Study) -> Headroom | None:
-    """How much the traffic may grow before the pick misses an SLO; None where there is no pick."""
+    """Find how much the traffic may grow before the pick misses an SLO; None if there is no pick."""
     if study.plan.best is None:
         return None
     question, sized = study.question, study.ranked_as(study.plan.best).sized
@@ -230,14 +231,14 @@ def headroom(study: Study) -> Headroom | None:
 
 
 def bill_range(study: Study, row: Candidate) -> CostRange:
-    """The bill of a ranked row over the 80 % interval of its speed."""
+    """Return the bill of a ranked row over the 80 % interval of its speed."""
     speed = interval(1.0, "throughput", study.ranked_as(row).sized.deployment)
     mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
     return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
 
 def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
-    """A ranked row sized as if its replicas had that share of the modelled speed."""
+    """Size a ranked row as if its replicas had that share of the modelled speed."""
     found = resized(study, row, at_the_speed(study.question, speed))
     if isinstance(found, NotServed):
         return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
@@ -251,27 +252,27 @@ class Case(Noun):
     """The pick under one changed assumption."""
 
     factor: PositiveFloat  # what the assumption is multiplied by
-    usd_per_month: PositiveFloat | None  # None where no number of replicas meets the SLOs
+    usd_per_month: PositiveFloat | None  # None if no number of replicas meets the SLOs
     replicas: PositiveInt | None
-    used: NonNegativeFloat | None  # share of what these replicas hold that is in use
+    used: NonNegativeFloat | None  # share of these replicas' capacity in use
     refused: str | None = None  # why there is no bill
 
 
 class CostSwing(Noun):
-    """What an assumption does to the bill of the pick."""
+    """The effect of an assumption on the bill of the pick."""
 
     assumption: str  # ``requests a second``, ``SLO ttft_p99``…
     low: Case  # with the assumption at its smaller value
     high: Case
 
     def usd(self, mid: float) -> float:
-        """Between the highest and the lowest bill; infinite where one case cannot be served."""
+        """Return the difference between the highest and the lowest bill; infinite if one case cannot be served."""
         low, high = self.low.usd_per_month, self.high.usd_per_month
         return math.inf if low is None or high is None else max(low, mid, high) - min(low, mid, high)
 
 
 class Sensitivity(Noun):
-    """The bill of the pick, and every assumption with what it does to it, the strongest first."""
+    """The bill of the pick, and the effect of every assumption on it, strongest first."""
 
     usd_per_month: PositiveFloat
     replicas: PositiveInt
@@ -280,7 +281,7 @@ class Sensitivity(Noun):
 
 
 def sensitivity(study: Study) -> Sensitivity | None:
-    """Change each assumption alone; None where there is no pick."""
+    """Change each assumption alone; None if there is no pick."""
     row = study.plan.best
     if row is None:
         return None
@@ -326,7 +327,7 @@ def _moved(swing: CostSwing, mid: float) -> float:
 
 
 def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
-    """What the GPUs of the cheapest disaggregated way hold when they are split otherwise, or when each does both."""
+    """Return what the cheapest disaggregated GPUs hold if they are split differently, or if each does both."""
     if study.apart is None:
         return ()
     question, placed = study.question, study.apart.sized
@@ -364,7 +365,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
 
 
 def _held(question: Question, screened: Screened, replicas: int) -> float:
-    """Requests a second that a fleet holds, roughly; 0 where it misses an SLO however few there are."""
+    """Return the approximate requests a second that a fleet holds; 0 if it misses an SLO at any rate."""
     rate = _LIGHT * replicas * screened.capacity.rate
     for _ in range(_LIGHTER):
         if not _broken(question, screened, replicas, rate):

@@ -1,13 +1,13 @@
-"""Why the pick won: what a request takes on the nearest way of each other kind, what limits it, what it costs more.
+"""Explain why the pick won: what a request takes on the nearest alternative of each kind, its limit, its extra cost.
 
-A bill is what requests take of GPUs, at the price of a GPU, over the share of the paid GPUs that works:
+A bill is the GPU time of requests, at the price of a GPU, divided by the share of the paid GPUs in use:
 
     bill = requests a second × GPU-seconds a request × $ a GPU-hour ÷ share in use
 
-So two bills differ by three factors. The GPU-seconds are those of the closed form at the batch that it ends at
-(``serving.steady``): prompts, then the parts of a decode step (``physics.steptime``). Other kinds are other splits
-on the pick's GPU, disaggregated prefill/decode, and the runner-up's GPU. What the plan did not size has the bill of the
-replicas that it takes at the very least: those of the closed form, or more than were simulated and missed an SLO.
+So two bills differ by three factors. The GPU-seconds are the closed form's at its final batch (``serving.steady``):
+prompts, then the parts of a decode step (``physics.steptime``). Other kinds are other splits on the pick's GPU,
+disaggregated prefill/decode, and the runner-up's GPU. A candidate that the plan did not size has the bill of the fewest
+possible replicas: those of the closed form, or more than were simulated and missed an SLO.
 """
 
 import math
@@ -31,7 +31,7 @@ from tokonomics.units import HOURS_PER_MONTH, percent, plural, usd
 
 
 class LayoutKind(StrEnum):
-    """How a replica is laid out, in a few words."""
+    """The kind of a replica's layout, in a few words."""
 
     one_gpu = "on one GPU"
     tensor = "every layer split (TP)"
@@ -44,13 +44,13 @@ class LayoutKind(StrEnum):
 
 
 class GpuSeconds(Noun):
-    """What a request takes of GPUs at full batches."""
+    """The GPU time of a request at full batches."""
 
     prompts: NonNegativeFloat
-    """Computing its prompt, for which the tokens of others wait, or on the side that computes prompts."""
-    weights: NonNegativeFloat  # its share of reading weights, step by step
+    """To compute its prompt, for which other requests' tokens wait, or on the prefill side."""
+    weights: NonNegativeFloat  # its share of reading the weights at each step
     kv: NonNegativeFloat  # reading KV
-    compute: NonNegativeFloat  # matrix products beyond the reading of weights
+    compute: NonNegativeFloat  # matrix products beyond reading the weights
     communication: NonNegativeFloat  # all-reduce, all-to-all, stages
     overhead: NonNegativeFloat  # norms, launches, the engine
 
@@ -64,38 +64,38 @@ class GpuSeconds(Noun):
 
 
 class Contender(Noun):
-    """The pick, or the nearest way of another kind."""
+    """The pick, or the nearest alternative of another kind."""
 
     kind: LayoutKind
     gpu: str
-    layout: str  # such as ``TP=8``; ``TP=4 + EP=8 DP=8`` where prompts are computed apart
+    layout: str  # such as ``TP=8``; ``TP=4 + EP=8 DP=8`` if disaggregated
     gpus_per_replica: PositiveInt
-    replicas: PositiveInt  # those for prompts included
+    replicas: PositiveInt  # including the prefill side
     machines: PositiveInt
     usd_per_month: PositiveFloat
-    at_least: bool  # it takes this many replicas or more: the plan had no need to size it
-    costs_more: float  # share of the pick's bill
-    batch: PositiveInt  # sequences of a replica at which more finish nothing, or do not fit, or miss the SLO
-    limited_by: str  # what keeps its rate from growing: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
+    at_least: bool  # whether it takes this many replicas or more, as the plan did not size it
+    costs_more: float  # as a share of the pick's bill
+    batch: PositiveInt  # sequences of a replica: more would not help, not fit, or miss the SLO
+    limited_by: str  # what limits its rate: ``KV memory``, ``TPOT SLO``, ``replica's speed``…
     gpu_s: GpuSeconds
     usd_per_gpu_hour: PositiveFloat
-    in_use: NonNegativeFloat  # of the paid GPUs, the share that full batches of this traffic would take
-    misses: str | None = None  # what fewer replicas broke in the simulation, where that is known
+    in_use: NonNegativeFloat  # share of the paid GPUs that full batches of this traffic would take
+    misses: str | None = None  # what fewer replicas missed in the simulation, if known
 
 
 class WhyPick(Noun):
-    """The pick beside the nearest way of each other kind, the cheapest first.
+    """The pick beside the nearest alternative of each kind, cheapest first.
 
-    One that was not sized, and might cost less than the pick by what it takes at the very least, is left out.
+    One that was not sized, and might cost less than the pick by its lower bound, is left out.
     """
 
-    text: str  # the nearest of them in words: what it costs more, and why
+    text: str  # text: what the nearest of them costs more, and why
     pick: Contender
     others: tuple[Contender, ...]
 
 
 def why_pick(study: Study) -> WhyPick | None:
-    """What sets the pick apart; None where there is no pick."""
+    """Explain the pick; None if there is no pick."""
     best = study.plan.best
     if best is None:
         return None
@@ -117,7 +117,7 @@ _SAME = 1e-9
 
 
 def kind_of_layout(deployment: Deployment) -> LayoutKind:
-    """Of a replica that does both."""
+    """Return the kind of layout of a replica that does both."""
     if deployment.gpus == 1:
         return LayoutKind.one_gpu
     if deployment.pp > 1:
@@ -128,7 +128,7 @@ def kind_of_layout(deployment: Deployment) -> LayoutKind:
 
 
 def _other_splits(study: Study, pick: Placed) -> Iterator[Contender]:
-    """The cheapest of each other kind of split, on the pick's GPU at its precisions."""
+    """Yield the cheapest of each other kind of split, on the pick's GPU at its precisions."""
     own = pick.deployment
     by_kind: dict[LayoutKind, list[Contender]] = defaultdict(list)
     for hosts in _alike(study.hosts, own):
@@ -141,13 +141,13 @@ def _other_splits(study: Study, pick: Placed) -> Iterator[Contender]:
 
 
 def _alike(hosts: Iterable[Hosts], own: Deployment) -> list[Hosts]:
-    """What differs from the pick in its layout alone."""
+    """Return the candidates that differ from the pick only in their layout."""
     but_layout = attrgetter("gpu", "engine", "weights", "kv", "speculation")
     return [one for one in hosts if but_layout(one.deployment) == but_layout(own)]
 
 
 def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
-    """One deployment as it was sized, or on the fewest replicas that are not ruled out; None where it cannot serve."""
+    """Return one deployment as sized, or on the fewest replicas not ruled out; None if it cannot serve."""
     for placed in study.search.sized:
         if placed.screened.hosts == hosts:
             return _contender(study, placed.screened, placed.replicas)
@@ -163,7 +163,7 @@ def _of_hosts(study: Study, hosts: Hosts) -> Contender | None:
 
 
 def _apart(study: Study, pick: Placed) -> Iterator[Contender]:
-    """The cheapest disaggregated way, where it was found; else what one on the pick's GPU costs at least."""
+    """Yield the cheapest disaggregated candidate if one was found; else the least that one on the pick's GPU costs."""
     question = study.question
     if pick.screened.hosts.prefill or not question.simulate or not question.load.workload.writes:
         return
@@ -191,7 +191,7 @@ def _contender(
     at_least: bool = False,
     misses: str | None = None,
 ) -> Contender | None:
-    """A number of replicas on a machine, or on the cheapest; None where none holds them."""
+    """Put a number of replicas on a machine, or on the cheapest; None if none holds them."""
     hosts, capacity = screened.hosts, screened.capacity
     machine = machine or cheapest_machine(hosts, replicas)
     if machine is None:
@@ -221,7 +221,7 @@ def _contender(
 
 
 def _gpu_seconds(screened: Screened, total_s: float, context: float) -> GpuSeconds:
-    """What a request takes in all, by what it goes to: prompts by their share, answers by the parts of their step."""
+    """Split a request's GPU time: prompts by their share, answers by the parts of their step."""
     if screened.deployment.model.is_encoder:
         return GpuSeconds(prompts=total_s, weights=0, kv=0, compute=0, communication=0, overhead=0)
     share = screened.capacity.prefill_share
@@ -238,16 +238,16 @@ def _gpu_seconds(screened: Screened, total_s: float, context: float) -> GpuSecon
 
 
 def split_name(deployment: Deployment) -> str:
-    """``TP=8 EP=8``; ``1 GPU``."""
+    """Return ``TP=8 EP=8`` or ``1 GPU``."""
     degrees = (("TP", deployment.tp), ("PP", deployment.pp), ("EP", deployment.ep), ("DP", deployment.dp))
     return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "1 GPU"
 
 
 # --- in words -------------------------------------------------------------------------------------------------------
 
-_TELLING = 1.05  # times by which a factor must differ to be named: what kernels are known to is no better
-_EQUAL = 0.005  # of the pick's bill: what a percentage does not show
-_CLAUSES = 2  # factors that are named against a rival: the third is the smallest
+_TELLING = 1.05  # a factor must differ by this ratio to be named: kernel times are no more exact
+_EQUAL = 0.005  # of the pick's bill: too small for a percentage to show
+_CLAUSES = 2  # factors to name against a rival: the third is the smallest
 _PARTS = {
     "prompts": "computing prompts",
     "weights": "reading weights",
@@ -259,7 +259,7 @@ _PARTS = {
 
 
 def in_words(pick: Contender, others: Sequence[Contender]) -> str:
-    """The nearest other kind beside the pick; and the nearest that costs more, where that one costs the same."""
+    """Describe the nearest alternative; if it costs the same as the pick, also the nearest that costs more."""
     if not others:
         return "Of the other kinds of layout and the other GPUs, none that was sized is cheaper."
     named = [others[0]]
@@ -269,13 +269,13 @@ def in_words(pick: Contender, others: Sequence[Contender]) -> str:
 
 
 def _sentence(pick: Contender, rival: Contender) -> str:
-    """What the rival costs more, by which of the three factors, and what limits the batches of each."""
+    """Say how much more the rival costs, by which of the three factors, and what limits the batches of each."""
     same, times = rival.costs_more < _EQUAL, rival.costs_more + 1
     more = f"{times:.2g} times as much" if times >= 2 else f"{percent(rival.costs_more)} more"
     against: list[str] = []
     favour: list[str] = []
     for name, factor in sorted(factors(pick, rival).items(), key=lambda named: -abs(math.log(named[1]))):
-        # At the same bill, what is in use only mirrors what a request takes.
+        # At the same bill, the share in use only mirrors the GPU time of a request.
         if max(factor, 1 / factor) >= _TELLING and not (same and name == "in_use"):
             (against if factor > 1 else favour).append(_clause(name, pick, rival))
     text = "Disaggregated, " if rival.kind is LayoutKind.apart else ""
@@ -292,7 +292,7 @@ def _sentence(pick: Contender, rival: Contender) -> str:
 
 
 def _clause(factor: str, pick: Contender, rival: Contender) -> str:
-    """One factor with both figures."""
+    """Describe one factor with both figures."""
     if factor == "price":
         return f"a GPU-hour costs {usd(rival.usd_per_gpu_hour)} instead of {usd(pick.usd_per_gpu_hour)}"
     if factor == "in_use":
@@ -307,7 +307,7 @@ def _clause(factor: str, pick: Contender, rival: Contender) -> str:
 
 
 def factors(pick: Contender, rival: Contender) -> dict[str, float]:
-    """Times by which each makes the rival more expensive than the pick; below 1 where it speaks for the rival."""
+    """Return by how much each factor makes the rival more expensive than the pick; below 1 it favours the rival."""
     return {
         "gpu_s": rival.gpu_s.total / pick.gpu_s.total,
         "price": rival.usd_per_gpu_hour / pick.usd_per_gpu_hour,

@@ -1,1 +1,1 @@
-"""What is asked: a typed request and a function for every question, and nothing about how it is shown."""
+"""Define every question as a typed request and a function, with nothing about how the answer is shown."""

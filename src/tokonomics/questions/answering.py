@@ -1,7 +1,7 @@
-"""What holds while one question is answered: how config.json files are read, the profile of one's own machine, and the
-user's market, saved once in the catalogue (whom one buys from, where and at what discount).
+"""Set up what holds while one question is answered: how config.json files are read, the profile, the user's market.
 
-The listener hears which profile is in use, and afterwards each thing asked that it knows nothing about.
+The market is saved once in the catalogue: whom the user buys from, where, and at what discount. The listener hears
+which profile is in use, and afterwards each requested thing that the profile does not cover.
 """
 
 import os
@@ -24,7 +24,7 @@ VARIABLE = "TOKONOMICS_PROFILE"
 
 @contextmanager
 def with_profile(request: Request, listener: Listener) -> Iterator[None]:
-    """Within it, predictions use the profile that the request or the environment names."""
+    """Let predictions inside the block use the profile that the request or the environment names."""
     named = getattr(request, "profile", None)
     if "profile" not in type(request).model_fields or (named is None and not os.environ.get(VARIABLE)):
         yield
@@ -42,7 +42,7 @@ def with_profile(request: Request, listener: Listener) -> Iterator[None]:
 
 
 def _say_outside(profile: "Profile", request: Request, listener: Listener) -> None:
-    """Note the GPUs, engines, models and sizes that the profile knows nothing about."""
+    """Note the GPUs, engines, models and sizes that the profile does not cover."""
     from tokonomics.catalog.gpus import find_gpu
     from tokonomics.catalog.load_models import find_model
     from tokonomics.errors import TokonomicsError
@@ -51,7 +51,7 @@ def _say_outside(profile: "Profile", request: Request, listener: Listener) -> No
     fields = type(request).model_fields
     asked = {name: getattr(request, name) for name in fields}
     gpus, models = [], []
-    with suppress(TokonomicsError, OSError):  # a name that is wrong is the question's to say
+    with suppress(TokonomicsError, OSError):  # the question itself reports a wrong name
         gpus = [find_gpu(name).key for name in _names(asked.get("gpu"))]
         models = [find_model(name).key for name in _names(asked.get("model"))]
     if "gpu" in asked and not gpus and "files" not in asked and "url" not in asked:
@@ -59,7 +59,7 @@ def _say_outside(profile: "Profile", request: Request, listener: Listener) -> No
         listener.note(f"only {named} is predicted with the profile, other GPUs as without it: compare with care")
     sizes = {}
     for name, size in _SIZES.items():
-        with suppress(KeyError, TypeError, ValueError):  # not an input here, not given, or a distribution
+        with suppress(KeyError, TypeError, ValueError):  # not an input here, not given, or given as a distribution
             sizes[size] = float(asked[name])
     for line in outside(profile, gpus, list(_names(asked.get("engine"))), models, sizes):
         listener.note(line)
@@ -75,7 +75,7 @@ def _names(value: object) -> Iterable[str]:
 
 @contextmanager
 def reading_models(request: Request, listener: Listener) -> Iterator[list[str]]:
-    """Within it, a path is read as the family that the request names; gives the notes, each of which is heard once."""
+    """Read paths inside the block as the family that the request names; yield the notes, each heard once."""
     said: list[str] = []
     if "model" not in type(request).model_fields and "as_family" not in type(request).model_fields:
         yield said
@@ -98,7 +98,7 @@ def reading_models(request: Request, listener: Listener) -> Iterator[list[str]]:
 
 
 def _require_config(request: Request) -> None:
-    """Refuse a family for models that are named: the catalogue knows how to read those."""
+    """Refuse a family for named models: the catalogue knows how to read those."""
     from tokonomics.catalog.load_models import is_path
 
     given = request.given().get("model") or request.given().get("match") or ()
@@ -110,7 +110,7 @@ def _require_config(request: Request) -> None:
 
 
 def in_market(request: Request, listener: Listener) -> Request:
-    """The request with the user's market (``[market]`` in the catalogue) where it says nothing itself."""
+    """Fill in the user's market (``[market]`` in the catalogue) where the request gives none."""
     if not isinstance(request, Market):
         return request
     asked = {name: value for name, value in user_market().items() if getattr(request, name) is None}

@@ -1,4 +1,4 @@
-"""What do the tokens of a server cost under load? ``bench``, and ``import`` for benchmarks that were already run."""
+"""Answer what a server's tokens cost under load: ``bench``, and ``import`` for benchmarks that were already run."""
 
 import secrets
 from collections.abc import Callable
@@ -47,7 +47,7 @@ from tokonomics.units import fine_percent, plural, usd
 
 
 class PricedRunResult(Result, PricedRun):
-    """A measured run with what it costs and how far predictions were off."""
+    """A measured run with its cost and the errors of our predictions."""
 
     ROWS = "run.points"
 
@@ -63,16 +63,16 @@ class PricedRunResult(Result, PricedRun):
 
 
 class RecoveryResult(Result, KeptQuality):
-    """What a quantised model keeps of the published one's scores."""
+    """The share of the published model's scores that a quantised model keeps."""
 
     ROWS = "tasks"
 
     model: str
-    name: str  # the model's, for people
+    name: str  # the model's name for people
     part: QuantisedPart
     precision: Precision
-    published: Precision  # what it is compared with
-    kept: bool  # in the user's catalogue, where plans find it
+    published: Precision  # the precision it is compared with
+    kept: bool  # whether it is saved in the user's catalogue, where plans find it
 
     def headline(self) -> str:
         what = self.precision.upper() if self.part == "weights" else f"{self.precision.upper()} KV cache"
@@ -80,14 +80,14 @@ class RecoveryResult(Result, KeptQuality):
 
 
 def priced(run: BenchmarkRun, request: Rented) -> PricedRunResult:
-    """A run in dollars, and how far predictions were off, whoever measured it."""
+    """Price a measured run and return how far predictions were off."""
     machine = machine_of(run.stated, said_of(request))
     price = price_from(machine, run.model, request)
     return PricedRunResult(**dict(price_run(run, machine, price, targets_of(request))))
 
 
 def said_of(ran: Ran, model: str | None = None) -> GivenMachine:
-    """What was typed, which must be known; what a file states may be anything."""
+    """Check what was typed, which must be known; what a file states may be anything."""
     if model is not None:
         find_model(model)
     if ran.gpu is not None:
@@ -102,7 +102,7 @@ def said_of(ran: Ran, model: str | None = None) -> GivenMachine:
 
 
 def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rented) -> Price | None:
-    """An API's, or as given for each GPU, or the cheapest offer of the machine; None where there is none."""
+    """Return an API's price, the given one per GPU, or the machine's cheapest offer; None if there is none."""
     if rented.api is not None:
         for name in ("usd_per_hour", "gpu", "gpus"):
             if getattr(rented, name) is not None:
@@ -115,7 +115,7 @@ def price_from(machine: MeasuredMachine | None, model: str | None, rented: Rente
 
 
 def _api_price(text: str) -> Price:
-    """``host:model`` as the API catalogue quotes it, or ``0.59/0.79`` dollars per Mtok of input and output."""
+    """Read ``host:model`` from the API catalogue, or ``0.59/0.79`` as dollars per Mtok of input and output."""
     with suppress(ValueError):
         dollars = [require_range("api", float(part), 0, 1e6) for part in text.split("/", 1)]
         rates = {"input_usd_per_mtok": dollars[0], "output_usd_per_mtok": dollars[-1]}
@@ -126,7 +126,7 @@ def _api_price(text: str) -> Price:
 
 
 def paths_of(files: tuple[str, ...]) -> list[Path]:
-    """Files by name; there must be one."""
+    """Return the files by name; there must be at least one."""
     if not files:
         raise BadInput("no file is given", field="files")
     return [Path(name) for name in files]
@@ -139,7 +139,7 @@ def require_range(field: str, value: float, low: float, high: float) -> float:
 
 
 def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult:
-    """Load a server, and price what it did."""
+    """Load a server and price the result."""
     save = Path(request.save) if request.save else None
     if save:
         check_path(save, "save", (".json",))
@@ -153,9 +153,9 @@ def bench(request: BenchRequest, listener: Listener = SILENT) -> PricedRunResult
 
 
 def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
-    """Everything checked before the server hears from us."""
+    """Check everything before the server is contacted."""
     machine = machine_of(Stated(), said_of(request))
-    # Prompts that were sent before may lie in the server's cache: unless asked for, none is sent twice.
+    # Prompts sent before may be in the server's cache: by default none is sent twice.
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
     users, rates, log = _loads(request, seed, listener)
     require_range("seconds", request.seconds, 0.1, 86_400)
@@ -188,12 +188,12 @@ def _asked(request: BenchRequest, listener: Listener) -> BenchSettings:
 
 
 def _charge(api: ApiPrice) -> Callable[[int, int], float]:
-    """What it charges for a prompt and an answer."""
+    """Return a function that prices a prompt and an answer."""
     return lambda prompt, answer: price_request(api, prompt, 0.0, answer)
 
 
 def _lengths(request: BenchRequest, field: str) -> str | None:
-    """As written, checked; None where an agent brings its own and nobody said otherwise."""
+    """Return the lengths as written, after a check; None if an agent brings its own and none are given."""
     text: str = getattr(request, field)
     if agent_in(request.sessions) and field not in request.given():
         return None
@@ -204,7 +204,7 @@ def _lengths(request: BenchRequest, field: str) -> str | None:
 
 
 def _loads(request: BenchRequest, seed: int, listener: Listener) -> tuple[list[int], list[float], Trace | None]:
-    """The one kind of load that was asked for: users, rates or a log; none of them for a sweep."""
+    """Return the requested kind of load: users, rates or a log; none of them for a sweep."""
     kinds = ("concurrency", "rate", "trace", "sweep")
     given = [option(name) for name in kinds if getattr(request, name) not in (None, False)]
     if len(given) > 1:
@@ -238,8 +238,8 @@ def _numbers(text: str, field: str, low: float, high: float) -> list[float]:
 
 
 def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult | RecoveryResult:
-    """Result files of other load generators, in dollars and against our prediction; or what quantising cost."""
-    said_of(request, request.model)  # an unknown name is refused before a file is read
+    """Price other load generators' results and compare them with our prediction; or measure what quantising cost."""
+    said_of(request, request.model)  # refuse an unknown name before reading a file
     if request.baseline is not None:
         return recovered(request, request.baseline, listener)
     if request.keep:
@@ -250,7 +250,7 @@ def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -
 
 
 def recovered(request: ImportResultsRequest, baseline: str, listener: Listener) -> RecoveryResult:
-    """The mean over the tasks that both runs did of quantised ÷ baseline; kept in the user's catalogue where asked."""
+    """Return the mean of quantised ÷ baseline over the tasks in both runs; save it to the user's catalogue if asked."""
     if len(request.files) != 1:
         raise BadInput("compares one file with the baseline", field="files")
     before, after = read_scores(Path(baseline)), read_scores(Path(request.files[0]))
@@ -279,7 +279,7 @@ def recovered(request: ImportResultsRequest, baseline: str, listener: Listener) 
 
 
 def _model(request: ImportResultsRequest, before: HarnessRun) -> ModelSpec:
-    """As typed, or as the baseline's file names it."""
+    """Return the model as typed, or as the baseline's file names it."""
     named = request.model or before.model
     if named is None:
         raise BadInput("the files name no model", field="model", fix=f"Such as {option('model', 'llama-3.1-8b')}.")
@@ -293,7 +293,7 @@ def _model(request: ImportResultsRequest, before: HarnessRun) -> ModelSpec:
 
 
 def _precision(request: ImportResultsRequest, model: ModelSpec, after: HarnessRun) -> tuple[QuantisedPart, Precision]:
-    """What was quantised, and to what: as typed, or as the checkpoint's name says."""
+    """Return what was quantised and to which precision: as typed, or from the checkpoint's name."""
     if request.weights is None and request.kv is not None:
         kv = parse_precision(request.kv, KV_PRECISIONS, "kv")
         if not kv.is_below(Precision.bf16):

@@ -1,4 +1,4 @@
-"""From which volume on is hosting a model oneself cheaper than an API?"""
+"""Answer from which volume on self-hosting a model is cheaper than an API."""
 
 from tokonomics.catalog.api_hosts import find_api, hosts_of
 from tokonomics.catalog.apis import ApiPrice
@@ -34,11 +34,11 @@ from tokonomics.units import SECONDS_PER_MONTH, percent, plural, usd
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
             "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "quick", "arrivals", "start",
             "end")  # fmt: skip
-"""Inputs of a plan, which a replica of one's own needs none of."""
+"""Inputs of a plan that do not apply to a replica with given speed and price."""
 
 
 def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> BreakevenResult | NothingHosts:
-    """A model of one's own against APIs, at every volume: whole machines against a price per token."""
+    """Compare a self-hosted model with APIs at every volume: whole machines against a price per token."""
     extras, latencies = extras_of(request), latencies_of(request)
     if request.replica_tokens_per_second is not None or request.usd_per_hour is not None:
         return BreakevenResult(**dict(_given(request, extras)), latencies=latencies)
@@ -49,13 +49,13 @@ def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> Breakev
 
 
 def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: Listener = SILENT) -> Hosting:
-    """What is asked, apart from the volume."""
+    """Return the question, apart from the volume."""
 
     def drawn_at(rate: float) -> Load:
         return load_of(request.model_copy(update={"rate": f"{rate:.9g}", "tokens_per_month": None}))
 
     def at_rate(rate: float) -> Load:
-        """The closed form asks for lengths alone, which are the same at other rates: they are drawn once."""
+        """Draw the lengths once: the closed form needs only these, and they are the same at every rate."""
         if request.quick and trickle.is_drawn_alike_at(rate):
             return trickle.at(float(f"{rate:.9g}"))
         return drawn_at(rate)
@@ -73,7 +73,7 @@ def hosting_of(request: BreakevenRequest, offers: tuple[Offer, ...], listener: L
 
 
 def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Listener) -> BreakEvenReport:
-    """The self-hosted side as the planner would buy it."""
+    """Compute the self-hosted side with the machines that the planner would buy."""
     model = find_model(named(request.model))
     require_writer(model)
     hosting = hosting_of(request, every_offer(request), listener)
@@ -96,7 +96,7 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
 
 
 def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenReport:
-    """The self-hosted side from the user's own speed, price and utilisation."""
+    """Compute the self-hosted side from the user's own speed, price and utilisation."""
     speed, price, share = request.replica_tokens_per_second, request.usd_per_hour, request.max_utilization
     both = f"{option('replica_tokens_per_second')} and {option('usd_per_hour')}"
     for name in _PLANNED:
@@ -125,7 +125,7 @@ def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenRep
 
 
 def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float | None:
-    """The user's own tokens a month, however the traffic is given; None where only its shape is given."""
+    """Return the user's own tokens a month, however the traffic is given; None if only its shape is given."""
     if request.rate is not None and request.tokens_per_month is not None:
         what = f"says the same as {option('rate')}"
         raise BadInput(what, field="tokens_per_month", fix="Give one of the two.")
@@ -141,7 +141,7 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
 def _bills(
     request: BreakevenRequest, trace: Trace, cached_share: float
 ) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
-    """What the APIs charge: those asked for, in their order; or every host of the model, the cheapest first."""
+    """Return what the APIs charge: the requested ones in their order, or every host of the model, cheapest first."""
     replayed = request.cached_share is None
     if request.api:
         named_apis = [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
@@ -150,7 +150,6 @@ def _bills(
 
 
 def _hosts(request: BreakevenRequest) -> list[ApiPrice]:
-    """Every host of the model."""
     such_as = f"{option('api', 'groq:llama-3.1-8b-instant')}; see `tokonomics apis`."
     if request.model is None:
         raise BadInput("which API is it compared with?", field="api", fix=f"Such as {such_as}")

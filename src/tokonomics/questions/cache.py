@@ -1,4 +1,4 @@
-"""What does keeping KV, answers and templates save?"""
+"""Answer what keeping KV, answers and templates saves."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ from tokonomics.traffic.prompts import Prompts, embed, read_pairs, read_prompts
 
 
 class CacheResult(Result):
-    """What each kind of caching saves."""
+    """The saving of each kind of caching."""
 
     prefix_cache: PrefixCacheLever | None
     templates: TemplateLever | None
@@ -37,7 +37,7 @@ class CacheResult(Result):
 
 
 def cache(request: CacheRequest, listener: Listener = SILENT) -> CacheResult:
-    """Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates."""
+    """Compute savings of shared prompt beginnings on the GPU and beyond it, similar prompts, and fixed templates."""
     ttl_s = read_time(request.ttl, "ttl")
     if ttl_s is not None and not ttl_s > 0:
         raise BadInput("must be above 0", field="ttl")
@@ -67,7 +67,7 @@ def _check(request: CacheRequest, served: bool) -> None:
 def _served(
     request: CacheRequest, texts: Prompts | None, hits: SemanticHits | None, ttl_s: float | None, listener: Listener
 ) -> dict[str, Any]:
-    """What caches save on traffic that a deployment serves."""
+    """Return what caches save on traffic that a deployment serves."""
     if request.gpu is None:
         raise BadInput("is missing: which GPU serves it?", field="gpu")
     targets = targets_of(request)

@@ -1,4 +1,4 @@
-"""How good are predictions, and what does one's own machine do differently? ``validate``, ``calibrate``, ``probe``."""
+"""Answer how good predictions are, and how the user's machine differs: ``validate``, ``calibrate``, ``probe``."""
 
 import math
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from tokonomics.units import percent, plural
 
 
 class CalibrateResult(Result, Calibrated):
-    """A profile, what was learned of each server, and its errors on held-out loads."""
+    """A profile, what was learned about each server, and its errors on held-out loads."""
 
     ROWS = "groups"
 
-    saved_to: Any = beside()  # the file that holds the profile; None where nothing was kept
+    saved_to: Any = beside()  # the file that holds the profile; None if nothing was saved
 
     def headline(self) -> str:
         learned = plural(len(self.profile.corrections), "correction")
@@ -41,7 +41,7 @@ class CalibrateResult(Result, Calibrated):
 
 
 class ProbeResult(Result):
-    """A profile from the kernels of one GPU; the file that it is saved to also holds the timings."""
+    """A profile from the kernels of one GPU; the saved file also holds the timings."""
 
     profile: Profile
     saved_to: Any = beside()
@@ -78,7 +78,7 @@ class ReplayResult(Result, Replay):
 
 
 def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> CalibrateResult:
-    """A profile of the machine from what was measured on it."""
+    """Make a profile of the machine from measurements on it."""
     require_range("hold_out", request.hold_out, 0.1, 0.5)
     out = Path(request.out) if request.out else None
     if out:
@@ -100,7 +100,7 @@ def calibrate(request: CalibrateRequest, listener: Listener = SILENT) -> Calibra
 
 
 def validate(request: ValidateRequest, listener: Listener = SILENT) -> ValidateResult | ReplayResult:
-    """Predictions scored row by row; the log of an engine replayed run by run."""
+    """Score predictions row by row, or replay the log of an engine run by run."""
     file, split = Path(request.files), request.split
     if is_engine_log(file):
         return _replay(file, request)
@@ -144,7 +144,7 @@ def probe(request: ProbeRequest, listener: Listener = SILENT) -> ProbeResult:
 
 
 def read_timings(path: Path) -> Mapping[str, Any]:
-    """The timings of a probe that ran elsewhere."""
+    """Read the timings of a probe that ran elsewhere."""
     where = shorten(str(path), 200)
     found = parse_json(read_text(path), where)
     if not is_timings(found):
@@ -157,7 +157,7 @@ def read_timings(path: Path) -> Mapping[str, Any]:
 
 
 def _measure(quick: bool, listener: Listener) -> Mapping[str, Any]:
-    """On this machine, saying what is being timed."""
+    """Time the kernels of this machine, and say what is being timed."""
     missing = why_not()
     if missing:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""What can a machine of one's own run? ``can-run``: which models fit, how fast, for how many users, at what cost."""
+"""Answer what the user's machine can run (``can-run``): which models, how fast, for how many users, at what cost."""
 
 import math
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from tokonomics.traffic.lengths import draw_lengths
 from tokonomics.traffic.slo import Latency, Slo
 
 DEFAULT_PACE = Slo(latency=Latency.tpot, statistic="p99", seconds=0.05)
-"""20 tokens/s for each user where no SLO says otherwise: nearly four times as fast as people read (238 words a minute,
+"""20 tokens/s for each user if no SLO is given: nearly four times as fast as people read (238 words a minute,
 Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, OpenAI, "What are tokens")."""
 
 
 def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 0) -> CanRunResult:
-    """Every model of the catalogue, or every layout of those named, on one machine; for requests up to ``longest``."""
+    """Size every model of the catalogue, or every layout of named ones, on a machine; serve up to ``longest``."""
     gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
     if engine.hardware_of(gpu.architecture) is None:
         others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
@@ -74,7 +74,7 @@ def _precisions(texts: Sequence[str] | None, known: Sequence[Precision], field: 
 
 
 def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunResult:
-    """What a plan asks of a machine of one's own: every layout of its models, at sequences of its mean length."""
+    """Answer a plan for the user's own machine: every layout of its models, for sequences of its mean length."""
     names, number = gpu_filter(request.gpu, request.gpus)
     engines = listed(request.engine, "engine") or ["vllm"]
     for field, given in (("gpu", names or []), ("engine", engines)):
@@ -94,7 +94,7 @@ def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunR
 
 
 def _power(request: CanRunRequest) -> Power | Purchase | None:
-    """What the machine costs to keep; None where nobody asked for dollars."""
+    """Return the cost of keeping the machine; None if no dollars are wanted."""
     bought = {"purchase_usd": dollars(request.purchase_usd, "purchase_usd"), "years": request.years}
     drawn = {"usd_per_kwh": request.usd_per_kwh, "host_watts": request.host_watts, "pue": request.pue}
     given = {name: value for name, value in {**bought, **drawn}.items() if value is not None}

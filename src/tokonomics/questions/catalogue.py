@@ -40,17 +40,17 @@ from tokonomics.types import Same, copied, today
 
 
 def names_sellers(request: Market) -> bool:
-    """It says whom to buy from: by kind, by name, or by a price list of its own."""
+    """Tell whether the request names its sellers: by kind, by name, or by its own price list."""
     return any(value is not None for value in (request.sellers, request.provider, request.offers))
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
-    """The offers that may be bought: no marketplaces, unless it says whom to buy from."""
+    """Return the offers that may be bought; marketplaces only if the request names its sellers."""
     return allowed_of(request, every_offer(request))
 
 
 def allowed_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """The offers without marketplaces, unless it says whom to buy from."""
+    """Return the offers without marketplaces, unless the request names its sellers."""
     allowed = offers if names_sellers(request) else _list_prices(Same(offers))
     if not allowed and offers:
         age = min(offer.age_days(today()) for offer in offers)
@@ -62,7 +62,7 @@ def allowed_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
 
 
 def every_offer(request: Market) -> tuple[Offer, ...]:
-    """The offers that its filters leave, at its discounts."""
+    """Return the offers that the request's filters leave, at its discounts."""
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
     filters = (request.provider, request.region, names, request.sellers)
@@ -71,14 +71,14 @@ def every_offer(request: Market) -> tuple[Offer, ...]:
 
 
 def _known(request: Market) -> tuple[Offer, ...]:
-    """The price list, without whom and what it excludes."""
+    """Return the price list without excluded providers and GPUs."""
     known = prices_in(request.offers)
     return _without(Same(known), tuple(listed(request.exclude, "exclude") or ())) if request.exclude else known
 
 
 @lru_cache(maxsize=16)
 def _without(known: Same[tuple[Offer, ...]], names: tuple[str, ...]) -> tuple[Offer, ...]:
-    """The offers that are neither of these providers nor of these GPUs."""
+    """Return the offers of other providers and other GPUs than these."""
     providers = {offer.provider for offer in known.value}
     left_out = set()
     for name in names:
@@ -106,7 +106,7 @@ def _list_prices(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
 
 
 def extras_of(request: Staffed) -> tuple[Extra, ...]:
-    """Lines beside the machines: none unless asked for."""
+    """Return the lines beside the machines; none by default."""
     usd_per_month = dollars(request.engineer_usd_per_month, "engineer_usd_per_month")
     if (request.engineers is None) != (usd_per_month is None):
         missing = "engineer_usd_per_month" if request.engineers is not None else "engineers"
@@ -169,8 +169,8 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
 
 
 def prices_refresh(request: PricesRefreshRequest, listener: Listener = SILENT) -> RefreshResult:
-    """Today's prices in place of the old ones, which stay where a provider fails."""
-    from tokonomics.catalog.refresh import refresh  # With the network: only where it is asked for.
+    """Fetch today's prices; the old ones stay where a provider fails."""
+    from tokonomics.catalog.refresh import refresh  # Loads the network code, so only on request.
 
     found = refresh(source=request.source, url=request.url, providers=listed(request.provider, "provider"))
     return RefreshResult(noun=found)

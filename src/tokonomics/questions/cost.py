@@ -1,4 +1,4 @@
-"""What does a million tokens cost, and a GPU-hour of a machine that is bought? ``cost`` and ``own-hardware``."""
+"""Answer what a million tokens cost, and a GPU-hour of a bought machine: ``cost`` and ``own-hardware``."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,11 +25,11 @@ from tokonomics.questions.tables import prices_in
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.types import today
 
-_DRAWN = 100_000  # requests whose mean stands for a distribution's: within a percent where lengths vary threefold
+_DRAWN = 100_000  # draws to estimate a distribution's mean: within a percent if lengths vary threefold
 
 
 def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:
-    """The cost equation and its inverses."""
+    """Solve the cost equation and its inverses."""
     speed, gpus = request.tokens_per_second, request.gpus
     price, price_note, quoted = _price(request)
     if request.load and request.utilization is not None:
@@ -68,7 +68,7 @@ def _mean_tokens(input_text: str | None, output_text: str | None) -> tuple[float
 
 
 def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
-    """Dollars per GPU-hour, a note for people on where they come from, and the same for programs."""
+    """Return dollars per GPU-hour, a note for people on their source, and the same for programs."""
     gpu, gpus = request.gpu, request.gpus
     if (request.usd_per_hour is None) == (gpu is None):
         either = f"Either {option('usd_per_hour', 2.21)} or {option('gpu', 'A100-80GB')}."
@@ -102,7 +102,7 @@ def _price(request: CostRequest) -> tuple[float, str, dict[str, Any]]:
 
 
 def _price_list(request: PriceList) -> tuple[Offer, ...]:
-    """The list that was given, or the user's own market."""
+    """Return the given list, or the user's own market."""
     return market_offers() if request.offers is None else prices_in(request.offers)
 
 
@@ -111,7 +111,7 @@ _NEEDED = ("gpu", "purchase_usd", "years", "usd_per_kwh", "host_watts")
 
 
 def own_hardware(request: OwnHardwareRequest, listener: Listener = SILENT) -> OneNoun:
-    """Depreciation, power and people by the GPU-hour, beside what renting costs."""
+    """Return depreciation, power and people per GPU-hour, beside the price of renting."""
     missing = [name for name in _NEEDED if getattr(request, name) is None]
     if missing or request.gpu is None:
         given = "is missing" if len(missing) == 1 else "are missing"
@@ -148,7 +148,7 @@ Kept = TypeVar("Kept", bound=Power)
 
 
 def kept_machine(kind: type[Kept], values: Mapping[str, object]) -> Kept:
-    """What a machine of one's own draws or was bought for, checked; what is wrong with a value names its input."""
+    """Check what the user's machine draws or cost; an error in a value names its input."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:

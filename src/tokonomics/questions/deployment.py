@@ -1,7 +1,7 @@
-"""The deployment that was asked for: a model, with images where prompts have any, on a GPU at a precision.
+"""Build the requested deployment: a model, with images if prompts have any, on a GPU at a precision.
 
-Also the latency targets and classes of service that were asked for, and requests as the model reads them: with the
-images of every prompt, and without answers for an encoder.
+Also build the requested latency targets and classes of service, and requests as the model reads them: with the images
+of every prompt, and without answers for an encoder.
 """
 
 from collections.abc import Sequence
@@ -25,19 +25,19 @@ from tokonomics.traffic.workload import workload_of
 
 
 def named(model: str | None) -> str:
-    """The model, where a question needs one after all."""
+    """Return the model, or refuse a question that needs one."""
     if model is None:
         raise BadInput("no model is given", field="model", fix=f"Name one, such as {option('model', 'llama-3.1-8b')}.")
     return model
 
 
 def reading(model: ModelSpec, images: str | None) -> ModelSpec:
-    """The model with the images that every prompt brings, if any."""
+    """Return the model with the images that every prompt brings, if any."""
     return model if images is None else model.reading(images)
 
 
 def require_writer(model: ModelSpec) -> None:
-    """Refuse an encoder where the question is about answers."""
+    """Refuse an encoder if the question is about answers."""
     if model.is_encoder:
         fix = "Of encoders ask predict, plan or simulate."
         raise BadInput(f"{model.name} is an encoder: it writes no tokens", field="model", fix=fix)
@@ -67,7 +67,7 @@ def deployment_of(
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:
-    """The latency targets of all requests; none offline, nor where classes have their own."""
+    """Return the latency targets of all requests; none offline, or if classes have their own."""
     if isinstance(request, PlanTraffic) and request.offline and request.slo:
         fix = f"Leave out {option('slo')} or {option('offline')}."
         raise BadInput("has no latency targets", field="offline", fix=fix)
@@ -80,24 +80,24 @@ def targets_of(request: Objectives) -> tuple[Slo, ...]:
 
 
 def check_jobs(slos: Sequence[Slo], trace: Trace) -> None:
-    """Refuse a target for jobs where the traffic has none."""
+    """Refuse a target for jobs if the traffic has none."""
     if any(slo.latency is Latency.job for slo in slos) and trace.turns is None:
         fix = f"Give {option('sessions', 'agent')}, or a log with sessions."
         raise BadInput("has a target for jobs, and these requests are of no session", field="slo", fix=fix)
 
 
 def check_pauses(slos: Sequence[Slo], trace: Trace) -> None:
-    """Refuse a target for jobs that tools and people alone break, before a search for hardware that meets it."""
+    """Refuse a job target that tools and people alone miss, before searching for hardware that meets it."""
     if trace.turns is None:
         return
-    from tokonomics.sizing.screen import late_by_pauses  # With the simulator: only where sessions are.
+    from tokonomics.sizing.screen import late_by_pauses  # Loads the simulator, so only for sessions.
 
     if late := late_by_pauses(trace, slos):
         raise BadInput(late.reason, field="slo", fix=late.what_to_do)
 
 
 def classes_of(request: Objectives) -> tuple[ServiceClass, ...]:
-    """The classes of service that were asked for; those that name no targets have those of all."""
+    """Return the requested classes of service; those without targets get the targets of all."""
     if not isinstance(request, Classed) or not request.classes:
         return ()
     if isinstance(request, PlanTraffic) and request.offline:
@@ -109,26 +109,26 @@ NO_ANSWERS: Lengths = parse_lengths("const:0", "output", least=0)
 
 
 def trace_for(model: ModelSpec, trace: Trace) -> Trace:
-    """The same requests with their images; of an encoder without answers."""
+    """Return the same requests with their images; without answers for an encoder."""
     if model.is_encoder and trace.output_tokens.any():
         trace = trace.resized(trace.input_tokens, np.zeros_like(trace.output_tokens))
     if model.images is None:
         return trace
     if trace.prefix is not None:
-        # The work of the image tower follows from how much of a prompt is cached, and a cached head is text.
+        # The image tower's work depends on how much of a prompt is cached, and a cached beginning is text.
         what = "are not counted where prompts share their heads"
         raise BadInput(what, field="images", fix="Give lengths alone, or a log without shared prefixes.")
     return trace.resized(trace.input_tokens + np.int32(model.images.tokens), trace.output_tokens)
 
 
 def load_for(model: ModelSpec, load: Load) -> Load:
-    """The same of the traffic of a plan."""
+    """Do the same for the traffic of a plan."""
     trace = trace_for(model, load.trace)
     return load if trace is load.trace else replace(load, trace=trace, workload=workload_of(trace, load.workload.rate))
 
 
 def encodes(models: Sequence[ModelSpec], output: str | None, slos: Sequence[Slo]) -> bool:
-    """Whether these are encoders, of which no answers may be asked."""
+    """Tell whether these are encoders, and refuse answers for them."""
     encoders = [model.name for model in models if model.is_encoder]
     if not encoders:
         return False

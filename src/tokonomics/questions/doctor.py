@@ -1,7 +1,7 @@
-"""Is this installation complete: packages, the compiled simulator, prices and their age, the user's files, GPUs.
+"""Check this installation: packages, the compiled simulator, prices and their age, the user's files, GPUs.
 
-Each check looks at one thing on this machine and says what it saw; what tokonomics needs and does not find is
-``broken`` and has a fix. Nothing is asked of the network, and the home folder is written ``~``: the answer is made to
+Each check looks at one thing on this machine and says what it found; what tokonomics needs and does not find is
+``broken`` and has a fix. Nothing is asked of the network, and the home folder is written ``~``, so that the answer can
 be pasted into a bug report.
 """
 
@@ -35,7 +35,7 @@ Facts = dict[str, str | int | float | None]
 
 OLDEST_PYTHON = (3, 11)
 NEEDED = ("numpy", "numba", "polars", "scipy", "pydantic", "typer", "rich", "aiohttp", "fastapi", "uvicorn")
-"""Imported to see that they work: compiled ones fail on a machine they were not built for."""
+"""Packages to import as a test: compiled ones fail on a machine they were not built for."""
 EXTRAS = {
     "live": ("gpuhunt", "GPU prices fetched from the providers (prices refresh --source gpuhunt)"),
     "mcp": ("mcp", "tools for coding agents (tokonomics mcp)"),
@@ -49,20 +49,20 @@ _COMPLETIONS = {
 }
 """Where ``--install-completion`` puts its scripts."""
 
-_LITTLE_BYTES = 100_000_000  # some ten times what the compiled simulator and refreshed prices take
+_LITTLE_BYTES = 100_000_000  # about ten times what the compiled simulator and refreshed prices take
 
 
 class Check(Noun):
     name: str
-    state: State  # ``note``: worth knowing, nothing is wrong
+    state: State  # ``note``: worth knowing, but nothing is wrong
     seen: str
     fix: str | None = None
     facts: Facts = Field(default_factory=dict)
 
 
-# Here and not beside the other results: it must be had where a package that those need is broken.
+# Here and not beside the other results: it must load even if a package that those need is broken.
 class DoctorResult(Result):
-    """Everything that was looked at."""
+    """The result of every check."""
 
     ROWS = "checks"
     works: bool
@@ -85,7 +85,7 @@ _ok, _note, _broken = partial(_check, "ok"), partial(_check, "note"), partial(_c
 
 
 def doctor(request: DoctorRequest, listener: Listener = SILENT) -> DoctorResult:
-    """What is installed, how old the prices are, which files and GPUs are found.
+    """Check what is installed, how old the prices are, and which files and GPUs are found.
 
     A check that fails in an unexpected way is broken and says how.
     """
@@ -100,7 +100,7 @@ def _guarded(look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     except TokonomicsError as error:
         what, where, fix = error.spelled(in_python)
         yield _broken(name, what, fix, where=where)
-    except Exception as error:  # whatever it is, the other checks are still worth having
+    except Exception as error:  # the other checks are still useful
         yield _broken(name, shorten(f"{type(error).__name__}: {error}", 200))
 
 
@@ -133,7 +133,7 @@ def _packages() -> Iterator[Check]:
         try:
             importlib.import_module(name)
             versions[name] = metadata.version(name)
-        except Exception as error:  # a package that is broken in its own way
+        except Exception as error:  # a package may be broken in any way
             fix = "Install tokonomics anew: pip install --force-reinstall tokonomics"
             yield _broken(name, shorten(f"cannot be imported: {error}", 200), fix)
     yield _ok("packages", ", ".join(f"{name} {version}" for name, version in versions.items()), **versions)
@@ -226,7 +226,7 @@ def _profile() -> Iterator[Check]:
         return
     profiles, folder = {}, user_path().parent
     for path in sorted(folder.glob("*.json")):
-        with suppress(TokonomicsError):  # some other file of the user's
+        with suppress(TokonomicsError):  # another file of the user
             profiles[path] = f"{path.name} ({', '.join(read_profile(path).gpus)})"
     if profiles:
         seen = f"none in use; in {folder}: {', '.join(profiles.values())}"
@@ -292,7 +292,7 @@ def _folders() -> Iterator[Check]:
     ):
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
-            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone do not tell what a folder holds
+            with tempfile.TemporaryFile(dir=there) as file:  # permissions alone do not tell whether it can be written
                 file.write(b"tokonomics")
                 file.flush()
             free = shutil.disk_usage(there).free

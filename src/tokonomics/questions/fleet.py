@@ -1,4 +1,4 @@
-"""Which machines to buy, on which terms, hour by hour?"""
+"""Answer which machines to buy, on which terms, hour by hour."""
 
 from collections.abc import Iterator, Sequence
 
@@ -41,7 +41,7 @@ from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PE
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
-    """The cheapest fleet over time, what it is compared with, and how it fares in the simulator."""
+    """Find the cheapest fleet over time, compare it with others, and check it in the simulator."""
     targets = targets_of(request)
     model = find_model(named(request.model))
     require_writer(model)
@@ -96,7 +96,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
 
 
 def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[Terms]) -> None:
-    """What ways to scale need, before anything is simulated."""
+    """Check the inputs of the ways to scale, before anything is simulated."""
     if request.scaling:
         require_slos(slos)
         require_on_demand(terms)
@@ -105,7 +105,7 @@ def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[T
 
 
 def _work(text: str, traffic: FleetTraffic) -> BatchWork:
-    """The batch work, in requests of the traffic's lengths; refused here where it cannot be asked beside it."""
+    """Read the batch work, in requests of the traffic's lengths; refuse it if both cannot be combined."""
     sample = next(iter(traffic.samples.values()))
     work = parse_batch_work(text, float(sample.input_tokens.mean() + sample.output_tokens.mean()))
     require_one_class(traffic)
@@ -121,7 +121,7 @@ def _batch_work(
     traffic: FleetTraffic,
     listener: Listener,
 ) -> BatchReport:
-    """Batch work in the fleet's idle hours, on its own, or at the cheapest host of the model."""
+    """Price batch work in the fleet's idle hours, on machines of its own, or at the cheapest host of the model."""
     report = batch_report(
         work, found.plan, machines, traffic, found.slos, found.limits,
         gap=request.gap, time_limit_s=request.time_limit, with_replay=not request.no_replay, seed=request.seed,
@@ -135,7 +135,7 @@ def _batch_work(
 
 
 def _hosted_ways(hosted: BatchWay | None, report: BatchReport) -> Iterator[BatchWay]:
-    """All of the work at a host, and what idle hours do not hold."""
+    """Yield all of the work at a host, and the work that idle hours cannot hold."""
     if hosted is None:
         return
     yield hosted
@@ -217,10 +217,9 @@ def _interruptions(text: str | None) -> Interruptions | None:
 
 
 def batch_api(model: ModelSpec, name: str, sample: Trace, work: BatchWork) -> BatchWay | None:
-    """The cheapest of its hosts, at the batch price where one is quoted and else at the list's; None where nobody
-    hosts it.
+    """Return the cheapest host, at its batch price if one is quoted, else at the list price; None if nobody hosts it.
 
-    Batch prices are for answers within a day: for a nearer deadline list prices count alone.
+    Batch prices are for answers within a day: for a nearer deadline only list prices count.
     """
     hosts = hosts_of(model, name)
     if not hosts:

@@ -1,4 +1,4 @@
-"""The inputs that questions share, each declared once and grouped by what they are about.
+"""Declare the inputs that questions share, each once, grouped by subject.
 
 A request takes a group by inheriting it. A field that some questions take once and others several times (one GPU to run
 on, several to choose from) is declared in both groups with the same words.
@@ -47,7 +47,7 @@ class About(StrEnum):
 
 
 class ModelSource(Request, about=About.MODEL):
-    """Where a model comes from that is not in the catalogue."""
+    """Where to find a model that is not in the catalogue."""
 
     FIRST: ClassVar[tuple[str, ...]] = ("model",)
 
@@ -68,7 +68,7 @@ class OneModel(ModelSource, about=About.MODEL):
 
 
 class SomeModel(ModelSource, about=About.MODEL):
-    """The model that is served, by position or by name; some questions can do without."""
+    """The served model, by position or by name; some questions do not need it."""
 
     model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
 
@@ -80,7 +80,7 @@ class SeveralModels(ModelSource, about=About.MODEL):
 
 
 class SomeModels(ModelSource, about=About.MODEL):
-    """Models to look at, where a question can take all of them."""
+    """Models to consider; without any, a question takes all of them."""
 
     model: Texts | None = declared(
         _MODELS, place=Placement.FIRST, without="every model of the catalogue", **_MODELS_PLACE
@@ -113,7 +113,7 @@ class OneEngine(Request, about=About.ENGINE):
 
 
 class Layout(Parallel, Precisions, OneEngine):
-    """How a model lies on its GPUs, and what serves it."""
+    """How a model is split over its GPUs, and the engine that serves it."""
 
 
 class OneGpu(Request, about=About.HARDWARE):
@@ -121,7 +121,7 @@ class OneGpu(Request, about=About.HARDWARE):
 
 
 class SomeGpu(Request, about=About.HARDWARE):
-    """The hardware, where a question can do without."""
+    """The hardware, if a question can do without it."""
 
     gpu: Text | None = declared(_GPU, example="H100")
 
@@ -235,7 +235,7 @@ class LogInputs(Request, about=About.TRAFFIC):
 
 
 class Attributed(Request, about=About.TRAFFIC):
-    """Whose requests those of a log are."""
+    """Whom the requests of a log belong to."""
 
     by: Texts | None = declared(
         "Tenants by labels of the log: team, feature, user … (fields, metadata, tags).", example=["team", "feature"]
@@ -249,7 +249,7 @@ class Seeded(Request, about=About.TRAFFIC):
 
 
 class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
-    """The lengths and the pace of requests that are made up, and the log that takes their place."""
+    """The lengths and the pace of generated requests, or the log that replaces them."""
 
     FIRST: ClassVar[tuple[str, ...]] = (
         "tokens_per_month", "input", "output", "arrivals", "trace", "columns", "start", "end",
@@ -268,7 +268,7 @@ class TrafficShape(LengthInputs, LogInputs, Seeded, about=About.TRAFFIC):
 
 
 class Conversations(Request, about=About.TRAFFIC):
-    """What made-up prompts have in common."""
+    """What generated prompts have in common."""
 
     system_prompts: Text | None = declared(
         "Shared heads of prompts: 20,tokens=1k,skew=1.", example="20,tokens=1000,skew=1", rare=True
@@ -280,7 +280,7 @@ class Conversations(Request, about=About.TRAFFIC):
 
 
 class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
-    """Requests that are served one by one: a log's window and pace, or made-up ones."""
+    """Requests that are served one by one: a log's window and pace, or generated ones."""
 
     strict: Switch = declared("Stop at the first row of the log that cannot be used.", False, rare=True)
     sample: Number | None = declared("Keep requests with this probability; prefix reuse falls.", example=0.5, rare=True)
@@ -297,7 +297,7 @@ class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
 
     @property
     def is_made_up(self) -> bool:
-        """Something says how many requests to make."""
+        """Tell whether some input says how many requests to generate."""
         return any(value is not None for value in (self.arrivals, self.rate, self.tokens_per_month))
 
 
@@ -308,7 +308,7 @@ class PlanTargets(Objectives, about=About.TARGETS):
 
 
 class PlanTraffic(Paced, TrafficShape, PlanTargets):
-    """The traffic that is planned for, and the latency targets."""
+    """The traffic to plan for, and the latency targets."""
 
     rate: Text | None = declared(
         "Requests a second, on average; a log is replayed at this rate. Or low:mid:high.", example=5, unit="requests/s"
@@ -345,7 +345,7 @@ class Priced(GpuPrice, Market):
 
 
 class OwnedMachine(Request, about=About.PRICES):
-    """A machine of one's own: what it cost, and what it draws."""
+    """The user's own machine: its price and its power."""
 
     gpus: Whole = declared("GPUs in the machine.", 1, low=1, example=8)
     usd_per_kwh: Number | None = declared("Your price of a kilowatt-hour.", example=0.12, unit="USD/kWh")
@@ -503,11 +503,11 @@ class ContextInput(Request, about=About.MODEL):
 
 
 class PlanInputs(PlanTraffic, Choice, PriceLimits, Market):
-    """What every plan is made from: traffic, latency targets, hardware to choose from, whose prices."""
+    """The inputs of every plan: traffic, latency targets, hardware to choose from, and prices."""
 
 
 class Shown(Request):
-    """How an answer is shown: of the command line and of scenario files, not of a question."""
+    """How an answer is shown, for the command line and scenario files; not part of a question."""
 
     chart: Text | None = saved("Save a chart: .svg, .png, .html or .json.", "chart.svg")
     html: Text | None = saved("Save a report in one file that opens offline.", "report.html")

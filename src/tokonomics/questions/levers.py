@@ -1,4 +1,4 @@
-"""What should be changed first, and what do all changes come to? ``levers`` and ``stack``."""
+"""Answer what to change first, and what all changes save together: ``levers`` and ``stack``."""
 
 from typing import Any
 
@@ -35,13 +35,13 @@ from tokonomics.units import percent, usd
 
 
 class LeversResult(Result, Ranking):
-    """Every lever, the largest saving first, and all that help together."""
+    """Every lever, largest saving first, and all useful ones together."""
 
     ROWS = "levers"
 
-    utilization: Utilization | None  # the bill against batch limit, load and burstiness, where asked for
-    upkeep_now: Upkeep | None = None  # a month of today's setup with people and overheads, where any are given
-    upkeep_together: Upkeep | None = None  # the same with all levers that help
+    utilization: Utilization | None  # the bill against batch limit, load and burstiness, if asked for
+    upkeep_now: Upkeep | None = None  # a month of today's setup with people and overheads, if any are given
+    upkeep_together: Upkeep | None = None  # the same with all useful levers
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
 
@@ -69,12 +69,12 @@ class StackResult(Result, Waterfall):
     setup: Any = beside()
 
 
-_TAKES_A_WHILE = 200_000  # requests from which thirty simulations of them take more than a quarter of a minute
+_TAKES_A_WHILE = 200_000  # with this many requests, thirty simulations take more than 15 seconds
 
 
 def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup:
-    """What runs today."""
-    if isinstance(request, StackRequest):  # it begins with the precision of the checkpoint and the engine's own limits
+    """Return what runs today."""
+    if isinstance(request, StackRequest):  # it starts with the checkpoint's precision and the engine's own limits
         layout, limits = (
             Layout(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, engine=request.engine),
             BatchLimits(),
@@ -101,7 +101,7 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
         spare=spare_from(request.spare),
         offline=request.offline,
     )
-    if request.tiers is not None:  # refused also where no lever will ask for them
+    if request.tiers is not None:  # check them even if no lever uses them
         parse_tiers(request.tiers, deployment)
     many = len(load.trace)
     if many > _TAKES_A_WHILE:
@@ -111,7 +111,7 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
 
 
 def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hour: float) -> tuple[Offer, ...]:
-    """The user's own price for the GPU instead of the market's; others stay, to compare with."""
+    """Use the user's own price for the GPU instead of the market's; other GPUs keep theirs, for comparison."""
     price, gpu = require_positive("usd_per_hour", usd_per_gpu_hour), deployment.gpu
     own = [
         Offer(
@@ -131,7 +131,6 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
 
 
 def choices_of(changes: Changes) -> Choices:
-    """What was said of the levers."""
     names = listed(changes.without, "without") or []
     for name in names:
         if name not in KNOBS:
@@ -139,7 +138,7 @@ def choices_of(changes: Changes) -> Choices:
             raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=fix)
     if changes.draft is not None and changes.draft_share is not None:
         raise BadInput(f"says the same as {option('draft')}", field="draft_share", fix="Give one of the two.")
-    # The fewest bits of the weights are as asked for; where scores decide, any; else FP8.
+    # The lowest weight precision is the requested one; any if scores decide; else FP8.
     floor = None if changes.min_recovery is not None else FLOOR
     if changes.min_weights is not None:
         floor = parse_precision(changes.min_weights, WEIGHT_PRECISIONS, "min_weights")
@@ -156,7 +155,7 @@ def choices_of(changes: Changes) -> Choices:
 
 
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
-    """Every lever, the largest saving first, and all that help together."""
+    """Rank every lever by its saving, and combine all that help."""
     choices, extras = choices_of(request), extras_of(request)
     setup = setup_of(request, listener)
     say_if_compiling(listener)
@@ -178,7 +177,7 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
 
 
 def stack(request: StackRequest, listener: Listener = SILENT) -> StackResult:
-    """From one request at a time to the best deployment found: each step's saving, simulated."""
+    """Simulate each step from one request at a time to the best deployment found, with its saving."""
     choices, steps = choices_of(request), order_from(request.order)
     setup = setup_of(request, listener)
     say_if_compiling(listener)

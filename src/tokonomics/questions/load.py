@@ -1,4 +1,4 @@
-"""The traffic and the question that a plan is made for, from what was asked.
+"""Build the traffic and the planner's question from a request.
 
 ``rate``, ``input`` and ``output`` may be a range ``low:mid:high``, which makes three cases of a request.
 """
@@ -70,7 +70,7 @@ Catches = dict[Catch, dict[str, object]]
 
 
 def cases_of(request: Asked) -> dict[str, Asked]:
-    """The three cases of a request with ranges; itself alone without."""
+    """Return the three cases of a request with ranges, or the request alone without any."""
     written = {name: getattr(request, name) for name in ("rate", "input", "output")}
     parts = {name: _range(value, name) for name, value in written.items() if value}
     if all(len(values) == 1 for values in parts.values()):
@@ -82,7 +82,7 @@ def cases_of(request: Asked) -> dict[str, Asked]:
 
 
 def refuse_several(request: Any) -> None:
-    """Refuse a plan that has several answers: the library gives one."""
+    """Refuse a plan that has several answers: the library returns one."""
     several = len(request.model) > 1 or any("," in name for name in request.model)
     if several or len(cases_of(request)) > 1:
         what = "several models" if several else "a range of demand"
@@ -92,7 +92,7 @@ def refuse_several(request: Any) -> None:
 
 
 def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: Listener = SILENT) -> list[Question]:
-    """The request for each of its models; the traffic is the same requests for all."""
+    """Return the request for each of its models; all share the same traffic."""
     names = listed(request.model, "model") or []
     if not names:
         example = f"llama-3.1-8b {option('rate', 5)} {option('input', 1000)} …"
@@ -108,7 +108,7 @@ def questions_of(request: PlanRequest | CompareRequest, quick: bool, listener: L
 
 
 def _check_model(name: str) -> None:
-    """Refuse an unknown model before missing traffic is refused: the name may have been meant as a scenario file."""
+    """Refuse an unknown model before missing traffic: the name may have been meant as a scenario file."""
     try:
         find_model(name)
     except UnknownName as unknown:
@@ -121,9 +121,9 @@ def _check_model(name: str) -> None:
 
 
 def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[Offer, ...], quick: bool) -> Question:
-    """The request as the planner takes it; not every kind of plan has all of its inputs.
+    """Return the request as the planner takes it; not every kind of plan has all of its inputs.
 
-    ``offers`` are all that its filters leave. What a headline should not name without being asked is set aside.
+    ``offers`` are all that its filters leave. What a headline should not name by default is set aside.
     """
     images = request.images if isinstance(request, ImageInputs) else None
     model = reading(find_model(model_name), images)
@@ -172,7 +172,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
 
 
 def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
-    """The precisions of the KV cache to try; an encoder has none."""
+    """Return the KV cache precisions to try; an encoder has none."""
     if model.is_encoder and request.kv is not None:
         fix = f"Leave out {option('kv')}."
         raise BadInput(f"{model.name} is an encoder: it keeps no KV cache", field="kv", fix=fix)
@@ -180,7 +180,6 @@ def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
 
 
 def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
-    """The draft that was asked for."""
     if request.draft is None or request.draft.strip().lower() == NO_DRAFT:
         for field in ("draft_tokens", "acceptance"):
             if getattr(request, field) is not None:
@@ -191,7 +190,7 @@ def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:
 
 
 def _tiers(request: PlanRequest, load: Load) -> str | None:
-    """Memories for KV that machines come with, where prompts share anything to keep in them."""
+    """Return the KV memory that comes with machines, if prompts share anything to keep in it."""
     text = request.tiers
     if text is None:
         return None
@@ -207,7 +206,7 @@ def _tiers(request: PlanRequest, load: Load) -> str | None:
 
 
 def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:
-    """What else a plan tells of, below its pick; ``offers`` are those with marketplaces, where they were left out."""
+    """Return what a plan sets aside below its pick; ``offers`` include marketplaces, if they were left out."""
     catches: Catches = {}
     if offers is not None:
         catches[Catch.marketplace] = {"offers": offers}
@@ -228,20 +227,20 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
     if not question.assumed_speeds:
         catches[Catch.assumed_speed] = {"assumed_speeds": True}
-    waits = question.load.trace.turns is not None  # for answers: not simulated on two sides
+    waits = question.load.trace.turns is not None  # turns wait for answers: not simulated if disaggregated
     if not question.disaggregate and not model.is_encoder and not waits:
         catches[Catch.disaggregated] = {"disaggregate": True}
     return catches
 
 
 def say_not_tried(question: Question, listener: Listener) -> None:
-    """Name the precisions that were left out for their quality, beside an answer that has no place for them."""
+    """Note the precisions left out for their quality, for an answer that has no place for them."""
     for name, reason in question.not_tried.items():
         listener.note(f"{question.model.name}: {name} is not tried: {reason}")
 
 
 def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
-    """What stands in the way of a plan that found nothing."""
+    """Yield what prevents a plan that found nothing."""
     filters = {name: getattr(request, name) for name in ("provider", "region", "sellers", "gpu")}
     narrowed = {name: ",".join(value) for name, value in filters.items() if value}
     everywhere = every_offer(request.model_copy(update=dict.fromkeys(filters))) if narrowed else ()
@@ -249,13 +248,13 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
 
 
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
-    """The requests that are planned for, in their classes where there are any."""
+    """Return the requests to plan for, in their classes if there are any."""
     load = _load_of(request, listener, writes_nothing)
     return replace(load, trace=classed(load.trace, classes_of(request), request.seed))
 
 
 def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
-    """The requests that are planned for: those of a log, or made-up ones; without answers where nothing is written."""
+    """Return the requests to plan for, from a log or generated; without answers if nothing is written."""
     outputs: Lengths | str | None = NO_ANSWERS if writes_nothing else request.output
     rate = read_rate(request.rate) if request.rate is not None else None
     if rate is not None and request.tokens_per_month is not None:
@@ -301,7 +300,7 @@ def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: 
             field="rate",
             fix=f"Such as {option('rate', 5)}, or {option('tokens_per_month', '2B')}.",
         )
-    # A batch can be fed evenly.
+    # A batch can be sent evenly.
     arrivals = "constant:1" if request.offline and request.arrivals is None else request.arrivals
     load = load_of_shape(rate, inputs, outputs, arrivals=arrivals, seed=request.seed, **prompts)
     check_jobs(targets_of(request), load.trace)
@@ -309,7 +308,7 @@ def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: 
 
 
 def _range(text: str, field: str) -> list[str]:
-    """``10:20:40`` → its three parts, rising; anything else as it is (``lognormal:mean=800`` is no range)."""
+    """Split ``10:20:40`` into its rising parts; return anything else unchanged (``lognormal:mean=800`` is no range)."""
     parts = [part.strip() for part in text.split(":")]
     if not all(re.fullmatch(r"[0-9.eE+-]+[kKmM]?", part) for part in parts) or len(parts) == 1:
         return [text]

@@ -1,4 +1,4 @@
-"""What do the tokens of live servers cost? The settings of ``meter``, and ``meter report``."""
+"""Answer what the tokens of live servers cost: the settings of ``meter``, and ``meter report``."""
 
 import math
 import time
@@ -54,17 +54,17 @@ from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds, 
 
 
 class MeterReportResult(Result, Statement):
-    """What metered tokens have cost."""
+    """The cost of metered tokens."""
 
     ROWS = "lines"
 
-    unusual: tuple[UnusualDay, ...] = ()  # days whose price leaves its band, and why
-    sale: StatementSale | None = None  # what was earned, where a price or a margin is given
+    unusual: tuple[UnusualDay, ...] = ()  # days with a price outside its band, and why
+    sale: StatementSale | None = None  # what was earned, if a price or a margin is given
     budgets: tuple[BudgetState, ...] = ()
     energy: MeteredEnergy | None = None
-    """What the servers drew and emitted; None where the GPUs were neither read nor named."""
-    upkeep: Upkeep | None = None  # the same bill with people and overheads of this stretch, where any are given
-    in_time: Any = beside()  # the same by ``over`` alone, for the chart
+    """What the servers drew and emitted; None if the GPUs were neither read nor named."""
+    upkeep: Upkeep | None = None  # the same bill with people and overheads of this period, if any are given
+    in_time: Any = beside()  # the same by ``over`` only, for the chart
     over: Any = beside()
     extent: Any = beside()  # when the ledger begins and ends, in Unix seconds
 
@@ -74,12 +74,12 @@ class MeterReportResult(Result, Statement):
 
 
 def ledger_of(request: InLedger) -> Path:
-    """The ledger that is named, or else this user's."""
+    """Return the named ledger, or this user's own."""
     return Path(request.ledger) if request.ledger else default_ledger()
 
 
 def planned_of(request: AgainstPlan) -> Planned | None:
-    """The plan, said in one way; None where there is none."""
+    """Return the plan, which must be given in one way only; None if there is none."""
     usd_per_mtok, batch = request.planned_usd_per_mtok, request.planned_batch
     if request.plan is not None:
         if usd_per_mtok is not None or batch is not None:
@@ -97,7 +97,7 @@ def planned_of(request: AgainstPlan) -> Planned | None:
 
 
 def asked(request: MeterWatchRequest) -> MeterSettings:
-    """All that a run of the meter needs, checked before a server is asked for anything."""
+    """Return all that a run of the meter needs, checked before any server is contacted."""
     every_s = _in_range("every", duration(request.every, "every"), 0.1, 3600)
     for_s = _in_range("for_", duration(request.for_, "for_"), every_s, 10**9) if request.for_ is not None else None
     for name in ("query", "keep_label", "since"):
@@ -129,7 +129,7 @@ def asked(request: MeterWatchRequest) -> MeterSettings:
 
 
 def _price(request: MeterWatchRequest) -> tuple[float, str, date | None, int]:
-    """Of all GPUs behind an address, an hour, where it comes from and of which day; and how many GPUs they are."""
+    """Return the price per hour of all GPUs behind an address, its source and day, and the number of GPUs."""
     given = [name for name in ("usd_per_hour", "gpu", "offer") if getattr(request, name)]
     if len(given) > 1:
         both = " and ".join(option(name) for name in given)
@@ -176,13 +176,13 @@ def _in_range(field: str, seconds: float, low: float, high: float) -> float:
     return seconds
 
 
-TEAM = "team"  # the label that exports group by unless another is named; servers may lack it
-_BY_HOUR_S = 2 * DAY_S  # the chart has a bar for each hour of a stretch up to this long, for each day of a longer one
+TEAM = "team"  # exports group by this label by default; servers may lack it
+_BY_HOUR_S = 2 * DAY_S  # the chart has hourly bars for a period up to this long, daily bars for a longer one
 
 
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
-    """A stretch of the past from the meter's ledger, by model, server, day, hour or label."""
-    _asked_for(request, time.time())  # what cannot be is refused before the ledger is looked for
+    """Report a period from the meter's ledger, by model, server, day, hour or label."""
+    _asked_for(request, time.time())  # refuse impossible times before looking for the ledger
     keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
     planned, on = planned_of(request), gpu_behind(request)
     terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
@@ -194,14 +194,14 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         made = bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
         in_time = bill(book.spans(first, last), first, last, (over,))
-        # A day that is there in part has other hours than a full one, and so another price.
+        # A partial day covers other hours than a full one, and so has another price.
         from_s, to_s = math.ceil(in_time.since / DAY_S) * DAY_S, math.floor(in_time.until / DAY_S) * DAY_S
         days = (
             bill(book.spans(from_s, to_s), from_s, to_s, ("model", "day")) if over == "day" and from_s < to_s else None
         )
         by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms or on else made
         extent, drawn = book.extent(), book.energy(first, last)
-        # Days after the last reading are not known to be free.
+        # Days after the last reading are unknown, not free.
         states = BudgetBook(budgets, book).states(min(last, extent[1]) if extent else last)
     if request.csv:
         path = Path(request.csv)
@@ -224,7 +224,7 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
 
 
 def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
-    """Return the GPUs behind each address; None where they are not named."""
+    """Return the GPUs behind each address; None if they are not named."""
     if request.gpu is None:
         if request.gpus is not None:
             raise BadInput("needs their kind too", field="gpus", fix=f"Add {option('gpu', 'H100')}.")
@@ -233,7 +233,7 @@ def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
 
 
 def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Exported:
-    """Charges and prices of a stretch of the ledger, or of a plan."""
+    """Export charges and prices of a period of the ledger, or of a plan."""
     if request.plan is not None:
         return estimated(Path(request.plan), today())
     _asked_for(request, time.time())
@@ -242,7 +242,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
         if request.since == "30d" and request.until is None:
             listener.note(f"the last 30 days are exported; for another time: {option('since', '7d')}")
         first, last = stretch(request, book, listener)
-        first = first // DAY_S * DAY_S  # charges are of whole days
+        first = first // DAY_S * DAY_S  # charges cover whole days
         charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
         by_model = bill(book.spans(first, last), first, last, ("model", "engine"))
     if not charged.lines:
@@ -266,8 +266,8 @@ def export_format(text: str) -> ExportFormat:
 def stretch(
     request: MeterReportRequest | MeterExportRequest, book: Ledger, listener: Listener = SILENT
 ) -> tuple[float, float]:
-    """The first and the last instant that are asked for; to the end of the book where no end is given."""
-    # After the book's snapshot: the row that a meter is writing ends before, with all that it counted.
+    """Return the first and the last instant of the period; without an end, the end of the ledger."""
+    # After the ledger's snapshot, so that the row a meter is writing ends before, with all that it counted.
     now, extent = time.time(), book.extent()
     first, last = _asked_for(request, now)
     if request.until is None and extent and extent[1] > last:
@@ -279,7 +279,7 @@ def stretch(
 
 
 def _asked_for(request: MeterReportRequest | MeterExportRequest, now: float) -> tuple[float, float]:
-    """The stretch as it is written, up to now where no end is."""
+    """Return the period as written; without an end, until now."""
     first = instant(request.since, now, "since")
     last = instant(request.until, now, "until") if request.until is not None else now
     if first >= last:

@@ -1,6 +1,6 @@
-"""What are the cheapest ways to serve a model under latency targets? ``plan``, ``diff`` and ``compare``.
+"""Answer what the cheapest ways to serve a model under latency targets are: ``plan``, ``diff`` and ``compare``.
 
-``--measured`` draws load tests of one's own over the frontier: their prices and latencies beside the predicted ones.
+``--measured`` draws the user's load tests over the frontier: their prices and latencies beside the predicted ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ from tokonomics.types import copied, today
 
 
 def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
-    """Every candidate sized by simulation, cheapest first; how firm the pick is; every refusal."""
+    """Size every candidate by simulation, cheapest first, with the firmness of the pick and every refusal."""
     if request.own:
         listener.note(f"{option('own')} is now a verb: tokonomics can-run")
         return on_own_machine(request, listener)
@@ -93,7 +93,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case, listener) for case in cases.values()]
-    for question in asked[0] if len(asked) > 1 or len(asked[0]) > 1 else ():  # the answer to one names them itself
+    for question in asked[0] if len(asked) > 1 or len(asked[0]) > 1 else ():  # a single answer names them itself
         say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
     command = listener.typed or command_of(find_verb("plan"), request)
@@ -127,7 +127,7 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
 
 
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
-    """One model at one demand: its plan, how firm it is, and why not the others."""
+    """Plan one model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
     if request.measured:
@@ -145,7 +145,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
 
     say("how much the traffic may grow")
     room, bills = headroom(study), bill_range(study, best)
-    # Walks along the traffic know only candidates where every replica does both.
+    # Changes of the traffic only try candidates in which every replica does both.
     flipped = flips(study, None if request.explain and best.prefill is None else (), say)
     moved = None
     if request.explain:
@@ -167,7 +167,7 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
 
 
 def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dict[str, Any]:
-    """What else could be bought for this traffic: other fleets, APIs, machines; and what was asked for in vain."""
+    """Return the alternatives for this traffic: other fleets, APIs, machines; and what was requested but not found."""
     plan, load, sized = study.plan, study.question.load, study.ranked_as(best).sized
     gpus, _ = gpu_filter(request.gpu, request.gpus)
     return {
@@ -185,9 +185,9 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
 
 
 def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiCost, ...]:
-    """What each host that sells the model charges for these requests, the cheapest first; nobody hosts an encoder.
+    """Return what each host of the model charges for these requests, cheapest first; nobody hosts an encoder.
 
-    What a log repeats is read from the host's cache too, where it sells that: the fleet beside it has one.
+    What a log repeats is read from the host's cache if it sells that, since the fleet has a cache too.
     """
     model, load = question.model, question.load
     if model.is_encoder:
@@ -197,7 +197,7 @@ def api_bills(question: Question, asked: str, cached_share: float | None = None)
 
 
 def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswer | None:
-    """When the pick's answers begin, and what their tokens cost, where the model thinks before them."""
+    """Return when the pick's answers begin and what their tokens cost, if the model thinks before them."""
     question = study.question
     thinking = parse_thinking(request.thinking, question.model.reasons)
     if thinking is None:
@@ -207,7 +207,7 @@ def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswe
 
 
 def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
-    """What the pick keeps of the model's quality, and the checkpoint to load."""
+    """Return the share of the model's quality that the pick keeps, and the checkpoint to load."""
     known = checkpoint_for(model, best.weights)
     return {
         "recovery": recovery_of(model, best.weights) if best.weights.is_below(model.served) else None,
@@ -218,7 +218,7 @@ def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
 
 
 def _models(studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
-    """Several models on the same traffic: the pick of each, and what it earns."""
+    """Compare several models on the same traffic: the pick of each, and what it earns."""
     picks = [(study.plan.best, study) for study in studies if study.plan.best]
     picks.sort(key=lambda pick: pick[0].usd_per_month)
     sold = {"sales": tuple(_sold(best, study, terms) for best, study in picks)} if terms else {}
@@ -226,7 +226,7 @@ def _models(studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
 
 
 def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
-    """A month of a pick, at the traffic that is planned for."""
+    """Return the sales of a month of a pick, at the planned traffic."""
     load, prices = study.plan.workload, best.usd_per_mtok
     price = terms.price_over(prices.input, prices.output, prices.cached)
     lengths, cached = (load.input_tokens, load.output_tokens), best.cached_share * load.input_tokens
@@ -234,7 +234,7 @@ def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
 
 
 def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
-    """Low, middle and high demand: the bill of each, and the least regretful choice."""
+    """Compare low, middle and high demand: the bill of each, and the choice with the least regret."""
     found = least_regret(list(studies))
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
@@ -244,7 +244,7 @@ def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str])
 
 
 def _deploy_targets(request: PlanRequest) -> list[Target]:
-    """The tools that files are wanted for."""
+    """Return the tools for which files are wanted."""
     if request.deploy is None and request.deploy_to is not None:
         fix = f"Give {option('deploy', 'vllm')} as well."
         raise BadInput(f"is where {option('deploy')} saves its files", field="deploy_to", fix=fix)
@@ -257,7 +257,7 @@ def _deploy_targets(request: PlanRequest) -> list[Target]:
 
 
 def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> list[DeployFile]:
-    """The files of the plan's cheapest candidate; ``command`` made the plan."""
+    """Return the files of the plan's cheapest candidate; ``command`` is the command that made the plan."""
     best = study.plan.best
     if best is None:
         return []
@@ -284,7 +284,7 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
     pool = ranked.sized.screened.hosts.prefill
     if pool is None or best.prefill is None:
         return [file for target in targets for file in deploy_files(target, job)]
-    # Both sides take requests of one length.
+    # Both sides accept requests of the same length.
     context = min(longest_context(side) for side in (deployment, pool.deployment))
     decode = job.model_copy(update={"role": Role.decode, "max_context": context})
     other = {"role": Role.prefill, "deployment": pool.deployment, "replicas": best.prefill.replicas}
@@ -313,7 +313,7 @@ DIFF_FORMATS = ("github", "gitlab", "json")
 
 
 def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
-    """The inputs that differ, the pick of each side, and what the change saves."""
+    """Return the inputs that differ, the pick of each side, and what the change saves."""
     if request.format is not None and request.format not in DIFF_FORMATS:
         raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
     paths = (Path(request.model), Path(request.against))
@@ -332,7 +332,7 @@ _NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "profile"}
 
 
 def _words(request: PlanRequest) -> dict[str, object]:
-    """What the scenario says to the planner, by key."""
+    """Return the scenario's values for the planner, by key."""
     return {
         parameter.key: getattr(request, name)
         for name, parameter in parameters_of(PlanRequest).items()
@@ -341,7 +341,7 @@ def _words(request: PlanRequest) -> dict[str, object]:
 
 
 def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResult:
-    """Dollars per million tokens of every pair, side by side."""
+    """Return the dollars per million tokens of every pair, side by side."""
     if len(cases_of(request)) > 1:
         raise BadInput("a range is for plan", field="rate, input, output")
     questions = questions_of(request, not request.simulate, listener)
@@ -362,11 +362,11 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
     return CompareResult(**dict(found), apis=apis, latencies=latencies, best=picks[0] if picks else None)
 
 
-_HOSTS = 2  # hosts of a model to show beside its hardware, the cheapest; `breakeven` has all of them
+_HOSTS = 2  # number of the cheapest hosts to show beside a model's hardware; `breakeven` shows all
 
 
 def _cached_share(request: CompareRequest, load: Load) -> float:
-    """The share of a log's prompts that hosts read from their caches: at its own pace, which decides what they hold."""
+    """Return the share of a log's prompts that hosts read from their caches, at its own pace, which decides that."""
     paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
     return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)
 
@@ -374,15 +374,15 @@ def _cached_share(request: CompareRequest, load: Load) -> float:
 def _hosts(
     question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
 ) -> tuple[ApiCost, ...]:
-    """What the cheapest hosts of a model charge for these requests, and those that were measured."""
+    """Return what the cheapest hosts of a model, and the measured ones, charge for these requests."""
     bills = api_bills(question, asked, cached_share)
     return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)
 
 
 def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILENT) -> tuple[PricedRun, ...]:
-    """Each file's run of the planned model, at the cheapest rent of its machine.
+    """Return each file's run of the planned model, at the cheapest rent of its machine.
 
-    A file that names no GPU was measured on the one that is asked for; where there are none or several, on the pick's.
+    A file that names no GPU was measured on the requested one; if none or several are requested, on the pick's.
     """
     from tokonomics.measure.importers.recognise import read_runs
 
@@ -396,7 +396,7 @@ def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILEN
 
 
 def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener) -> None:
-    """Refuse a test of another model; where the file's name for it is not known, say what it is taken for."""
+    """Refuse a test of another model; if the file's name for it is unknown, say which model is assumed."""
     named = "names no model"
     if run.model is not None:
         named = f"names its model {shorten(run.model)}, which is not in the catalogue"
@@ -420,7 +420,7 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
 
 
 def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
-    """By ``host:model``; none unless files are given."""
+    """Return measured latencies by ``host:model``; empty if no files are given."""
     if not request.measured:
         return {}
     from tokonomics.measure.importers.recognise import read_runs

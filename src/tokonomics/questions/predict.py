@@ -1,4 +1,4 @@
-"""How fast is a deployment, and what fits? ``predict``, ``predict --fit`` and ``predict --curve``."""
+"""Answer how fast a deployment is, and what fits: ``predict``, ``predict --fit`` and ``predict --curve``."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tokonomics.units import count, plural, seconds, usd
 
 
 class FitResult(Result):
-    """Where the memory of one GPU of a replica goes, and how many sequences it leaves room for."""
+    """How the memory of one GPU of a replica is used, and how many sequences it has room for."""
 
     model: str
     gpu: str
@@ -31,20 +31,20 @@ class FitResult(Result):
     fits: bool
     context: int
     memory_bytes: int  # of one GPU
-    usable_bytes: int  # what the driver leaves to processes
+    usable_bytes: int  # what the driver leaves for processes
     weight_bytes: int  # the whole model
     weight_bytes_per_gpu: int
     workspace_bytes: int
     kv_budget_bytes: int
     shortfall_bytes: int  # by how much weights and workspace exceed what the engine may use
-    kv_bytes_per_token: int  # the whole model: what every further token adds to a sequence
+    kv_bytes_per_token: int  # the whole model: for each further token of a sequence
     kv_constant_bytes: int
-    """The whole model: what a sequence holds whatever its length: windows once full, recurrent states."""
+    """The whole model: what a sequence of any length holds, such as full windows and recurrent states."""
     kv_bytes_per_sequence: int  # on one GPU, at this context, in whole blocks
-    max_sequences: int  # sequences of this context at once; 0 when none fits
+    max_sequences: int  # sequences of this context at once; 0 if none fits
     min_gpus: int | None
-    """The smallest number of such GPUs, of those sold together, that holds a sequence; None when no split does."""
-    min_layout: str | None  # how the model lies on them: ``TP=8 PP=2 on 2 machines``
+    """The smallest number of such GPUs, as they are sold, that holds a sequence; None if no split does."""
+    min_layout: str | None  # its layout on them: ``TP=8 PP=2 on 2 machines``
     notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
     memory: Any = beside()
 
@@ -57,11 +57,11 @@ class FitResult(Result):
 
 
 class PredictResult(Result, Prediction):
-    """How long a decode step and a prompt take; every time has low, mid and high (80 % interval)."""
+    """The time of a decode step and of a prompt; every time has low, mid and high (80 % interval)."""
 
     notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
     faster: FasterLayout | None = None
-    """The layout that writes most with as many sequences on the same GPUs, where it is worth a word."""
+    """The layout that writes most with as many sequences on the same GPUs, if it is worth mentioning."""
 
     def headline(self) -> str:
         step = self.decode_step_s
@@ -75,13 +75,13 @@ class PredictResult(Result, Prediction):
 
 
 class CurveResult(Result, BatchCurve):
-    """What batching buys, point by point up to what the memory holds."""
+    """The gain from batching, point by point up to what the memory holds."""
 
     ROWS = "points"
 
-    slo_tpot_s: float | None = None  # the strictest SLO on the time per token, where one was given
+    slo_tpot_s: float | None = None  # the strictest SLO on the time per token, if given
     faster: FasterLayout | None = None
-    """The layout that writes most within that SLO on the same GPUs, where it is worth a word."""
+    """The layout that writes most within that SLO on the same GPUs, if it is worth mentioning."""
 
     def headline(self) -> str:
         first, last = self.points[0], self.points[-1]
@@ -93,14 +93,14 @@ class CurveResult(Result, BatchCurve):
 
 
 def fit(request: FitRequest, listener: Listener = SILENT) -> FitResult:
-    """Where the memory goes, and the largest batch."""
+    """Return how the memory is used, and the largest batch."""
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
     found = fit_memory(deployment, _context(request, deployment.model))
     return FitResult(**found.summary(), memory=found)
 
 
 def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResult:
-    """The time of a step and of a prompt, with intervals, and where it goes."""
+    """Return the time of a step and of a prompt, with intervals, and where it goes."""
     loras = request.lora_rank, request.lora_adapters
     deployment = deployment_of(request, request.model, request.gpu, *loras, images=request.images)
     thinking = parse_thinking(request.thinking, reasons=False)
@@ -118,29 +118,29 @@ def predict(request: PredictRequest, listener: Listener = SILENT) -> PredictResu
 
 
 def _context(request: FitRequest | PredictRequest, model: ModelSpec) -> int:
-    """The context that was given; else the default, cut to what the model takes (many encoders take 512 tokens)."""
+    """Return the given context, or the default cut to the model's limit (many encoders take 512 tokens)."""
     room = model.max_context - (model.images.tokens if model.images else 0)
     return request.context if "context" in request.given() else max(1, min(request.context, room))
 
 
 def curve(request: CurveRequest, listener: Listener = SILENT) -> CurveResult:
-    """Throughput, time per token and price against the batch."""
-    from tokonomics.questions.serving import fleet_of, price_of  # With the market: only where a price is wanted.
+    """Return throughput, time per token and price against the batch."""
+    from tokonomics.questions.serving import fleet_of, price_of  # Loads the market, so only for a price.
 
     deployment = deployment_of(request, request.model, request.gpu, request.lora_rank, request.lora_adapters)
     require_writer(deployment.model)
-    # Without an offer the curve is shown without prices.
+    # Without an offer the curve has no prices.
     price, price_from = price_of(deployment, fleet_of(), request) or (None, None)
     made = batch_curve(deployment, request.context, price / deployment.gpus if price else None, price_from)
     paces = _paces(request, listener)
-    # All sequences of a batch keep the same pace: the strictest counts.
+    # All sequences of a batch have the same time per token: the strictest SLO counts.
     pace = min((slo.seconds for slo in paces), default=None)
     faster = faster_within(deployment, request.context, paces)
     return CurveResult(**dict(made), faster=faster, **({} if pace is None else {"slo_tpot_s": pace}))
 
 
 def _paces(request: CurveRequest, listener: Listener) -> list[Slo]:
-    """The SLOs on the time per token."""
+    """Return the SLOs on the time per token."""
     slos = targets_of(request)
     if any(slo.latency is not Latency.tpot for slo in slos):
         listener.note("a curve has no waiting in it: only the SLO on the time per token counts here")

@@ -1,12 +1,11 @@
-"""What a question takes: a request is a frozen model whose every field is declared once.
+"""Define requests: a request is a frozen model whose every field is declared once.
 
 A field is a flag of the command line, a key of a scenario file, an input of the page and an argument in Python. It
-holds what one would write there: numbers, names, and the small grammars (``50ms``, ``diurnal:5,peak=3``, ``2:5:20``)
-as text, which the question's own parsers read.
+holds what one would write there: numbers, names, and the small grammars (``50ms``, ``diurnal:5,peak=3``, ``2:5:20``) as
+text, which the question's own parsers read.
 
-A model with its traffic in one text: ``qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2``.
-
-A table of a scenario file with the same keys is read as such a text.
+A model with its traffic is one text: ``qwen3-8b,rate=0.1,input=800,output=200,ttft_p99=2``. A table of a scenario file
+with the same keys is read as such a text.
 
 A ``Listener`` hears what a question does while it works: a terminal, a job of the page, or nobody.
 """
@@ -27,14 +26,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.units import whole_number
 
-NO_LIMIT = 2**63 - 1  # the largest number that the machine holds: refused beyond, and not worth a word in help
-TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}  # what a field of each type must be
+NO_LIMIT = 2**63 - 1  # the largest integer of the machine: larger ones are refused, and help does not mention it
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}  # what errors say a field must be
 
 
 class Kind(StrEnum):
     """What the text of a field may name."""
 
-    PLAIN = "plain"  # numbers, names of the catalogue and the small grammars of traffic: nothing on a disk
+    PLAIN = "plain"  # numbers, names of the catalogue and the small grammars of traffic: no files
     MODEL = "model"
     TRACE = "trace"
     LENGTHS = "lengths"
@@ -53,21 +52,21 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the doors know of a field beyond its schema, which holds only the bounds and the unit."""
+    """What the doors know about a field beyond its schema, which holds only the bounds and the unit."""
 
     low: float | None = None
     high: float | None = None
     unit: str | None = None
-    default_text: str | None = None  # what holds where no value is given, in words
+    default_text: str | None = None  # what applies if no value is given, as text
     kind: Kind = Kind.PLAIN
     place: Placement = Placement.FLAG
     metavar: str | None = None
-    off: str | None = None  # the flag that says no, where there is one
-    writes: bool = False  # it names a file that the answer is saved to
-    rare: bool = False  # few need it: it is taken everywhere, and left out of ``--help``
+    off: str | None = None  # the flag that turns it off, if there is one
+    writes: bool = False  # whether it names a file to save the answer to
+    rare: bool = False  # whether few need it: accepted everywhere, but left out of ``--help``
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """As pydantic makes the schema of a field; to a validator of ours in an optional field, bounds are unknown."""
+        """Extend a field's schema as pydantic makes it; in an optional field, our validators do not know the bounds."""
         for part in schema.get("anyOf", []):
             part.pop("ge", None), part.pop("le", None)
         said = {"minimum": self.low, "maximum": self.high, "unit": self.unit}
@@ -85,10 +84,10 @@ def declared(
     key: str | None = None,
     **seen: Any,
 ) -> Any:
-    """A field: what it means, its default (``...`` where it is needed), its bounds, an example, and how it is ``Seen``.
+    """Declare a field: its meaning, its default (``...`` if required), its bounds, an example, and how it is ``Seen``.
 
-    ``without`` says in words what holds where no value is given; ``key`` is the name in files and flags where that is
-    no name in Python.
+    ``without`` says what applies if no value is given; ``key`` is the name in files and flags if that is not a valid
+    name in Python.
     """
     known: Any = Seen(low=low, high=high, default_text=without, **seen)
     examples = None if example is None else [example]
@@ -96,12 +95,12 @@ def declared(
 
 
 def saved(help: str, example: str, without: str | None = None) -> Any:
-    """A field for the file that something is saved to."""
+    """Declare a field for the file that something is saved to."""
     return declared(help, without=without, example=example, kind=Kind.FILE, writes=True)
 
 
 def texts(value: object) -> list[str]:
-    """As one would type it: one text, or one for each part of a list or of names with values.
+    """Return a value as one would type it: one text, or one for each part of a list or of names with values.
 
     A list of tables gives one text for each table: ``model=qwen3-8b,rate=0.1``.
     """
@@ -113,7 +112,7 @@ def texts(value: object) -> list[str]:
 
 
 def _typed(value: object) -> list[str]:
-    """Like ``texts``, of text and numbers alone: anything else would only look like what was meant."""
+    """Do the same as ``texts`` for text and numbers only: anything else would only look like what was meant."""
     several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     given: Any = tuple(cast("Iterable[object]", value)) if several else value
     parts = given.values() if isinstance(given, Mapping) else given if several else (given,)
@@ -136,7 +135,7 @@ def _number(value: object) -> object:
 
 
 def _share(value: object) -> object:
-    """``0.1`` or ``10%``; a bare 40 may mean either 40 % or 40 times, so it is asked for."""
+    """Read ``0.1`` or ``10%``; refuse a bare 40, which may mean 40 % or 40 times."""
     written = value.strip() if isinstance(value, str) else ""
     try:
         number = float(written.removesuffix("%")) if written else _number(value)
@@ -150,7 +149,7 @@ def _share(value: object) -> object:
 
 
 def _tokens(value: object) -> object:
-    """``32768`` or ``32k``."""
+    """Read ``32768`` or ``32k``."""
     if not isinstance(value, str):
         return _number(value)
     found = whole_number(value)
@@ -160,19 +159,19 @@ def _tokens(value: object) -> object:
 
 
 def _table(value: object) -> object:
-    """A file by name; a frame, or columns by name, as they are."""
+    """Accept a file by name; return a frame, or columns by name, unchanged."""
     return str(value) if isinstance(value, str | Path) else value
 
 
 def _tables(value: object) -> tuple[str, ...]:
-    """Texts, or tables with a name each, which are written as texts: ``gold,tenants=acme/beta,priority=0``."""
+    """Return texts; tables with a name are written as texts: ``gold,tenants=acme/beta,priority=0``."""
     several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     parts: list[object] = list(cast("Iterable[object]", value)) if several else [value]
     return tuple(_table_text(part) if isinstance(part, Mapping) else _typed(part)[0] for part in parts)
 
 
 def _table_text(table: Mapping[object, object]) -> str:
-    """Its name, then its keys; lists with / between, and + for the commas of a value."""
+    """Write a table as its name, then its keys; / separates list items, and + replaces the commas of a value."""
     if "name" not in table:
         raise ValueError("a table needs a name")
 
@@ -201,18 +200,18 @@ Table = Annotated[Any, BeforeValidator(_table)]  # a file by name, a frame (pola
 _TYPES: dict[Any, type] = {
     Text: str, Texts: str, Tables: str, Table: str, Whole: int, Tokens: int, Number: float, Share: float, Switch: bool,
 }  # fmt: skip
-"""What one value of each annotation is."""
+"""The type of one value, by annotation."""
 
 
 class Request(BaseModel):
-    """What is asked of one question."""
+    """The inputs of one question."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True, defer_build=True,
         arbitrary_types_allowed=True, revalidate_instances="never",
     )  # fmt: skip
     FIRST: ClassVar[tuple[str, ...]] = ()
-    """The fields that a reader looks for: they stand before those of the groups, which stand before the own ones."""
+    """The most important fields: they come before those of the groups, which come before the request's own."""
     ABOUT: ClassVar[str]  # the heading over a group's keys in a scenario file
 
     def __init_subclass__(cls, about: str = "", **config: Any) -> None:
@@ -221,7 +220,7 @@ class Request(BaseModel):
 
     @classmethod
     def checked(cls, values: Mapping[str, object]) -> Self:
-        """A checked request; what is wrong with a value names its field."""
+        """Return a checked request; an error in a value names its field."""
         given = {name: value for name, value in values.items() if value is not None}
         known = {name: name for name in cls.model_fields} | {
             field.alias: name for name, field in cls.model_fields.items() if field.alias
@@ -243,7 +242,7 @@ class Request(BaseModel):
             raise BadInput(f"{said}, got {shorten(str(problem['input']))}", field=field) from None
 
     def given(self) -> dict[str, Any]:
-        """What was said, by field: the rest has its default."""
+        """Return the values that were given, by field; the rest have their defaults."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
@@ -253,11 +252,11 @@ class Parameter(Seen):
 
     name: str
     key: str  # in a scenario file
-    annotation: Any  # as declared, apart from whether it may be left out: ``Text``, ``Whole`` …
+    annotation: Any  # as declared, without ``| None``: ``Text``, ``Whole`` …
     required: bool
     default: Any
     help: str
-    about: str  # what it is about: the heading over it in a scenario file; empty for what one verb alone takes
+    about: str  # its heading in a scenario file; empty if only one verb takes it
     example: Any = None
 
     @property
@@ -270,21 +269,21 @@ class Parameter(Seen):
 
     @property
     def takes_tables(self) -> bool:
-        """Each of its texts may be a table of a scenario file."""
+        """Tell whether each of its texts may be a table of a scenario file."""
         return bool(self.annotation == Tables)
 
     @property
     def takes_text(self) -> bool:
-        """A number that may be written as text: 10%, 32k."""
+        """Tell whether it is a number that may be written as text: 10%, 32k."""
         return bool(self.annotation in (Share, Tokens))
 
     @property
     def flag(self) -> str | None:
-        """None for what the command line takes by position alone."""
+        """Return its flag; None if the command line takes it only by position."""
         return None if self.place is Placement.FIRST else f"--{self.key.replace('_', '-')}"
 
     def described(self) -> dict[str, Any]:
-        """For the page: what it is called, what it takes, what it means."""
+        """Return its name, values and meaning for the page."""
         names = {str: "text", int: "integer", float: "number", bool: "boolean"}
         return {
             "name": self.name,
@@ -305,7 +304,7 @@ Parameters = Mapping[str, Parameter]  # the parameters of one question, by the n
 
 @lru_cache(maxsize=64)
 def parameters_of(request: type[Request]) -> dict[str, Parameter]:
-    """Every field of a request: the first ones, those of its groups in their order, then its own."""
+    """Return every field of a request: the first ones, those of its groups in their order, then its own."""
     hints = get_type_hints(request, include_extras=True)
     return {name: _parameter(name, request, hints[name]) for name in _in_order(request) if name in request.model_fields}
 
@@ -341,7 +340,7 @@ _SUCH_AS = "qwen3-8b,rate=0.1,input=800,output=200"
 
 
 def model_in(text: str) -> dict[str, str]:
-    """``qwen3-8b,rate=0.1,ttft_p99=2`` → its model, its traffic and its SLOs; a comma within a value stays there."""
+    """Split ``qwen3-8b,rate=0.1,ttft_p99=2`` into its model, traffic and SLOs; a comma within a value stays there."""
     said: dict[str, str] = {}
     last = ""
     for place, part in enumerate(piece.strip() for piece in text.split(",")):
@@ -375,22 +374,22 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Hears nothing; a door overrides what it can show."""
+    """Hear nothing; a door overrides what it can show."""
 
-    typed: str | None = None  # the command line as it was typed, where there is one
+    typed: str | None = None  # the command line as typed, if there is one
 
     def doing(self, what: str) -> None:
-        """What is being done now."""
+        """Hear what is being done now."""
 
     def note(self, line: str) -> None:
-        """What the reader should know beside the answer, such as rows that were left out."""
+        """Hear what the reader should know beside the answer, such as rows that were left out."""
 
     def watching(self) -> "Callable[[Progress], None] | None":
-        """A function that takes where a load test stands, some times a second; None where nobody watches."""
+        """Return a function that takes the state of a load test, several times a second; None if nobody watches."""
         return None
 
     def counting(self, what: str, total: int) -> Callable[[int], None] | None:
-        """A function that takes how many of ``total`` (0: nobody knows) are done; None where nobody counts along."""
+        """Return a function that takes how many of ``total`` (0: unknown) are done; None if nobody counts along."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a question returns: a noun that holds every figure, and shows itself where a door says how."""
+"""Define results: a noun that holds every figure, and shows itself as a door describes it."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def beside() -> Any:
-    """A field for what views draw from and no document holds: it is not dumped, compared or pickled."""
+    """Declare a field for data that views draw and no document holds: it is not dumped, compared or pickled."""
     return Field(default=None, exclude=True, repr=False)
 
 
@@ -25,10 +25,10 @@ class Result(Noun):
     """An answer in figures, and ways to look at it."""
 
     ROWS: ClassVar[str] = ""
-    """The list that ``to_frame`` shows unless another is named; empty: the result itself, as one row."""
+    """The list that ``to_frame`` shows by default; empty: the result itself, as one row."""
 
     _described: Callable[[], Any] | None = PrivateAttr(default=None)
-    """The door's description of it: see ``report.answer``."""
+    """The door's description of it (see ``report.answer``)."""
     _command: str = PrivateAttr(default="")
 
     def shown(self, described: Callable[[], Any], command: str) -> None:
@@ -36,45 +36,45 @@ class Result(Noun):
         self._described, self._command = described, command
 
     def noting(self, notes: Sequence[str]) -> Self:
-        """With what is noted of how its inputs were read, where its document has a place for that."""
+        """Add notes about how its inputs were read, if its document has a place for them."""
         takes = notes and "notes" in type(self).model_fields
         return self.model_copy(update={"notes": tuple(notes)}) if takes else self
 
     @property
     def is_found(self) -> bool:
-        """False where nothing does what was asked."""
+        """Tell whether anything does what was asked."""
         return True
 
     @property
     def command(self) -> str:
-        """The line that gives the same figures in a shell."""
+        """Return the command line that gives the same figures."""
         return self._command
 
     def headline(self) -> str:
-        """What it comes to, in one line."""
+        """Return the answer in one line."""
         return type(self).__name__
 
     def plain(self) -> Any:
-        """The document that ``--json`` prints: what was set, and everything within that."""
+        """Return the document that ``--json`` prints: the fields that were set, and everything within them."""
         return self.model_dump(mode="json", include=set(self.model_fields_set))
 
     def to_json(self) -> str:
-        """What ``--json`` prints."""
+        """Return what ``--json`` prints."""
         return json.dumps(self.plain(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_frame(self, part: str = "") -> "pl.DataFrame":
-        """A polars frame, units in the names of its columns (``.to_pandas()`` gives pandas').
+        """Return a polars frame with units in the column names (``.to_pandas()`` makes it a pandas frame).
 
         ``part`` names another list of the result, such as ``"rejected"`` of a plan or ``"timeline"`` of a simulation.
         """
         return frame_of(noun.model_dump(mode="json") for noun in self._nouns(part or self.ROWS))
 
     def frames(self) -> list[str]:
-        """The lists that ``to_frame`` can show."""
+        """Return the names of the lists that ``to_frame`` can show."""
         return [name for name, nouns in _lists(self).items() if nouns]
 
     def chart(self, name: str = "") -> "alt.TopLevelMixin":
-        """The chart that ``--chart`` saves, as Altair draws it in a notebook; by ``name``, one of several."""
+        """Return the chart that ``--chart`` saves, for a notebook too; if there are several, the named one."""
         names = self.charts()
         if not self._described or not names:
             raise BadInput("has no chart", where=type(self).__name__, fix="Draw one from to_frame().")
@@ -84,25 +84,25 @@ class Result(Noun):
         return drawn
 
     def charts(self) -> list[str]:
-        """The names that ``chart`` takes."""
+        """Return the names that ``chart`` takes."""
         return list(self._described().charts) if self._described else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
 
     def __str__(self) -> str:
-        """What the terminal shows; the headline alone where the result came from a file."""
+        """Return what the terminal shows; only the headline if the result came from a file."""
         return self._described().text() if self._described else self.headline()
 
     def _repr_html_(self) -> str:
-        """The description; the headline alone where the result came from a file."""
+        """Return the description as HTML; only the headline if the result came from a file."""
         body = self._described().html() if self._described else f"<b>{escape(self.headline())}</b>"
         more = ", ".join(["to_frame()", *(f'to_frame("{name}")' for name in self.frames() if name != self.ROWS)])
         notes = "<br>".join(escape(line) for line in (f"All figures: {more}", self._command) if line)
         return f"{body}<p><small style='opacity:.7'>{notes}</small></p>"
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Without the views and what they draw from: that is large and stays where it is."""
+        """Leave out the views and their data, which are large."""
         state = dict(super().__getstate__())
         beside = {name for name, field in type(self).model_fields.items() if field.exclude}
         state["__dict__"] = {name: None if name in beside else value for name, value in state["__dict__"].items()}
@@ -129,7 +129,7 @@ class Listing(Result):
 
     rows: tuple[Any, ...]  # as the catalogue has them
     documents: tuple[dict[str, Any], ...]  # the same for programs
-    terms: Any = beside()  # of offers: those whose price counts
+    terms: Any = beside()  # for offers: the terms whose price counts
 
     def headline(self) -> str:
         return plural(len(self.documents), "row")
@@ -142,7 +142,7 @@ class Listing(Result):
 
 
 def _lists(noun: BaseModel, within: str = "") -> dict[str, Sequence[BaseModel]]:
-    """The lists of nouns in a result, by their place: ``ranked``, ``plan.purchases``."""
+    """Return the lists of nouns in a result, by their place: ``ranked``, ``plan.purchases``."""
     found: dict[str, Sequence[BaseModel]] = {}
     for name, value in noun:
         if type(noun).model_fields[name].exclude:
@@ -155,12 +155,12 @@ def _lists(noun: BaseModel, within: str = "") -> dict[str, Sequence[BaseModel]]:
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> "pl.DataFrame":
-    """One row each; lists of nouns are left out, lists of numbers are kept as such."""
+    """Return one row for each noun; lists of nouns are left out, lists of numbers are kept."""
     import polars as pl
 
     nested: set[str] = set()
     flat = [dict(_flat(row, nested)) for row in rows]
-    # Where another row has nouns in its place, an absent one is no column; nor is a list that is always empty.
+    # A missing noun is not a column if another row has one there; nor is a list that is always empty.
     names = [name for name in dict.fromkeys(name for row in flat for name in row) if name not in nested]
     names = [name for name in names if any(row.get(name) != [] for row in flat)]
     frame = pl.DataFrame([{name: row.get(name) for name in names} for row in flat], infer_schema_length=None)
@@ -181,7 +181,7 @@ def _flat(row: Mapping[str, Any], nested: set[str], within: str = "") -> Iterabl
 
 
 def _joined(outer: str, inner: str) -> str:
-    """``ttft_s`` and ``p99``: ``ttft_p99_s``, so that the unit stays where one looks for it."""
+    """Join ``ttft_s`` and ``p99`` to ``ttft_p99_s``, so that the unit stays at the end."""
     if not outer:
         return inner
     if outer.endswith("_s") and not outer.endswith("_per_s"):

@@ -1,4 +1,4 @@
-"""What the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
+"""Define what the questions return: the nouns of the layers below, put together as ``--json`` prints them."""
 
 import datetime as dt
 from typing import Any
@@ -53,28 +53,28 @@ class OneNoun(Result):
 
 
 class RefreshResult(OneNoun):
-    """What a refresh of the prices did."""
+    """The outcome of a refresh of the prices."""
 
     @property
     def is_found(self) -> bool:
-        """False where no provider could be read."""
+        """Tell whether any provider could be read."""
         return self.noun.path is not None
 
 
 def split_text(row: Candidate | PrefillSide) -> str:
-    """``TP=4``, ``TP=8 EP=8``; ``–`` on one GPU."""
+    """Return ``TP=4`` or ``TP=8 EP=8``; ``–`` on one GPU."""
     degrees = (("TP", row.tp), ("PP", row.pp), ("EP", row.ep), ("DP", row.dp))
     return " ".join(f"{name}={degree}" for name, degree in degrees if degree > 1) or "–"
 
 
 def replicas_text(row: Candidate) -> str:
-    """``2 × 4 H100-SXM``; ``1 × 2 + 2 × 4 H100-SXM`` where one computes prompts and two answer."""
+    """Return ``2 × 4 H100-SXM``; ``1 × 2 + 2 × 4 H100-SXM`` if one replica does prefill and two decode."""
     prompts = f"{row.prefill.replicas:,} × {row.prefill.gpus_per_replica} + " if row.prefill else ""
     return f"{prompts}{row.replicas:,} × {row.gpus_per_replica} {row.gpu}"
 
 
 def layout_text(row: Candidate) -> str:
-    """``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``; with the replicas for prompts before, where there are any."""
+    """Return ``2 × (4×H100-SXM, TP=4, fp8, KV fp8)``; prefill replicas come first, if there are any."""
     split = f", {split_text(row)}" if row.gpus_per_replica > 1 else ""
     kv = f", KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     drafts = f", drafts {row.draft.name}" if row.draft else ""
@@ -95,24 +95,24 @@ class AskedModel(Noun):
 
 
 class PlanTogether(SharedPlan):
-    """Several models on one GPU or on own ones, and the traffic at which the choice changes."""
+    """Several models on one GPU or on their own, and the traffic at which the choice changes."""
 
     asked: tuple[AskedModel, ...]
     crossing: Crossing | None
 
     def headline(self) -> str:
-        """The cheapest way, in one line."""
+        """Describe the cheapest way in one line."""
         if self.best is None:
             return "no way meets every SLO"
         return f"{usd(self.best.usd_per_month)} a month, {self.best.way.value} ({self.best.gpu})"
 
 
 class PickHost(Noun):
-    """Machines that the pick can stand on, and what a month of it costs on them."""
+    """Machines that can run the pick, and its monthly cost on them."""
 
     provider: str
     instance: str
-    regions: tuple[str, ...]  # all of the provider's at this price
+    regions: tuple[str, ...]  # all of the provider's regions at this price
     seller: Seller | None
     terms: Terms
     commitment_years: int | None
@@ -130,40 +130,40 @@ class PlanResult(Result, Plan):
 
     headroom: Headroom | None = None  # how much the traffic may grow on the same replicas
     bill_range: CostRange | None = None  # over the 80 % interval of the speed
-    flips: Flips | None = None  # what would make another choice cheaper; along the traffic too with ``explain``
+    flips: Flips | None = None  # what would make another choice cheaper; with ``explain`` also changes of the traffic
     sensitivity: Sensitivity | None = None  # what moves the bill, with ``explain``
-    why: WhyPick | None = None  # why the pick won: the nearest way of each other kind beside it
+    why: WhyPick | None = None  # why the pick won, beside the nearest alternative of each kind
     ratios: tuple[RatioPoint, ...] = ()
-    """What the GPUs of the cheapest disaggregated way hold by how they are split, with ``explain``."""
+    """What the GPUs of the cheapest disaggregated candidate hold at each split, with ``explain``."""
     frontier: Frontier | None = None
-    """Price against latency: fleets that none beats, each with whether it meets the SLOs, and why not."""
+    """Price against latency: fleets that no other beats, each with whether it meets the SLOs, and why not."""
     apis: tuple[ApiCost, ...] = ()
-    """What each host that sells the model as an API charges for these requests, the cheapest first."""
-    hosts: tuple[PickHost, ...] = ()  # every machine that the pick can stand on, the cheapest first
+    """What each host that sells the model as an API charges for these requests, cheapest first."""
+    hosts: tuple[PickHost, ...] = ()  # every machine that can run the pick, cheapest first
     rival: Candidate | None = None  # the cheapest on another kind of GPU
     at_checkpoint: Candidate | None = None  # the cheapest that serves the model as it was published
     left_out: dict[str, Marked] = Field(default_factory=dict)
-    """Providers, regions and GPUs that were asked for and of which nothing can be bought, and why."""
-    discounts: dict[str, float] = Field(default_factory=dict)  # shares that were taken off the prices of providers
+    """Requested providers, regions and GPUs that offer nothing to buy, and why."""
+    discounts: dict[str, float] = Field(default_factory=dict)  # shares taken off the prices of providers
     log_pace: LogPace | None = None  # why a log of sessions is planned at more requests a second than its mean
-    blame: tuple[Blame, ...] = ()  # where no offer meets the constraints: what stands in the way
+    blame: tuple[Blame, ...] = ()  # if no offer meets the constraints: what prevents it
     deploy: tuple[DeployFile, ...] = ()  # the files that start the pick
     recovery: Recovery | None = None
-    """What the pick's weights keep of the model's quality; None: no score, or as it was published."""
-    kv_recovery: Recovery | None = None  # the same of its KV cache
-    checkpoint: Checkpoint | None = None  # one that holds the pick's weights; None: none is known
-    how_to_make: str | None = None  # the tool that makes such a checkpoint, where none is known
+    """The share of the model's quality that the pick's weights keep; None: no score, or as published."""
+    kv_recovery: Recovery | None = None  # the same for its KV cache
+    checkpoint: Checkpoint | None = None  # one with the pick's weights; None: none is known
+    how_to_make: str | None = None  # the tool that makes such a checkpoint, if none is known
     thinking: FirstAnswer | None = None
     """When the answers of a reasoning model begin on the pick, and what their tokens cost."""
     notes: tuple[str, ...] = ()  # what was noted of how a config.json was read, such as fields that are not known
-    sale: FleetSale | None = None  # what the pick earns, where a price or a margin is given
-    energy: Energy | None = None  # what the pick draws and emits; None: nobody says what its GPU draws
-    upkeep: Upkeep | None = None  # the pick's month with people and overheads, where any are given
-    classes: ClassReport | None = None  # what each class of service gets and pays on the pick, where there are any
+    sale: FleetSale | None = None  # what the pick earns, if a price or a margin is given
+    energy: Energy | None = None  # what the pick draws and emits; None: its GPU's power is unknown
+    upkeep: Upkeep | None = None  # the pick's month with people and overheads, if any are given
+    classes: ClassReport | None = None  # what each class of service gets and pays on the pick, if there are any
     together: PlanTogether | None = None
-    """Where other models are named beside it: all of them on one GPU or on own ones. The rest is the first alone."""
+    """If other models are named too: all of them on one GPU or on their own. The rest is about the first alone."""
     measured: tuple[PricedRun, ...] = ()
-    """Load tests of one's own, where any are given: each load's price and latencies, over what was predicted."""
+    """The user's load tests, if any are given: each load's price and latencies, beside the prediction."""
     study: Any = beside()
 
     @property
@@ -175,7 +175,7 @@ class PlanResult(Result, Plan):
             return f"{', '.join(asked.model for asked in self.together.asked)}: {self.together.headline()}"
         best = self.best
         if best is None:
-            # Inputs by name, also in a result that was read from a document, which has flags.
+            # Name inputs as in Python, also in a result read from a document, which has flags.
             said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
             reasons = [by_name(spelled(text, flag)) for text in said]
             return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
@@ -186,12 +186,12 @@ class PlanResult(Result, Plan):
 
 
 class FleetResult(Result, FleetReport):
-    """The cheapest fleet over time, what it is compared with, and how it fared in the simulator."""
+    """The cheapest fleet over time, what it is compared with, and its simulation."""
 
     ROWS = "plan.purchases"
 
-    scaling: ScalingReport | None = None  # ways to follow a day's traffic, where asked for
-    batch_work: BatchReport | None = None  # batch work beside the traffic, where asked for
+    scaling: ScalingReport | None = None  # ways to follow a day's traffic, if asked for
+    batch_work: BatchReport | None = None  # batch work beside the traffic, if asked for
 
     def headline(self) -> str:
         plan = self.plan
@@ -202,12 +202,12 @@ class FleetResult(Result, FleetReport):
 
 
 class BreakevenResult(Result, BreakEvenReport):
-    """A model of one's own against APIs, at every volume."""
+    """A self-hosted model against APIs, at every volume."""
 
     ROWS = "found"
 
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)
-    """How fast APIs answer, of those that were measured, by name."""
+    """How fast the measured APIs answer, by name."""
 
     def headline(self) -> str:
         said = []
@@ -221,15 +221,15 @@ class BreakevenResult(Result, BreakEvenReport):
 
 
 class CanRunResult(Result, CanRun):
-    """What a machine of one's own can run, the largest model first, and what it cannot hold."""
+    """What the user's own machine can run, largest model first, and what does not fit."""
 
     ROWS = "runs"
 
-    gpu_power: PowerCurve | None = None  # what a GPU of it draws; None: not known, or nobody asked for dollars
-    shortlist: Any = beside()  # of a catalogue: the rows that a person would look at first
-    not_counted: Any = beside()  # inputs of a plan that say nothing on a machine of one's own
+    gpu_power: PowerCurve | None = None  # what each of its GPUs draws; None: unknown, or no dollars wanted
+    shortlist: Any = beside()  # for a catalogue: the rows that a person would look at first
+    not_counted: Any = beside()  # inputs of a plan that have no meaning on the user's own machine
     longest_request: Any = beside()
-    """Tokens of the longest request of a plan's traffic, which the servers are started for where they hold it."""
+    """Tokens of the longest request in a plan's traffic; servers are started for it if they can hold it."""
 
     @property
     def is_found(self) -> bool:
@@ -252,7 +252,7 @@ class PlanModels(Result):
     ROWS = "models"
 
     models: tuple[Candidate, ...]
-    sales: tuple[FleetSale, ...] = ()  # what each of them earns, where a price or a margin is given
+    sales: tuple[FleetSale, ...] = ()  # what each of them earns, if a price or a margin is given
     studies: Any = beside()
 
     @property
@@ -261,7 +261,7 @@ class PlanModels(Result):
 
 
 class PlanCases(Result):
-    """Low, middle and high demand: the bill of each, and the least regretful choice."""
+    """Low, middle and high demand: the bill of each, and the choice with the least regret."""
 
     cases: dict[str, float] | None = None  # the cheapest bill of each case, USD a month
     regret: Regret | None
@@ -285,14 +285,14 @@ class NothingHosts(Result):
 
 
 class CompareResult(Result, Comparison):
-    """Several models on several GPUs, side by side; and what APIs charge for the same requests."""
+    """Several models on several GPUs, side by side, and what APIs charge for the same requests."""
 
     apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
-    """By model: the cheapest hosts of it, and those that were measured."""
+    """By model: its cheapest hosts, and the measured ones."""
     best: Candidate | None = None
-    """The cheapest pair's pick, per token; at a recent price, where that costs little more."""
+    """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)
-    """How fast APIs answer, of those that were measured, by name."""
+    """How fast the measured APIs answer, by name."""
 
     @property
     def is_found(self) -> bool:
@@ -300,7 +300,7 @@ class CompareResult(Result, Comparison):
 
 
 class CostResult(Result, Cost):
-    """What a million tokens costs, and what it takes to reach a price."""
+    """The cost of a million tokens, and what it takes to reach a price."""
 
     gpus: int
     price: dict[str, Any]  # where the price of a GPU-hour comes from

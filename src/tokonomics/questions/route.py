@@ -1,4 +1,4 @@
-"""A small model first, a large one or an API behind it: what does that cost, how long does it take, when does it pay?
+"""Answer what a small model in front of a large one or an API costs, how long it takes, and when it pays.
 
 A request's score, label and qualities are read from the log as labels are (``traffic.attribution``): from a column, the
 metadata or a tag.
@@ -42,12 +42,12 @@ class RouteResult(Result, RouteReport):
         return f"{way.name}: {usd(way.usd_per_month)} a month"
 
 
-_MOST_MODELS = 3  # the most models of one's own: with more, there are too many ways to send labels
+_MOST_MODELS = 3  # most self-hosted models: with more, there are too many ways to send labels
 _OTHERS = "others"
 
 
 def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
-    """Every way to share traffic among models: all on one, routed, cascaded, with an API for what spills over."""
+    """Compare every way to share traffic among models: one model, routed, cascaded, with an API for the overflow."""
     if len(cases_of(request)) > 1:
         raise BadInput("a range is for plan", field="rate, input, output")
     names = list(dict.fromkeys(listed(request.model, "model") or []))
@@ -69,7 +69,7 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
         _say_too_long(spec, specs, tokens, api is not None, listener)
     values = _values(load, columns)
     for column, (_, names_in_it) in values.items():
-        if names_in_it == [UNNAMED]:  # asked for alone, the log says which columns it has instead
+        if names_in_it == [UNNAMED]:  # if it is the only one, list the log's columns instead
             load_of(request.model_copy(update={"by": (column,)}), SILENT)
     load = replace(load, trace=replace(load.trace, tenant=None, tenants=()))
     marks = _marks(request, len(load.trace), values, scores, len(keys), listener)
@@ -95,7 +95,7 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
 def _say_too_long(
     spec: ModelSpec, specs: Sequence[ModelSpec], tokens: NDArray[np.int64], api: bool, listener: Listener
 ) -> None:
-    """Where requests go that a model's context does not hold; none that it holds is a mistake."""
+    """Say where requests go that do not fit a model's context; it is an error if none fits."""
     beyond = int((tokens > spec.max_context).sum())
     if beyond == len(tokens):
         what = f"requests of {int(tokens.min()):,} tokens or more exceed {spec.name}'s {spec.max_context:,} of context"
@@ -129,7 +129,7 @@ def _check(request: RouteRequest, own: int, models: int) -> None:
 
 @dataclass(frozen=True)
 class GivenScore:
-    """A score of one model, for all requests or for those with a label; or the column of the log that holds it."""
+    """A score of one model, for all requests or for those with a label; or the log's column that holds it."""
 
     model: int
     label: str | None
@@ -137,9 +137,9 @@ class GivenScore:
 
 
 def parse_scores(texts: Sequence[str], models: Sequence[tuple[str, ...]]) -> tuple[GivenScore, ...]:
-    """``llama-3.1-8b=0.66``, ``llama-3.1-8b=small_ok`` (a column) or ``hard/llama-3.1-8b=0.4`` → scores of models.
+    """Read ``llama-3.1-8b=0.66``, ``llama-3.1-8b=small_ok`` (a column) or ``hard/llama-3.1-8b=0.4`` as scores.
 
-    Each model goes by several names. Every one of them needs a score.
+    Each model has several names. Every model needs a score.
     """
     places = {name: place for place, names in enumerate(models) for name in names}
     found = []
@@ -175,7 +175,7 @@ def _number(value: str, part: str, label: str | None) -> float | str:
 
 
 def _columns(request: RouteRequest, scores: Sequence[GivenScore]) -> tuple[str, ...]:
-    """What is read of each request, in this order: its labels, its score, its qualities."""
+    """Return what to read for each request, in this order: its labels, its score, its qualities."""
     qualities = [score.value for score in scores if isinstance(score.value, str)]
     if qualities and request.trace is None:
         raise BadInput("columns are those of a log, and these requests are made up", field="quality")
@@ -188,7 +188,7 @@ def _columns(request: RouteRequest, scores: Sequence[GivenScore]) -> tuple[str, 
 
 
 def _values(load: Load, columns: Sequence[str]) -> dict[str, tuple[Counts, list[str]]]:
-    """By column: the number of each request's value, and the values."""
+    """Return, by column, the index of each request's value, and the values."""
     trace, found = load.trace, {}
     if columns and trace.tenant is not None:
         parts = [values_of(name, len(columns)) for name in trace.tenants]
@@ -204,7 +204,6 @@ Values = Mapping[str, tuple[Counts, list[str]]]
 def _marks(
     request: RouteRequest, requests: int, values: Values, scores: Sequence[GivenScore], models: int, listener: Listener
 ) -> Marks:
-    """What is known of each request."""
     label, labels = _labels(labels_in(request.by) if request.by else (), values)
     by_chance = request.score is None
     drawn = np.random.default_rng(request.seed).permutation(requests) + 0.5
@@ -218,7 +217,7 @@ def _marks(
 
 
 def _labels(by: Sequence[str], values: Values) -> tuple[Counts | None, tuple[str, ...]]:
-    """The label of each request; several labels as one, by their values."""
+    """Return the label of each request; several labels are joined into one."""
     if not by:
         return None, ()
     columns = [[values[column][1][number] for number in values[column][0]] for column in by]
@@ -229,7 +228,7 @@ def _labels(by: Sequence[str], values: Values) -> tuple[Counts | None, tuple[str
 def _most_frequent(
     label: Counts | None, labels: tuple[str, ...], listener: Listener
 ) -> tuple[Counts | None, tuple[str, ...]]:
-    """Keep the most frequent labels; the rare ones are joined."""
+    """Keep the most frequent labels, and join the rare ones."""
     if label is None or len(labels) <= MOST_LABELS:
         return label, labels
     order = np.argsort(-np.bincount(label, minlength=len(labels)), kind="stable")
@@ -241,7 +240,7 @@ def _most_frequent(
 
 
 def _long_apart(marks: Marks, tokens: NDArray[np.int64], context: int) -> Marks:
-    """With a label of their own for requests that some model cannot take, so that it gets the others of their label."""
+    """Give requests that some model cannot take a label of their own, so that it gets the others of their label."""
     if marks.label is None or (tokens <= context).all():
         return marks
     label = np.where(tokens > context, len(marks.labels), marks.label).astype(np.int32)
@@ -249,7 +248,7 @@ def _long_apart(marks: Marks, tokens: NDArray[np.int64], context: int) -> Marks:
 
 
 def _figures(column: str, values: Values, field: str, listener: Listener, none: float | None = None) -> Floats:
-    """A column of numbers; ``none`` stands where a request has no value."""
+    """Return a column of numbers; ``none`` replaces a missing value."""
     numbers, names = values[column]
     found = []
     for name in names:

@@ -1,9 +1,8 @@
-"""A scenario file (TOML): the inputs of every question as keys, in one file.
+"""Read scenario files (TOML), which hold the inputs of every question as keys.
 
-``tokonomics VERB chat.toml`` reads the file where a model is expected. Keys at the top are shared by all verbs that
-have such an input in the same sense; a table named like a verb is for that verb alone and wins. What is typed wins
-over both, and other traffic that is typed replaces the file's. A key that no verb knows is refused with the nearest
-name.
+``tokonomics VERB chat.toml`` reads the file in place of a model. Keys at the top are shared by all verbs that have such
+an input with the same meaning; a table named like a verb is for that verb alone and wins. Typed inputs win over both,
+and typed traffic of another kind replaces the file's. A key that no verb knows is refused with the nearest name.
 """
 
 import os
@@ -21,51 +20,51 @@ from tokonomics.questions.verbs import Verb, find_verb, scenario_verbs
 MAX_FILE_BYTES = 1_000_000
 _TRACE_PREFIX = "trace:"
 _OWN_SENSE = {"gpus": frozenset({"plan", "own-hardware", "can-run", "cost"}), "usd_per_hour": frozenset({"breakeven"})}
-"""Keys that mean another thing to these verbs: the most GPUs that are paid for, those of a machine, and those that make
+"""Keys that mean something else to these verbs: the most GPUs to pay for, those of a machine, and those that make
 the tokens; a price that replaces a plan instead of pricing it."""
 _EITHER = {"cost": ("usd_per_hour", ("gpu", "offers"))}
-"""What says the same in another way: a price, or the GPU that it is looked up for."""
+"""Inputs that say the same in another way: a price, or the GPU to look it up for."""
 _MADE_UP = {"input", "output", "arrivals", "duration", "system_prompts", "sessions", "tenants", "demand"}
 _OF_A_LOG = {"trace", "columns", "start", "end", "from", "to", "strict", "servegen_model", "servegen_scale"}
 WORKING: dict[str, object] = {
     "model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "slo": "ttft_p99=0.5,tpot_p99=50ms",
     "gpu": "H100",
 }  # fmt: skip
-"""A chat service that plan, simulate, levers and the others answer at once."""
+"""A chat service that plan, simulate, levers and the others can answer at once."""
 
 
 def parameter_for(verb: str, key: str) -> Parameter | None:
-    """The input of a verb for a key of a scenario file."""
+    """Return a verb's input for a key of a scenario file."""
     return next((parameter for parameter in find_verb(verb).keys.values() if parameter.key == key), None)
 
 
 SWEPT_UNASKED = ("plan", "simulate", "capacity")
-"""The verbs that a sweep is mostly for, in the order in which they are tried where it names none."""
+"""The usual verbs of a sweep, in the order in which they are tried if it names none."""
 
 
 def swept_keys(verb: str) -> list[str]:
-    """The keys of a verb that a sweep can try values of."""
+    """Return the keys of a verb that a sweep can vary."""
     inputs = find_verb(verb).parameters.values()
     return [parameter.key for parameter in inputs if not parameter.writes and parameter.key != "profile"]
 
 
 @dataclass(frozen=True)
 class ScenarioFile:
-    """A file as it was written, its keys checked and spelled with underscores."""
+    """A file as written, with its keys checked and spelled with underscores."""
 
     path: Path
     shared: Mapping[str, object]
     tables: Mapping[str, Mapping[str, object]]
 
     def values_for(self, verb: str) -> dict[str, object]:
-        """What the file says for one verb; files that it names are looked for beside it."""
+        """Return the file's values for one verb; files that it names are looked for beside it."""
         shared = {key: value for key, value in self.shared.items() if shares(verb, key)}
         shared = _said_once(verb, shared, {*shared, *self.tables.get(verb, {})})
         said = {**shared, **self.tables.get(verb, {})}
         return {key: self._found(verb, key, _single_value(verb, key, value)) for key, value in said.items()}
 
     def said_beside(self, verb: str, typed: Collection[str]) -> dict[str, object]:
-        """What the file still says beside what was typed: typed traffic and prices replace the file's."""
+        """Return the file's values that remain beside the typed ones: typed traffic and prices replace the file's."""
         price, lookup = _EITHER.get(verb, ("", ()))
         gone = replaced_by(typed) | ({price} if set(lookup) & set(typed) else set())
         values = {key: value for key, value in self.values_for(verb).items() if key not in gone}
@@ -81,12 +80,12 @@ class ScenarioFile:
         return _said_once(verb, values, typed)
 
     def with_table(self, verb: Verb) -> "ScenarioFile":
-        """The file with the verb's table for a question that its flag asks, unless the question has its own table."""
+        """Return the file with the verb's table for a question asked by a flag, unless that has a table of its own."""
         taken = {key: value for key, value in self.tables.get(verb.of, {}).items() if parameter_for(verb.name, key)}
         return replace(self, tables={verb.name: taken, **self.tables})
 
     def unused_by(self, verb: str) -> list[str]:
-        """Keys at the top that the verb has no input for, or one in another sense."""
+        """Return the keys at the top for which the verb has no input, or one with another meaning."""
         return [key for key in self.shared if not shares(verb, key)]
 
     def where(self, verb: str, key: str) -> str:
@@ -115,27 +114,27 @@ class ScenarioFile:
 
 
 def _single_value(verb: str, key: str, value: object) -> object:
-    """The one value of a list of one, where the verb takes no list."""
+    """Return the value of a list of one, if the verb takes no list."""
     parameter = parameter_for(verb, key)
     is_one = parameter is not None and not parameter.is_list and isinstance(value, list) and len(value) == 1
     return value[0] if is_one and isinstance(value, list) else value
 
 
 def _at_home(name: str) -> str:
-    """``~`` as a shell would have it, where a path begins with it."""
+    """Expand ``~`` at the beginning of a path, as a shell does."""
     return os.path.expanduser(name) if name.startswith("~") else name  # noqa: PTH111 - never raises
 
 
 def known_keys(verbs: Collection[str] | None = None) -> list[str]:
-    """The keys that some verb has a flag for."""
+    """Return the keys for which some verb has a flag."""
     wanted = scenario_verbs() if verbs is None else verbs
     return list(dict.fromkeys(parameter.key for verb in wanted for parameter in find_verb(verb).keys.values()))
 
 
 def shared_keys() -> list[str]:
-    """May stand at the top: not what is written, nor what is a switch to one verb and a number to another.
+    """Return the keys allowed at the top.
 
-    Nor what has no sense in which verbs could share it.
+    These are not outputs, not a switch for one verb and a number for another, and have a meaning that verbs can share.
     """
     takers = {key: takers_of(key).values() for key in known_keys()}
     ambiguous = {key for key, taken in takers.items() if len({parameter.type is bool for parameter in taken}) > 1}
@@ -147,29 +146,29 @@ def _writes(key: str) -> bool:
 
 
 def takers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
-    """The verbs that have a flag for a key, and what they take."""
+    """Return the verbs that have a flag for a key, with their inputs."""
     found = {verb: parameter_for(verb, key) for verb in (scenario_verbs() if verbs is None else verbs)}
     return {verb: parameter for verb, parameter in found.items() if parameter}
 
 
 def shares(verb: str, key: str) -> bool:
-    """The verb takes what stands at the top under a key."""
+    """Tell whether the verb takes a key from the top."""
     return parameter_for(verb, key) is not None and verb not in _OWN_SENSE.get(key, ())
 
 
 def sharers_of(key: str, verbs: Collection[str] | None = None) -> dict[str, Parameter]:
-    """The verbs that take a key from the top, and what they take."""
+    """Return the verbs that take a key from the top, with their inputs."""
     return {verb: parameter for verb, parameter in takers_of(key, verbs).items() if shares(verb, key)}
 
 
 def _said_once(verb: str, values: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
-    """The values without the GPU that a price would be looked up for, where the price is given."""
+    """Drop the GPU that a price would be looked up for if the price is given."""
     price, lookup = _EITHER.get(verb, ("", ()))
     return {key: value for key, value in values.items() if not (key in lookup and price in said)}
 
 
 def read_scenario_file(path: Path) -> ScenarioFile:
-    """A scenario file whose every key is known to some verb."""
+    """Read a scenario file and refuse keys that no verb knows."""
     where = shorten(str(path), 200)
     verbs = {name.replace("-", "_"): name for name in scenario_verbs()}
     at_the_top = shared_keys()
@@ -207,7 +206,7 @@ def _table(table: Mapping[str, object], verb: str, where: str) -> dict[str, obje
 
 
 def shown(parameter: Parameter) -> object:
-    """A value of a key: one that works, the default, or an example."""
+    """Return an example value of a key: one that works, the default, or an example."""
     if parameter.key in WORKING:
         return WORKING[parameter.key]
     if parameter.type is bool:
@@ -217,7 +216,7 @@ def shown(parameter: Parameter) -> object:
 
 
 def example(key: str, parameter: Parameter | None = None) -> str:
-    """A line of a scenario file."""
+    """Return a line of a scenario file."""
     import json
 
     value = shown(parameter or next(iter(takers_of(key).values())))
@@ -254,7 +253,7 @@ Asked = TypeVar("Asked", bound=Request)
 
 
 def request_of(verb: Verb, values: Mapping[str, Any]) -> Request:
-    """What is asked; where a scenario file stands for the model: its values, and the others given, which win."""
+    """Return the request; a scenario file in place of the model supplies values, which the other values override."""
     given = values.get("model")
     file = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
     if not verb.scenario or not str(file).lower().endswith(".toml"):
@@ -264,7 +263,7 @@ def request_of(verb: Verb, values: Mapping[str, Any]) -> Request:
 
 
 def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, object] | None = None) -> Asked:
-    """What a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
+    """Return what a file asks of a verb; ``more`` wins over it, and other traffic in it replaces the file's."""
     file = read_scenario_file(path)
     said = {name: value for name, value in (more or {}).items() if value is not None}
     values = file.said_beside(verb, said)
@@ -275,7 +274,7 @@ def read_request(path: Path, kind: type[Asked], verb: str, more: Mapping[str, ob
 
 @contextmanager
 def saying_where(verb: str, file: ScenarioFile, values: Mapping[str, object]) -> Iterator[None]:
-    """Within it, a mistake in a value of the file names the key there, not a flag that nobody typed."""
+    """Make errors inside the block name the file's key, not a flag that nobody typed."""
     try:
         yield
     except TokonomicsError as error:
@@ -305,7 +304,7 @@ def _place(error: TokonomicsError, verb: str, file: ScenarioFile, values: Mappin
 
 
 def replaced_by(given: Collection[str]) -> set[str]:
-    """The inputs that others take the place of: themselves, and traffic of the other kind."""
+    """Return the inputs that the given ones replace: themselves, and traffic of the other kind."""
     gone = set(given)
     if "trace" in gone:
         gone |= _MADE_UP
@@ -313,5 +312,5 @@ def replaced_by(given: Collection[str]) -> set[str]:
         gone |= _OF_A_LOG
     for one, other in (("rate", "tokens_per_month"), ("offline", "slo"), ("demand", "rate")):
         gone |= {other} if one in gone else {one} if other in gone else set()
-    # Arrivals carry a rate of their own: gamma:7,cv=3.
+    # Arrivals contain a rate of their own: gamma:7,cv=3.
     return gone | {"rate", "tokens_per_month"} if "arrivals" in given else gone

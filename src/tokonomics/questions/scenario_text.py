@@ -1,12 +1,11 @@
-"""The scenario file that ``tokonomics init`` writes, and the JSON Schema of such files, both from the requests.
+"""Write the scenario file of ``tokonomics init`` and the JSON Schema of such files, both from the requests.
 
-The file holds a small case that works; with ``--all`` also every other key, commented out: its default, or an example
-where there is none. Keys that several verbs share stand at the top, by what they are about; those of one verb under
-its table.
+The file holds a small case that works; with ``--all`` also every other key, commented out, with its default or else an
+example. Keys that several verbs share are at the top, grouped by subject; those of one verb are in its table.
 
-The schema is what an editor completes, explains and underlines: draft 4, the newest that Taplo (Even Better TOML)
+An editor uses the schema to complete, explain and underline: it is draft 4, the newest that Taplo (Even Better TOML)
 reads. A key at the top takes whatever any verb takes from there; in a table, what that verb takes. No number of a
-scenario may be below 0, and where flags say more, that holds.
+scenario may be below 0, and the bounds of flags hold too.
 
 The same question is also written as a command line, shown beside every answer, and as Python (``--as-code``).
 """
@@ -32,7 +31,7 @@ _SEARCHERS = ("plan", "fleet", "breakeven", "compare", "route")
 
 
 def groups() -> dict[str, list[str]]:
-    """The keys of more than one verb under the heading that their declaration says."""
+    """Return the keys of more than one verb under their declared heading."""
     keys: dict[str, list[str]] = {about: [] for about in About}
     for key in shared_keys():
         takers = takers_of(key)
@@ -42,7 +41,7 @@ def groups() -> dict[str, list[str]]:
 
 
 def first_scenario() -> str:
-    """A file to begin with: what every verb needs, and what ``plan`` compares."""
+    """Return a first file: what every verb needs, and what ``plan`` compares."""
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# One file for every verb:  tokonomics plan FILE, tokonomics simulate FILE, tokonomics levers FILE …",
@@ -59,7 +58,7 @@ def first_scenario() -> str:
 
 
 def scenario_text(verbs: Sequence[str]) -> str:
-    """A file with every key of these verbs."""
+    """Return a file with every key of these verbs."""
     lines = [
         f"#:schema ./{SCHEMA_FILE}",
         "# What is served, to whom, on what, at which prices. One file for every verb:  tokonomics VERB FILE, with",
@@ -104,7 +103,7 @@ def _table(verb: str, shared: set[str], searches: bool) -> list[str]:
 
 
 def _asked_by(verbs: Iterable[str]) -> str:
-    """``plan, plan --by-gpu``: how questions are asked on the command line."""
+    """Return how questions are asked on the command line: ``plan, plan --by-gpu``."""
     return ", ".join(" ".join(find_verb(verb).words) for verb in verbs)
 
 
@@ -114,7 +113,7 @@ def _comment(parameter: Parameter) -> list[str]:
 
 
 def _line(key: str, value: object, works: bool) -> str:
-    # Strings, numbers, booleans and lists of them are written alike in JSON and TOML.
+    # JSON and TOML write strings, numbers, booleans and lists of them alike.
     return f"{'' if works else '#'}{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
@@ -152,7 +151,7 @@ def _table_schema(verb: str) -> dict[str, Any]:
 
 
 def inputs_schema(request: type[Request], parameters: Parameters) -> dict[str, Any]:
-    """The schema of an object with these fields of a request; numbers may be text where text is taken."""
+    """Return the schema of an object with these fields of a request; numbers may be text if text is accepted."""
     fields = request.model_json_schema(by_alias=False)["properties"]
     return {
         "type": "object",
@@ -169,13 +168,13 @@ def _input_schema(parameter: Parameter, field: dict[str, Any]) -> dict[str, Any]
 
 
 def told_by(schema: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a field's schema that a reader sees; ``value_schema`` gives the type."""
+    """Return the parts of a field's schema that a reader sees; ``value_schema`` gives the type."""
     told = {name: schema.get(name) for name in ("title", "description", "unit", "default", "examples")}
     return {name: text for name, text in told.items() if text is not None}
 
 
 def _class_schema() -> dict[str, Any]:
-    """A ``[[class]]`` table: the only kind of table that inputs take."""
+    """Return the schema of a ``[[class]]`` table, the only kind of table that inputs take."""
     kinds = {
         "tenants": ["string", "array"],
         "slo": ["string", "object"],
@@ -190,7 +189,7 @@ _TYPES = {str: ["string", "number"], int: ["integer"], float: ["number"], bool: 
 
 
 def value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """One value; or several, where some verb takes them."""
+    """Return the schema of one value, or of several if some verb takes them."""
     every = [name for parameter in parameters for name in _TYPES[str if parameter.takes_text else parameter.type]]
     types = [name for name in dict.fromkeys(every) if not (name == "integer" and "number" in every)]
     one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
@@ -208,18 +207,18 @@ def value_schema(parameters: Sequence[Parameter]) -> dict[str, Any]:
     return one
 
 
-_TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}  # what a table in memory is called
+_TABLES = {Kind.TRACE: "trace.parquet", Kind.FILE: "offers.csv"}  # names for tables in memory
 
 
 def command_of(verb: Verb, request: Request) -> str:
-    """The whole line for a request."""
+    """Return the whole command line of a request."""
     return command_line(command_words(verb, verb.parameters, request.given()))
 
 
 def command_words(verb: Verb, parameters: Parameters, values: Mapping[str, object]) -> list[str]:
-    """What one would type after ``tokonomics``: the verb, what has its place, then flags in their order.
+    """Return the words after ``tokonomics``: the verb, positional inputs, then flags in their order.
 
-    What is not given, or says the default, is left out.
+    Inputs that are missing or at their default are left out.
     """
     asked = [word for word in verb.words if not word.startswith("--")]
     placed: list[str] = []
@@ -248,15 +247,15 @@ def command_line(words: Iterable[str]) -> str:
     return shlex.join(["tokonomics", *words])
 
 
-FRAMES = ("models", "gpus", "offers")  # the lists of the catalogue, which the library gives as frames
+FRAMES = ("models", "gpus", "offers")  # lists of the catalogue, which the library returns as frames
 LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to"})
-"""Inputs that say how a terminal shows an answer, or write files: a frame has all rows, ``to_frame("rejected")``."""
+"""Inputs about how a terminal shows an answer, or about files: a frame has all rows, ``to_frame("rejected")``."""
 
-_WIDTH = 100  # characters of a line, beyond which each argument gets its own
+_WIDTH = 100  # longest line: beyond it each argument gets its own line
 
 
 def code_of(verb: Verb, request: Request, as_json: bool = False) -> str:
-    """A program that asks for the same and prints the answer, as text or as JSON; a frame is printed as it is."""
+    """Return a program that asks the same and prints the answer, as text or as JSON; a frame is printed directly."""
     if verb.name == "plan":
         from tokonomics.questions.load import refuse_several
 
@@ -273,12 +272,12 @@ def code_of(verb: Verb, request: Request, as_json: bool = False) -> str:
 
 
 def left_out_of(verb: Verb, request: Request) -> list[str]:
-    """What was said that the library does not take."""
+    """Return the given inputs that the library does not take."""
     return [name for name in _said(verb, request) if name in LEFT_OUT]
 
 
 def _said(verb: Verb, request: Request) -> dict[str, object]:
-    """What was said and is not the default, in the order of the inputs."""
+    """Return the given values that are not the default, in the order of the inputs."""
     given = request.given()
     return {
         name: given[name]
@@ -288,7 +287,7 @@ def _said(verb: Verb, request: Request) -> dict[str, object]:
 
 
 def _written(parameter: Parameter, value: object) -> str:
-    """A value as one would write it: a list of one as the one, numbers without quotes."""
+    """Write a value as a person would: a list of one as that one, numbers without quotes."""
     if parameter.type is not str:
         return repr(value)
     parts = list(value) if isinstance(value, tuple) else [str(value)]
@@ -297,7 +296,7 @@ def _written(parameter: Parameter, value: object) -> str:
 
 
 def _literal(text: str) -> str:
-    """The number, where the library would write it the same way."""
+    """Return the number if the library would write it the same way."""
     for kind in (int, float):
         try:
             number = kind(text)

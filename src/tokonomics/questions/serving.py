@@ -1,6 +1,6 @@
-"""Find what serves, from what was asked: a deployment, a fleet of it, its price, and models beside it on one GPU.
+"""Find what serves a request: a deployment, a fleet of it, its price, and models beside it on one GPU.
 
-Each further model is written as ``model_text`` reads it. What it does not say is as for the first, but for the rate.
+Each further model is written as ``model_text`` reads it. What it does not say is as for the first, except the rate.
 """
 
 import math
@@ -45,11 +45,11 @@ from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import today
 
-AS_GIVEN = "as given"  # where a price comes from that nobody had to look up
+AS_GIVEN = "as given"  # the source of a price that was not looked up
 
 
 def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> Deployment:
-    """The deployment with the draft that was asked for, and beside the answer what its acceptance rests on."""
+    """Return the deployment with the requested draft, and note the source of its acceptance."""
     draft = draft_of(request, deployment.model)
     if draft is None:
         return deployment
@@ -59,7 +59,7 @@ def drafting(deployment: Deployment, request: Drafting, listener: Listener) -> D
 
 
 def check_servable(requests: Trace, deployment: Deployment) -> None:
-    """Refuse requests none of which can be served, before any simulation: of sessions, none that can begin."""
+    """Refuse traffic of which no request can be served, before any simulation; for sessions, if none can begin."""
     if not len(requests):
         return
     tokens = requests.input_tokens.astype(np.int64) + requests.output_tokens
@@ -71,7 +71,7 @@ def check_servable(requests: Trace, deployment: Deployment) -> None:
 
 
 def within_context(requests: Trace, deployment: Deployment, listener: Listener) -> Trace:
-    """The requests that the model's context holds; the others are left out, as a plan does, and counted."""
+    """Return the requests that fit the model's context; leave out the others, as a plan does, and count them."""
     check_servable(requests, deployment)
     context = deployment.model.max_context
     load = load_of_requests(requests).within(context)
@@ -92,7 +92,7 @@ def say_left_out(load: Load, context: int, listener: Listener) -> None:
 
 
 def say_if_compiling(listener: Listener) -> None:
-    """The first simulation on a machine compiles its loop: say why it takes a while."""
+    """Say why the first simulation on a machine takes a while: it compiles its loop."""
     if must_compile():
         takes = "half a minute, as no code for the LLVM here was shipped" if must_translate() else "a few seconds"
         listener.note(f"compiling the simulator, once on this machine: {takes} …")
@@ -105,7 +105,7 @@ def fleet_of(
     outages: Sequence[str] | None = None,
     timeout: str | None = None,
 ) -> FleetSettings:
-    """A checked fleet; one replica by default."""
+    """Return a checked fleet; one replica by default."""
     return FleetSettings(
         **_retries(timeout),
         replicas=replicas,
@@ -116,7 +116,7 @@ def fleet_of(
 
 
 def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) -> FleetSettings:
-    """The fleet with the replicas that compute prompts only, where the request asks for them."""
+    """Add prefill replicas to the fleet, if the request asks for them."""
     for name in ("prefill_gpu", "prefill_tp", "link"):
         if getattr(request, name) is not None and not request.prefill_replicas:
             fix = f"Give {option('prefill_replicas')} as well."
@@ -135,11 +135,11 @@ def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) ->
 
 
 def _prefill_side(request: SimulateRequest, decode: Deployment) -> Deployment:
-    """What computes the prompts: the same as what answers, on another GPU or more or fewer of them."""
+    """Return the prefill deployment: like the decode one, on another GPU or more or fewer of them."""
     gpu = decode.gpu if request.prefill_gpu is None else find_gpu(request.prefill_gpu)
     split = {"tp": decode.tp, "pp": decode.pp, "ep": decode.ep, "dp": decode.dp}
     if request.prefill_tp is not None:
-        # Experts are shared out over all ranks where they are on the other side.
+        # Split experts over all ranks if the other side does.
         split = {"tp": request.prefill_tp, "ep": request.prefill_tp if decode.ep > 1 else 1}
     made = deploy(decode.model, gpu, decode.engine, **split, weights=decode.weights, kv=decode.kv)
     return made.model_copy(update={"speculation": decode.speculation})
@@ -181,7 +181,7 @@ def _named(text: str, names: dict[str, str], field: str, fix: str) -> dict[str, 
 
 
 def timeout_of(text: str | None) -> float:
-    """Seconds after which clients hang up; never, unless given."""
+    """Return the seconds after which clients hang up; never by default."""
     given = read_time(None if text is None else text.partition(",")[0], "timeout")
     if given is None:
         return math.inf
@@ -191,7 +191,7 @@ def timeout_of(text: str | None) -> float:
 
 
 def _retries(text: str | None) -> dict[str, Any]:
-    """How often clients that hung up try again, and how long after: ``30,retries=2,backoff=5``."""
+    """Return how often and how much later clients that hung up try again: ``30,retries=2,backoff=5``."""
     if text is None or "," not in text:
         return {}
     phrase = read_options(Phrase(text, "", None, {}, "timeout", "30, 30,retries=2, 2m,retries=3,backoff=5"), text)
@@ -203,7 +203,7 @@ def _retries(text: str | None) -> dict[str, Any]:
 
 
 def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[float, str]]:
-    """A function from the number of replicas to dollars an hour of one, and whose price it is: machines are shared."""
+    """Return a function from the replicas to one's dollars an hour and the price's source (machines are shared)."""
 
     def of(count: int) -> tuple[float, str]:
         if priced.usd_per_hour is not None:
@@ -216,9 +216,9 @@ def prices_of(deployment: Deployment, priced: Priced) -> Callable[[int], tuple[f
 
 
 def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, str] | None:
-    """Dollars an hour for one replica, and where the price comes from; None where no offer is known.
+    """Return the dollars an hour of one replica, and the source of the price; None if no offer is known.
 
-    Replicas share whole machines when their number is fixed; those that come and go take their own.
+    A fixed number of replicas shares whole machines; replicas that come and go take their own.
     """
     come_and_go = fleet.autoscale is not None or any(outage.reclaimed for outage in fleet.outages)
     with suppress(NoOffer):
@@ -227,9 +227,9 @@ def price_of(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tu
 
 
 def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -> tuple[float, float, str] | None:
-    """Dollars an hour for one replica of each side, prompts first, and where the prices come from.
+    """Return the dollars an hour of one replica of each side, prefill first, and the source of the prices.
 
-    Sides that are not alike have machines of their own, of one provider in one region: KV goes no further.
+    Different sides have machines of their own, of one provider in one region: KV is not sent further.
     """
     if fleet.prefill is None or priced.usd_per_hour is not None:
         found = price_of(deployment, fleet, priced)
@@ -249,7 +249,7 @@ def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -
     return min(ways)[1:] if ways else None
 
 
-MOST_MODELS = 8  # on one GPU, the first included
+MOST_MODELS = 8  # on one GPU, including the first
 _ALONE = (
     "quick", "disaggregate", "deploy", "why", "explain", "sell", "margin", "spare", "tiers", "draft", "thinking",
     "images", "max_utilization", "sessions",
@@ -259,8 +259,8 @@ _TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", 
 
 
 def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
-    """The ways to serve the model and those beside it, with the plan of the first on machines of its own."""
-    from tokonomics.planner.shared_gpu import crossing, shared_plan  # Slow to load: only where it is used.
+    """Compare the ways to serve the model and those beside it, with the plan of the first on its own machines."""
+    from tokonomics.planner.shared_gpu import crossing, shared_plan  # Slow to load, so only when used.
     from tokonomics.planner.shared_ways import tenants_of
 
     questions = [question for asked in requests_of(request) for question in questions_of(asked, False, listener)]
@@ -288,7 +288,7 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
 
 
 def requests_of(request: PlanRequest) -> list[PlanRequest]:
-    """The request for each model: the first as asked, the others with their own traffic and SLOs."""
+    """Return the request for each model: the first as given, the others with their own traffic and SLOs."""
     others = [model_in(text) for text in request.beside or ()]
     if len(request.model) > 1 or "," in request.model[0]:
         raise BadInput("is for one model and those beside it", field="beside", fix="Name one model first.")

@@ -1,4 +1,4 @@
-"""What does a deployment do with traffic, and how much does it hold? ``simulate`` and ``capacity``."""
+"""Answer what a deployment does with traffic, and how much it holds: ``simulate`` and ``capacity``."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -65,24 +65,24 @@ from tokonomics.units import plural, requests_a_second, seconds, usd
 
 
 class SimulateResult(Result, Outcome):
-    """A simulation in figures, its bill, and how it went over time."""
+    """A simulation in figures, its bill, and its course over time."""
 
     deployment: str
-    usd_per_mtok: float | None  # the whole bill over all tokens; None where no price is known
+    usd_per_mtok: float | None  # the whole bill over all tokens; None if no price is known
     cost: ServedCost | None
     usd_per_job: float | None = None
-    """Paid while the sessions are offered, over the finished ones; None where there are none, or no price is known."""
-    thinking: FirstAnswer | None = None  # when the answer of a reasoning model begins, and what its tokens cost
+    """Paid while the sessions arrive, over the finished ones; None if there are none, or no price is known."""
+    thinking: FirstAnswer | None = None  # when the answers of a reasoning model begin, and what their tokens cost
     lengths: str = ""  # how long prompts and answers are, in words
     too_long: int = 0  # requests refused because they are longer than the model's context
     sides: tuple[SideOutcome, ...] = ()  # the two sides of a disaggregated fleet: prefill, then decode
-    classes: ClassReport | None = None  # what each class of service gets and pays, where there are any
+    classes: ClassReport | None = None  # what each class of service gets and pays, if there are any
     timeline: tuple[Moment, ...]
-    playback: Playback | None = None  # the run moment by moment, and who missed the SLO, where asked for
+    playback: Playback | None = None  # the run moment by moment, and who missed the SLO, if asked for
     wall_s: float
     simulated_requests_per_s: float
 
-    hopeless: Any = beside()  # why no hardware meets the SLOs (``NotServed``); None where some might
+    hopeless: Any = beside()  # why no hardware meets the SLOs (``NotServed``); None if some might
     simulation: Any = beside()
     log: Any = beside()
 
@@ -105,15 +105,15 @@ class CapacityResult(Result):
     ROWS = "highest_rate.trials"
 
     deployment: str
-    rate: float  # requests a second that one replica holds
-    replicas: int | None  # for the log at its own rate; None for made-up requests
+    rate: float  # requests a second that one replica serves
+    replicas: int | None  # for the log at its own rate; None for generated requests
     usd_per_mtok: float | None
-    usd_per_job: float | None = None  # of sessions: what is paid while they are offered, over the finished ones
+    usd_per_job: float | None = None  # for sessions: paid while they arrive, over the finished ones
     lengths: str = ""  # how long prompts and answers are, in words
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
     cost: ServedCost | None
-    classes: ClassReport | None = None  # what each class of service gets and pays at that rate, where there are any
+    classes: ClassReport | None = None  # what each class of service gets and pays at that rate, if there are any
 
     placed: Any = beside()
     log: Any = beside()
@@ -126,11 +126,11 @@ class CapacityResult(Result):
         return f"{self.deployment}: {holds} a replica, then {breaks}{needed}{price}"
 
 
-_WORTH_COUNTING = 200_000  # requests from which a simulation takes long enough for a progress bar
+_WORTH_COUNTING = 200_000  # with this many requests, a simulation is long enough for a progress bar
 
 
 def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateResult:
-    """Latency, throughput, utilisation and cost of every request served one by one."""
+    """Serve every request one by one, and return latency, throughput, utilisation and cost."""
     save = Path(request.save) if request.save else None
     if save:
         check_path(save, "save", (".parquet",))
@@ -183,7 +183,7 @@ def simulate(request: SimulateRequest, listener: Listener = SILENT) -> SimulateR
 
 
 def _too_long(made: Simulation) -> int:
-    """Refused because the model's context is shorter."""
+    """Count the requests refused because the model's context is shorter."""
     lengths = made.trace.input_tokens.astype(np.int64) + made.trace.output_tokens
     return int(np.count_nonzero((made.served.status == REFUSED) & (lengths > made.rules.max_context)))
 
@@ -191,7 +191,7 @@ def _too_long(made: Simulation) -> int:
 def _classes(
     request: SimulateRequest, made: Simulation, cost: ServedCost | None, listener: Listener
 ) -> ClassReport | None:
-    """What each class gets and pays, and who breaks first on the same fleet."""
+    """Return what each class gets and pays, and which breaks first on the same fleet."""
     if not made.trace.classes:
         return None
     listener.doing("simulating the classes under more and more load")
@@ -205,7 +205,7 @@ def _classes(
 def _requests(
     request: SimulateRequest | CapacityRequest, model: ModelSpec, targets: Sequence[Slo], make: Callable[..., Trace]
 ) -> Trace:
-    """The traffic as the model reads it: made-up requests leave room for their images within its context."""
+    """Return the traffic as the model reads it: generated requests leave room for their images in its context."""
     if encodes([model], request.output, targets) and request.trace is None:
         request = request.model_copy(update={"output": NO_ANSWERS.text})
     room = model.max_context - (model.images.tokens if model.images else 0)
@@ -217,7 +217,7 @@ def _requests(
 
 
 def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
-    """How requests are taken and given up, as the simulator takes it."""
+    """Return how requests are admitted and given up, as the simulator takes it."""
     return {
         "timeout_s": timeout_of(request.timeout), "by_priority": request.priority, "seed": request.seed,
         "prefix_cache": not request.no_prefix_cache, "max_sequences": request.max_sequences,
@@ -226,11 +226,11 @@ def _rules(request: SimulateRequest | CapacityRequest) -> dict[str, Any]:
 
 
 def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityResult:
-    """The highest rate of one replica under the latency targets, and the replicas a log needs."""
+    """Find the highest rate of one replica under the latency targets, and the replicas a log needs."""
     targets = targets_of(request)
     plain = deployment_of(request, request.model, request.gpu, images=request.images)
     deployment = drafting(plain, request, listener)
-    price_of(deployment, fleet_of(), request)  # mistakes before the search
+    price_of(deployment, fleet_of(), request)  # find mistakes before the search
     made_up = request.trace is None
     if made_up and (request.rate or request.tokens_per_month):
         listener.note("the rate asked for is left aside: the highest one is searched; tokonomics plan sizes for a rate")
@@ -269,14 +269,13 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
 
 
 def _as_planned(request: CapacityRequest, log: Trace, context: int) -> Trace:
-    """Made-up sessions as a plan for their rate draws them, so that it tells the same pauses; others as they are."""
+    """Return generated sessions as a plan for their rate draws them, so that pauses agree; others unchanged."""
     if log.turns is None or request.rate is None or request.arrivals is not None:
         return log
     return load_of_requests(traffic_of(request, SILENT, context)).within(context).trace
 
 
 def _setup(request: CapacityRequest, deployment: Deployment, load: Load, targets: tuple[Slo, ...]) -> Setup:
-    """What was asked for, to be sized."""
     rules = _rules(request)
     clients = fleet_of(timeout=request.timeout)
     names = ("timeout_s", "by_priority", "max_batched_tokens", "seed")
@@ -287,7 +286,7 @@ def _setup(request: CapacityRequest, deployment: Deployment, load: Load, targets
 
 
 def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: float | None) -> ClassReport | None:
-    """The classes at the highest rate of one replica, and the rate that one SLO for all would leave."""
+    """Return the classes at the highest rate of one replica, and the rate with one SLO for all."""
     log = setup.load.trace
     if not log.classes:
         return None
@@ -310,14 +309,14 @@ def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: flo
 
 
 def usd_per_job(found: Outcome, cost: ServedCost | None) -> float | None:
-    """The paid time in which the sessions are offered over those that were finished; None without a price or any."""
+    """Return the paid time while sessions arrive over the finished ones; None without a price or any session."""
     if cost is None or found.sessions is None or not found.sessions.finished:
         return None
     return cost.usd / found.sessions.finished
 
 
 def _guessed_rate(deployment: Deployment, traffic: Trace) -> float:
-    """Where the search begins: half of what full batches of mean requests would finish."""
+    """Return where the search begins: half of what full batches of mean requests would finish."""
     rules = rules_for(deployment, traffic)
     served = ~too_long(requests_for(traffic, rules), rules)
     inputs, outputs = (float(tokens[served].mean()) for tokens in (traffic.input_tokens, traffic.output_tokens))

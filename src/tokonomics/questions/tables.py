@@ -1,4 +1,4 @@
-"""Tables that a user holds in memory, in place of a log or of a price list: frames, columns by name, a ``Trace``."""
+"""Read tables in the user's memory in place of a log or a price list: frames, columns by name, a ``Trace``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def prices_in(value: Any) -> "tuple[Offer, ...]":
-    """The offers of a price list, by name or in memory; the shipped ones where there is none."""
+    """Return the offers of a price list, by name or in memory; the shipped ones if there is none."""
     from tokonomics.catalog.offers import load_offers, parse_offers
 
     if value is None or isinstance(value, str):
@@ -26,7 +26,7 @@ def prices_in(value: Any) -> "tuple[Offer, ...]":
 
 
 def say_columns(file: "TraceFile", listener: Listener) -> None:
-    """Which columns were taken for what, where nobody said so."""
+    """Say which columns were taken for what, if the user did not."""
     from tokonomics.traffic.formats import USUAL
 
     if file.log.layout.name == USUAL:
@@ -36,7 +36,7 @@ def say_columns(file: "TraceFile", listener: Listener) -> None:
 def trace_in(
     value: Any, columns: str | None, strict: bool, listener: Listener = SILENT, by: Sequence[str] = ()
 ) -> "Trace":
-    """The requests of a table in memory."""
+    """Return the requests of a table in memory."""
     from tokonomics.traffic.readers import open_trace
     from tokonomics.traffic.trace import Trace
 
@@ -44,7 +44,7 @@ def trace_in(
         if by:
             raise BadInput("is for a log or a table, not for requests in memory", field="by")
         return value
-    # The readers of logs find out what a file is by looking into it; parquet keeps the types of the columns.
+    # Log readers recognise a file by its content; parquet keeps the types of the columns.
     with TemporaryDirectory(prefix="tokonomics-") as folder:
         path = Path(folder) / "trace.parquet"
         _polars(value, "trace").write_parquet(path)

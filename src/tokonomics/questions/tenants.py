@@ -1,4 +1,4 @@
-"""What does sharing a fleet among tenants save, do to each of them, and who pays what?"""
+"""Answer what sharing a fleet among tenants saves, how it affects each of them, and who pays what."""
 
 import math
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ class TenantsSale(Noun):
     tenants: tuple[TenantSale, ...]
     hour: Sale
     break_even_tokens_per_day: float | None  # of all tenants together, at this mix
-    break_even_load: float | None  # of what full batches would do; None where that is not known
+    break_even_load: float | None  # as a share of full batches; None if that is not known
 
 
 class LabelRow(Noun):
-    """What the requests with one value of a label pay of the shared fleet."""
+    """The share of the fleet's bill for requests with one value of a label."""
 
     value: str
     requests: int
@@ -51,7 +51,7 @@ class LabelRow(Noun):
 
 
 class LabelCost(Noun):
-    """The bill of the shared fleet by one label, the largest first."""
+    """The bill of the shared fleet by one label, largest first."""
 
     label: str
     values: tuple[LabelRow, ...]
@@ -60,24 +60,24 @@ class LabelCost(Noun):
 class TenantsResult(Result, Pooling):
     """One fleet for all tenants, or one for each."""
 
-    by: tuple[LabelCost, ...] = ()  # where tenants are named by several labels: each label alone
+    by: tuple[LabelCost, ...] = ()  # if tenants are named by several labels: each label alone
     noisy_neighbour: NoisyNeighbour
     lora: LoraLever | None
     price_from: str
-    sale: TenantsSale | None = None  # what the shared fleet earns, where a price or a margin is given
+    sale: TenantsSale | None = None  # what the shared fleet earns, if a price or a margin is given
     classes: ClassReport | None = None
-    """What each class of service gets and pays on the shared fleet, where there are any."""
+    """What each class of service gets and pays on the shared fleet, if there are any."""
     targets: Any = beside()
 
     def plain(self) -> Any:
         return super().plain() | {"gain": self.gain, "saved_share": self.bill.saved_share}
 
 
-_TAKES_A_WHILE = 400_000  # requests from which some twenty simulations of all of them take more than half a minute
+_TAKES_A_WHILE = 400_000  # with this many requests, about twenty simulations take more than half a minute
 
 
 def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResult:
-    """One fleet for all tenants, or one for each: replicas, latency, a noisy neighbour, and who pays what."""
+    """Compare one fleet for all tenants with one for each: replicas, latency, a noisy neighbour, and who pays what."""
     rank = request.lora_rank
     if request.lora_adapters and not rank:
         fix = f"Give {option('lora_rank', 16)}."
@@ -118,7 +118,7 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
 
 
 def _classes_of(request: TenantsRequest) -> tuple[ServiceClass, ...]:
-    """The classes of service; a tenant is in one of them."""
+    """Return the classes of service; a tenant is in one of them."""
     classes = classes_of(request)
     if drawn := next((one.name for one in classes if one.share is not None), None):
         fix = f"Name them: {option('classes', 'gold,tenants=acme')}."
@@ -129,7 +129,7 @@ def _classes_of(request: TenantsRequest) -> tuple[ServiceClass, ...]:
 
 
 def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
-    """What each class gets on the shared fleet; it pays what its tenants do."""
+    """Return what each class gets on the shared fleet; it pays what its tenants pay."""
     trace = sharing.trace
     if trace.service is None or trace.tenant is None:
         return None
@@ -147,7 +147,7 @@ def _classes(sharing: Sharing, pooling: Pooling) -> ClassReport | None:
 
 
 def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
-    """An hour of the shared fleet: tokens that are sent are sold; each tenant's cost is what it pays of the bill."""
+    """Return an hour's sales of the shared fleet: tokens sent are sold; a tenant's cost is its share of the bill."""
     hours = pooling.duration_s / SECONDS_PER_HOUR
     kinds = ("input_tokens", "output_tokens", "cached_tokens")
     tokens = [sum(getattr(row, name) for row in pooling.tenants) for name in kinds]
@@ -178,7 +178,7 @@ def _sold(pooling: Pooling, terms: SellTerms) -> TenantsSale:
 
 
 def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelCost, ...]:
-    """What the tenants pay by each label alone, where they are named by several: each sums to the whole bill."""
+    """Return what tenants pay by each label alone, if they are named by several; each sums to the whole bill."""
     bills = []
     for place, label in enumerate(labels if len(labels) > 1 else ()):
         values: dict[str, list[TenantRow]] = {}
@@ -198,7 +198,7 @@ def _by_label(labels: Sequence[str], rows: Sequence[TenantRow]) -> tuple[LabelCo
 
 
 def _requests(request: TenantsRequest, context: int, listener: Listener) -> Trace:
-    """The requests of one log with tenants, of a log for each tenant, or made-up ones."""
+    """Return the requests of one log with tenants, of a log for each tenant, or generated ones."""
     logs: Sequence[str] = request.trace or ()
     if len(logs) > 1 and request.by:
         raise BadInput("is for one log: of several, each is a tenant", field="by")
@@ -207,7 +207,7 @@ def _requests(request: TenantsRequest, context: int, listener: Listener) -> Trac
 
 
 def _file_names(paths: Sequence[str]) -> list[str]:
-    """A tenant is called like its file; like its path where two files share a name; numbered where it comes again."""
+    """Name each tenant after its file, after its path if two files share a name, with a number if it comes again."""
     short = [Path(path).name.split(".")[0] for path in paths]
     names = short if len(set(short)) == len(short) or len(set(paths)) == 1 else list(paths)
     before = [names[:place].count(name) for place, name in enumerate(names)]
@@ -215,7 +215,7 @@ def _file_names(paths: Sequence[str]) -> list[str]:
 
 
 def price_text(apart: tuple[float, str], together: tuple[float, str]) -> str:
-    """Whose price it is; both where fleets of these sizes are cheapest on different machines."""
+    """Name the source of the price; both if the cheapest machines differ between the two fleets."""
     if (usd(apart[0]), apart[1]) == (usd(together[0]), together[1]):
         return apart[1]
     machines = "whole machines are paid for, and which are cheapest depends on how many replicas stand on them"

@@ -1,4 +1,4 @@
-"""The requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or made-up ones."""
+"""Return the requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or generated ones."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count, percent, 
 
 
 class TraceResult(Result, TraceSummary):
-    """What traffic is like."""
+    """A description of traffic."""
 
     def headline(self) -> str:
         span = seconds(self.duration_s)
@@ -50,15 +50,15 @@ class TraceResult(Result, TraceSummary):
         )
 
 
-_AS_GOOD_AS = 0.05  # made-up requests that miss the rate by more than this are noted; 20,000 random ones miss it by 1 %
+_AS_GOOD_AS = 0.05  # note generated requests that miss the rate by more than this; 20,000 random ones miss it by 1 %
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * SECONDS_PER_HOUR
 _LEAST_RATE, _MOST_RATE = 1e-9, 1e9  # requests a second that a ``Workload`` takes
 
 
 def traffic_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:
-    """A log, ServeGen's clients or made-up requests; then the window, the sample, and the pace, in this order.
+    """Return a log, ServeGen's clients or generated requests; then apply window, sample and pace, in this order.
 
-    Made-up requests are cut to the model's ``context``; conversations, as logs, are taken as they are.
+    Generated requests are cut to the model's ``context``; conversations, like logs, are not.
     """
     if traffic.requests is not None and traffic.requests < 1:
         raise BadInput(f"must be at least 1, got {traffic.requests:,}", field="requests")
@@ -106,7 +106,7 @@ def _recorded(traffic: Traffic, rate: float | None, listener: Listener) -> Trace
 
 
 def _rate(traffic: Traffic) -> float | None:
-    """Requests a second, checked; one way of saying it is enough."""
+    """Return the requests a second, checked; refuse two ways of saying it."""
     paces = [name for name in ("rate", "tokens_per_month", "speed") if getattr(traffic, name) is not None]
     if len(paces) > 1:
         raise BadInput(f"says how fast, as {option(paces[0])} does", field=paces[1], fix="Give one of the two.")
@@ -126,7 +126,7 @@ def _refuse(traffic: Traffic, names: Iterable[str], why: str) -> None:
 
 
 def open_log(path: str, columns: str | None = None, strict: bool = False, by: Sequence[str] = ()) -> TraceFile | None:
-    """The log; None for ServeGen's clients, who send requests but list none."""
+    """Open the log; None for ServeGen's clients, which send requests but list none."""
     try:
         return open_trace(path, columns=columns, strict=strict, by=by)
     except DescribesClients:
@@ -134,15 +134,15 @@ def open_log(path: str, columns: str | None = None, strict: bool = False, by: Se
 
 
 def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace, TraceFile | None]:
-    """The requests of a log in its window, and its file; None for clients and for a table in memory."""
+    """Return the requests of a log in its window, and its file; None for clients and for a table in memory."""
     window = window_of(traffic.start, traffic.end)
-    more = traffic if isinstance(traffic, Traffic) else Traffic()  # a plan has no inputs for the rest
+    more = traffic if isinstance(traffic, Traffic) else Traffic()  # a plan has no other inputs
     by = (traffic.by or ()) if isinstance(traffic, Attributed) else ()
     file = open_log(traffic.trace, traffic.columns, more.strict, by) if isinstance(traffic.trace, str) else None
     if isinstance(traffic.trace, str) and file is None:
         if by:
             raise BadInput("is for a log of requests, not for ServeGen's clients", field="by")
-        # Only the window is drawn: two weeks of a large provider would not fit in memory.
+        # Generate only the window: two weeks of a large provider would not fit in memory.
         start_s, end_s = window or (0.0, math.inf)
         scale = 1.0 if more.servegen_scale is None else more.servegen_scale
         last_s = None if math.isinf(end_s) else end_s
@@ -159,7 +159,7 @@ def read_log(traffic: TrafficShape, listener: Listener = SILENT) -> tuple[Trace,
 
 
 def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]:
-    """The requests, and the rate that was asked for."""
+    """Return the generated requests, and the rate that was asked for."""
     inputs, outputs = lengths_of(traffic)
     process = parse_arrivals("poisson:1" if traffic.arrivals is None else traffic.arrivals)
     structure = _structure(traffic)
@@ -169,7 +169,7 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
     if rate is None and traffic.requests is None and traffic.duration is None and process.at_once is None:
         rate = extent_of(
             process, inputs, outputs, seed=traffic.seed, sessions=structure["sessions"]
-        ).rate  # arrivals without an end bring their own
+        ).rate  # arrivals without an end have their own rate
     if rate is None:
         requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
         seed = traffic.seed
@@ -185,7 +185,7 @@ def _made_up(traffic: Traffic, rate: float | None) -> tuple[Trace, float | None]
 
 
 def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, outputs: Lengths) -> Trace:
-    """Requests of a mean rate: those that a plan for it is sized on, unless something else is asked for."""
+    """Generate requests of a mean rate: by default those that a plan for it is sized on."""
     structure = _structure(traffic)
     asked = extent_of(process, inputs, outputs, rate=rate, seed=traffic.seed, sessions=structure["sessions"])
     requests, duration_s = traffic.requests, read_time(traffic.duration, "duration")
@@ -205,7 +205,7 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
     is_part_of_a_curve = asked.span_s is not None and duration_s != asked.span_s
     if (sessions := structure["sessions"]) is None:
         made = make(asked.process, requests=requests, duration_s=duration_s)
-        # A part of a curve has the rate of its hours, and a time that is asked for is kept.
+        # A part of a curve has the rate of its hours, and a requested duration is kept.
         exact = not is_part_of_a_curve and duration_s is None and made.rate > 0
         return made.faster(rate / made.rate) if exact else made
     if is_part_of_a_curve:
@@ -214,7 +214,7 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
 
 
 def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
-    """Of prompts and of answers, which may be those of the same sample."""
+    """Return the lengths of prompts and of answers, which may come from the same sample."""
     if agent := agent_in(getattr(traffic, "sessions", None)):
         inputs = agent.inputs if traffic.input is None else parse_lengths(traffic.input, "input")
         return inputs, agent.outputs if traffic.output is None else parse_lengths(traffic.output, "output")
@@ -227,12 +227,12 @@ def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]
 
 
 def _structure(traffic: Traffic) -> dict[str, Any]:
-    """What made-up requests have in common, as ``generate`` takes it."""
+    """Return what generated requests have in common, as ``generate`` takes it."""
     return prompts_of(traffic) | {"tenants": None if traffic.tenants is None else parse_tenants(traffic.tenants)}
 
 
 def prompts_of(asked: Conversations) -> dict[str, Any]:
-    """The shared heads of prompts, and the conversations that they are turns of."""
+    """Return the shared beginnings of prompts, and the conversations that they are turns of."""
     system = None if asked.system_prompts is None else parse_system(asked.system_prompts)
     sessions = None if asked.sessions is None else parse_sessions(asked.sessions)
     if system is None and sessions and sessions.agent and sessions.agent.head_tokens:
@@ -241,7 +241,7 @@ def prompts_of(asked: Conversations) -> dict[str, Any]:
 
 
 def trial_of(traffic: Traffic, listener: Listener, context: int | None = None) -> Trace:
-    """Made-up requests for a search that sets the rate itself: of a curve, all of it."""
+    """Generate requests for a search that sets the rate itself; for a curve, all of it."""
     if not traffic.is_made_up:
         traffic = traffic.model_copy(update={"arrivals": "poisson:1"})
     if traffic.requests is not None or traffic.duration is not None:
@@ -256,12 +256,12 @@ def trial_of(traffic: Traffic, listener: Listener, context: int | None = None) -
 
 
 def _say_rate(made: Trace, traffic: Traffic, rate: float, listener: Listener) -> None:
-    """Another rate than the one asked for is never served in silence."""
+    """Note a rate that differs from the requested one."""
     cuts = (traffic.start, traffic.end, traffic.sample)
     is_cut = any(cut is not None for cut in cuts)
     if not is_cut and traffic.requests is None and traffic.duration is None:
         return
-    # Over the time that was asked for: a night at its end is part of a day.
+    # Measure over the requested time: a night at its end is part of a day.
     duration_s = None if is_cut else read_time(traffic.duration, "duration")
     served = len(made) / duration_s if duration_s else made.rate
     if abs(served / rate - 1) > _AS_GOOD_AS:
@@ -270,7 +270,7 @@ def _say_rate(made: Trace, traffic: Traffic, rate: float, listener: Listener) ->
 
 
 def window_of(start: str | None, end: str | None) -> tuple[float, float] | None:
-    """Seconds from the first request; None for all of it."""
+    """Return the window in seconds from the first request; None for all of it."""
     start_s, end_s = read_time(start, "start"), read_time(end, "end")
     if start_s is None and end_s is None:
         return None
@@ -296,7 +296,7 @@ def _cut(trace: Trace, speed: float | None, sample: float | None, seed: int) -> 
 
 
 def read_time(text: str | None, field: str) -> float | None:
-    """``90``, ``10m``, ``2h``, ``1d``."""
+    """Read ``90``, ``10m``, ``2h`` or ``1d``."""
     if text is None:
         return None
     value = span_s(text)
@@ -313,7 +313,7 @@ def read_rate(text: str) -> float:
 
 
 def rate_of(tokens_per_month: str, tokens_per_request: float) -> float:
-    """Requests a second that come to this many tokens a month."""
+    """Return the requests a second that make this many tokens a month."""
     rate = amount(tokens_per_month, "tokens_per_month") / tokens_per_request / _SECONDS_PER_MONTH
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise BadInput(f"comes to {rate:.3g} requests a second, which nobody serves", field="tokens_per_month")
@@ -331,11 +331,11 @@ def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") 
 
 
 _AS_IT_IS = {"trace", "columns", "strict", "by", "seed", "machine_tokens_per_second", "machine_usd_per_hour"}
-"""What leaves the log as it is: it is summed up batch by batch, and need not fit in memory."""
+"""Inputs that leave the log unchanged: it is summarised batch by batch, and need not fit in memory."""
 
 
 def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
-    """Rates, bursts, lengths, shared prefixes and idle hours of a log or of made-up requests."""
+    """Summarise a log or generated requests: rates, bursts, lengths, shared prefixes and idle hours."""
     save = Path(request.save) if request.save else None
     if save:
         check_path(save, "save", (".parquet",))
@@ -361,6 +361,6 @@ def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
 
 
 def _is_whole(request: TraceRequest) -> bool:
-    """Whether nothing asks for a part of the log, or for another pace."""
+    """Tell whether nothing asks for a part of the log, or for another pace."""
     defaults = {name: field.default for name, field in type(request).model_fields.items()}
     return {name for name, value in request.given().items() if value != defaults[name]} <= _AS_IT_IS

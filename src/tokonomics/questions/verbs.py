@@ -1,11 +1,11 @@
-"""Every question: the verb or the flag that asks it, where it is answered, how it is grouped, what it is about.
+"""List every question: the verb or flag that asks it, its module, its group, and its summary.
 
 Requests and answers are loaded when they are used, so that listing the verbs costs nothing and help is quick. By
 convention the question ``can-run`` takes a ``CanRunRequest``, in its group's file of ``questions/requests``, and is
 answered by ``can_run(request, listener)`` in its module of ``questions``.
 
-Some questions are asked by a flag of another verb: ``curve`` is ``predict --curve``. They are questions of their own to
-the page, to agents, in Python and in scenario files; on the command line their name is that of version 0.2.
+Some questions are asked by a flag of another verb: ``curve`` is ``predict --curve``. They are separate questions on the
+page, for agents, in Python and in scenario files; on the command line their old name is that of version 0.2.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ class Verb:
     name: str
     group: str
     summary: str
-    """One line of at most 60 characters; what the request's docstring says beside the examples comes after it."""
-    module: str = ""  # within ``questions``; called like the verb unless it says otherwise
+    """One line of at most 60 characters; the request's docstring, without its examples, follows it."""
+    module: str = ""  # within ``questions``; by default named like the verb
     charts: bool = False
-    scenario: bool = False  # a scenario file may say what is asked
-    reports: bool = True  # the answer can be saved as one HTML file
-    of: str = ""  # the verb whose flag asks this question; empty for a verb, and for ``tokonomics --doctor``
+    scenario: bool = False  # whether it takes a scenario file
+    reports: bool = True  # whether the answer can be saved as one HTML file
+    of: str = ""  # the verb with the flag that asks this question; empty for a verb, and for ``tokonomics --doctor``
     by: str = ""  # the flag that asks it: one of its own inputs, or else a switch
 
     @property
@@ -44,12 +44,12 @@ class Verb:
 
     @property
     def words(self) -> list[str]:
-        """How it is asked on the command line: ``predict --curve``."""
+        """Return how it is asked on the command line: ``predict --curve``."""
         return [*self.name.split()] if not self.by else [*self.of.split(), f"--{self.by.replace('_', '-')}"]
 
     @property
     def by_flag(self) -> "list[Verb]":
-        """The other questions that flags of this verb ask."""
+        """Return the other questions that flags of this verb ask."""
         return [question for question in QUESTIONS.values() if question.of == self.name]
 
     @cached_property
@@ -66,7 +66,7 @@ class Verb:
 
     @cached_property
     def keys(self) -> "Parameters":
-        """What a scenario file can say to it: the fields of its request, and how the answer is shown."""
+        """Return what a scenario file can set: the fields of its request, and how the answer is shown."""
         from tokonomics.questions.inputs import Shown
         from tokonomics.questions.request import parameters_of
 
@@ -75,7 +75,7 @@ class Verb:
         return {**self.parameters, **shown}
 
     def answer(self, request: "Request", listener: "Listener") -> "Result":
-        """What is found, with the profile that the request names."""
+        """Answer the request, with the profile that it names."""
         from tokonomics.questions.answering import in_market, reading_models, with_profile
 
         request = in_market(request, listener)
@@ -137,16 +137,16 @@ METER_REPORT = Verb("meter report", RUN, "What tokens have cost, from the meter'
 QUESTIONS = VERBS | {verb.name: verb for verb in (*_ASKED_BY_FLAG, METER_REPORT)}
 IN_PYTHON = ("plan", "fleet", "breakeven", "can-run", "fit", "predict", "curve", "trace", "simulate", "capacity",
              "levers", "models", "gpus", "offers")  # fmt: skip
-"""The questions that are functions of the library; the last three give frames."""
+"""The questions that are functions of the library; the last three return frames."""
 
 
 def find_verb(name: str) -> Verb:
-    """A question by its name, whatever asks it on the command line."""
+    """Return a question by its name, whatever asks it on the command line."""
     if name not in QUESTIONS:
         raise UnknownName("verb", name, VERBS)
     return QUESTIONS[name]
 
 
 def scenario_verbs() -> list[str]:
-    """The questions that a scenario file is for."""
+    """Return the questions that take a scenario file."""
     return [verb.name for verb in QUESTIONS.values() if verb.scenario]

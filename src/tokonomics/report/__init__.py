@@ -1,1 +1,1 @@
-"""Tables and charts: renders results, computes nothing."""
+"""Render results as tables and charts; compute nothing."""

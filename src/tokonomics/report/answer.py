@@ -1,4 +1,4 @@
-"""One result as people see it: its description and its charts, whichever door shows them."""
+"""Present one result to people: its description and its charts, for every door."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tokonomics.questions.result import Result
     from tokonomics.questions.verbs import Verb
 
-Charts = Mapping[str, Callable[[], Any]]  # by name, in the order in which they are read; drawn when looked at
+Charts = Mapping[str, Callable[[], Any]]  # by name, in reading order; drawn on first use
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One result as people see it; what is expensive to describe or draw is made when it is looked at."""
+    """One result as people see it; expensive descriptions and charts are made on first use."""
 
     result: "Result"
     title: str
@@ -28,24 +28,23 @@ class Answer:
     plays: Callable[[], dict[str, Any]] | None = None  # a run over time that the page can play, with its texts
 
     def sections(self) -> list[Section]:
-        """The description."""
         return sections(self.view())
 
     def document(self, spell: Spell) -> list[dict[str, Any]]:
-        """The description as plain data, with inputs as a door writes them."""
+        """Return the description as plain data, with inputs as a door writes them."""
         return document(self.sections(), spell)
 
     def plain(self) -> Any:
-        """The result as JSON has it."""
+        """Return the result as in JSON."""
         return self.result.plain()
 
     @property
     def exit_code(self) -> int:
-        """1 where nothing was found that does what was asked."""
+        """Return 1 if nothing was found that does what was asked."""
         return 0 if self.result.is_found else 1
 
     def chart(self, name: str = "") -> Any:
-        """One of the charts, or all of them below each other."""
+        """Return one of the charts, or all of them below each other."""
         from tokonomics.report.charts.style import Spec, stacked
 
         if name or len(self.charts) == 1:
@@ -55,7 +54,7 @@ class Answer:
         return stacked([draw() for draw in self.charts.values()])
 
     def text(self) -> str:
-        """What a terminal of 140 columns shows."""
+        """Return what a terminal of 140 columns shows."""
         if self.printed:
             return self.printed()
         from tokonomics.report.terminal import as_text
@@ -63,20 +62,20 @@ class Answer:
         return as_text(self.sections())
 
     def html(self) -> str:
-        """What a notebook shows."""
+        """Return what a notebook shows."""
         from tokonomics.report.html import described
 
         return described(self.sections(), in_python)
 
     def markdown(self) -> str:
-        """What a pull request shows."""
+        """Return what a pull request shows."""
         from tokonomics.report.markdown import markdown
 
         return markdown(self.sections())
 
 
 def document(description: Iterable[Section], spell: Spell) -> list[dict[str, Any]]:
-    """A description as plain data, with inputs as a door writes them."""
+    """Return a description as plain data, with inputs as a door writes them."""
     return [_plain(section, spell) for section in description]
 
 
@@ -103,11 +102,11 @@ _VIEWS = {
     "calibrate": "validate_view", "probe": "validate_view", "validate": "validate_view", "doctor": "catalog_view",
     "prices_refresh": "catalog_view", "meter_report": "meter_view",
 }  # fmt: skip
-"""The module that has a function of the verb's name."""
+"""The module that has a function with the verb's name."""
 
 
 def describe(verb: "Verb", result: "Result", request: "Request") -> Answer:
-    """The answer of a verb, as people see it."""
+    """Return the answer of a verb, as people see it."""
     view = import_module(f"tokonomics.report.{_VIEWS[verb.function_name]}")
     described: Callable[[Result, Request], Answer] = getattr(view, verb.function_name)
     return described(result, request)

@@ -1,4 +1,4 @@
-"""A benchmark: what each load gave and cost, which SLOs it met, and how far the prediction was off."""
+"""Show a benchmark: the result and cost of each load, which SLOs it met, and how far the prediction was off."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,14 +20,13 @@ _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "ou
 
 
 def bench(result: PricedRunResult, request: Request) -> Answer:
-    """A measured run, whoever measured it."""
     title = f"{result.run.model or 'A server'}, measured by {result.run.tool}"
     drawn = {"Load against price and latency": lambda: charts.measured.bench_chart(result)}
     return Answer(result, title, partial(_sections, result), drawn)
 
 
 def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
-    """A measured run; or what a quantised model keeps of its scores."""
+    """Show a measured run, or the scores that a quantised model keeps."""
     if isinstance(result, RecoveryResult):
         return Answer(result, f"What {result.model} keeps at {result.precision}", partial(_recovered, result))
     return bench(result, request)
@@ -51,7 +50,7 @@ def _sections(result: PricedRun) -> blocks.View:
 
 
 def measured_sections(runs: Iterable[PricedRun]) -> blocks.View:
-    """Each run beside a plan: its loads and their prices, and what was predicted of each."""
+    """Show each run beside a plan: its loads, their prices, and the prediction of each."""
     for run in runs:
         machine = f" on {run.machine.gpus}×{run.machine.gpu}" if run.machine else ""
         predicted = _predictions(run) if any(point.scored for point in run.points) else None
@@ -80,7 +79,7 @@ def _headline(result: PricedRun) -> blocks.Line:
 
 
 def _best(result: PricedRun) -> blocks.Facts | None:
-    """The figures of the load to run at."""
+    """Show the figures of the load to run at."""
     best = result.verdict.best
     if best is None:
         return None
@@ -126,7 +125,7 @@ def _loads(result: PricedRun) -> blocks.Table:
 
 
 def _jobs(result: PricedRun) -> blocks.View:
-    """Sessions: how long a job took at each load, what it cost, and what of each turn the server had already."""
+    """Show sessions: how long a job took at each load, its cost, and the cached share of each turn."""
     points = [result.run.points[place] for place in _order(result)]
     held = [(point, point.jobs) for point in points if point.jobs is not None]
     if not held:
@@ -157,12 +156,12 @@ def _marked(load: str, place: int, result: PricedRun) -> str:
 
 
 def _order(result: PricedRun) -> list[int]:
-    """Places of the loads, those of equal lengths together."""
+    """Return the indices of the loads, with equal lengths together."""
     return [place for group in result.verdict.groups for place in group.points]
 
 
 def _label(result: PricedRun, place: int) -> str:
-    """The load, with its lengths where they differ."""
+    """Name the load, with its lengths if they differ."""
     point = result.run.points[place]
     lengths = f", {point.mean_input_tokens:,.0f} in / {point.mean_output_tokens:,.0f} out"
     return point.load + (lengths if len(result.verdict.groups) > 1 else "")
@@ -204,7 +203,6 @@ def _name(metric: Metric, statistic: Statistic) -> str:
 
 
 def _hints(result: PricedRun) -> Iterable[str]:
-    """What to do next."""
     if result.price is None:
         yield f"No price: give {option('usd_per_hour')}, or {option('gpu')} for the cheapest offer."
     if result.machine is None and (result.price is None or result.price.api is None):
@@ -256,7 +254,7 @@ def _notes(result: PricedRun) -> Iterable[str]:
 
 
 def _drawn(result: PricedRun) -> str:
-    """What predictions drew at random, where the run has no list of requests."""
+    """Say what predictions drew at random if the run has no list of requests."""
     drawn = [
         point
         for point, priced in zip(result.run.points, result.points, strict=True)

@@ -1,7 +1,7 @@
-"""The description of a result for people, as data: sections of lines, facts, tables, bars and files.
+"""Describe a result for people as data: sections of lines, facts, tables, bars and files.
 
-A view makes it once. The terminal (``terminal``), the report in one file and the notebook (``html``), Markdown
-(``markdown``) and the page (its JSON) render it; none of them adds a figure or a word of advice. Texts name inputs by
+A view makes the description once. The terminal (``terminal``), the report in one file and the notebook (``html``),
+Markdown (``markdown``) and the page (its JSON) render it; none of them adds a figure or advice. Texts name inputs by
 ``errors.option``; each renderer spells them its own way.
 """
 
@@ -12,8 +12,8 @@ from typing import Literal, TypeVar
 Mood = Literal["", "strong", "soft", "good", "bad", "warn", "best", "worst", "alert", "mark"]
 """How a piece of text is shown: ``best``, ``worst`` and ``alert`` are strong and good, bad or a warning."""
 Kind = Literal["", "headline", "asked", "heading", "note", "hint", "next", "good", "bad", "worst"]
-"""What a line is: the answer in a line, the question, a heading, small print, advice, a command to type next (which the
-page leaves out), or a verdict."""
+"""What a line is: the answer in one line, the question, a heading, small print, advice, a command to type next
+(which the page leaves out), or a verdict."""
 Colour = Literal["blue", "green", "yellow", "red", "grey", "cyan", "magenta"]
 
 
@@ -24,7 +24,8 @@ class Span:
     text: str
     mood: Mood = ""
     opens: str = ""
-    """The inputs, as in an address, with which ``plan`` says more of it: ``gpu=H100-SXM``. The page links to that."""
+    """The inputs, as in an address, with which ``plan`` tells more about it: ``gpu=H100-SXM``. The page links to
+    that."""
 
 
 Piece = str | Span
@@ -32,7 +33,7 @@ Pieces = Piece | Sequence[Piece]
 
 
 def spans(pieces: Pieces) -> tuple[Span, ...]:
-    """Pieces of text as spans."""
+    """Turn pieces of text into spans."""
     several = (pieces,) if isinstance(pieces, str | Span) else pieces
     return tuple(Span(piece) if isinstance(piece, str) else piece for piece in several)
 
@@ -47,22 +48,22 @@ class Line:
 
 
 def line(*pieces: Piece, kind: Kind = "") -> Line:
-    """A paragraph of plain and marked pieces."""
+    """Make a paragraph of plain and marked pieces."""
     return Line(spans(pieces), kind)
 
 
 def headline(figure: str, rest: str = "", mood: Mood = "best") -> Line:
-    """The answer in a line: the one figure, and what it is of."""
+    """Make the answer in one line: its main figure, and what the figure is."""
     return Line((Span(figure, mood), Span(rest)), "headline")
 
 
 def note(*lines: str) -> Line:
-    """Small print; one sentence a line."""
+    """Make small print, one sentence per line."""
     return Line(spans("\n".join(text for text in lines if text)), "note")
 
 
 def hint(text: str) -> Line:
-    """What to do next."""
+    """Say what to do next."""
     return Line(spans(text), "hint")
 
 
@@ -73,7 +74,7 @@ class Fact:
     name: str
     value: tuple[Span, ...]
     note: str = ""
-    number: float | None = None  # the value itself, where two answers may be compared by it
+    number: float | None = None  # the value itself, if two answers can be compared by it
     less: Literal["better", "worse"] = "better"
 
 
@@ -85,20 +86,20 @@ def fact(
     number: float | None = None,
     less: Literal["better", "worse"] = "better",
 ) -> Fact:
-    """A fact from pieces of text."""
+    """Make a fact from pieces of text."""
     return Fact(name, spans(value), note, number, less)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names, values and notes, one a row."""
+    """Names, values and notes, one per row."""
 
     rows: tuple[Fact, ...]
     type: Literal["facts"] = "facts"
 
 
 FactRow = Fact | tuple[str, Pieces] | tuple[str, Pieces, str] | tuple[str, Pieces, str, float | None]
-"""A fact, or its name and value, and perhaps its note and its number."""
+"""A fact, or its name and value, with an optional note and number."""
 
 
 def facts(*rows: FactRow | None) -> Facts:
@@ -115,7 +116,7 @@ def _fact(row: FactRow) -> Fact:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; numbers stand right, and what is whole is never cut or wrapped."""
+    """A heading; numbers are aligned right, and a ``whole`` column is never cut or wrapped."""
 
     name: str
     number: bool = False
@@ -129,8 +130,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[tuple[Span, ...], ...], ...]
     title: str = ""
-    best: int | None = None  # the row that is taken
-    shown: int | None = None  # rows to show at first where more can be asked for; a terminal shows no more
+    best: int | None = None  # the row of the pick
+    shown: int | None = None  # rows to show at first if more can be unfolded; a terminal shows only these
     type: Literal["table"] = "table"
 
 
@@ -142,7 +143,7 @@ def table(
     best: int | None = None,
     shown: int | None = None,
 ) -> Table:
-    """A table; a heading starts with '>' above numbers, and with '!' above names that are never cut."""
+    """Make a table; a heading starts with '>' above numbers, and with '!' above names that are never cut."""
     heads = tuple(Column(name.lstrip(">!"), name.startswith(">"), name[:1] in ">!") for name in columns)
     return Table(heads, tuple(tuple(spans(cell) for cell in row) for row in rows), title, best, shown)
 
@@ -158,9 +159,9 @@ def listed(
     shown: int | None = None,
     numbered: bool = False,
 ) -> Table:
-    """A table of things: each column is a heading and how to read its cell of a thing; a column of None is left out.
+    """Make a table of things: each column is a heading and a function that reads its cell; a None column is left out.
 
-    ``numbered`` tells their places, before the first column.
+    ``numbered`` adds their numbers before the first column.
     """
     kept = [column for column in columns if column]
     heads = [*([""] if numbered else []), *(heading for heading, _ in kept)]
@@ -189,13 +190,13 @@ class Bar:
 
 
 def bar(parts: Iterable[tuple[str, float, Colour]], text: Callable[[float], str], least: float = 0.0) -> Bar:
-    """The parts above a size, each with its size in words."""
+    """Make a bar of the parts above a size, each with its size as text."""
     return Bar(tuple(Part(name, size, colour, text(size)) for name, size, colour in parts if size > least))
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to take away, as it is."""
+    """A file to save unchanged."""
 
     name: str
     text: str
@@ -211,19 +212,19 @@ class Section:
 
     blocks: tuple[Block, ...]
     title: str = ""
-    folded: bool = False  # shown on request; a terminal leaves it out, unless it is ``printed``
-    printed: bool = False  # folded only where it can be opened: a terminal shows it
+    folded: bool = False  # shown on request; a terminal leaves it out, unless ``printed``
+    printed: bool = False  # folded only where it can be unfolded: a terminal shows it
 
 
-View = Iterable[Section | Block | None]  # what a view yields; a block alone is a section of its own
+View = Iterable[Section | Block | None]  # what a view yields; a single block becomes a section
 
 
 def sections(view: View) -> list[Section]:
-    """The sections of a view that are not empty."""
+    """Return the sections of a view that are not empty."""
     whole = (part if isinstance(part, Section) else section(part) for part in view)
     return [part for part in whole if part.blocks]
 
 
 def section(*blocks: Block | None, title: str = "", folded: bool = False, printed: bool = False) -> Section:
-    """The blocks that there are, under a title."""
+    """Put the blocks that are not None under a title."""
     return Section(tuple(block for block in blocks if block), title, folded, printed)

@@ -1,4 +1,4 @@
-"""Hosting oneself against APIs: the break-even of each, the bills at round volumes, what moves it."""
+"""Show self-hosting against APIs: the break-even of each, the bills at round volumes, and what moves it."""
 
 import math
 import string
@@ -20,12 +20,12 @@ from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, 
 from tokonomics.types import today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
-_DRAWN = 6  # APIs whose bills and swings are shown, the cheapest; the list of prices has all
+_DRAWN = 6  # number of the cheapest APIs whose bills and swings are shown; the price list has all
 _VOLUMES = 5  # volumes at which bills are shown
 
 
 def breakeven(result: BreakevenResult | NothingHosts, request: BreakevenRequest) -> Answer:
-    """The verdicts first, then the bills, then what moves the break-even."""
+    """Show the verdicts first, then the bills, then what moves the break-even."""
     if isinstance(result, BreakevenResult):
         drawn = {"Bills against volume": lambda: charts.bills.breakeven_chart(result)}
         if result.found[0].stays_tokens_per_month is not None:
@@ -67,13 +67,13 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
 
 
 def letters_for(apis: int) -> list[str]:
-    """A to Z, then AA, BB and so on: every API has one."""
+    """Return A to Z, then AA, BB and so on: one for every API."""
     names = string.ascii_uppercase
     return [names[place % len(names)] * (place // len(names) + 1) for place in range(apis)]
 
 
 def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", of: str = "") -> blocks.Line:
-    """Which side is cheaper from which volume on, and at which precision where it is not the published one."""
+    """Say which side is cheaper from which volume on, and the precision if it is not the published one."""
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"self-hosting with {bits}, fewer bits than published, is" if bits else "self-hosting is"
     estimated = "" if all(kind.simulated for kind in result.hardware) else "; an estimate, not simulated"
@@ -86,7 +86,7 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
 
 
 def _aged(result: BreakEvenReport, stays: float | None) -> str:
-    """How old the price is of what runs at the break-even; where there is none, of all that was looked at."""
+    """Say how old the price at the break-even is; without a break-even, the prices of all that was compared."""
     runs = None if stays is None else result.hosted.kind(stays).name
     return aged(*(kind.pick.price_age_days for kind in result.hardware if runs in (None, kind.kind.name)))
 
@@ -151,7 +151,6 @@ def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blo
 
 
 def _days(api: ApiCost) -> int | None:
-    """How old its price is."""
     return None if api.date is None else max(0, (today() - api.date).days)
 
 
@@ -160,7 +159,7 @@ def _tokens(volume: float | None) -> str:
 
 
 def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
-    """The bill of each side at a few volumes about the user's own, or about the break-even."""
+    """Show the bill of each side at a few volumes around the user's own, or around the break-even."""
     own = result.own_tokens_per_month
 
     def volume(bill: CostAt) -> str:
@@ -183,7 +182,7 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
 
 
 def _about(result: BreakEvenReport) -> list[CostAt]:
-    """The bills at the volumes nearest to the user's own, or to the break-even, in order."""
+    """Return the bills at the volumes nearest to the user's own, or to the break-even, in order."""
     pivot = result.own_tokens_per_month or result.found[0].stays_tokens_per_month or result.bills[-1].tokens_per_month
     near = sorted(result.bills, key=lambda bill: abs(math.log(bill.tokens_per_month / pivot)))[:_VOLUMES]
     return sorted(near, key=lambda bill: bill.tokens_per_month)
@@ -194,7 +193,7 @@ def _dollars(bill: CostAt, name: str, amount: float) -> blocks.Piece:
 
 
 def _lines(result: BreakEvenReport) -> blocks.Table:
-    """The self-hosted bill line by line."""
+    """Show the self-hosted bill line by line."""
     bills = _about(result)
     rows = [
         (line.name, *(usd(bill.hosted.lines[place].usd) for bill in bills))
@@ -216,7 +215,7 @@ def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
 
 
 def _machines(result: BreakEvenReport) -> dict[str, str]:
-    """Each kind of hardware by its name, in words: ``RunPod, 2× H100 (TP=2 fp8)``."""
+    """Describe each kind of hardware by name: ``RunPod, 2× H100 (TP=2 fp8)``."""
     picks = {hosted.kind.name: hosted.pick for hosted in result.hardware}
     return {
         name: f"{machine_text(pick.provider, pick.instance, pick.gpu, pick.gpus_paid // pick.instances)} "
@@ -267,7 +266,7 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
 
 
 def _ages(result: BreakEvenReport) -> str:
-    """How old the prices of the APIs are, in words."""
+    """Say how old the prices of the APIs are."""
     days = sorted({age for api in result.apis if (age := _days(api)) is not None})
     if not days:
         return ""
@@ -290,7 +289,7 @@ def _of_hardware(result: BreakEvenReport) -> Iterable[str]:
 
 
 def _of_caches(result: BreakEvenReport) -> Iterable[str]:
-    """What the APIs' caches are taken to hold, and what filling them costs."""
+    """Say what the APIs' caches are assumed to hold, and what filling them costs."""
     kept = next((api.cached_within_s for api in result.apis if api.cached_within_s), None)
     if kept is None:
         return

@@ -1,4 +1,4 @@
-"""What caching does: settings side by side, where fetching wins, templates, similar prompts."""
+"""Show the effect of caching: settings side by side, where fetching wins, templates, similar prompts."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,11 +17,10 @@ from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_NOTHING = 0.002  # share of a bill below which a change is chance between two simulations
+_NOTHING = 0.002  # share of a bill: a smaller change between two simulations is chance
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
-    """Describe the caches that were asked for."""
     drawn = lambda: charts.levers.cache_chart(result.prefix_cache, result.semantic, request.threshold)  # noqa: E731
     view = partial(_sections, result, request.threshold, request.trace is None)
     return Answer(result, "What caching saves", view, {"What caching saves": drawn})
@@ -90,7 +89,7 @@ def _headline(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
 
 
 def _figures(none: CacheRow, best: CacheRow) -> blocks.Facts:
-    """The best setting, or the last where none meets the SLOs, against no cache."""
+    """Compare the best setting, or the last if none meets the SLOs, with no cache."""
     name, price = best.setting.name.strip(" +"), best.usd_per_mtok
     needs = ["never" if row.needs is None else f"{row.needs}" for row in (best, none)]
     share = best.cached_share

@@ -1,4 +1,4 @@
-"""A machine of one's own: which models it runs, how fast, for how many users, and what they cost there."""
+"""Show the user's own machine: which models it runs, how fast, for how many users, and at what cost."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,11 +16,11 @@ from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
 _SHOWN = 15  # rows on a terminal: as many as the shortlist has
-_NEAREST = 6  # models that are too large for the machine and are named
+_NEAREST = 6  # number of too large models to name
 
 
 def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:
-    """The models that fit, the most capable first, or every layout of those named; then what larger ones need."""
+    """Show the models that fit, most capable first, or every layout of named ones; then what larger ones need."""
     return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
 
 
@@ -71,7 +71,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
 
 
 def _up_to(runs: Sequence[RunnableModel]) -> str:
-    """The largest, and the largest of those that are served as they were published."""
+    """Name the largest model, and the largest that is served as published."""
     largest = runs[0]
     published = next((row for row in runs if not row.below_checkpoint), None)
     as_published = f"; as published, up to {published.name}" if published and largest.below_checkpoint else ""
@@ -87,12 +87,12 @@ def _kv(row: RunnableModel) -> str:
 
 
 def _together(row: RunnableModel) -> str:
-    """Tokens a second of all users."""
+    """Return the tokens a second of all users."""
     return f"{row.tokens_per_s.mid:,.0f}" if row.tokens_per_s else NO_VALUE
 
 
 def _layouts(result: CanRunResult) -> blocks.View:
-    """Every layout, the one that writes most within the SLO first; then what of each engine's flags differs."""
+    """Show every layout, most tokens within the SLO first, then the engine flags that differ."""
     yield blocks.listed(
         result.runs,
         ("!model", lambda row: row.model),
@@ -125,7 +125,7 @@ def _layouts(result: CanRunResult) -> blocks.View:
             shown=_SHOWN,
         )
     first = started[0]
-    # Engines copy dense models behind one port; of others each replica is a server of its own.
+    # Engines run copies of dense models behind one port; for others each replica is a separate server.
     apart = first.replicas > 1 and f"--data-parallel-size {first.replicas}" not in (first.command or "")
     several = f" in {plural(first.replicas, 'process')}" if apart else ""
     yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
@@ -140,7 +140,7 @@ def _flags(row: RunnableModel) -> list[str]:
 
 
 def _dollars(result: CanRun, rows: Sequence[RunnableModel]) -> blocks.Table | None:
-    """Tabulate $/Mtok by load, where a price of electricity is known."""
+    """Tabulate $/Mtok by load, if a price of electricity is known."""
     if result.power is None:
         return None
     what = "electricity and the machine" if isinstance(result.power, Purchase) else "electricity"
@@ -165,7 +165,7 @@ def _layout(row: RunnableModel) -> str:
 
 
 def _besides(result: CanRun) -> Iterable[blocks.Line]:
-    """How to see the models that the table leaves out, what larger ones need, and how to see dollars."""
+    """Say how to see the models that the table leaves out, what larger ones need, and how to see dollars."""
     named = len({row.model for row in result.runs})
     if not result.every_layout and named > _SHOWN:
         yield blocks.line(
@@ -183,7 +183,7 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
 
 
 def _needs(too_large: Iterable[TooLarge]) -> str:
-    """``gpt-oss-120b and qwen2.5-72b 4 GPUs (TP=4) at int4``, by what they need."""
+    """Group models by what they need: ``gpt-oss-120b and qwen2.5-72b 4 GPUs (TP=4) at int4``."""
     parts = []
     for (gpus, layout, weights), models in groupby(
         too_large, key=lambda model: (model.min_gpus, model.min_layout, model.weights)

@@ -1,4 +1,4 @@
-"""Tables of what exists: models, GPUs, offers, APIs; and of what is installed."""
+"""Show tables of what exists (models, GPUs, offers, APIs) and of what is installed."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -25,27 +25,27 @@ _STALE = f"† older than {STALE_AFTER_DAYS} days"
 
 
 def models(result: Listing, request: Request) -> Answer:
-    """What the catalogue knows of each model."""
+    """Show what the catalogue knows about each model."""
     return Answer(result, "Models", lambda: _models(result.rows))
 
 
 def gpus(result: Listing, request: Request) -> Answer:
-    """Datasheet figures of each GPU."""
+    """Show the datasheet figures of each GPU."""
     return Answer(result, "GPUs", lambda: _gpus(result.rows))
 
 
 def offers(result: Listing, request: OffersRequest) -> Answer:
-    """Instances and their prices, the cheapest first."""
+    """Show instances and their prices, cheapest first."""
     return Answer(result, "GPU prices", lambda: _offers(result.rows, result.terms, request.top))
 
 
 def apis(result: Listing, request: ApisRequest) -> Answer:
-    """Token prices of hosted models, and what a request costs."""
+    """Show token prices of hosted models, and the cost of a request."""
     return Answer(result, "Token prices", lambda: _apis(result.rows, request))
 
 
 def prices_refresh(result: RefreshResult, request: Request) -> Answer:
-    """What a refresh fetched of each provider."""
+    """Show what a refresh fetched from each provider."""
     return Answer(result, "GPU prices", lambda: _refreshed(result.noun))
 
 
@@ -93,7 +93,7 @@ def _models(found: Sequence[ModelSpec]) -> blocks.View:
 
 
 def _kept(model: ModelSpec) -> tuple[str, str]:
-    """KV that a token adds, and that a sequence has at any length."""
+    """Return the KV that a token adds, and the KV that a sequence of any length has."""
     if model.is_encoder:
         return NO_VALUE, NO_VALUE
     constant = model.kv_constant_bytes(Precision.bf16)
@@ -199,7 +199,7 @@ _MARKS = {"ok": blocks.Span("ok", "good"), "note": blocks.Span("note", "warn"), 
 
 
 def doctor(result: DoctorResult, request: Request) -> Answer:
-    """What is installed, and what is broken."""
+    """Show what is installed, and what is broken."""
     return Answer(result, "Doctor", partial(_checks, result))
 
 
@@ -215,7 +215,7 @@ def _checks(result: DoctorResult) -> blocks.View:
 
 
 def _old_prices(result: DoctorResult) -> str:
-    """Behind the verdict, where no GPU price is recent."""
+    """Warn, after the verdict, if no GPU price is recent."""
     days = next((check.facts["newest_days"] for check in result.checks if "newest_days" in check.facts), None)
     old = isinstance(days, int) and days > STALE_AFTER_DAYS
     return f", but even the newest GPU price is {days} days old" if old else ""

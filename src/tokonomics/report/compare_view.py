@@ -1,4 +1,4 @@
-"""Models on GPUs side by side, and two plans before and after a change, also as a comment on a pull request."""
+"""Show models on GPUs side by side, and two plans before and after a change, also as a pull request comment."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -32,11 +32,11 @@ from tokonomics.report.wording import (
 )
 from tokonomics.units import count, percent, seconds, usd
 
-_MOST_GPUS = 8  # more columns do not fit a terminal; the table of every pair, JSON and chart hold all
+_MOST_GPUS = 8  # more columns do not fit a terminal; the table of every pair, JSON and the chart have all
 
 
 def compare(result: CompareResult, request: Request) -> Answer:
-    """The cheapest pair, the grid, the pick of each model, and the front where qualities were given."""
+    """Show the cheapest pair, the grid, the pick of each model, and the front if qualities were given."""
     drawn = {"Dollars per million tokens": lambda: charts.plan.compare_chart(result)} if result.gpus else {}
     return Answer(result, "Models and GPUs side by side", partial(_sections, result), drawn)
 
@@ -106,12 +106,12 @@ def _grid(result: Comparison) -> blocks.Table:
 
 
 def _plan_of(cell: Cell) -> str:
-    """What to ask ``plan`` for more of a pair."""
+    """Return the inputs with which ``plan`` tells more about a pair."""
     return urlencode({"model": cell.model, "gpu": cell.gpu})
 
 
 def _apis(result: CompareResult) -> blocks.Section:
-    """What hosts of the same models charge for the same requests, and how fast they answer."""
+    """Show what hosts of the same models charge for the same requests, and how fast they answer."""
     names = {cell.model: cell.model_name for cell in result.cells}
     rows = [(names[model], api) for model, bills in result.apis.items() for api in bills]
     cached = max(api.cached_share for _, api in rows)
@@ -131,7 +131,7 @@ def _apis(result: CompareResult) -> blocks.Section:
 
 
 def _front(result: Comparison, cheapest: Iterable[Candidate]) -> blocks.Table:
-    """The front of price and quality, and the cheapest pair of each model that is not on it."""
+    """Show the front of price and quality, and the cheapest pair of each model that is not on it."""
     pairs = dict.fromkeys([*result.front, *((pick.model, pick.gpu) for pick in cheapest)])
     return blocks.listed(
         [result.cell(*pair) for pair in pairs],
@@ -171,11 +171,11 @@ def _notes(result: Comparison) -> blocks.Line:
 # --- two plans side by side ------------------------------------------------------------------------------------------
 
 # GitHub draws ``> [!TIP]`` as a coloured box (docs.github.com, "Alerts"), GitLab ``{+ … +}`` and ``{- … -}`` in green
-# and red (docs.gitlab.com, "Inline diff"); both fold what stands in ``<details>``.
+# and red (docs.gitlab.com, "Inline diff"); both fold the content of ``<details>``.
 
 
 def diff(result: OneNoun, request: DiffRequest) -> Answer:
-    """What changed, what it does, what it saves."""
+    """Show what changed, its effect, and its saving."""
     title = f"{Path(request.model).name} against {Path(request.against).name}"
     made = result.noun
     printed: dict[str | None, Callable[[], str]] = {
@@ -195,7 +195,7 @@ def _github(made: Diff) -> str:
 
 
 def _gitlab(made: Diff) -> str:
-    """What costs more is red and what saves green, where a change is one of dollars."""
+    """Colour changes in dollars: red if they cost more, green if they save."""
     rows = []
     for name, before, after, change in _diff_rows(made):
         if name.startswith("$") and change not in ("", "same"):
@@ -205,7 +205,7 @@ def _gitlab(made: Diff) -> str:
 
 
 def _comment(made: Diff, verdict: str, rows: Sequence[tuple[str, ...]]) -> str:
-    """The outcome, what it is a plan of, and folded what was changed."""
+    """Show the outcome and what was planned, with the changes folded."""
     changed = _drawn(_changes(made), _dates(made))
     folded = f"<details><summary>{len(made.changes)} changed</summary>\n\n{changed}\n\n</details>"
     caveats = _drawn(_caveats(made))
@@ -234,7 +234,7 @@ def _plans(made: Diff, rows: Sequence[tuple[str, ...]]) -> blocks.Table:
 
 
 def _caveats(made: Diff) -> blocks.Line | None:
-    """What a reader of the dollars must know of the plans: fewer bits, latencies that nobody checked, old prices."""
+    """Warn about the plans behind the dollars: fewer bits, unchecked latencies, old prices."""
     sides = (made.before, made.after)
     unchecked = " and ".join(side.name for side in sides if not side.plan.simulated)
     said = [
@@ -251,7 +251,6 @@ def _dates(made: Diff) -> blocks.Line:
 
 
 def _verdict(made: Diff) -> blocks.Line:
-    """The outcome in one sentence."""
     amount, share = abs(made.saved_usd_per_month), percent(abs(made.saved_share))
     old = aged(made.before.plan.price_age_days, made.after.plan.price_age_days)
     if round(amount, 2) == 0:

@@ -1,4 +1,4 @@
-"""What a million tokens costs by the cost equation, and what an hour of a bought machine does."""
+"""Show what a million tokens costs by the cost equation, and what an hour of a bought machine costs."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -19,7 +19,7 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK,
 
 
 def cost(result: CostResult, request: CostRequest) -> Answer:
-    """The price per Mtok, the equation it comes from, and the other forms people ask for."""
+    """Show the price per Mtok, its equation, and its inverses."""
     rule = ""
     if request.gpu is not None:
         rule = (
@@ -64,7 +64,7 @@ def _sections(result: CostResult, price_rule: str) -> blocks.View:
 
 
 def _loads(loads: Iterable[LoadCost], fleet: str) -> blocks.Table:
-    """Load profiles side by side: the hour costs the same whether it works or waits."""
+    """Show load profiles side by side: an hour costs the same whether the GPU works or waits."""
     return blocks.listed(
         loads,
         ("!load (hours × utilisation)", lambda load: load.load),
@@ -78,7 +78,7 @@ def _loads(loads: Iterable[LoadCost], fleet: str) -> blocks.Table:
 
 
 def _target(needed: Needed) -> blocks.Table:
-    """What each term would have to be, the others kept."""
+    """Show what each term would have to be if the others stay."""
     out_of_reach = " (out of reach)" if needed.utilization > 1 else ""
     rows = [
         ("speed, at this utilisation and price", f"{needed.tokens_per_second:,.0f} tok/s"),
@@ -92,7 +92,7 @@ def _target(needed: Needed) -> blocks.Table:
 
 
 def own_hardware(result: OneNoun, request: Request) -> Answer:
-    """$/GPU-hour first, then the rent, then its lines."""
+    """Show $/GPU-hour first, then the rent, then its lines."""
     owned: OwnHardware = result.noun
     return Answer(result, f"A {owned.gpu} of your own", partial(_owned, owned))
 

@@ -1,4 +1,4 @@
-"""A fleet: what to buy first, the bill, other ways to buy, the replay, scaling, batch work, and the word on spot."""
+"""Show a fleet: what to buy first, the bill, other ways to buy, the replay, scaling, batch work, and notes on spot."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -36,17 +36,17 @@ from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.buy import ASSUMED
 from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
 
-_WIDE = 0.05  # a gap from which on more time may well find a cheaper fleet
+_WIDE = 0.05  # with a larger gap, more time may well find a cheaper fleet
 
 
 def fleet(result: FleetResult, request: Request) -> Answer:
-    """What to buy, how it compares, and how it fared in the simulator."""
+    """Show what to buy, how it compares, and how it did in the simulator."""
     drawn = {"What runs hour by hour": lambda: charts.bills.fleet_chart(result, _in_order(result))}
     return Answer(result, f"The fleet for {result.model}", partial(_sections, result), drawn)
 
 
 def _in_order(report: FleetReport) -> list[FleetPurchase]:
-    """Commitments first, spot last; within the same terms the larger bill first."""
+    """Order commitments first, spot last; within the same terms the larger bill first."""
     terms = (Terms.reserved, Terms.on_demand, Terms.spot)
     return sorted(report.plan.purchases, key=lambda purchase: (terms.index(purchase.terms), -purchase.usd))
 
@@ -104,7 +104,7 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
     reached, available = report.availability, report.availability.share
     room = f", room for {plural(reached.spare_machines, 'machine')} to fail" if reached.spare_machines else ""
     asked = "" if reached.target is None else f" (asked for: {reached.target:.12g}{room})"
-    # A share that rounds to all of it is not all of it.
+    # A share that rounds to 100 % is not all of it.
     nines = "> 99.999 %" if 0.99999 < available < 1 else f"{available * 100:.3f} %"
     missing = (1 - available) * HOURS_PER_MONTH * 60
     minutes = f"{count(float(f'{missing:.2g}'))} minutes" if missing >= 0.01 else "less than 0.01 minutes"
@@ -129,7 +129,7 @@ def _headline(report: FleetReport) -> Iterable[blocks.Block]:
 
 
 def kind_text(kind: MachineKind, region: str = UNSPECIFIED) -> str:
-    """``AWS g6.xlarge, L4``; with its region where one is named."""
+    """Return ``AWS g6.xlarge, L4``, with its region if one is named."""
     return machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus, region)
 
 
@@ -182,7 +182,7 @@ def _replays(replays: Sequence[FleetReplay]) -> blocks.Table:
 
 
 def _slo_columns(slos: Sequence[SloOutcome], of: Callable[[Any], Sequence[SloOutcome]]) -> Iterable[Any]:
-    """A column for each SLO: what was delivered."""
+    """Return a column for each SLO with what was delivered."""
 
     def read(place: int, row: Any) -> blocks.Span:
         slo = of(row)[place]
@@ -192,7 +192,7 @@ def _slo_columns(slos: Sequence[SloOutcome], of: Callable[[Any], Sequence[SloOut
 
 
 def _proof(report: FleetReport) -> blocks.Line:
-    """What the replay says, and what to do about it."""
+    """Say what the replay shows, and what to do about it."""
     calm, loss = report.replays
     if not report.slos:
         return blocks.note("No SLO was set, so none could be missed.")
@@ -205,7 +205,7 @@ def _proof(report: FleetReport) -> blocks.Line:
     spread = f"{option('max_zone_share', 0)} or " if _has_spot(report) and report.limits.max_zone_share else ""
     often = count(float(f"{loss.expected_per_month:.2g}"))
     missed = f"With the loss, expected {often} times a month, it is missed for that hour"
-    nines = min(12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1)  # one more than it reaches
+    nines = min(12, math.floor(-math.log10(max(1 - report.availability.share, 1e-12))) + 1)  # one more than it has
     nine_more = option("availability", "0." + "9" * nines)
     return blocks.hint(f"The SLO is met undisturbed. {missed}: {spread}{nine_more} buys room for that.")
 
@@ -273,7 +273,7 @@ def _spot_note(report: FleetReport) -> str:
 
 
 def scaling_blocks(scaling: ScalingReport, plan_usd: float) -> Iterable[blocks.Block]:
-    """The table of ways, which is the cheapest, how its bill relates to the plan's, and what stands behind it."""
+    """Show the table of ways, the cheapest, how its bill relates to the plan's, and its assumptions."""
     yield _scaling_ways(scaling)
     yield _cheapest_way(scaling)
     if (best := scaling.best()) is not None:
@@ -307,7 +307,7 @@ def _scaling_ways(scaling: ScalingReport) -> blocks.Table:
 
 
 def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
-    """Which way is cheapest, and what is left for a better forecast."""
+    """Say which way is cheapest, and what a better forecast could still save."""
     best, perfect, scaled = scaling.best(), scaling.perfect, scaling.best(Terms.on_demand)
     if best is None:
         larger = f"{option('scaling_room')} gives more room, {option('startup')} a shorter start"
@@ -321,7 +321,7 @@ def _cheapest_way(scaling: ScalingReport) -> blocks.Line:
 
 
 def _to_buy(best: ScalingWay, scaled: ScalingWay | None, plan_usd: float) -> str:
-    """Which of the two bills on the page to pay, and what the other is for."""
+    """Say which of the two bills on the page to pay, and what the other is for."""
     plan = f"the plan above ({usd(plan_usd)} a month)"
     if round(best.usd_per_month, 2) < round(plan_usd, 2):
         return (
@@ -359,7 +359,7 @@ def _scaling_notes(scaling: ScalingReport) -> Iterable[str]:
 
 
 def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
-    """The ways to have it done, what the fleet for both is made of, and whether the others notice."""
+    """Show the ways to do the work, the fleet for both, and whether other requests notice."""
     work, best = report.work, report.ways[0]
     when = f"from hour {work.start_hour}, done {work.deadline_hours} h later"
     yield blocks.listed(
@@ -380,7 +380,7 @@ def batch_blocks(report: BatchReport) -> Iterable[blocks.Block]:
 
 
 def _fleets(report: BatchReport) -> Iterable[str]:
-    """Say what to buy for it on machines of one's own, and how sure it is that this is the cheapest."""
+    """Say what to buy for it on own machines, and how sure it is that this is the cheapest."""
     plan = report.own or report.plan
     bought = "; ".join(
         f"{_terms(row)} {row.offer}, {sum(row.by_hour) / plan.hours:.3g} in the mean" for row in plan.purchases

@@ -1,7 +1,7 @@
-"""A description as HTML: for a notebook, and as a report in one file that opens offline, anywhere.
+"""Render a description as HTML: for a notebook, and as a one-file report that opens offline.
 
-The file holds its own style, its data and the chart library (from the installed vl-convert package); it asks for
-nothing over the network.
+The file holds its own style, its data and the chart library (from the installed vl-convert package); it makes no
+network requests.
 """
 
 import json
@@ -55,7 +55,7 @@ _COLOURS = {"grey": "#9aa7b5", "blue": "#4c78a8", "green": "#54a24b", "yellow": 
 
 
 def described(sections: Iterable[Section], spell: Spell) -> str:
-    """The description as one element with its own style."""
+    """Return the description as one element with its own style."""
     return f"<style>{_ANSWER}</style><div class='tk'>{''.join(_section(section, spell) for section in sections)}</div>"
 
 
@@ -131,11 +131,11 @@ def _bar(bar: Bar) -> str:
 
 
 def report_page(title: str, sections: Iterable[Section], charts: Mapping[str, Any], result: Any, command: str) -> str:
-    """The whole file as text; ``charts`` are Vega-Lite specs by name."""
+    """Return the whole file as text; ``charts`` are Vega-Lite specs by name."""
     figures, specs = [], []
     for place, (name, spec) in enumerate(charts.items()):
         figures.append(f'<h2>{escape(name)}</h2><figure data-spec="spec{place}"></figure>')
-        inside = json.dumps(spec).replace("<", "\\u003c")  # no ``</script>`` in it can end the element
+        inside = json.dumps(spec).replace("<", "\\u003c")  # so that no ``</script>`` in it ends the element
         specs.append(f'<script type="application/json" id="spec{place}">{inside}</script>')
     drawing = f"<script>{_library()}</script><script>{_DRAW}</script>" if charts else ""
     return (
@@ -155,7 +155,7 @@ def report_page(title: str, sections: Iterable[Section], charts: Mapping[str, An
 
 @cache
 def _library() -> str:
-    """The chart library as one script; made once, for it takes seconds."""
+    """Return the chart library as one script; built once, as it takes seconds."""
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
@@ -167,7 +167,7 @@ def check_html_path(path: Path) -> None:
 
 
 def save_report(path: Path, answer: "Answer", command: str) -> None:
-    """Write the report; whole or not at all."""
+    """Write the report; complete or not at all."""
     charts = {name: draw().to_dict() for name, draw in answer.charts.items()}
     page = report_page(answer.title, answer.sections(), charts, answer.plain(), command)
     write_text(path, page, option("html", shorten(path.name)))

@@ -1,4 +1,4 @@
-"""Levers: what to change first, what all of them come to, and the way there from a naive start."""
+"""Show levers: what to change first, what all of them save, and the way there from a naive start."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -23,12 +23,12 @@ from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
 
-_SHOWN = 5e-4  # a smaller share reads as 0.0 %
+_SHOWN = 5e-4  # a smaller share would show 0.0 %
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
 
 
 def levers(result: LeversResult, request: Request) -> Answer:
-    """The ranked list, and what the levers save together."""
+    """Show the ranked list, and what the levers save together."""
     setup, utilization = result.setup, result.utilization
     drawn = {"What each lever saves": lambda: charts.levers.levers_chart(result, setup)}
     title = f"What to change first for {setup.deployment.model.name}"
@@ -37,7 +37,7 @@ def levers(result: LeversResult, request: Request) -> Answer:
 
 
 def stack(result: StackResult, request: Request) -> Answer:
-    """The waterfall as a table."""
+    """Show the waterfall as a table."""
     drawn = {"From naive to best": lambda: charts.levers.stack_chart(result, result.setup)}
     title = f"All optimisations of {result.setup.deployment.model.name}, in order"
     return Answer(result, title, partial(_waterfall, result, result.setup), drawn)
@@ -75,7 +75,7 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
 
 
 def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
-    """Levers without a bill of their own, each with the reason; ``8 levers do not apply`` above them."""
+    """List levers without a bill of their own, each with the reason, under ``8 levers do not apply``."""
     if not levers:
         return None
     title = f"{plural(len(levers), 'lever')} {'does' if len(levers) == 1 else 'do'} not apply"
@@ -83,14 +83,14 @@ def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
 
 
 def _kept(kept: QualityKept | None) -> str:
-    """``98.3 %`` of the published model's quality; ``none lost`` where the answers do not change."""
+    """Return ``98.3 %`` of the published model's quality, or ``none lost`` if the answers do not change."""
     if kept is None or kept.share is None:
         return "not scored"
     return fine_percent(kept.share) if kept.scores else "none lost"
 
 
 def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
-    """Whose scores they are, one a line."""
+    """Name the source of each score, one per line."""
     shown = {name: kept.said for name, kept in named if kept and (kept.scores or kept.share is None)}
     yield from (f"quality of {name}: {said}." for name, said in shown.items())
 
@@ -130,7 +130,7 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
 
 
 def _with_overheads(ranking: LeversResult) -> blocks.Facts | None:
-    """The same saving over a bill that has people and overheads."""
+    """Show the same saving on a bill with people and overheads."""
     now, after = ranking.upkeep_now, ranking.upkeep_together
     if now is None or after is None:
         return None
@@ -153,7 +153,7 @@ def _quoted(bills: Sequence[Bill]) -> str:
 
 
 def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
-    """With the GPUs it moves to, and on whose machines; and what it saves."""
+    """Return the lever with its new GPUs and their seller, and its saving."""
     to = ""
     if lever.knob == "hardware":
         to = f": {bill.deployment.rpartition(' on ')[2]} ({bought_text(bill)})"
@@ -166,7 +166,7 @@ def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
 
 
 def _memories(bill: Bill) -> str:
-    """Sizes of the memories behind the GPU's, a replica or all of them."""
+    """Return the sizes of the memories beyond the GPU's, for a replica or for all of them."""
     sizes = (f"{memory.tier.name} {gigabytes(memory.tier.size_bytes)}" for memory in bill.memories)
     return " + ".join(sizes) + (" a replica, assumed free" if bill.memory_assumed else "")
 
@@ -270,7 +270,7 @@ def _step(step: Step, drafted: Drafted | None) -> list[str]:
 
 
 def _utilization(made: Utilization) -> blocks.View:
-    """Cost against batch limit, load and burstiness."""
+    """Show cost against batch limit, load and burstiness."""
     for title, points in (
         ("The bill against how many requests a replica serves at a time", made.by_batch),
         ("The bill against the load, on the same deployment", made.by_load),

@@ -1,4 +1,4 @@
-"""A description as Markdown: for a pull request, a wiki or a chat."""
+"""Render a description as Markdown: for a pull request, a wiki or a chat."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _MARKUP = re.compile(r"[\\*_<\[\]]")
 
 
 def markdown(sections: Iterable[Section], spell: Spell = flag) -> str:
-    """Paragraphs and tables; what is folded is left out, unless it is to be printed."""
+    """Return paragraphs and tables; leave out folded sections, unless they are printed."""
     parts = []
     for section in sections:
         if section.folded and not section.printed:
@@ -43,7 +43,7 @@ def _block(block: Block, spell: Spell) -> str:
 
 
 def _text(spans: Iterable[Span], spell: Spell) -> str:
-    """Strong spans between stars, which must touch the text: spaces stay outside."""
+    """Put strong spans between stars, which must touch the text, so spaces stay outside."""
     parts = []
     for span in spans:
         text = _plain(span.text, spell)
@@ -53,7 +53,7 @@ def _text(spans: Iterable[Span], spell: Spell) -> str:
 
 
 def _plain(text: str, spell: Spell) -> str:
-    """Text that means itself: a star, an underscore or a tag in a name is no markup. Commands keep their ticks."""
+    """Escape stars, underscores and tags, so that a name contains no markup. Commands keep their backticks."""
     return "".join(
         piece if place % 2 else _MARKUP.sub(r"\\\g<0>", piece)
         for place, piece in enumerate(re.split(r"(`[^`\n]*`)", spelled(text, spell)))
@@ -61,7 +61,7 @@ def _plain(text: str, spell: Spell) -> str:
 
 
 def _begun(line: str) -> str:
-    """A line whose first sign starts no list, quote or heading."""
+    """Escape the first character if it would start a list, quote or heading."""
     return re.sub(r"^(\s*)([-+#>])", r"\1\\\2", line)
 
 

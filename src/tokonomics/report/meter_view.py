@@ -1,4 +1,4 @@
-"""The meter: its screen that is redrawn, a line for a pipe, a run's last word, bills of the past, and its page."""
+"""Show the meter: its live screen, a line for a pipe, the end of a run, bills of the past, and its page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,23 +25,23 @@ from tokonomics.report.shared_view import (
 from tokonomics.report.wording import NO_VALUE, marked_old, number_text, percent_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_MOST_ROWS = 20  # a terminal's height; the rest is in the sum
+_MOST_ROWS = 20  # what fits a terminal; the sum includes the rest
 _MUCH_IDLE = 0.5
 _BASES = (
     "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone; while busy: busy "
     "time alone."
 )
-"""What the prices of a bill are over."""
+"""What the prices of a bill are divided by."""
 
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
-    """The sum, a row for each group, where the dollars went, and against the plan."""
+    """Show the sum, a row for each group, where the dollars went, and the comparison with the plan."""
     drawn = {"Dollars over time": lambda: charts.measured.bill_over_time(result.in_time, result.over)}
     return Answer(result, "What the metered tokens cost", partial(_bill, result), drawn)
 
 
 def live(state: MeterState) -> blocks.View:
-    """The price now, a row for each server and model, and where today's dollars went."""
+    """Show the price now, a row for each server and model, and where today's dollars went."""
     yield _now(state)
     yield _servers(state)
     yield blocks.section(*_dollars(state.today, "today's"))
@@ -55,7 +55,7 @@ def live(state: MeterState) -> blocks.View:
 
 
 def end(state: MeterState) -> blocks.View:
-    """What the run leaves behind."""
+    """Show the result of the run."""
     today = state.today
     price = f"{usd_text(today.usd_per_mtok)} per million tokens"
     yield blocks.section(
@@ -67,7 +67,7 @@ def end(state: MeterState) -> blocks.View:
 
 
 def line(state: MeterState) -> str:
-    """One interval in a pipe."""
+    """Show one interval in a pipe."""
     up, running = sum(group.up for group in state.groups), sum(group.running or 0 for group in state.groups)
     said = [
         f"{_clock(state.at)}",
@@ -118,7 +118,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
 
 
 def _measured(bill: MeterReportResult) -> Iterable[blocks.Block]:
-    """The price, what it is the price of and over how long; how much of that time nobody saw."""
+    """Show the price, what it covers and for how long, and how much of that time was not observed."""
     total = bill.total
     price = "No tokens were counted" if total.usd_per_mtok is None else f"{usd(total.usd_per_mtok)} per million tokens"
     tokens = f"{count(total.billed_tokens)} tokens in and out, " if total.usd_per_mtok is not None else ""
@@ -132,7 +132,7 @@ def _measured(bill: MeterReportResult) -> Iterable[blocks.Block]:
 
 
 def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
-    """What the servers drew and emitted, over the stretch and per million tokens."""
+    """Show what the servers drew and emitted, over the period and per million tokens."""
     if (drawn := bill.energy) is None:
         return
     read = f", read {percent(drawn.read_share)} of the time" if 0 < drawn.read_share < 0.995 else ""
@@ -142,7 +142,7 @@ def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
 
 
 def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block]:
-    """The price, the verdict, every line, and the volume that pays."""
+    """Show the price, the verdict, every line, and the break-even volume."""
     yield verdict(sale.total, "over this stretch")
     said = "; ".join(f"{price.model} at {price_text(price.usd_per_mtok)}" for price in sale.prices)
     splits = ", ".join(sorted({price.split for price in sale.prices if price.split}))
@@ -163,7 +163,7 @@ def _sold(bill: MeterReportResult, sale: StatementSale) -> Iterable[blocks.Block
 
 
 def export_line(of: Exported) -> str:
-    """What is in an export, in a line."""
+    """Describe an export in one line."""
     what = "estimated for a month" if of.is_estimate else f"from {of.since:%Y-%m-%d} to {of.until:%Y-%m-%d} UTC"
     splits = ", ".join(sorted({price.split for price in of.prices}))
     return f"${of.total_usd:,.2f} {what}; {plural(len(of.prices), 'model')}, {splits or 'no tokens'}"
@@ -237,11 +237,11 @@ _SPANS: dict[str, Callable[[MeterTally], str]] = {
     "tokens/s": lambda sums: number_text(sums.tokens_per_s),
     "batch": _BILL["batch"],
 }
-"""The same over spans of time, on the page."""
+"""The same figures over spans of time, for the page."""
 
 
 def _sums(by: Sequence[str], lines: Sequence[StatementLine], total: MeterTally) -> blocks.Table:
-    """A row a group, and their sum; columns that would be empty are left out."""
+    """Show a row per group, and their sum; leave out empty columns."""
     empty = {"gap": not total.gap_s, "away": not total.away_s, "req": not total.answered, "batch": not total.batch}
     shown = {name: cell for name, cell in _BILL.items() if not empty.get(name)}
     rows = [[*(_short(name) for name in line.group), *(cell(line.sums) for cell in shown.values())] for line in lines]
@@ -255,7 +255,7 @@ def _short(name: str) -> str:
 
 
 def _dollars(sums: MeterTally, whose: str) -> Iterable[blocks.Block]:
-    """Where the dollars went; nothing while there are none."""
+    """Show where the dollars went, if there are any."""
     parts: list[tuple[str, float, blocks.Colour]] = [
         ("busy", sums.busy_usd, "green"),
         ("idle", sums.idle_usd, "yellow"),
@@ -293,7 +293,7 @@ def _figures(sums: MeterTally) -> blocks.Facts:
 
 
 def _odd(state: MeterState) -> blocks.View:
-    """The plan against what is, and what a person should know."""
+    """Compare the plan with reality, and show warnings."""
     yield from _verdict(state.against_plan)
     yield blocks.section(
         *(blocks.line(blocks.Span(budget.said, "worst")) for budget in state.budgets if budget.is_missed)
@@ -347,8 +347,8 @@ def _date(at: float) -> str:
 def ledger(
     spans: Mapping[str, MeterTally], servers: Statement, burning: Mapping[str, float] | None, read_from: str
 ) -> blocks.View:
-    """The price of a million tokens, what burns now, and sums by span and by server; ``spans`` is shortest first."""
-    # The last five minutes are too few to speak for, unless there is nothing else.
+    """Show the price of a million tokens, the current spend, and sums by span (shortest first) and by server."""
+    # The last five minutes are too short for a headline, unless there is nothing else.
     shortest, *longer = spans.items()
     over, best = next((row for row in longer if row[1].usd_per_mtok is not None), shortest)
     price = f"{usd_text(best.usd_per_mtok)} per million tokens"

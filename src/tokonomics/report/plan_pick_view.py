@@ -1,4 +1,4 @@
-"""A plan's pick: what to rent, what it costs, how it serves, why it won; and what is cheaper with a catch."""
+"""Show a plan's pick: what to rent, its cost, its latencies, why it won; and cheaper candidates with a catch."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
-    """What to rent, what it costs, and how it meets the SLOs; ``firm`` are facts that this answer adds."""
+    """Show what to rent, what it costs, and how it meets the SLOs; ``firm`` are further facts of this answer."""
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
@@ -59,7 +59,7 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
 
 
 def bill_facts(row: Candidate, plan: Plan) -> list[blocks.Fact]:
-    """The same bill by what it goes to, the latencies without an SLO, and how full the replicas are."""
+    """Show the same bill by its parts, the latencies without an SLO, and how full the replicas are."""
     prices = row.usd_per_mtok
     tokens = "all tokens, in and out" if plan.workload.writes else "the tokens read"
     router = f", {row.router} router" if row.simulated and row.replicas > 1 else ""
@@ -77,7 +77,7 @@ def bill_facts(row: Candidate, plan: Plan) -> list[blocks.Fact]:
 
 
 def served_as(row: Candidate) -> str:
-    """``2 replicas of 4 GPUs (TP=4, fp8, KV fp8)``; with the replicas for prompts before, where there are any."""
+    """Return ``2 replicas of 4 GPUs (TP=4, fp8, KV fp8)``; prefill replicas come first, if there are any."""
     kv = f"KV {row.kv}" if row.kv.is_below(Precision.bf16) else ""
     drafts = f"drafts {row.draft.name}" if row.draft else ""
 
@@ -94,7 +94,7 @@ def served_as(row: Candidate) -> str:
 
 
 def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
-    """What a Mtok of input, of cached input and of output costs: the same bill, by the GPU's time that each takes."""
+    """Show the price of a Mtok of input, cached input and output: the same bill, split by GPU time."""
     prices = row.usd_per_mtok
     yield blocks.fact("input", usd(prices.input), "per Mtok computed: prefill's share of GPU time", number=prices.input)
     if prices.cached is not None:
@@ -105,7 +105,7 @@ def _by_kind(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def _apart(row: Candidate) -> Iterable[blocks.Fact]:
-    """Say what a disaggregated pick sends its KV over, and whether it would hold without."""
+    """Say over which link a disaggregated pick sends its KV, and whether it would hold otherwise."""
     if (side := row.prefill) is None:
         return
     where = "inside the machine" if row.instances == 1 else "between machines; ask the seller"
@@ -117,7 +117,7 @@ def _apart(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
-    """Cheaper ways with a catch, one line each, with what to type for them."""
+    """Show cheaper candidates with a catch, one line each, with what to type for them."""
     for aside in plan.set_aside:
         row = aside.candidate
         only_kv = aside.catch is Catch.fewer_bits and not _has_fewer_bits(row, plan.best)
@@ -133,7 +133,7 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
 
 
 def tiers_text(tiers: str) -> str:
-    """``dram=380@0`` → ``380 GB of the machine's memory``."""
+    """Turn ``dram=380@0`` into ``380 GB of the machine's memory``."""
     said = []
     for part in tiers.split(","):
         name, _, rest = part.strip().partition("=")
@@ -146,7 +146,7 @@ _TIERS = {"dram": "the machine's memory", "ssd": "its SSD", "remote": "memory ov
 
 
 def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
-    """What drafts, how much of it is accepted, and who says so."""
+    """Show the draft, its acceptance, and the source of that."""
     if row.draft:
         yielded, given = f"{row.draft.tokens_per_round:.2f} tokens a round", percent(row.draft.acceptance)
         said = f"published: {row.draft.source}" if row.draft.source else f"{given} of drafted ones accepted, as given"
@@ -154,7 +154,7 @@ def _drafted(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def _has_fewer_bits(row: Candidate, best: Candidate | None) -> bool:
-    """Whether the weights have fewer bits than a plan tries by default, and than the pick's."""
+    """Tell whether the weights have fewer bits than a plan tries by default, and than the pick's."""
     return row.weights.is_below(FLOOR) and (best is None or row.weights.is_below(best.weights))
 
 
@@ -175,7 +175,7 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
 
 
 def _where(row: Candidate) -> str:
-    """``AWS p5.48xlarge, 8× H100, us-east-1 or 3 other regions``."""
+    """Return ``AWS p5.48xlarge, 8× H100, us-east-1 or 3 other regions``."""
     machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances, row.region)
     if row.region == UNSPECIFIED:
         return machine
@@ -185,7 +185,7 @@ def _where(row: Candidate) -> str:
 
 
 def _may_fail(row: Candidate, spare: Spare) -> str:
-    """What may fail, and what that rests on; or that nothing may, where all is on one machine."""
+    """Say what may fail and why; or that nothing may, if all is on one machine."""
     if not spare:
         alone = "one machine" if row.instances == 1 else f"one replica on {plural(row.instances, 'machine')}"
         return f"; {alone}: no redundancy" if row.lacks_redundancy else ""
@@ -195,7 +195,7 @@ def _may_fail(row: Candidate, spare: Spare) -> str:
 
 
 def _job(row: Candidate) -> Iterable[blocks.Fact]:
-    """What a session costs and takes; beside it what its turns found."""
+    """Show what a session costs and how long it takes, and what its turns found in the cache."""
     if (job := row.job) is None:
         return
     rate = f"{job.per_s:.3g} a second" if job.per_s >= 0.01 else f"{job.per_s * 3600:.3g} an hour"
@@ -204,7 +204,7 @@ def _job(row: Candidate) -> Iterable[blocks.Fact]:
 
 
 def _latencies(row: Candidate, slos: Sequence[Slo], *, of_slos: bool) -> Iterable[blocks.Fact]:
-    """The latencies that SLOs are about (TTFT and TPOT without any), or the others; means where none is simulated."""
+    """Show the latencies with SLOs (TTFT and TPOT without any), or the others; means if nothing was simulated."""
     asked = {slo.latency for slo in slos} or {Latency.ttft, Latency.tpot}
     for name, latency, spread in (
         ("TTFT", Latency.ttft, row.ttft_s), ("TPOT", Latency.tpot, row.tpot_s), ("end to end", Latency.e2e, row.e2e_s),
@@ -214,7 +214,7 @@ def _latencies(row: Candidate, slos: Sequence[Slo], *, of_slos: bool) -> Iterabl
             continue
         targets = {slo.statistic: slo.seconds for slo in slos if slo.latency is latency}
         if latency is Latency.e2e and row.tpot_s.mean is None and not targets:
-            continue  # of an encoder it is the TTFT again
+            continue  # for an encoder it equals the TTFT
         for statistic in (list(targets) or ["p99"]) if row.simulated else ["mean"]:
             value, target = getattr(spread, statistic), targets.get(statistic)
             if value is None:
@@ -234,7 +234,7 @@ _TERMS = {
 
 
 def _price_note(row: Candidate) -> str:
-    """On which terms, and when the price was quoted for which of the seller's machines."""
+    """Name the terms, the seller's machine, and the date of the price."""
     years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
     machines = f" × {plural(row.instances, 'machine')}" if row.instances > 1 else ""
     market = " on a marketplace" if row.seller is Seller.marketplace else ""
@@ -242,7 +242,7 @@ def _price_note(row: Candidate) -> str:
 
 
 def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
-    """The question in one line."""
+    """Return the question in one line."""
     seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
     asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
     return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
@@ -251,7 +251,7 @@ def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) 
 def nothing(
     plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
 ) -> blocks.View:
-    """Which constraint stands in the way, the nearest value that would do, and how many each reason took."""
+    """Show which constraint prevents a plan, the nearest value that works, and how many each reason excluded."""
     yield blocks.line(asked_text(plan, model_name, images), kind="asked")
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
@@ -276,7 +276,7 @@ def nothing(
 
 
 def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
-    """What the pick's fewer bits cost in quality, and the checkpoint to load."""
+    """Show what the pick's fewer bits cost in quality, and the checkpoint to load."""
     row, facts = result.best, list[blocks.Fact]()
     if row is None:
         return facts
@@ -288,19 +288,18 @@ def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
 
 
 def at_checkpoint_line(row: Candidate) -> blocks.Line:
-    """The cheapest way to serve the model as it was published, in a line."""
+    """Show the cheapest way to serve the model as published, in one line."""
     bill = f"{usd(row.usd_per_month)} a month, {usd(row.usd_per_mtok.blended)} per Mtok"
     where = f"{served_as(row)} at {rented_text(row)}{aged(row.price_age_days)}"
     return blocks.line("At the published precision: ", blocks.Span(bill, "strong"), f", {where}")
 
 
 def published_checkpoint(model: ModelSpec) -> blocks.Fact:
-    """Name the published checkpoint."""
     return blocks.fact("checkpoint", "published", model.repository or "your own")
 
 
 def not_tried(plan: Plan) -> blocks.Line | None:
-    """Precisions that were left out for their quality, each with the reason."""
+    """List the precisions left out for their quality, each with the reason."""
     if not plan.not_tried:
         return None
     reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.not_tried.items())

@@ -42,13 +42,14 @@ def ranking(
     opens: Callable[[Candidate], str] = lambda _: "",
     full: bool = False,
 ) -> blocks.Table:
-    """Candidates, the pick first; with the name of the model of each where there are several.
+    """Show candidates, the pick first, with the model's name if there are several.
 
-    ``opens`` gives, for each, what to ask for more of it; ``full`` adds the columns that a terminal has no room for.
+    ``opens`` returns, for each, the inputs that tell more about it; ``full`` adds the columns that do not fit a
+    terminal.
     """
     late = "p99" if any(row.simulated for row in rows) else "mean"
     some_old = not all(row.price_stale for row in rows)
-    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and keeps no KV
+    writes = any(row.tpot_s.mean is not None for row in rows)  # an encoder does not, and has no KV
     some_kv = writes and (full or any(row.kv.is_below(Precision.bf16) for row in rows[:shown]))
     return blocks.listed(
         rows,
@@ -80,12 +81,12 @@ _SPLITS = {
 
 
 def why_line(why: WhyPick) -> blocks.Line:
-    """The nearest other kind of way, in a clause; ``explain`` has the whole sentence."""
+    """Show the nearest alternative in a clause; ``explain`` has the whole sentence."""
     return blocks.line(blocks.Span("Why this one: ", "strong"), f"{why.text.partition('; ')[0].removesuffix('.')}.")
 
 
 def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
-    """The nearest way of each other kind beside the pick: what a request takes of GPUs, by what it goes to."""
+    """Show the nearest alternative of each kind beside the pick: the GPU time of a request, by its parts."""
     rows = []
     for row in (why.pick, *why.others):
         way, layout = "the pick" if row is why.pick else row.kind.value, f"{row.replicas:,} × {row.layout} {row.gpu}"
@@ -103,7 +104,7 @@ def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
 
 
 def split_legend(rows: Sequence[Candidate]) -> str:
-    """What the letters in these rows mean."""
+    """Explain the letters in these rows."""
     shown = " ".join(replicas_text(row) for row in rows)
     said = [f"{name} = {meaning}" for name, meaning in _SPLITS.items() if f"{name}=" in shown]
     if any(row.prefill for row in rows):
@@ -112,7 +113,7 @@ def split_legend(rows: Sequence[Candidate]) -> str:
 
 
 def replicas_text(row: Candidate) -> str:
-    """``2 × TP=4``, ``3`` of one GPU each; ``1 × TP=2 + 2 × TP=4`` where one computes prompts and two answer."""
+    """Return ``2 × TP=4``, ``3`` for one GPU each, or ``1 × TP=2 + 2 × TP=4`` for one prefill and two decode."""
 
     def text(side: Candidate | PrefillSide) -> str:
         return f"{side.replicas:,} × {split_text(side)}" if side.gpus_per_replica > 1 else f"{side.replicas:,}"
@@ -121,7 +122,7 @@ def replicas_text(row: Candidate) -> str:
 
 
 def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[blocks.Line]:
-    """The runner-up, and what would make another GPU the cheapest."""
+    """Show the runner-up, and what would make another GPU the cheapest."""
     if rival and found.other_gpu:
         more, less = percent(found.other_gpu.pick_may_rise), percent(found.other_gpu.rival_must_fall)
         how = (
@@ -150,7 +151,7 @@ def _flip(flip: Flip) -> str:
 
 
 def ratio_blocks(study: "Study", points: Sequence[RatioPoint]) -> Iterable[blocks.Block]:
-    """What the GPUs of the disaggregated way hold by how they are split."""
+    """Show what the GPUs of the disaggregated candidate hold at each split."""
     assert study.apart is not None
     most = max(point.requests_per_s for point in points) or 1.0
     yield blocks.listed(
@@ -182,7 +183,7 @@ _SHARED = {
 
 
 def together_view(found: PlanTogether) -> blocks.View:
-    """The ways to serve several models."""
+    """Show the ways to serve several models."""
     yield blocks.section(
         *(
             blocks.line(f"{asked.name} at {workload_text(asked.workload)}{and_slos(asked.slos)}", kind="asked")
@@ -223,7 +224,7 @@ def _crossing_line(found: PlanTogether) -> blocks.Line | None:
         rates = " + ".join(f"{asked.workload.rate * factor:.3g}" for asked in found.asked)
         return f"{factor:.3g} times this traffic ({rates} requests/s{f', {usd(bill)} a month' if bill else ''})"
 
-    # The crossing is between GPUs that are never switched off.
+    # The crossing compares GPUs that are never switched off.
     stay = " of GPUs that stay on" if found.best is not None and found.best.way is Way.zero else ""
     if not crossed.below:
         return blocks.line(
@@ -236,7 +237,7 @@ def _crossing_line(found: PlanTogether) -> blocks.Line | None:
 
 
 def _rented(row: WayRow) -> str:
-    """``AWS g6.xlarge, L4``; where models have machines of several kinds, the first and how many more."""
+    """Return ``AWS g6.xlarge, L4``; if models have several kinds of machine, the first and how many more."""
     first, several, more = row.machine.partition(" and ")
     provider, _, instance = first.partition(" ")
     gpu = row.gpu.partition(" and ")[0]
@@ -259,7 +260,7 @@ def _missed(row: WayRow) -> str:
 
 
 def _models(ways: Sequence[WayRow]) -> blocks.Table:
-    """What each model gets in each of the ways."""
+    """Show what each model gets in each of the ways."""
     return blocks.listed(
         [("" if place else row.way.value, model) for row in ways for place, model in enumerate(row.models)],
         ("!way", lambda row: row[0]) if len(ways) > 1 else None,
@@ -300,7 +301,7 @@ def _notes(found: PlanTogether) -> Iterator[str]:
 
 
 def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
-    """The pick of each model, the cheapest first."""
+    """Show the pick of each model, cheapest first."""
     names = {study.plan.model: study.question.model.name for study in studies}
     yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
     if not rows:
@@ -322,7 +323,7 @@ def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks
 
 
 def sold_view(result: PlanModels) -> blocks.View:
-    """What each pick earns in a month."""
+    """Show what each pick earns in a month."""
     if result.sales:
         rows = [
             (
@@ -339,7 +340,7 @@ def sold_view(result: PlanModels) -> blocks.View:
 
 
 def cases_view(result: PlanCases) -> blocks.View:
-    """The choice that is least wrong under several demands, and what each choice costs in each of them."""
+    """Show the choice with the least regret under several demands, and the cost of each choice in each of them."""
     name = result.studies[0].question.model.name
     found: Regret | None = result.regret
     if found is None:

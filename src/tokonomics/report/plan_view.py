@@ -1,4 +1,4 @@
-"""A plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
+"""Show a plan: the pick first, how firm it is, then the other hardware, and why the rest was left out."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -63,11 +63,11 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
 
-_SHOWN = 10  # rows of the table of candidates, unless asked for more
+_SHOWN = 10  # rows of the table of candidates by default
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
-    """The plan of one model, of several, or under several demands; of one's own machine, its layouts."""
+    """Show the plan of one model, of several, or under several demands; for the user's own machine, its layouts."""
     if isinstance(result, CanRunResult):
         return can_run(result, request)
     studies = (result.study,) if isinstance(result, PlanResult) else result.studies
@@ -91,7 +91,7 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
 
 
 def _charts(result: PlanResult, request: PlanRequest) -> Charts:
-    """The frontier of price and latency, the bill by hardware, and, where asked for, what moves the bill."""
+    """Return the frontier of price and latency, the bill by hardware, and, on request, what moves the bill."""
     study: Study = result.study
     name = study.question.model.name
     if result.best is None or result.frontier is None:
@@ -110,7 +110,7 @@ def _charts(result: PlanResult, request: PlanRequest) -> Charts:
 
 
 def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
-    """One model at one demand: the pick, why it won and the other candidates; the rest is folded."""
+    """Show one model at one demand: the pick, why it won and the other candidates; the rest is folded."""
     study: Study = result.study
     whole, model = study.plan, study.question.model
     if whole.best is None:
@@ -132,7 +132,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
             ranking(leaders, len(shown)), _marks(whole, shown, request.explain), *_dropped(result, request)
         )
         if result.measured:
-            from tokonomics.report.bench_view import measured_sections  # Slow to load: only where it is used.
+            from tokonomics.report.bench_view import measured_sections  # Slow to load, so only when used.
 
             yield from measured_sections(result.measured)
         yield from _explained(result, request, shown)
@@ -141,7 +141,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
 
 
 def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
-    """What stands beside the SLOs of the pick: how firm it is, what else it is about, and the cheapest API."""
+    """Show further facts of the pick: how firm it is, its other properties, and the cheapest API."""
     if result.headroom and result.bill_range:
         yield from (_room(result.headroom), _interval(result.bill_range))
     yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
@@ -153,7 +153,7 @@ def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
 
 
 def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candidate]) -> blocks.View:
-    """What stands behind the answer, folded: a terminal prints it with ``explain``."""
+    """Show the background of the answer, folded; a terminal prints it with ``explain``."""
     study: Study = result.study
     whole, model, best, faithful = study.plan, study.question.model, result.best, result.at_checkpoint
     if best is None:
@@ -196,13 +196,12 @@ def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
 
 
 def _room(headroom: Headroom) -> blocks.Fact:
-    """The room to grow."""
     if headroom.at_most is None:
         return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
-    breaks = headroom.breaks.partition("; the SLO is")[0]  # which stands above
+    breaks = headroom.breaks.partition("; the SLO is")[0]  # the SLO is shown above
     said = f"holds up to {requests_a_second(count(headroom.rate))}, then {breaks}"
     if not headroom.simulated:
         more, said = f"≤ {more}", f"not simulated: {said.replace('holds', 'in the mean')}; bursts leave less"
@@ -210,7 +209,7 @@ def _room(headroom: Headroom) -> blocks.Fact:
 
 
 def _interval(bills: CostRange) -> blocks.Fact:
-    """The bill over the 80 % interval of the speed, and why it moves."""
+    """Show the bill over the 80 % interval of the speed, and why it moves."""
     fast, mid, slow = bills.fast, bills.mid, bills.slow
     name = "80 % interval"
     slower = f"if {percent(1 - slow.speed)} slower"
@@ -232,7 +231,7 @@ def _off(speed: float) -> str:
 
 
 def _marks(plan: Plan, shown: Sequence[Candidate], explained: bool) -> blocks.Line:
-    """What the marks of the table mean, what else there is, and what to ask for more."""
+    """Explain the marks of the table, and say what else there is and how to see more."""
     more = "" if explained else f" Energy, sources and what each word means: {option('explain')}."
     ranked, rejected = plural(len(plan.ranked), "candidate"), f"{sum(row.offers for row in plan.rejected):,}"
     return blocks.note(
@@ -254,7 +253,7 @@ def _notes(plan: Plan, shown: Sequence[Candidate], request: PlanRequest) -> bloc
 
 
 def _old(plan: Plan, shown: Sequence[Candidate]) -> str:
-    """What is said of old prices, once; where the table marks some of its rows, what the mark means."""
+    """Warn about old prices once; if the table marks some of its rows, explain the mark."""
     if shown and all(row.price_stale for row in plan.leaders(len(plan.ranked))):
         return f"Every price here is older than {STALE_AFTER_DAYS} days: run `tokonomics offers --refresh`."
     return OLD_PRICE if any(row.price_stale for row in shown) else ""
@@ -274,7 +273,7 @@ def _how_sized(plan: Plan, has_slos: bool) -> str:
 
 
 def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
-    """What was asked for and is not in the answer, with the reason: providers, regions, GPUs, a kind of layout."""
+    """List requested providers, regions, GPUs or layouts that are not in the answer, with the reason."""
     if request.disaggregate and result.study.apart is None:
         yield blocks.hint(
             "Nothing disaggregated is ranked: it would cost twice the pick, or has no network between GPUs."
@@ -287,7 +286,7 @@ def _dropped(result: PlanResult, request: PlanRequest) -> Iterable[blocks.Line]:
 
 
 def _why(plan: Plan) -> blocks.Table:
-    """What was rejected, by GPU and kind of reason, with one case in words."""
+    """Show what was rejected, by GPU and kind of reason, with one example."""
     groups: dict[tuple[str, Reason], list[Rejection]] = {}
     for rejection in plan.rejected:
         groups.setdefault((rejection.gpu, rejection.kind), []).append(rejection)
@@ -312,7 +311,6 @@ def _example(members: Sequence[Rejection]) -> str:
 
 
 def _sensitivity(found: Sensitivity) -> blocks.Table:
-    """Which assumption moves the bill most."""
 
     def cells(case: Case) -> tuple[str, str, str]:
         return _off(case.factor), usd_text(case.usd_per_month), percent_text(case.used)

@@ -1,4 +1,4 @@
-"""What fits a GPU's memory, how long a step takes, and what batching buys."""
+"""Show what fits a GPU's memory, how long a step takes, and what batching gains."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,17 +39,17 @@ _STEP_COLOURS: dict[str, blocks.Colour] = {
 
 
 def fit(result: FitResult, request: Request) -> Answer:
-    """Where a GPU's memory goes."""
+    """Show how a GPU's memory is used."""
     return Answer(result, f"Does {result.model} fit {result.gpu}?", partial(_fit, result.memory))
 
 
 def predict(result: PredictResult, request: Request) -> Answer:
-    """The step, its interval, and where the time goes."""
+    """Show the step, its interval, and where the time goes."""
     return Answer(result, f"A step of {result.deployment}", partial(_prediction, result))
 
 
 def curve(result: CurveResult, request: CurveRequest) -> Answer:
-    """What batching buys: throughput rises, each sequence slows down, until the KV cache is full."""
+    """Show the gain from batching: throughput rises, each sequence slows down, until the KV cache is full."""
     drawn = {"What batching buys": lambda: charts.traffic.curve_chart(result)}
     return Answer(result, f"Batching on {result.deployment}", partial(_curve, result, result.slo_tpot_s), drawn)
 
@@ -98,7 +98,7 @@ def _fit(fit: Fit) -> blocks.View:
 
 
 def _kept(fit: Fit) -> Iterator[blocks.Fact]:
-    """What a sequence takes: what every token adds, what it holds at any length, and both on one GPU."""
+    """Show what a sequence takes: for every token, at any length, and both on one GPU."""
     deployment = fit.deployment
     model = deployment.model
     yield blocks.fact("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}")
@@ -112,14 +112,14 @@ def _kept(fit: Fit) -> Iterator[blocks.Fact]:
 
 
 def _constant(model: ModelSpec) -> str:
-    """What of a sequence does not grow: ``windows of 128 tokens once full``, ``recurrent states``."""
+    """Name what does not grow with a sequence: ``windows of 128 tokens once full``, ``recurrent states``."""
     windows = " and ".join(f"{window:,}" for window in model.windows)
     kinds = [f"windows of {windows} tokens once full"] if windows else []
     return ", ".join([*kinds, "recurrent states"] if model.state_bytes else kinds)
 
 
 def _activations(fit: Fit) -> Iterator[blocks.Fact]:
-    """Say what a sequence takes of an encoder's memory."""
+    """Say how much of an encoder's memory a sequence takes."""
     yield blocks.fact("KV cache", "none", "an encoder reads a prompt once and keeps nothing")
     each = f"each GPU: activations of {fit.context:,} tokens"
     yield blocks.fact("a sequence", gigabytes(fit.kv_bytes_per_sequence), each)
@@ -165,7 +165,7 @@ def _prediction(made: PredictResult) -> blocks.View:
 
 
 def _encoded(made: Prediction) -> blocks.View:
-    """An encoder: a step of prompts, and nothing after it."""
+    """Show an encoder: a step of prompts, and nothing after it."""
     rates, tokens = made.requests_per_s, made.tokens_per_s
     bound = "; bound by the host" if made.prompt_bound == "host" else ""
     what = f"{made.batch:,} × {made.context:,} tokens at once: {made.deployment}, {made.engine}"
@@ -201,7 +201,7 @@ def _rate(rate: float) -> str:
 
 
 def _faster(layout: FasterLayout | None, when: str) -> blocks.Line | None:
-    """Another layout of the same GPUs, with the flags to type."""
+    """Show another layout of the same GPUs, with the flags to type."""
     if layout is None:
         return None
     degrees = {name: getattr(layout, name) for name in ("tp", "pp", "ep", "dp")}
@@ -248,7 +248,7 @@ def _curve(curve: CurveResult, tpot_s: float | None) -> blocks.View:
 
 
 def _largest(curve: BatchCurve, tpot_s: float | None) -> tuple[int, str]:
-    """The place of the largest batch that is fast enough, and why no larger one is meant."""
+    """Return the index of the largest batch that is fast enough, and why no larger one is chosen."""
     end = len(curve.points) - 1
     if tpot_s is None:
         return end, "where memory is full"

@@ -1,4 +1,4 @@
-"""Several models for one traffic: what each way costs, how long it takes, how good it is, and when it pays."""
+"""Show several models for one traffic: the cost, latency and quality of each way, and when it pays."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -14,11 +14,11 @@ from tokonomics.report.wording import NO_VALUE, aged_since, and_slos, time_text,
 from tokonomics.units import percent, usd
 
 _AS_MUCH = 0.0005
-"""Share of a bill by which two may differ and still be called equal: the digits shown do not tell them apart."""
+"""Share of a bill by which two may differ and still count as equal: they show the same digits."""
 
 
 def route(result: RouteResult, request: Request) -> Answer:
-    """The headline, the ways, the frontier, and the break-evens."""
+    """Show the headline, the ways, the frontier, and the break-evens."""
     drawn = {"Cost and quality by threshold": lambda: charts.bills.route_chart(result)} if result.frontier else {}
     return Answer(result, "Several models for one traffic", partial(_sections, result), drawn)
 
@@ -82,7 +82,7 @@ def _cheapest(result: RouteResult, single: bool) -> RouteWay | None:
 
 
 def _together(mixed: RouteWay | None, single: RouteWay, baseline: RouteWay) -> str:
-    """What several models cost where one alone is cheapest."""
+    """Say what several models cost if one alone is cheapest."""
     if mixed is None:
         return "No mix of models does as well."
     also = _against(mixed, baseline) if baseline.name != single.name else ""
@@ -131,7 +131,7 @@ def _judged(way: RouteWay) -> str:
 
 
 def _thresholds(result: RouteResult) -> Iterable[blocks.Table]:
-    """For each model behind the first, what every threshold costs: routed, and as a cascade."""
+    """Show, for each model behind the first, the cost of every threshold, routed and as a cascade."""
     by_backup: dict[str, dict[float, dict[str, RouteWay]]] = {}
     for way in result.frontier:
         if way.threshold is not None and len(way.parts) > 1:
@@ -159,7 +159,6 @@ def _priced(kinds: Mapping[str, RouteWay], kind: str) -> list[str]:
 
 
 def _labels(result: RouteResult) -> blocks.Table | None:
-    """The ways to send labels."""
     sent = [way for way in result.frontier if way.kind == "labels"]
     if not sent:
         return None

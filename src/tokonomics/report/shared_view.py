@@ -1,4 +1,4 @@
-"""Parts of answers that several verbs show: classes of service, sessions, sales, upkeep, energy, speed of APIs."""
+"""Show parts of answers that several verbs share: classes of service, sessions, sales, upkeep, energy, API speed."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -33,7 +33,7 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 def class_sections(
     report: ClassReport | None, replicas: int | None = None, rate: float | None = None, *, folded: bool = False
 ) -> blocks.View:
-    """What each class gets, when it breaks, and, perhaps ``folded``, what it gets as the load grows.
+    """Show what each class gets, when it breaks, and, perhaps ``folded``, what it gets as the load grows.
 
     ``replicas`` or ``rate`` are what the classes need or hold, to compare with one SLO for all.
     """
@@ -81,7 +81,7 @@ def _cells(one: ClassLoad) -> list[blocks.Piece]:
 
 
 def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float | None) -> blocks.Line:
-    """What classes save against the strictest SLO for all, or that they do not."""
+    """Say what classes save against the strictest SLO for all, or that they do not."""
     asks = f"One SLO for all, the strictest ({', '.join(one.slos) or 'none'})"
     if one.why_not is not None:
         return blocks.hint(f"{asks}, is met on no number of these replicas: {one.why_not}.")
@@ -139,7 +139,7 @@ def turn_table(turns: Iterable[TurnsAlike], cached: str = ">cached") -> blocks.T
 
 
 def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> blocks.Table:
-    """The cached share of each turn, a row for each way to serve them."""
+    """Show the cached share of each turn, with a row for each way to serve them."""
     found = [{span_text(row.first, row.last): row.cached_share for row in one.turns_alike} for one in made]
     turns = list(dict.fromkeys(turn for row in found for turn in row))
     rows = [
@@ -151,7 +151,7 @@ def turns_side_by_side(names: Sequence[str], made: Sequence[SessionOutcome]) -> 
 
 
 def log_pace_note(pace: LogPace) -> blocks.Line:
-    """Why a log of sessions is planned at more requests a second than it has over all its time."""
+    """Explain why a log of sessions is planned at more requests a second than its mean."""
     return blocks.note(
         f"The log's sessions begin at {pace.sessions_per_s:.3g} a second, of {pace.requests_per_session:.3g} requests "
         f"each: {requests_a_second(f'{pace.requests_per_s:.3g}')} once as many end as begin, for which this is "
@@ -186,7 +186,7 @@ def price_text(price: SellPrice) -> str:
 
 
 def verdict(sale: Sale, over: str) -> blocks.Line:
-    """Profit or loss, in a line."""
+    """Say profit or loss in one line."""
     money = f"{usd(abs(sale.margin_usd))} {over}"
     if sale.margin_usd >= 0:
         return blocks.line(blocks.Span(f"Profit of {money}", "best"), f", a margin of {margin_text(sale)}")
@@ -227,7 +227,7 @@ _MODELLED = {
 
 
 def energy_facts(drawn: Energy | None) -> Iterable[blocks.Fact]:
-    """Kilowatt-hours and grams of CO₂e per million tokens, and what they rest on."""
+    """Show kilowatt-hours and grams of CO₂e per million tokens, and their sources."""
     if drawn is None or drawn.kwh_per_mtok is None or drawn.g_co2e_per_mtok is None:
         return
     how = "measured" if drawn.basis is Badge.measured else _MODELLED[drawn.known]
@@ -242,7 +242,7 @@ def energy_facts(drawn: Energy | None) -> Iterable[blocks.Fact]:
 
 
 def watts(power: float) -> str:
-    """``640 W``, ``5.6 kW``, ``1.88 MW``."""
+    """Format power: ``640 W``, ``5.6 kW``, ``1.88 MW``."""
     size, unit = next(
         (size, unit) for size, unit in ((1, "W"), (1e3, "kW"), (1e6, "MW")) if power < 999.5 * size or size == 1e6
     )
@@ -250,7 +250,7 @@ def watts(power: float) -> str:
 
 
 def energy_notes(drawn: Energy | None) -> Iterable[str]:
-    """Where the watts are from, and what emissions count."""
+    """Name the source of the watts, and what emissions include."""
     if drawn is None:
         return
     host = "half of the GPUs' datasheet watts" if drawn.host_watts else f"not counted, as no {option('gpu')} is named"
@@ -260,7 +260,7 @@ def energy_notes(drawn: Energy | None) -> Iterable[str]:
 
 
 def upkeep_facts(kept: Upkeep | None, over: str = "a month") -> Iterable[blocks.Fact]:
-    """The bill with people and overheads, in all and per million tokens."""
+    """Show the bill with people and overheads, in total and per million tokens."""
     if kept is None:
         return
     named = ", ".join(f"{line.name} {usd(line.usd)}" for line in kept.lines.lines)
@@ -281,14 +281,14 @@ def list_price_cell(api: ApiCost) -> str:
 
 
 def api_latency_cell(known: ApiLatency | None) -> str:
-    """Median time to the first token, and tokens a second of one answer after it."""
+    """Return the median time to the first token, and the tokens a second of one answer after it."""
     if known is None:
         return "not measured"
     return f"{time_text(known.ttft_p50_s)}, {number_text(known.tokens_per_s)}"
 
 
 def api_latency_notes(known: Collection[ApiLatency], shown: Collection[str]) -> Iterable[str]:
-    """What was measured of those that are shown; or how to measure."""
+    """Say what was measured for the shown APIs, or how to measure."""
     for found in known:
         if found.api not in shown:
             yield f"{found.api} was measured, and is not among these."

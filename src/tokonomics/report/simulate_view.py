@@ -43,7 +43,7 @@ _SIDE_COLOURS: dict[str, blocks.Colour] = {
 
 
 def simulate(result: SimulateResult, request: Request) -> Answer:
-    """Latency, throughput, where the time went, what failed."""
+    """Show latency, throughput, where the time went, and what failed."""
     log, served = result.log, what_serves(result.simulation)
     subtitle = f"{log.source}: {plural(result.requests, 'request')}, {log.rate:.3g} a second"
     drawn = {"What happens over time": lambda: charts.traffic.simulate_chart(result, result.timeline, served, subtitle)}
@@ -53,7 +53,7 @@ def simulate(result: SimulateResult, request: Request) -> Answer:
 
 
 def capacity(result: CapacityResult, request: Request) -> Answer:
-    """The rate that holds, what is missed beyond it, and the fleet that a log needs."""
+    """Show the rate that holds, what is missed beyond it, and the fleet that a log needs."""
     best, log = result.highest_rate, result.log
     points = [(trial.rate, trial.outcome) for trial in best.trials]
     chart = lambda: charts.traffic.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
@@ -96,7 +96,7 @@ def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
 
 
 def _offered(made: SimulateResult) -> str:
-    """How many requests, and the time in which they are offered: of sessions, that in which they begin."""
+    """Say how many requests there are, and in which time they arrive, or sessions begin."""
     requests, whole = plural(made.requests, "request"), duration_text(made.simulation.trace.duration_s)
     if not made.sessions:
         return f"{requests} over {whole}"
@@ -105,13 +105,13 @@ def _offered(made: SimulateResult) -> str:
 
 
 def _price_text(cost: ServedCost, alike: bool) -> str:
-    """Whose price it is; of replicas that are all alike, and where none was given, what a plan would buy."""
+    """Name the price and its source; if replicas are alike and it was looked up, say how it was chosen."""
     usual = ", the cheapest on demand by the rules of a plan" if alike and cost.price_from != AS_GIVEN else ""
     return f"Price: {usd(cost.usd_per_replica_hour)} an hour for a replica{usual} ({cost.price_from})."
 
 
 def what_serves(simulation: Simulation) -> str:
-    """The deployment, its engine and its replicas."""
+    """Describe the deployment, its engine and its replicas."""
     fleet = simulation.fleet
     replicas = plural(fleet.autoscale.max_replicas if fleet.autoscale else fleet.replicas, "replica")
     if fleet.autoscale:
@@ -155,7 +155,7 @@ def _shares(made: Outcome, cost: ServedCost | None) -> Iterable[blocks.Block]:
 def _figures(made: SimulateResult) -> blocks.Facts:
     simulation, cost = made.simulation, made.cost
     rules, encoder = simulation.rules, simulation.deployment.model.is_encoder
-    # Windows and recurrent states take blocks whatever the tokens: then a number of tokens would mislead.
+    # Windows and recurrent states take blocks for any number of tokens, so a token count would mislead.
     room = "" if rules.fixed_blocks else f", of {count(rules.kv_blocks * rules.block_tokens)} tokens"
     unsent = made.sessions.unsent if made.sessions else 0
     lost = (
@@ -191,7 +191,7 @@ def _figures(made: SimulateResult) -> blocks.Facts:
 
 
 def _pools(made: SimulateResult) -> list[blocks.Fact]:
-    """How busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
+    """Show how busy the two sides of a disaggregated fleet are: the fuller one needs replicas."""
     fleet = made.simulation.fleet
     if not fleet.prefill_replicas:
         return []
@@ -208,7 +208,7 @@ def _pools(made: SimulateResult) -> list[blocks.Fact]:
 
 
 def _hint(made: SimulateResult) -> blocks.Line | None:
-    """Say what to do next, where something stands out: the first of these that applies."""
+    """Say what to do next if something stands out: the first hint that applies."""
     fleet, rules = made.simulation.fleet, made.simulation.rules
     waits, missed = (made.queue_s.p50 or 0.0) > 1.0, made.slo_met is False
     full = made.batch > 0.8 * rules.max_sequences * made.mean_replicas
@@ -242,7 +242,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     made = best.outcome
     old = marked_old(cost.price_from) if cost else ""
     yield blocks.headline(requests_a_second(f"{best.rate:,.3g}"), f" on one replica: {result.placed}{old}")
-    # As many digits as tell the rate that holds from the next that does not.
+    # Enough digits to tell the rate that holds from the next that does not.
     digits = next((number for number in range(3, 10) if f"{best.rate:.{number}g}" != f"{best.at_most:.{number}g}"), 3)
     encoder = result.placed.model.is_encoder
     output = f"{made.output_tokens_per_s or made.total_tokens_per_s:,.0f} {'' if encoder else 'output '}tokens a second"
@@ -291,13 +291,13 @@ def _capacity(result: CapacityResult) -> blocks.View:
 
 
 def _of_trial(place: int, trial: "Trial") -> blocks.Span:
-    """What one of the SLOs came to in a trial."""
+    """Show the value of one SLO in a trial."""
     slo = (trial.outcome.slo or _tails(trial.outcome))[place]
     return blocks.Span(time_text(slo.delivered_s), "" if slo.met else "bad")
 
 
 def _tails(made: Outcome) -> tuple[SloOutcome, ...]:
-    """What to show where no SLO is set."""
+    """Return what to show if no SLO is set."""
     tails = (("ttft_p99", made.ttft_s.p99), ("tpot_p99", made.tpot_s.p99))
     shown = [(name, value) for name, value in tails if name != "tpot_p99" or made.output_tokens]
     return tuple(SloOutcome(slo=name, objective_s=0.0, delivered_s=value, met=True) for name, value in shown)
@@ -322,7 +322,7 @@ _LATENCIES = {Latency.ttft: "TTFT", Latency.tpot: "TPOT", Latency.e2e: "e2e", La
 
 
 def player(made: Outcome, found: Playback) -> dict[str, Any]:
-    """What the page plays: texts of every counter at every moment, values of the lanes, and marks with their words."""
+    """Return what the page plays: texts of every counter at every moment, values of the lanes, and labelled marks."""
     missed = "missed the SLO" if _is_judged(made, found) else "failed"
     counters = [
         ("arrived", _counts(found.arrived)),
@@ -356,7 +356,7 @@ def player(made: Outcome, found: Playback) -> dict[str, Any]:
 
 
 def missed_sections(made: Outcome, found: Playback | None) -> blocks.View:
-    """Why requests missed the SLO, and the worst of them; nothing where none did."""
+    """Show why requests missed the SLO, and the worst of them; empty if none did."""
     if found is None or not found.marks:
         return
     rows = [(_CAUSES[row.cause], f"{row.requests:,}", percent(row.requests / found.missed[-1])) for row in found.causes]
@@ -375,12 +375,11 @@ def _how_late(request: MissedRequest) -> float:
 
 
 def _is_judged(made: Outcome, found: Playback) -> bool:
-    """There is an SLO, of all requests or of a class."""
+    """Tell whether there is an SLO, for all requests or for a class."""
     return bool(made.slo) or found.missed != found.failed
 
 
 def _told(made: Outcome, found: Playback) -> str:
-    """How many missed it."""
     missed = found.missed[-1]
     judged = _is_judged(made, found)
     if not missed:
@@ -394,7 +393,7 @@ def _counts(values: Sequence[int]) -> list[str]:
 
 
 def _lane(name: str, values: Sequence[float], texts: list[str], full: float | None = None) -> dict[str, Any]:
-    """One band of the figure, from 0 to its highest value; of what can be full, to that where it was half full."""
+    """Return one band of the figure, from 0 to its highest value, or to ``full`` if it was half full."""
     peak = max(range(len(values)), key=lambda place: values[place])
     top = full if full is not None and values[peak] > full / 2 else values[peak] or 1.0
     most = f"{texts[peak]} at the highest moment"
@@ -418,7 +417,7 @@ def _mark(mark: MissMark, missed: str) -> dict[str, Any]:
 
 
 def who(request: MissedRequest) -> str:
-    """Who missed it, by how much, and what it waited for, in a sentence."""
+    """Say which request missed it, by how much, and what it waited for."""
     session = None if request.session is None else f"{request.session + 1:,}"
     owners = {"tenant": request.tenant, "class": request.service, "session": session}
     owner = ", ".join(f"{kind} {name}" for kind, name in owners.items() if name is not None)

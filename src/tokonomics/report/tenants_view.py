@@ -1,4 +1,4 @@
-"""Tenants apart and together: replicas and bills, latency and shares, the noisy one, LoRA."""
+"""Show tenants apart and together: replicas and bills, latency and shares, the noisy one, LoRA."""
 
 import math
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from tokonomics.report.wording import hourly_text, marked_old, percent_text, ten
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 12  # tenants to show at first
-_FEW = 100  # requests below which a p99 is the slowest of them
-_LATER = 1.05  # factor on the TTFT p99 from which first tokens count as later: another seed changes less
+_FEW = 100  # with fewer requests, a p99 is the slowest of them
+_LATER = 1.05  # first tokens count as later above this ratio of TTFT p99s: another seed changes less
 
 
 def tenants(result: TenantsResult, request: Request) -> Answer:
-    """What sharing does, whom it hurts, who pays."""
+    """Show what sharing does, whom it hurts, and who pays."""
     noisy, targets = result.noisy_neighbour, result.targets
     drawn = {"Shared or apart": lambda: charts.levers.tenants_chart(result, noisy, targets, _SHOWN)}
     return Answer(result, "One fleet for all tenants", partial(_sections, result), drawn)
@@ -72,7 +72,7 @@ def _figures(pooling: Pooling) -> blocks.Facts:
 
 
 def _why(pooling: Pooling) -> Iterable[blocks.Line]:
-    """Why sharing does not pay, and what it does to first tokens where nothing forbids it."""
+    """Say why sharing does not pay, and how it changes first tokens if nothing forbids it."""
     if pooling.bill.saved_usd <= 0 and pooling.one_fewer and pooling.slos:
         fewer = plural(pooling.together.replicas - 1, "replica")
         why = "In a shared fleet who is hardest to serve sets the size for all, beside the requests of the others"
@@ -100,7 +100,7 @@ def _fleets(pooling: Pooling) -> blocks.Table:
 
 
 def _tenants(pooling: Pooling) -> blocks.Table:
-    """All of them together, then the largest bills first."""
+    """Show all of them together, then the largest bills first."""
     checked = pooling.tenants[0].shapley_usd_per_hour is not None
     heads = ["!tenant", ">requests", ">own replicas", ">TTFT p99 alone", ">shared", ">within", ">used $/h"]
     heads += [">unused $/h", ">pays $/h", ">alone $/h", ">$/Mtok", *([">Shapley $/h"] if checked else [])]
@@ -128,7 +128,7 @@ def _tenant(row: TenantRow, checked: bool) -> list[str]:
 
 
 def _sold(sale: TenantsSale) -> Iterable[blocks.Block]:
-    """The verdict, every tenant, and the volume that pays."""
+    """Show the verdict, every tenant, and the break-even volume."""
     yield verdict(sale.hour, "an hour, all tenants together")
     yield blocks.line(f"At {price_text(sale.usd_per_mtok)}.")
     rows = [[row.tenant, *sale_cells(row.hour)] for row in sale.tenants]

@@ -1,4 +1,4 @@
-"""An answer on a terminal or in a pipe: printed for people or as JSON, its chart and its report saved.
+"""Show an answer on a terminal or in a pipe, for people or as JSON, and save its chart and report.
 
 ``renderable`` draws the sections: an empty line between them, colours for moods, blocks for bars.
 """
@@ -27,7 +27,7 @@ from tokonomics.units import percent, seconds, usd
 if TYPE_CHECKING:
     from tokonomics.measure.bench.loads import Progress
 
-COLUMNS = 140  # where there is no terminal: tables in files and pipes keep their shape
+COLUMNS = 140  # without a terminal: tables in files and pipes keep their shape
 _STYLES: dict[Mood, str] = {
     "": "", "strong": "bold", "soft": "dim", "good": "green", "bad": "red", "warn": "yellow",
     "best": "bold green", "worst": "bold red", "alert": "bold yellow", "mark": "blue",
@@ -36,15 +36,15 @@ _LINES: dict[Kind, str] = {
     "": "", "headline": "", "asked": "dim", "heading": "bold", "note": "dim", "hint": "yellow", "next": "yellow",
     "good": "green", "bad": "red", "worst": "bold red",
 }  # fmt: skip
-_FILLS = "█▓▒░·"  # one for each part of a bar, so that it reads without colours
+_FILLS = "█▓▒░·"  # one for each part of a bar, so that it is readable without colours
 _BAR_WIDTH = 60
-_BESIDE = 80  # columns from which the notes of facts stand beside them: the usual width of a terminal
-_WHOLE = 118  # columns from which tables keep their shape, whatever wraps in them: all of ours fit so
-_WRAPPED = 1.5  # times the width that a table may have by nature to be wrapped into it, not stacked. Our choice.
+_BESIDE = 80  # from this width the notes of facts are beside them: the usual width of a terminal
+_WHOLE = 118  # from this width tables keep their shape, even if cells wrap: all of ours fit
+_WRAPPED = 1.5  # a table up to this many times the width is wrapped into it, not stacked (our choice)
 
 
 def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableType:
-    """What a terminal shows of a description."""
+    """Return what a terminal shows of a description."""
     parts: list[RenderableType] = []
     for section in sections:
         if section.folded and not section.printed:
@@ -56,7 +56,7 @@ def renderable(sections: Iterable[Section], spell: Spell = flag) -> RenderableTy
 
 
 def as_text(sections: Iterable[Section], spell: Spell = flag, columns: int = COLUMNS) -> str:
-    """What a terminal shows, without its colours."""
+    """Return what a terminal shows, without its colours."""
     out = io.StringIO()
     screen = Console(file=out, width=columns, highlight=False, no_color=True)
     screen.print(renderable(sections, spell), crop=False)
@@ -74,14 +74,14 @@ def _block(block: Block, spell: Spell) -> RenderableType:
             return _ByWidth(lambda width, fits: drawn if fits(drawn) else _stacked(block, spell, width))
         case Bar():
             return _ByWidth(lambda width, _: _bar(block, min(width, _BAR_WIDTH)))
-        case File():  # a narrower terminal wraps its lines itself, and copies them whole
+        case File():  # a narrower terminal wraps lines itself, and they can still be copied whole
             return Text(f"# {block.name}\n{block.text}", no_wrap=True, overflow="ignore")
         case _:
             assert_never(block)
 
 
 class _ByWidth:
-    """Drawn one way or another by the columns there are, and by whether a table fits into them."""
+    """Draw one way or another by the available columns, and by whether a table fits into them."""
 
     def __init__(self, draw: Callable[[int, Callable[[RichTable], bool]], RenderableType]) -> None:
         self._draw = draw
@@ -111,7 +111,7 @@ def _facts(facts: Facts, spell: Spell) -> RichTable:
 
 
 def _facts_above(facts: Facts, spell: Spell) -> RenderableType:
-    """Names and values, and each note below its own."""
+    """Draw names and values, with each note below its own."""
     parts: list[RenderableType] = []
     for fact in facts.rows:
         parts.append(Text(f"{spelled(fact.name, spell)}  ", style="dim").append_text(_text(fact.value, spell, "bold")))
@@ -120,7 +120,7 @@ def _facts_above(facts: Facts, spell: Spell) -> RenderableType:
 
 
 def _stacked(table: Table, spell: Spell, width: int) -> RenderableType:
-    """A row below the other, each of its cells on a line with its heading."""
+    """Draw rows below each other, each cell on a line with its heading."""
     parts: list[RenderableType] = [Text(spelled(table.title, spell), style="bold")] if table.title else []
     widest = max((len(spelled(column.name, spell)) for column in table.columns), default=0)
     for row in table.rows[: table.shown]:
@@ -142,7 +142,7 @@ def _table(table: Table, spell: Spell) -> RichTable:
         show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for place, column in enumerate(table.columns):
-        heading = Text(spelled(column.name, spell), no_wrap=False)  # in two lines rather than cut
+        heading = Text(spelled(column.name, spell), no_wrap=False)  # wrap it rather than cut it
         drawn.add_column(heading, **_column(column, heading.plain, [row[place] for row in body]))
     for row in body:
         drawn.add_row(*row)
@@ -155,7 +155,7 @@ def _column(column: Column, heading: str, cells: list[Text]) -> dict[str, Any]:
 
 
 def _bar(bar: Bar, width: int) -> Text:
-    """One line of blocks, each part's length in proportion to its size, and what they mean."""
+    """Draw one line of blocks, each part's length in proportion to its size, and a legend."""
     total = sum(part.size for part in bar.parts)
     blocks, legend, edge = Text(), Text("\n"), 0.0
     for part, fill in zip(bar.parts, _FILLS, strict=False):
@@ -168,7 +168,7 @@ def _bar(bar: Bar, width: int) -> Text:
 
 
 def progress_line(progress: "Progress") -> Text:
-    """One line that is drawn again while a load runs."""
+    """Draw one line that is redrawn while a load runs."""
     price = f"  {usd(progress.usd_per_mtok)}/Mtok" if progress.usd_per_mtok is not None else ""
     failed = f"  {progress.failed:,} failed" if progress.failed else ""
     tight = f"  ±{percent(progress.precision)}" if progress.precision is not None else ""
@@ -190,12 +190,12 @@ _LEAST_WIDTH = 40
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console that keeps tables whole in a pipe; colours and bold follow NO_COLOR and FORCE_COLOR."""
+    """Return a rich console that keeps tables whole in a pipe; colours and bold follow NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
     from tokonomics.report.terminal import COLUMNS
 
-    # Rich itself keeps bold where no colours are wanted.
+    # Rich itself keeps bold when no colours are wanted.
     screen = Console(stderr=stderr, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     if not screen.is_terminal and "COLUMNS" not in os.environ:
         screen.width = COLUMNS
@@ -204,7 +204,6 @@ def console(stderr: bool = False) -> Any:
 
 
 def show(sections: "Iterable[Section]") -> None:
-    """Print a description."""
 
     console().print(renderable(sections), crop=False)
 
@@ -218,15 +217,15 @@ def show_json(result: object) -> None:
 
 
 def say(line: str) -> None:
-    """A line beside the answer, on standard error."""
+    """Print a line beside the answer, on standard error."""
     sys.stderr.write(f"{spelled(line, flag)}\n")
 
 
-_QUIET_S = 60.0  # seconds between two lines of progress where nobody looks at a terminal: a quick answer has none
+_QUIET_S = 60.0  # between two lines of progress without a terminal: a quick answer has none
 
 
 class Terminal(Listener):
-    """Shows on standard error what is being done: all the time on a terminal, now and then in a pipe; notes always."""
+    """Show progress on standard error, continuously on a terminal and now and then in a pipe; always show notes."""
 
     def __init__(self, typed: str | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.typed = typed
@@ -234,7 +233,7 @@ class Terminal(Listener):
         self._begun = self._said = now()
         self._screen: Any = None
         self._shown: Any = None
-        """What is drawn again and again at the moment: a status, or a live view."""
+        """The status or live view being redrawn at the moment."""
 
     def __enter__(self) -> "Terminal":
         if sys.stderr.isatty():
@@ -296,7 +295,7 @@ def check_files(chart: str | None, html: str | None = None) -> None:
 def give(
     answer: "Answer", command: str, *, json: bool = False, chart: str | None = None, html: str | None = None
 ) -> int:
-    """Print the answer, save what was asked for, and return the exit code."""
+    """Print the answer, save the requested files, and return the exit code."""
     if chart and answer.charts:
         from tokonomics.report.charts import save_chart
 

@@ -1,4 +1,4 @@
-"""A trace's summary for a person."""
+"""Show the summary of a trace."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,12 +21,12 @@ from tokonomics.units import TOKENS_PER_MTOK, count, percent, plural, seconds, u
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _MOST_BARS = 80
-_MOST_VALUES = 12  # of a label to show at first
+_MOST_VALUES = 12  # values of a label to show at first
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def trace(result: TraceResult, request: Request) -> Answer:
-    """The rate over time, then arrivals, lengths and what else the log tells."""
+    """Show the rate over time, then arrivals, lengths and what else the log contains."""
     drawn = {"What arrives": lambda: charts.traffic.traffic_chart(result)}
     return Answer(result, f"Traffic: {result.source}", partial(_sections, result, request), drawn)
 
@@ -58,7 +58,7 @@ def _sections(made: TraceSummary, request: Request) -> blocks.View:
 
 
 def _next(made: TraceSummary, request: Request) -> blocks.Line:
-    """The same requests as ``plan`` takes them: their lengths and bursts decide the bill, not their means alone."""
+    """Show the command that plans for the same requests: lengths and bursts decide the bill, not only means."""
     known = parameters_of(PlanRequest)
     asked = {name: value for name, value in request.given().items() if name in known}
     if any(getattr(request, name, None) is not None for name in ("sample", "speed")):
@@ -107,7 +107,7 @@ def _arrivals(made: TraceSummary) -> Iterable[blocks.Fact]:
 
 
 def _bars(made: TraceSummary) -> blocks.Line:
-    """Requests over time; a last bar that the trace does not fill is left out, since it would look like a fall."""
+    """Draw requests over time; leave out a last bar that the trace does not fill, as it would look like a drop."""
     together = -(-len(made.curve) // _MOST_BARS)
     width = made.bin_s * together
     whole = max(int(made.duration_s // width), 1) * together
@@ -120,7 +120,7 @@ def _bars(made: TraceSummary) -> blocks.Line:
 
 
 def _sessions(made: SessionSummary) -> blocks.View:
-    """Conversations or jobs: how long, how far apart their turns, and what of each turn is there already."""
+    """Show conversations or jobs: their length, the gaps between turns, and what each turn repeats."""
     turns, pause = made.turns, made.pause_s
     facts = [
         blocks.fact(
@@ -147,7 +147,7 @@ def _tenants(made: TraceSummary) -> blocks.Table:
 
 
 def _billed(bill: PaidBy) -> blocks.Table:
-    """Requests, tokens and what the log says they cost; all of them first, which the others sum to."""
+    """Show requests, tokens and the log's own costs; the total first, to which the others sum."""
     values = bill.values
     priced = any(value.usd is not None for value in values)
     heads = [f"!{bill.label}", ">requests", ">prompt tokens", ">answer tokens", *([">logged cost"] if priced else [])]
@@ -194,7 +194,7 @@ def _notes(made: TraceSummary) -> Iterable[blocks.Line]:
 
 
 def _rate(requests_per_s: float) -> str:
-    """Write a rate per second, or per hour where it is below 0.01/s."""
+    """Write a rate per second, or per hour if it is below 0.01/s."""
     by, number = ("s", requests_per_s) if requests_per_s >= 0.01 else ("h", requests_per_s * 3600)
     return f"{count(float(f'{number:.3g}'))}/{by}"
 

@@ -1,4 +1,4 @@
-"""How far predictions lie from measurements: validated, calibrated, and as recorded for the page of accuracy."""
+"""Show how far predictions are from measurements: validated, calibrated, and as recorded for the accuracy page."""
 
 import math
 import statistics
@@ -34,7 +34,7 @@ LABELS = {
 
 
 def validate(result: "ValidateResult | ReplayResult", request: ValidateRequest) -> Answer:
-    """Predictions against a file of measurements, or against the log of an engine."""
+    """Show predictions against a file of measurements, or against the log of an engine."""
     name = Path(request.files).name
     if isinstance(result, ReplayResult):
         return Answer(result, f"Replay of {name}", partial(_replay, result))
@@ -68,7 +68,7 @@ def _validation(result: Validation) -> blocks.View:
 
 
 def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
-    """n, median and p90 error, bias, coverage; an error of x is a factor of 1 + x, up or down."""
+    """Return n, median and p90 error, bias, coverage; an error of x is a factor of 1 + x, up or down."""
     return (
         f"{group.n:,}",
         percent(math.expm1(group.median_abs_log_error)),
@@ -79,7 +79,7 @@ def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
 
 
 def _taught(result: Validation) -> str:
-    """Whether the model was fitted on these rows, as far as their table says."""
+    """Say whether the model was fitted on these rows, if their table tells."""
     if not result.splits:
         return "The file has no splits: it does not say whether any of its rows taught the model."
     if not (taught := result.splits.get(TAUGHT, 0)):
@@ -94,7 +94,7 @@ def _reasons(reasons: Mapping[str, int], heading: str) -> blocks.Table:
 
 
 def _replay(result: Replay) -> blocks.View:
-    """Measured and predicted, by run and figure, and what the step times come from."""
+    """Show measured and predicted figures by run, and the source of the step times."""
     compared = [(run, [(figure, pair) for figure, pair in run.figures.items() if pair]) for run in result.runs]
     sizes = [abs(pair.error) for _, pairs in compared for _, pair in pairs]
     what = f"{result.model} on {result.gpu}, {plural(len(result.runs), 'run')} replayed"
@@ -122,7 +122,7 @@ def _replay(result: Replay) -> blocks.View:
 
 
 def replayed(figure: Figure, pair: ReplayComparison) -> tuple[str, str, str]:
-    """Measured, predicted, error."""
+    """Return measured, predicted and error."""
     values = pair.measured, pair.predicted
     first, second = (f"{value:,.0f}" if figure is Figure.output_tok_s else seconds(value) for value in values)
     return first, second, signed_text(pair.error)
@@ -138,12 +138,12 @@ _FIGURES = {
 
 
 def calibrate(result: CalibrateResult, request: Request) -> Answer:
-    """What was learned of each server, its error on held-out loads, and what was left out."""
+    """Show what was learned about each server, its error on held-out loads, and what was left out."""
     return Answer(result, "A calibration", partial(_calibration, result))
 
 
 def probe(result: ProbeResult, request: Request) -> Answer:
-    """Curves that were fitted, their error on shapes held out, and whole steps predicted from them."""
+    """Show the fitted curves, their error on held-out shapes, and whole steps predicted from them."""
     profile, saved_to = result.profile, result.saved_to
     sections = lambda: [*_probe(profile), _saved(saved_to) if saved_to else None]  # noqa: E731
     return Answer(result, f"A probe of {profile.gpus[0]}", sections)
@@ -163,7 +163,7 @@ def _calibration(result: CalibrateResult) -> blocks.View:
 
 
 def _learned(result: CalibrateResult) -> blocks.Line:
-    """How far predictions are off now, where it was judged."""
+    """Say how far predictions are off now, if that was measured."""
     judged = [group for group in result.groups if group.correction and group.held_out]
     if judged:
         group, figure = judged[0], judged[0].held_out[0]
@@ -235,7 +235,7 @@ def _held_out(figures: Sequence[HeldOut]) -> blocks.Table:
 
 
 def _named(figure: str) -> str:
-    """``ttft p99`` in words."""
+    """Return ``ttft p99`` as text for people."""
     kind, _, statistic = figure.partition(" ")
     return f"{_FIGURES.get(kind, kind)} {statistic}".strip()
 
@@ -251,7 +251,7 @@ def _numbers(found: Correction) -> str:
 
 
 def _or_none(time_s: float) -> str:
-    """Write a time; one that rounds away beside any step reads 0 ms."""
+    """Write a time; one that is negligible beside any step reads 0 ms."""
     return seconds(time_s) if time_s > 1e-8 else "0 ms"
 
 
@@ -267,7 +267,7 @@ def _seen(found: Correction) -> str:
 
 
 def _error(size: float | None) -> str:
-    """An error of x is a factor of 1 + x, up or down."""
+    """Write an error; x is a factor of 1 + x, up or down."""
     if size is None:
         return ""
     return percent(math.expm1(size)) if size < math.log(3) else f"{math.exp(size):.1f} ×"
@@ -287,7 +287,7 @@ _WORDS = {"output_tok_s": "output tokens/s", "tpot_s": "TPOT", "ttft_s": "TTFT",
 _MAIN = "left out of everything, throughput and TPOT"
 """Public measurements of whole engines that nothing was fitted on: the nearest to what a reader will run."""
 _UNSEEN = ("left out of everything", "of those", "six other models")
-"""What names the recorded rows that no speed was fitted on: they come before the others."""
+"""Names of the recorded rows that no speed was fitted on: they come first."""
 
 
 def accuracy(
@@ -298,10 +298,10 @@ def accuracy(
     joined: Sequence[AccuracyPoint] = (),
     own: Mapping[str, Any] | None = None,
 ) -> blocks.View:
-    """Errors by source of the measurements and by kind, and what was not predicted; no row is left out silently.
+    """Show errors by source of the measurements and by kind, and what was not predicted; every row is counted.
 
-    Those of the ``real`` engine come first, then those that no fit saw.
-    Points of one kind of figure are ``drawn``, with those of the reader's ``own`` answer that ``joined`` them.
+    Those of the ``real`` engine come first, then those that no fit saw. Points of one kind of figure are ``drawn``,
+    with those of the reader's ``own`` answer that ``joined`` them.
     """
     rows: Mapping[str, Any] = recorded["rows"]
     main = next((row for name, row in rows.items() if _MAIN in name), next(iter(rows.values())))
@@ -351,7 +351,7 @@ def _recorded_errors(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _share(log: float | None) -> str:
-    """Errors are kept as logarithms of predicted over measured; people read them as a share."""
+    """Turn an error, kept as the logarithm of predicted over measured, into a share for people."""
     return NO_VALUE if log is None else percent(math.expm1(log))
 
 
@@ -363,7 +363,7 @@ _SPEEDS = {"timed": "kernels timed on that GPU", "scaled": "scaled from other ti
 
 
 def heading(points: Sequence[AccuracyPoint], kind: str, joined: Sequence[AccuracyPoint]) -> tuple[str, str]:
-    """Title and subtitle of the chart."""
+    """Return the title and subtitle of the chart."""
     served = sum(point.served for point in points)
     parts = [plural(len(points) - served, "published figure")] if served < len(points) or not served else []
     parts += [f"{served:,} of a real vLLM on an H200 (large, outlined)"] if served else []
@@ -388,7 +388,7 @@ def _drawn(drawn: DrawnErrors, kind: str) -> Iterable[blocks.Fact]:
 
 
 def _own(own: Mapping[str, Any], joined: Sequence[AccuracyPoint], error: float | None, kind: str) -> blocks.Fact:
-    """The reader's results: how far off their predictions are, or why there are none."""
+    """Show how far off the predictions of the reader's results are, or why there are none."""
     result = own["result"]
     model = result["run"]["model"] or "an unnamed model"
     if error is not None:

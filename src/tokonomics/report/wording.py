@@ -1,4 +1,4 @@
-"""Phrases that several views share."""
+"""Write phrases that several views share."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,17 @@ from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plur
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"  # how the speed of an encoder is known
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
 """How the speed of a vision tower is known (``physics.attention_kernels.GEMM_SHARE``)."""
-OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."  # what the mark on old prices means
+OLD_PRICE = f"† price {OLDER}: run `tokonomics offers --refresh`."  # explains the mark on old prices
 FEWER_BITS = f"* fewer bits than published: check quality on your own task ({option('min_weights')}, {option('kv')})."
-"""What the mark on precisions means."""
+"""Explains the mark on precisions."""
 PROFILED = (
     "Profile: measured = calibrated on this layout; carried over = corrected as the nearest layout that was, where "
     "that is slower; not covered = as without it."
 )
-"""What the words on a profile mean."""
+"""Explains the words about a profile."""
 NO_VALUE = "–"
 _DAYS_IN_DAYS = 120
-_MONTHS_IN_MONTHS = 24  # longer ages are told in the next larger unit
+_MONTHS_IN_MONTHS = 24  # longer ages use the next larger unit
 
 
 _PROVIDERS = {
@@ -44,20 +44,20 @@ _PROVIDERS = {
     "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs", "oci": "Oracle Cloud",
     "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod", "vast": "Vast.ai",
 }  # fmt: skip
-"""Names as the providers write them; the others are their key with a capital letter."""
+"""Names as the providers write them; other names are the key with a capital letter."""
 
 
 def provider_text(provider: str) -> str:
-    """``AWS``, ``Google Cloud``, ``Lambda``; of a price list of one's own, the name that stands there."""
+    """Return ``AWS``, ``Google Cloud``, ``Lambda``; for the user's own price list, the name in it."""
     if seller_of(provider) is None:
         return provider
     return _PROVIDERS.get(provider, provider.capitalize())
 
 
 def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: str = UNSPECIFIED) -> str:
-    """``AWS p5.48xlarge, 8× H100, us-east-1``; ``Yotta, RTX 5090, us-east-3``.
+    """Return ``AWS p5.48xlarge, 8× H100, us-east-1`` or ``Yotta, RTX 5090, us-east-3``.
 
-    Instance types of hyperscalers, and of price lists of one's own, are names that people know and order by. Those of
+    Instance types of hyperscalers, and of the user's own price lists, are names that people know and order by. Those of
     other sellers spell out the GPU, the cores and the memory, so the GPU says enough.
     """
     known = seller_of(provider) in (None, Seller.hyperscaler)
@@ -68,13 +68,13 @@ def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: 
 
 
 def rented_text(row: Candidate) -> str:
-    """The machines of a candidate, without their region: ``2 × RunPod, L40S``."""
+    """Return the machines of a candidate without their region: ``2 × RunPod, L40S``."""
     machine = machine_text(row.provider, row.instance, row.gpu, row.gpus_paid // row.instances)
     return f"{row.instances:,} × {machine}" if row.instances > 1 else machine
 
 
 def bought_text(bill: Bill) -> str:
-    """The machines of a bill in words: ``3 × RunPod, L40S, US, on demand``."""
+    """Return the machines of a bill: ``3 × RunPod, L40S, US, on demand``."""
 
     def named(found: re.Match[str]) -> str:
         return f"{found[1]} × {machine_text(found[2], found[3], bill.gpu)}"
@@ -83,7 +83,7 @@ def bought_text(bill: Bill) -> str:
 
 
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
-    """How a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
+    """Say how a speed is known, after its word: ``from H100-SXM kernel timings, by the datasheets``."""
     others = " and ".join(map(gpu_text, speed_from))
     if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
@@ -92,18 +92,18 @@ def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
 
 
 def known_text(speed: Speed, profiled: Coverage | None) -> str:
-    """How the speed of a row is known, and what the profile in use knows of its layout: ``timed; carried over``."""
+    """Say how the speed of a row is known, and whether the profile covers its layout: ``timed; carried over``."""
     return f"{speed.value}; {profiled.value}" if profiled else speed.value
 
 
 def speed_word(speed: Speed, speed_from: Sequence[str]) -> str:
-    """``timed``, ``scaled from H100-SXM``, ``assumed``."""
+    """Return ``timed``, ``scaled from H100-SXM`` or ``assumed``."""
     others = f" from {' and '.join(map(gpu_text, speed_from))}" if speed is Speed.scaled and speed_from else ""
     return f"{speed.value}{others}"
 
 
 def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
-    """When the answer of a reasoning model begins, and what its tokens cost."""
+    """Show when the answer of a reasoning model begins, and what its tokens cost."""
     if found is None:
         return []
     times, origin = found.first_answer_s, f"as given ({option('thinking')})"
@@ -124,7 +124,7 @@ def thinking_facts(found: FirstAnswer | None) -> list[blocks.Fact]:
 
 
 def age_text(days: int) -> str:
-    """``12 days``, ``15 months``, ``2.1 years``."""
+    """Return ``12 days``, ``15 months`` or ``2.1 years``."""
     if days < _DAYS_IN_DAYS:
         return plural(days, "day")
     months = days * 24 / HOURS_PER_MONTH
@@ -132,7 +132,7 @@ def age_text(days: int) -> str:
 
 
 def aged(*ages: int) -> str:
-    """Say how old prices are, behind an answer: ``; price 8 months old``. Those of the last two days need no word."""
+    """Say how old prices are, after an answer: ``; price 8 months old``; nothing for those of the last two days."""
     oldest = max(ages, default=0)
     if oldest <= 1:
         return ""
@@ -140,12 +140,12 @@ def aged(*ages: int) -> str:
 
 
 def aged_since(*quoted: date) -> str:
-    """Like ``aged``, from the days on which the prices were quoted."""
+    """Do the same as ``aged`` from the days on which the prices were quoted."""
     return aged(*((today() - day).days for day in quoted))
 
 
 def marked_old(price_from: str | None) -> str:
-    """``; price older than 90 days`` behind an answer, where the words on its price say so."""
+    """Return ``; price older than 90 days``, after an answer, if the text about its price says so."""
     return f"; price {OLDER}" if price_from and OLDER in price_from else ""
 
 
@@ -166,7 +166,7 @@ def number_text(value: float | None, unit: str = "") -> str:
 
 
 def signed_text(share: float) -> str:
-    """``+1.8 %``."""
+    """Return ``+1.8 %``."""
     return f"{share * 100:+,.1f} %"
 
 
@@ -175,17 +175,17 @@ def tenths_text(share: float | None) -> str:
 
 
 def minus_text(share: float) -> str:
-    """``1.8 %``, or ``−1.8 %``: a share that has a sign only below 0."""
+    """Return ``1.8 %`` or ``−1.8 %``: a share with a sign only below 0."""
     return percent(share) if share >= 0 else f"−{percent(-share)}"
 
 
 def delivered_text(slo: SloOutcome) -> str:
-    """The latency that an SLO is judged by; ``never`` where requests are never answered."""
+    """Return the latency that an SLO is judged by; ``never`` if requests are never answered."""
     return "never" if slo.delivered_s is None else seconds(slo.delivered_s)
 
 
 def duration_text(duration_s: float) -> str:
-    """Seconds, minutes, hours or days: whichever reads best."""
+    """Return seconds, minutes, hours or days, whichever reads best."""
     for name, size in (("days", 86400), ("hours", 3600), ("min", 60)):
         if duration_s >= (2 * size if name != "min" else size):
             return f"{duration_s / size:.3g} {name}"
@@ -193,32 +193,32 @@ def duration_text(duration_s: float) -> str:
 
 
 def how_long(made: TraceSummary) -> str:
-    """Say how long a log lasts, behind its number of requests."""
+    """Say how long a log lasts, after its number of requests."""
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
 def workload_text(workload: Workload) -> str:
-    """``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``."""
+    """Return ``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``."""
     return f"{requests_a_second(f'{workload.rate:.4g}')} of {workload.lengths_text}"
 
 
 def slos_text(slos: Sequence[Slo]) -> str:
-    """``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
+    """Return ``TTFT p99 ≤ 500 ms, TPOT p99 ≤ 50 ms``."""
     return ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in slos)
 
 
 def and_slos(slos: Sequence[Slo]) -> str:
-    """``; SLO: TTFT p99 ≤ 500 ms`` behind a question, where there are any."""
+    """Return ``; SLO: TTFT p99 ≤ 500 ms`` after a question, if there are any."""
     return f"; SLO: {slos_text(slos)}" if slos else ""
 
 
 def setup_text(setup: Setup) -> str:
-    """The deployment, its traffic and its SLOs in one line."""
+    """Return the deployment, its traffic and its SLOs in one line."""
     return f"{setup.deployment}: {workload_text(setup.load.workload)}{and_slos(setup.slos) or '; no SLO'}"
 
 
 def price_text(cell: Cell, compared: Comparison) -> str:
-    """The price of a pair with its marks; → where none is shown lower, so that two of one price both have it."""
+    """Return the price of a pair with its marks; → marks every pair with the lowest shown price."""
     if cell.usd_per_mtok is None or cell.pick is None:
         return NO_VALUE
     cheapest = compared.cheapest()
@@ -228,29 +228,29 @@ def price_text(cell: Cell, compared: Comparison) -> str:
 
 
 def quoted_on(dates: Iterable[date]) -> str:
-    """When prices were quoted."""
+    """Say when prices were quoted."""
     found = list(dates)
     first, last = min(found), max(found)
     return f"Prices quoted on {first}" if first == last else f"Prices quoted from {first} to {last}"
 
 
 def quoted_text(dates: Iterable[date], any_stale: bool) -> str:
-    """When prices were quoted, and what the mark on old ones means."""
+    """Say when prices were quoted, and explain the mark on old ones."""
     return f"{quoted_on(dates)}. {OLD_PRICE}" if any_stale else f"{quoted_on(dates)}."
 
 
 def hourly_text(bill: BeforeAfter) -> str:
-    """``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
+    """Return ``$9.00 → $3.00 an hour ($6,570 → $2,190 a month)``."""
     before, after = bill.before.usd, bill.after.usd
     month = f"{usd(before * HOURS_PER_MONTH)} → {usd(after * HOURS_PER_MONTH)} a month"
     return f"{usd(before)} → {usd(after)} an hour ({month})"
 
 
 def span_text(first: int, last: int) -> str:
-    """Which turns of a session, or how many replicas: ``3``, or ``5–9``."""
+    """Return the turns of a session, or the number of replicas: ``3``, or ``5–9``."""
     return f"{first}" if first == last else f"{first}–{last}"
 
 
 def gap_text(gap: float) -> str:
-    """Write a proven gap, at least 0.01 %: no solver proves none."""
+    """Write a proven gap, at least 0.01 %, as no solver proves zero."""
     return f"{gap * 100:.2g} %" if gap > 5e-5 else "0.01 %"

@@ -1,1 +1,1 @@
-"""What happens to a deployment under load."""
+"""Predict what happens to a deployment under load, in closed form and by simulation."""

@@ -1,9 +1,9 @@
-"""KV blocks of a replica, and the prefix cache that lives in those nobody needs.
+"""Manage the KV blocks of a replica, and the prefix cache in the blocks that no request needs.
 
-Blocks are free, in use, or evictable: left by requests that are gone, but still holding KV another prompt may begin
-with. Shared units are found again by their id; what only one request had is kept as one anonymous entry that merely
-ages. A request's own blocks are let go before its shared units, and those last to first, so that the tails of old
-prompts are evicted before their heads, as in vLLM (v1/core/kv_cache_manager.py, free_blocks in reverse order).
+Blocks are free, in use, or evictable: left by finished requests, but still holding KV that another prompt may begin
+with. Shared units are found again by their id; the private blocks of one request are kept as one anonymous entry that
+merely ages. A request's own blocks are released before its shared units, and those last to first, so that the tails of
+old prompts are evicted before their heads, as in vLLM (v1/core/kv_cache_manager.py, free_blocks in reverse order).
 """
 
 from tokonomics.serving.compiled import compiled, entry, wide
@@ -37,7 +37,6 @@ def take_blocks(world: World, place: int, count: int) -> None:
 
 @compiled
 def release_blocks(world: World, place: int, index: int) -> None:
-    """Let go of all a request holds."""
     replica, nodes, request = world.replicas[place], world.nodes[place], world.requests[index]
     distinct = world.settings[0].units
     own = request.blocks - request.shared_blocks
@@ -49,7 +48,7 @@ def release_blocks(world: World, place: int, index: int) -> None:
     if own > 0:
         node = distinct + index
         if nodes[node].size > 0:
-            # What it left when it was preempted has not been evicted: one node holds both.
+            # Its blocks from before a preemption have not been evicted: one node holds both.
             _unlink(nodes, node)
         nodes[node].size += own
         replica.evictable += own
@@ -66,7 +65,7 @@ def release_blocks(world: World, place: int, index: int) -> None:
 
 @compiled
 def resident_units(world: World, place: int, request: Row) -> int:
-    """How many of the leading units of a prompt are in the cache."""
+    """Count the leading units of a prompt that are in the cache."""
     for count in range(request.prompt_units):
         if world.nodes[place][world.units[request.first_unit + count]].references == NONE:
             return count
@@ -75,7 +74,7 @@ def resident_units(world: World, place: int, request: Row) -> int:
 
 @compiled
 def units_blocks(world: World, place: int, request: Row, count: int) -> tuple[int, int]:
-    """Blocks of the leading units of a prompt, and how many of them nobody holds."""
+    """Return the blocks of the leading units of a prompt, and how many of them nobody holds."""
     total, unheld = 0, 0
     for listed in range(request.first_unit, request.first_unit + count):
         node = world.nodes[place][world.units[listed]]
@@ -101,7 +100,7 @@ def hold_units(world: World, place: int, request: Row, count: int) -> None:
 
 @compiled
 def publish_units(world: World, place: int, request: Row, first: int, end: int, computed: int) -> None:
-    """From now on others find those units from ``first`` to ``end`` that the first ``computed`` tokens complete."""
+    """Let others find the units from ``first`` to ``end`` that the first ``computed`` tokens complete."""
     nodes, settings = world.nodes[place], world.settings[0]
     for count in range(first, end):
         before = count * settings.unit_tokens
@@ -121,7 +120,7 @@ def publish_units(world: World, place: int, request: Row, first: int, end: int, 
 
 @entry
 def empty_cache(world: World, place: int) -> None:
-    """A replica that comes back has nothing."""
+    """Empty the cache of a replica that comes back."""
     replica, nodes = world.replicas[place], world.nodes[place]
     replica.free = world.settings[0].kv_blocks
     replica.evictable = 0
@@ -135,7 +134,7 @@ def empty_cache(world: World, place: int) -> None:
 
 @compiled
 def _append(nodes: Rows, node: int) -> None:
-    """As the most recently used."""
+    """Add a node as the most recently used."""
     end = len(nodes) - 1
     last = nodes[end].previous
     nodes[last].next = node

@@ -107,7 +107,7 @@ def _jobs_miss(slos: Sequence[Slo], rows: Rows, sessions: Counts) -> bool:
     return any(np.count_nonzero(took_s > slo.seconds) > late_allowed(slo, count) for slo in slos)
 
 
-_TOLD = (Latency.ttft, Latency.tpot, Latency.e2e)  # by the requests themselves
+_TOLD = (Latency.ttft, Latency.tpot, Latency.e2e)  # judged by single requests
 
 
 def late_allowed(slo: Slo, requests: float) -> float:

@@ -45,7 +45,7 @@ class ClassOutcome(Noun):
     queue_s: Spread
     slo: tuple[SloOutcome, ...]
     within: float | None  # share of its requests answered within every target; None without targets
-    breaks: str | None  # what it is owed and does not get, in words; None when it gets all of it
+    breaks: str | None  # text: the target that is missed; None if all are met
 
 
 def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
@@ -84,7 +84,7 @@ def class_outcomes(simulation: Simulation) -> tuple[ClassOutcome, ...]:
 
 
 def class_breaks(simulation: Simulation) -> str | None:
-    """Say what the first class misses that does not get what it is owed."""
+    """Say what the first class that misses its targets misses."""
     return next((one.breaks for one in class_outcomes(simulation) if one.breaks), None)
 
 
@@ -141,7 +141,7 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
         if small := [places[tenant] for tenant in whose if len(places[tenant]) < least]:
             large["the smaller tenants"] = np.concatenate(small)
         for name, at in large.items():
-            asked = at[~np.isin(served.status[at], (REFUSED, SHED))]  # what is shed is for its class to judge
+            asked = at[~np.isin(served.status[at], (REFUSED, SHED))]  # shed requests are judged by their class
             values = latencies[slo.latency][asked]
             done = served.status[asked] == DONE
             found = judged(slo, values[done], int(np.count_nonzero(~done)))
@@ -152,7 +152,7 @@ def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
 
 
 def _owed(trace: Trace, slos: Sequence[Slo], tenants: Iterable[int]) -> Iterator[tuple[Slo, list[int]]]:
-    """Yield each SLO with the tenants who are owed it: all of them, or those of the class that has it.
+    """Yield each SLO with the tenants it applies to: all of them, or those of the class that has it.
 
     A tenant that several classes share (``share=``) is judged only through its classes.
     """
@@ -186,9 +186,9 @@ def latency_reader(simulation: Simulation, slos: Sequence[Slo]) -> Callable[[Seq
 class FirstAnswer(Noun):
     """The output of a reasoning model, split into thinking and answer."""
 
-    share: NonNegativeFloat  # of all output tokens that are thinking
-    thinking_tokens: NonNegativeFloat  # of a request, in the mean
-    assumed: bool  # the share is that of published traces, not one that was given
+    share: NonNegativeFloat  # share of all output tokens that are thinking
+    thinking_tokens: NonNegativeFloat  # mean per request
+    assumed: bool  # whether the share comes from published traces, not from the user
     first_answer_s: Spread
     """From a request's arrival to the first token after its thinking; only the mean if it was not simulated."""
     usd_per_mtok_answer: NonNegativeFloat | None

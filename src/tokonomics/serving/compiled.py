@@ -1,4 +1,4 @@
-"""``@compiled`` and ``@entry``: machine code for the simulator's loop, made and kept by ``machine_code``."""
+"""Mark functions with ``@compiled`` and ``@entry`` to run as machine code, which ``machine_code`` makes and keeps."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -15,7 +15,7 @@ _SOURCES = (
 
 
 def _examples() -> Mapping[str, tuple[object, ...]]:
-    # By name: it imports what is compiled here.
+    # By name, as it imports what is compiled here.
     return cast(Mapping[str, tuple[object, ...]], import_module("tokonomics.serving.example").arguments())
 
 
@@ -23,19 +23,19 @@ SIMULATOR = Unit("compiled", [Path(__file__).with_name(f"{name}.py") for name in
 entry, compiled = SIMULATOR.entry, SIMULATOR.compiled
 
 wide = cast(Callable[[int], int], np.int64)
-"""An integer of 64 bits: the compiler keeps the width it is given, and compiles a function anew for every other one."""
+"""An integer of 64 bits: the compiler keeps the given width, and compiles a function again for every other one."""
 
 
 def must_compile() -> bool:
-    """Nothing whole has been compiled from today's sources on this machine: the first run will take a while."""
+    """Tell whether today's sources are not yet compiled on this machine: the first run then takes a while."""
     return SIMULATOR.must_compile
 
 
 def must_translate() -> bool:
-    """No code was shipped that can be compiled here either."""
+    """Tell whether no usable code was shipped either."""
     return SIMULATOR.must_translate
 
 
 def code_folder() -> Path | None:
-    """Where code made from today's sources is kept; None where nothing can be written."""
+    """Return the folder that keeps code made from today's sources; None if nothing can be written."""
     return SIMULATOR.folder

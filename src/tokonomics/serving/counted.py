@@ -29,7 +29,7 @@ _FEW = 10  # requests that may wait in any case: in a short log 1 % is less than
 _AT_THE_END = 0.1
 """Share of the time that a backlog must last, so that one burst at the end is none; and share of the requests that, if
 they have not begun when the last arrives, are a backlog however short the log."""
-_MOMENTS = 400  # at which the waiting are counted: forty in the last tenth
+_MOMENTS = 400  # moments at which waiting requests are counted: forty in the last tenth
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class CountedTime:
 
     from_s: float
     to_s: float
-    rated_s: float  # in which so many requests are offered as the whole run has
-    steady: bool  # it is the stretch in which the load was offered; False: the whole run
+    rated_s: float  # time in which the load offers as many requests as the whole run has
+    steady: bool  # whether it is the stretch of full load; False: the whole run
     times_longer: float | None  # how many times longer the run should be; None if it is long enough or falls behind
-    paid_s: float  # seconds of replicas that are paid for in the rated time
+    paid_s: float  # replica-seconds paid in the rated time
     mean_replicas: float
 
     def share(self, simulation: Simulation, column: int) -> float:
@@ -56,13 +56,13 @@ def counted(simulation: Simulation) -> CountedTime:
     """Return the stretch of a simulation that counts, or all of it."""
     trace, stretch, end_s = simulation.trace, simulation.stretch, simulation.end_s
     paid_s, done = float(simulation.paid_s.sum()), simulation.served.status == DONE
-    # As the load must have been offered for long enough, so must answers have come.
+    # The load must have been offered for long enough, and answers must have come for as long.
     took_s = (simulation.served.finish_s - simulation.began_s)[done] if done.any() else np.zeros(1)
     longer, settles_s = 0.0, _settles_s(simulation.fleet.autoscale)
     if stretch is not None:
         settled = times_longer(np.array([settles_s]), stretch.span_s)
         longer = max(stretch.times_longer, times_longer(took_s, stretch.span_s), settled)
-    # One that was settled ended before its load did.
+    # A simulation that was stopped early ended before its load did.
     if stretch is None or stretch.ramp_s is None or longer != 1 or end_s < stretch.end_s or falls_behind(simulation):
         return CountedTime(
             from_s=0.0,
@@ -130,7 +130,7 @@ def _backlog_grows(simulation: Simulation) -> bool:
     trace, served = simulation.trace, simulation.served
     first, (warm, last) = float(trace.arrival_s[0]), _warm(simulation)
     if last <= first:
-        return False  # all came at once: nobody came after them
+        return False  # all came at once, and none after them
     requests = trace.turns.sessions if simulation.closed and trace.turns is not None else len(trace)
     allowed = max(_FEW, _WAITING_SHARE * requests)
     at_last = int(np.count_nonzero((served.start_s > last) & (trace.arrival_s <= last)))
@@ -138,7 +138,7 @@ def _backlog_grows(simulation: Simulation) -> bool:
         return False
     if at_last > max(_FEW, _AT_THE_END * requests):
         return True
-    # Who hangs up unserved waits until then.
+    # A client that hangs up unserved waits until then.
     began_s = np.where(np.isnan(served.start_s), served.finish_s, served.start_s)
     known = ~np.isnan(began_s)
     moments = np.linspace(warm, last, _MOMENTS)

@@ -1,14 +1,14 @@
-"""Disaggregated prefill/decode: prompts on some replicas, then, when their KV has arrived, answers on the others.
+"""Simulate disaggregated prefill/decode: prompts on some replicas, then answers on others once their KV has arrived.
 
-Two simulations in a row: the second gets each request when its KV has been sent. Every rank that answers reads its own
-part of the KV cache, a copy where ranks hold copies (an MLA latent, fewer KV heads than ranks), as NIXL does (vLLM
-0.32, ``nixl_connector``); all GPUs of both replicas send or receive at once, and what one replica computed leaves it
-one prompt after the other. With data-parallel attention a prompt's KV is on the GPUs of one group: each group has its
-own links, and prompts are dealt out to groups in turn (SGLang's default, ``load_balance_method``). The prompt's KV is
-sent when the last of it has been computed.
+These are two simulations in a row: the second gets each request when its KV has been sent. Every decode rank reads its
+own part of the KV cache, or a copy if ranks hold copies (an MLA latent, fewer KV heads than ranks), as NIXL does (vLLM
+0.32, ``nixl_connector``). All GPUs of both replicas send or receive at once, and a replica sends one prompt after the
+other. With data-parallel attention a prompt's KV is on the GPUs of one group: each group has its own links, and prompts
+go to groups in turn (SGLang's default, ``load_balance_method``). A prompt's KV is sent when all of it has been
+computed.
 
-The client hears of the first token from the side that answers, after the transfer, whoever computed it. SGLang sends
-the prefill side's token along with the KV (``disaggregation/decode.py``, ``_commit_transfer_to_req``), and so does
+The client gets the first token from the decode side, after the transfer, whichever side computed it. SGLang sends the
+prefill side's token along with the KV (``disaggregation/decode.py``, ``_commit_transfer_to_req``), and so does
 TensorRT-LLM (``first_gen_tokens``); under vLLM the proxy drops it and the decode side computes it again, in a step of
 its own (vLLM docs, ``toy_proxy_server.py``; ``Scheduler._update_waiting_for_remote_kv`` leaves one token to compute).
 Answers of one token end where their prompt was computed.
@@ -31,7 +31,7 @@ _COMPUTES_AGAIN = frozenset(("vllm",))  # engines whose decode side computes the
 
 
 class ServingSide(NamedTuple):
-    """The replicas of one kind of work: what they are, their limits, and their step times."""
+    """The replicas of one side: their deployment, limits, and step times."""
 
     deployment: Deployment
     rules: Rules
@@ -39,7 +39,7 @@ class ServingSide(NamedTuple):
 
 
 def why_not_apart(prefill: Deployment, decode: Deployment) -> str | None:
-    """Why what one computes is of no use to the other; None when it is."""
+    """Say why the decode side cannot use the KV of the prefill side; None if it can."""
     if prefill.model != decode.model:
         return f"the two sides serve one model, not {prefill.model.name} and {decode.model.name}"
     if prefill.kv is not decode.kv:
@@ -52,9 +52,9 @@ def why_not_apart(prefill: Deployment, decode: Deployment) -> str | None:
 
 
 def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
-    """KV of a prompt through the GPU with the most of it: what a rank receives, or a sender's share of all.
+    """Return the KV bytes of a prompt through the busiest GPU: what a rank receives, or a sender's share of all.
 
-    A sequence is on the GPUs of one group of the attention.
+    A sequence is on the GPUs of one attention group.
     """
     received = sequence_bytes(decode, tokens)
     return max(received, received * decode.tp * decode.pp / (prefill.tp * prefill.pp))
@@ -63,8 +63,8 @@ def sent_bytes(prefill: Deployment, decode: Deployment, tokens: int) -> float:
 def serve_apart(
     requests: Requests, prefill: ServingSide, decode: ServingSide, fleet: FleetSettings, seed: int, watch: Watcher
 ) -> tuple[Served, list[World]]:
-    """What became of each request, and what the two kinds of replicas did, those for prompts first."""
-    # What the decode side could not hold is refused before its prompt is computed.
+    """Return the outcome of each request, and what both sides did, prefill first."""
+    # Refuse a request that the decode side cannot hold before computing its prompt.
     endless = np.int32(np.iinfo(np.int32).max // 2)
     first = requests._replace(
         input_tokens=np.where(too_long(requests, decode.rules), endless, requests.input_tokens),
@@ -84,12 +84,12 @@ def serve_apart(
         unit_starts=np.zeros(len(goes_on) + 1, np.int64),
         unit_tokens=decode.rules.block_tokens,
         prefilled=True,
-        # Who is here has begun, and is not turned away any more.
+        # Requests here have begun, and are no longer turned away.
         shed_s=None,
         queue_limit=None,
     )
     written, answered = run(second, decode.table, decode.rules, fleet, seed=seed + 1, watch=watch)
-    # Nobody reads an answer that timed out: its prompt was computed in vain, on the replica that computed it.
+    # An answer that timed out was for nothing: count its prompt as wasted on the replica that computed it.
     answered.replicas["prompt_abandoned"] = 0
     left = goes_on[written.status == TIMED_OUT]
     in_vain = requests.input_tokens[left] - read.cached_tokens[left]
@@ -110,7 +110,7 @@ def _arrival_of_kv(
     decode: Deployment,
     link_bytes_per_s: float,
 ) -> Floats:
-    """When the KV of each prompt has arrived: a group of a replica sends one after the other, in order of computing."""
+    """Return when the KV of each prompt has arrived: a group sends prompts one after the other, as computed."""
     lengths, which = np.unique(requests.input_tokens, return_inverse=True)
     each_s = np.array([sent_bytes(prefill, decode, int(length)) for length in lengths]) / link_bytes_per_s
     takes_s, arrives_s = each_s[which], np.full(len(requests.input_tokens), np.inf)
@@ -120,27 +120,27 @@ def _arrival_of_kv(
         for group in range(prefill.dp):
             own = mine[group :: prefill.dp]
             until = np.cumsum(takes_s[own])
-            # Each begins when it has been computed and the one before it has been sent (Lindley).
+            # Each starts when it is computed and the one before it is sent (Lindley).
             arrives_s[own] = until + np.maximum.accumulate(read.finish_s[own] - (until - takes_s[own]))
     return arrives_s
 
 
 def _again(decode: Deployment, requests: Requests) -> NDArray[np.int32]:
-    """By request: 1 where the decode side computes the last token of the prompt, and so the answer's first, itself."""
+    """Return 1 for each request whose last prompt token, and so its first answer token, the decode side computes."""
     if decode.engine.key not in _COMPUTES_AGAIN:
         return np.zeros(len(requests.input_tokens), np.int32)
     return (requests.input_tokens > 1).astype(np.int32)
 
 
 def _told_s(written: Served, again: NDArray[np.int32], output_tokens: NDArray[np.int32]) -> Floats:
-    """When the first token leaves the decode side: as it is admitted, or after one more of its steps."""
+    """Return when the first token leaves the decode side: at admission, or after one more of its steps."""
     done = written.status == DONE
     step_s = np.where(done, (written.finish_s - written.start_s) / np.maximum(output_tokens, 1), 0.0)
     return np.asarray(written.start_s + again * step_s)
 
 
 def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> Requests:
-    """Some requests in the order given; ``arrival_s`` is when each of all joins the queue."""
+    """Return some requests in the given order; ``arrival_s`` is when each of all joins the queue."""
     ids, starts = take_lists(requests.unit_ids, requests.unit_starts, places)
     return requests._replace(
         arrival_s=arrival_s[places],

@@ -1,4 +1,4 @@
-"""Arguments of every function of the simulator that is compiled for Python: what it is compiled for."""
+"""Give example arguments of every compiled function that Python calls, to compile it for their types."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tokonomics.serving.step_table import StepTable
 
 
 def arguments() -> dict[str, tuple[object, ...]]:
-    """By function, a call of it; the values do not matter."""
+    """Return the arguments of a call, by function; the values do not matter."""
     table = _table()
     world, indices = new_world(_requests(), table, _rules(), FleetSettings(), 0), np.zeros(1, np.int64)
     return {

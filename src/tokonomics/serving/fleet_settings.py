@@ -18,7 +18,7 @@ from tokonomics.units import BYTES_PER_GB
 
 PORTS = {"ib800": 100e9, "ib400": 50e9, "ib200": 25e9, "roce400": 50e9, "ethernet100": 12.5e9}
 """Bytes a second of one port, in one direction."""
-LINK_BYTES_PER_S = PORTS["ib400"]  # of one GPU to another machine, unless told
+LINK_BYTES_PER_S = PORTS["ib400"]  # of one GPU to another machine, by default
 _MOST_REPLICAS = 10_000
 """Routers look at every replica for every request, and a request stores its replica's number in 16 bits."""
 
@@ -48,12 +48,12 @@ class Autoscale(Noun):
 
     min_replicas: NonNegativeInt = 1
     max_replicas: PositiveInt = Field(le=_MOST_REPLICAS)
-    target: PositiveFloat | None  # outstanding requests, running and waiting, for each replica; None: by schedule alone
+    target: PositiveFloat | None  # outstanding requests, running and waiting, per replica; None: schedule only
     cold_start_s: NonNegativeFloat = Field(le=86_400)
     """From the decision to the first request: a machine, an image, weights."""
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     """How often it looks; the defaults are those of Kubernetes' HorizontalPodAutoscaler."""
-    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # how long fewer must do before one is removed
+    hold_s: NonNegativeFloat = Field(default=300.0, le=7 * 86_400)  # a replica leaves after fewer did for this long
     schedule: tuple[tuple[NonNegativeFloat, NonNegativeInt], ...] = ()
     """From each moment on, at least this many replicas, in order of time; those of time 0 are there at the start."""
 
@@ -76,8 +76,8 @@ class Outage(Noun):
     replica: NonNegativeInt
     at_s: NonNegativeFloat
     down_s: PositiveFloat | None = None  # how long it is away; None: for good
-    notice_s: NonNegativeFloat = 0.0  # it gets no new requests from this long before
-    reclaimed: bool = False  # a spot market took the machine back: it is not paid for while it is away
+    notice_s: NonNegativeFloat = 0.0  # it gets no new requests for this long before
+    reclaimed: bool = False  # whether a spot market took the machine back: it is not paid while away
 
     @property
     def back_s(self) -> float:
@@ -92,11 +92,11 @@ class FleetSettings(Noun):
     autoscale: Autoscale | None = None
     outages: tuple[Outage, ...] = ()
     prefill_replicas: NonNegativeInt = Field(default=0, le=_MOST_REPLICAS)
-    """Replicas that compute prompts only and send the KV on; 0: every replica does both."""
-    prefill: Deployment | None = None  # what they are; None: the same as those that answer
-    prefill_max_sequences: PositiveInt | None = None  # at a time on one of them; None: the engine's own limit
-    prefill_max_batched_tokens: PositiveInt | None = None  # tokens of a step there; None: as many as on the others
-    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill replica, and of each of a decode one
+    """Prefill replicas, which send the KV on; 0: every replica does both."""
+    prefill: Deployment | None = None  # their deployment; None: the same as for decode
+    prefill_max_sequences: PositiveInt | None = None  # on one of them at a time; None: the engine's own limit
+    prefill_max_batched_tokens: PositiveInt | None = None  # tokens of a step there; None: as on decode replicas
+    link_bytes_per_s: PositiveFloat = LINK_BYTES_PER_S  # of each GPU of a prefill or decode replica
     users: int | None = None
     """A closed loop on one replica: each user sends the next request when their last was answered."""
     closed: bool = True
@@ -113,7 +113,7 @@ SOURCES = {
     "roce400": "Gangidi et al., RDMA over Ethernet for distributed AI training at Meta scale, SIGCOMM 2024",
     "ethernet100": "IEEE 802.3ba: 100 Gbit/s",
 }
-"""Where each rate is from."""
+"""The source of each rate."""
 OWN = ("nvlink", "pcie")  # links inside a machine, as fast as the GPU's
 LINK_NAMES = (*OWN, *PORTS)
 _SLOWEST_GB, _FASTEST_GB = 1e-3, 1e6

@@ -1,13 +1,13 @@
-"""The simulator's clock: arrivals, clients that hang up, replicas that come and go, in order of time.
+"""Run the simulator's clock: arrivals, clients that hang up, replicas that come and go, in order of time.
 
 Replicas work by themselves between the events that concern them; the loop brings a replica up to an event's time, acts,
-and leaves it. At one time, replicas come back first, then notices and failures, then clients hang up, the autoscaler
-looks, and requests arrive. ``docs/simulator.md`` has the rules in words; ``tests/serving/reference.py`` follows them
-one step at a time and must agree.
+and leaves it. At the same time, replicas come back first, then notices and failures, then clients hang up, the
+autoscaler acts, and requests arrive. ``docs/simulator.md`` explains the rules; ``tests/serving/reference.py`` follows
+them one step at a time and must agree.
 
 A replica that fails loses the step in flight and its cache; its requests begin again elsewhere. The autoscaler wants
-one replica for so many outstanding requests: upwards at once, after a cold start; downwards only when it has wanted
-less for a while (Kubernetes' HorizontalPodAutoscaler). A schedule is a number it never wants less than.
+one replica per ``target`` outstanding requests: upwards at once, after a cold start; downwards only after it has wanted
+less for a while (Kubernetes' HorizontalPodAutoscaler). A schedule sets the least that it wants.
 """
 
 import math
@@ -60,16 +60,19 @@ from tokonomics.serving.state import (
 )
 from tokonomics.serving.step_table import StepTable
 
-_SLICES = 200  # parts into which the arrivals are cut to report progress
-_UNINTERRUPTED = 50_000  # requests, where nobody watches: a tenth of a second or so after which Python hears of Ctrl-C
+_SLICES = 200  # parts of the arrivals, to report progress
+_UNINTERRUPTED = 50_000  # requests per part without a watcher: about a tenth of a second until Python notices Ctrl-C
 _LOOKS = 16
-"""Times that the requests are looked at to tell whether they settle it: a look takes a thousandth of the whole."""
-BACK, READY, NOTICE, DOWN, TICK = range(5)  # what happens to replicas, in the order in which it happens at one time
+"""How often to check whether the requests so far settle the question: a check takes a thousandth of the whole run."""
+BACK, READY, NOTICE, DOWN, TICK = range(5)  # events of replicas, in their order at the same time
 
 
 class Watcher(NamedTuple):
-    """Who looks on: ``progress`` is told how many requests have come; ``is_settled`` is shown those so far, as rows of
-    ``state.REQUEST``, and says whether they are enough."""
+    """Callbacks of a run, which show progress and may end it.
+
+    ``progress`` gets the number of requests that have come; ``is_settled`` gets those so far, as rows of
+    ``state.REQUEST``, and says whether they are enough.
+    """
 
     progress: Callable[[int], None] | None = None
     is_settled: Callable[[Rows], bool] | None = None
@@ -88,10 +91,10 @@ def run(
     watch: Watcher = NOBODY,
     paid_for: list[tuple[float, int, int]] | None = None,
 ) -> tuple[Served, World]:
-    """Serve all requests; what became of each, and the world after the last (totals and timeline).
+    """Serve all requests; return the outcome of each, and the world after the last (totals and timeline).
 
-    ``paid_for`` is given the number of replicas that are not off, and of those that serve, after each change.
-    Where the watch says that it is settled, the others are left unserved.
+    ``paid_for`` receives the number of replicas that are not off, and of those that serve, after each change. If the
+    watcher says that the question is settled, the other requests are left unserved.
     """
     world = new_world(requests, table, rules, fleet, seed)
     planned = _outages(fleet)
@@ -102,7 +105,7 @@ def run(
             break
         under_way = world.replicas["outstanding"].sum() > 0 or world.clock["held_first"][0] != NONE
         if not under_way and _all_came(world):
-            # Steps whose clients have all hung up run to their end.
+            # Steps run to their end even if all their clients have hung up.
             _serve(world, math.inf, False, watch)
             break
         if kind in (BACK, READY):
@@ -119,7 +122,7 @@ def run(
             planned.pop()
         if world.clock["held_first"][0] != NONE:
             time_s, following, _ = _next_change(world, fleet.autoscale, planned)
-            if time_s > now_s or following not in (BACK, READY):  # all that come up at once, come up first
+            if time_s > now_s or following not in (BACK, READY):  # replicas that come up at the same time come up first
                 _route_held(world, now_s)
         if paid_for is not None:
             mode = world.replicas["mode"]
@@ -128,7 +131,6 @@ def run(
 
 
 def _all_came(world: World) -> bool:
-    """No request is yet to be sent."""
     clock = world.clock[0]
     if not world.settings["closed"][0]:
         return bool(clock["arrivals"] == len(world.requests))
@@ -136,7 +138,7 @@ def _all_came(world: World) -> bool:
 
 
 def served_in(world: World) -> Served:
-    """What became of each request in the end; who has no replica now never gets one."""
+    """Return the final outcome of each request; one without a replica now never gets one."""
     rows, attempts = world.requests, np.ones(len(world.requests), np.int16)
     if world.settings["closed"][0]:
         held = np.flatnonzero(rows["place"] == HELD)
@@ -155,7 +157,7 @@ def served_in(world: World) -> Served:
 
 
 def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
-    """Notices, failures and returns as time, kind and replica, the last first."""
+    """Return notices, failures and returns as time, kind and replica, the last first."""
     events = []
     for outage in fleet.outages:
         events.append((max(0.0, outage.at_s - outage.notice_s), NOTICE, outage.replica))
@@ -165,7 +167,7 @@ def _outages(fleet: FleetSettings) -> list[tuple[float, int, int]]:
 
 
 def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float, int, int]]) -> tuple[float, int, int]:
-    """When a replica comes, goes or is told to, or the autoscaler looks: time, kind, replica."""
+    """Return the next change as time, kind and replica: one comes, goes or gets notice, or the autoscaler acts."""
     if rule is None:
         return planned[-1] if planned else (math.inf, TICK, NONE)
     ready_s = world.replicas["ready_s"]
@@ -175,9 +177,9 @@ def _next_change(world: World, rule: Autoscale | None, planned: list[tuple[float
 
 
 def _serve(world: World, until_s: float, deadlines_too: bool, watch: Watcher) -> bool:
-    """Everything that happens before ``until_s``; in parts, so that progress can be shown and Ctrl-C be heard.
+    """Run everything before ``until_s``, in parts, so that progress can be shown and Ctrl-C works.
 
-    False where the requests so far settled what was asked.
+    Return False if the requests so far settled the question.
     """
     progress, is_settled = watch
     count = len(world.requests) // int(world.settings["attempts"][0])
@@ -198,10 +200,10 @@ def _serve(world: World, until_s: float, deadlines_too: bool, watch: Watcher) ->
 
 @entry
 def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) -> bool:
-    """Handle events before ``until_s``; False when it stopped because ``stop`` requests have arrived."""
+    """Handle events before ``until_s``; return False if it stopped because ``stop`` requests have arrived."""
     clock, requests, replicas = world.clock[0], world.requests, world.replicas
     by_turn, closed = world.settings[0].router == ROUND_ROBIN, world.settings[0].closed
-    stuck = False  # no replica can work before the next event
+    stuck = False  # whether no replica can work before the next event
     while True:
         if closed:
             coming = next_send(world)
@@ -217,10 +219,10 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
         if arrives and clock.came >= stop:
             return False
         now = deadline if hangs_up else arrival if arrives else until_s
-        # An answer may send another request before then: replicas go on to the next moment that may give one.
+        # An answer may trigger another request before then: advance to the next moment that may bring one.
         moment = _soonest(replicas) if closed and clock.waiting > 0 and not stuck else np.inf
         works = moment < now
-        # Only the replicas that an event looks at are brought up to its time.
+        # Only the replicas that an event concerns are brought up to its time.
         first, last = wide(0), wide(len(replicas) - 1)
         if works:
             now = _just_after(moment)
@@ -246,13 +248,13 @@ def serve_until(world: World, stop: int, until_s: float, deadlines_too: bool) ->
 
 @compiled
 def _just_after(time_s: float) -> float:
-    """The next float after a time of 0 or more."""
+    """Return the next float after a time of 0 or more."""
     return float(np.int64(np.float64(time_s).view(np.int64) + 1).view(np.float64))
 
 
 @compiled
 def _soonest(replicas: Rows) -> float:
-    """The next moment at which a replica may answer."""
+    """Return the next moment at which a replica may answer."""
     soonest = np.inf
     for place in range(len(replicas)):
         soonest = min(soonest, _next_moment(replicas[place]))
@@ -261,7 +263,7 @@ def _soonest(replicas: Rows) -> float:
 
 @compiled
 def _next_moment(replica: Row) -> float:
-    """When a replica ends a step, or may begin one and tell of the last."""
+    """Return when a replica ends a step, or may begin one and report the last."""
     if replica.run_steps > 0:
         return float(replica.run_end_s)
     return float(replica.time_s) if replica.told > 0 or replica.outstanding > 0 else np.inf
@@ -269,7 +271,7 @@ def _next_moment(replica: Row) -> float:
 
 @compiled
 def _arrive(world: World, index: int, now_s: float) -> None:
-    """A request comes in, unless it is turned away or its client has hung up before."""
+    """Let a request arrive, unless it is turned away or its client has already hung up."""
     clock, request, closed = world.clock[0], world.requests[index], world.settings[0].closed
     clock.came += 1
     if closed:
@@ -286,7 +288,7 @@ def _arrive(world: World, index: int, now_s: float) -> None:
 
 @compiled
 def _pass(world: World, whom: int, now_s: float) -> None:
-    """A client's patience or a request's time to wait is over; who leaves may be sent again."""
+    """Handle a deadline: a client's patience or a request's longest wait is over; it may be sent again."""
     request, closed = world.requests[whom if whom >= 0 else -1 - whom], world.settings[0].closed
     waited = request.status == OPEN
     if closed:
@@ -300,7 +302,7 @@ def _pass(world: World, whom: int, now_s: float) -> None:
 
 @compiled
 def _hang_up(world: World, whom: int, now_s: float) -> None:
-    """A client has waited long enough; or a request is shed, having waited as long as its class does (-1 less it)."""
+    """Remove a request whose client hangs up, or one (given as -1 - request) that is shed after its longest wait."""
     index = whom if whom >= 0 else -1 - whom
     request = world.requests[index]
     placed = request.place != HELD and request.place != NOWHERE
@@ -320,7 +322,7 @@ def _hang_up(world: World, whom: int, now_s: float) -> None:
         request.place = ENDED
         world.waiting[place, request.urgency] -= 1
         count_abandoned(replica, request)
-        # It may have been the one for whom there was no room: the next in the queue gets its chance.
+        # It may have been the one that blocked the queue: the next one gets its chance.
         cut_run(world, place, now_s, False)
         drain_if_empty(world, place, now_s)
         return
@@ -336,7 +338,6 @@ def _hang_up(world: World, whom: int, now_s: float) -> None:
 
 
 def _come_up(world: World, place: int, now_s: float) -> None:
-    """A replica is there."""
     replicas = world.replicas
     replicas["mode"][place] = UP
     replicas["ready_s"][place] = np.inf
@@ -345,7 +346,7 @@ def _come_up(world: World, place: int, now_s: float) -> None:
 
 
 def _route_held(world: World, now_s: float) -> None:
-    """Requests that waited for a replica find one, or go on waiting."""
+    """Route the requests that waited for a replica, or let them wait on."""
     first = int(world.clock["held_first"][0])
     until = len(world.requests) if world.settings["closed"][0] else int(world.clock["arrivals"][0])
     world.clock["held_first"], world.clock["held"] = NONE, 0
@@ -359,7 +360,7 @@ def _route_all(world: World, indices: Ints, now_s: float) -> None:
 
 
 def _go_down(world: World, place: int, now_s: float) -> None:
-    """A replica fails: the step in flight and the cache are lost, its requests begin again elsewhere."""
+    """Let a replica fail: the step in flight and the cache are lost, and its requests begin again elsewhere."""
     _lose_step(world, place, now_s)
     replica, slots, requests = world.replicas[place], world.slots[place], world.requests
     running = slots[slots["request"] != NONE]
@@ -403,16 +404,16 @@ def _lose_step(world: World, place: int, now_s: float) -> None:
         replica.lost_s += now_s - replica.run_start_s
         replica.time_s = now_s
         count_busy(world, place, now_s, wide(0), wide(0))
-    # It may have been waiting for its front end, which has nothing in hand any more.
+    # It may have been waiting for its front end, which now has no requests.
     replica.time_s = min(replica.time_s, now_s)
 
 
 def _scale(world: World, rule: Autoscale, now_s: float) -> None:
-    """The autoscaler looks: one replica for so many outstanding requests, at once upwards, downwards after a while."""
+    """Let the autoscaler act: one replica per ``target`` outstanding requests, up at once, down after a while."""
     replicas, ticks = world.replicas, int(world.clock["ticks"][0])
     mode = replicas["mode"]
     outstanding = int(replicas["outstanding"].sum() + world.clock["held"][0])
-    # However small the target: what is divided by it may be more than any number.
+    # With a tiny target, the quotient may exceed any integer.
     by_load = 0 if rule.target is None else math.ceil(min(outstanding / rule.target, rule.max_replicas))
     wanted = max(by_load, rule.least(now_s))
     wanted = min(wanted, rule.max_replicas)

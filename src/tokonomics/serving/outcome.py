@@ -39,7 +39,7 @@ from tokonomics.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     import polars as pl
 
-_WHOLE_JOB = "whole job"  # among the latencies of a request: the time of the job that it belongs to
+_WHOLE_JOB = "whole job"  # among the latencies of a request: the time of its job
 STATUS = ("refused", "done", "timed out", "unserved", "shed")
 
 
@@ -67,9 +67,9 @@ class Moment(Noun):
 
     at_s: NonNegativeFloat
     arrivals_per_s: NonNegativeFloat
-    running: NonNegativeFloat  # sequences in the batches, in the mean
-    waiting: NonNegativeFloat  # requests that have arrived and not begun, in the mean
-    kv_share: NonNegativeFloat  # of the KV blocks of the replicas that are there
+    running: NonNegativeFloat  # mean number of sequences in the batches
+    waiting: NonNegativeFloat  # mean number of requests that have arrived and not begun
+    kv_share: NonNegativeFloat  # of the KV blocks of the present replicas
     busy_share: NonNegativeFloat
     input_tokens_per_s: NonNegativeFloat
     output_tokens_per_s: NonNegativeFloat
@@ -111,12 +111,12 @@ class Outcome(Noun):
     """Finished requests over those that full batches would finish in the paid time, cached tokens left out: a replica
     with a batch of one is busy but not full. None if a mean request does not fit."""
     shares: Shares
-    batch: NonNegativeFloat  # sequences in a step, in the mean over busy time
+    batch: NonNegativeFloat  # sequences in a step, mean over busy time
     kv_peak_share: NonNegativeFloat
     preemptions: NonNegativeInt
     restarts: NonNegativeInt
     replica_hours: NonNegativeFloat
-    mean_replicas: NonNegativeFloat  # paid for, in the mean over time
+    mean_replicas: NonNegativeFloat  # paid replicas, mean over time
     peak_replicas: NonNegativeInt
     slo: tuple[SloOutcome, ...]
     slo_met: bool | None = Field(alias="slo_kept")  # all SLOs; None without any
@@ -132,7 +132,7 @@ def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = 
     trace, served, of = simulation.trace, simulation.served, counted(simulation)
     done, counts = served.status == DONE, simulation.counts
     latencies = request_latencies(simulation)
-    # A job counts by when it begins.
+    # A job counts if it begins in the counted time.
     judges: dict[str, NDArray[np.bool_]] = {Latency.job: simulation.job_counts}
     spreads = {name: spread(latencies[name][done & judges.get(name, counts)]) for name in (*Latency, "queue")}
     unanswered = int(np.count_nonzero(counts & np.isin(served.status, (TIMED_OUT, UNSERVED, SHED))))
@@ -437,7 +437,7 @@ def _load_share(simulation: Simulation, of: CountedTime) -> float | None:
         return None
     fleet = simulation.fleet
     if fleet.prefill_replicas:
-        # The side that is full first.
+        # The side that fills up first.
         prompts = fleet.prefill_replicas * prefill_only_rate(step_model(simulation.prefill), full.input_tokens)
         return done / (of.rated_s * min(prompts, fleet.replicas * full.decode_only_capacity().rate))
     return done / (of.paid_s * float(full.rates.max()))

@@ -1,9 +1,9 @@
-"""A simulation as it went, moment by moment: who waited, ran and was done, what it had cost, and who missed the SLO.
+"""Replay a simulation moment by moment: requests waiting, running and done, the cost so far, and SLO misses.
 
 Everything but the memory follows from each request's own times: it waits from its arrival to the first step that works
-on it, runs from there to its end, and is then finished or failed. So at every moment the requests that have arrived are
-those that wait, run, are finished and have failed. One that lost its place and waits again still counts as running. The
-share of the KV memory is the loop's own count of blocks, in the mean since the moment before. Replicas are summed.
+on it, runs from there to its end, and is then finished or failed. So at every moment, requests that have arrived are
+waiting, running, finished or failed. One that lost its place and waits again still counts as running. The share of the
+KV memory is the loop's own count of blocks, averaged since the previous moment. Replicas are summed.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,19 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
 MOST_MOMENTS = 400  # two pixels each on the widest figure of the page: our choice
-MOST_MARKS = 24  # times of misses that are told apart: our choice, so that each can be pointed at
-_NAMED = 2  # requests named of each of them: our choice
+MOST_MARKS = 24  # most separate times of misses, so that each can be pointed at (our choice)
+_NAMED = 2  # requests named at each of them (our choice)
 
 
 class MissCause(StrEnum):
-    """What a request that missed its SLO waited for most."""
+    """What a request that missed its SLO mostly waited for."""
 
     queue = "queue"  # a place in the batch
-    prefill = "prefill"  # its prompt; in a disaggregated fleet, the way of its KV too
-    preemption = "preemption"  # it lost its place in the memory, and was computed again
+    prefill = "prefill"  # its prompt; in a disaggregated fleet, also the KV transfer
+    preemption = "preemption"  # it lost its memory, and was computed again
     decode = "decode"  # its answer, token by token
     outage = "outage"  # its replica failed
-    session = "session"  # its job as a whole took too long
+    session = "session"  # its whole job took too long
     limits = "limits"  # it was turned away by the limits of its class
     refused = "refused"  # it is longer than the model's context or than the memory
     unserved = "unserved"  # it never had a replica, or was never sent
@@ -45,10 +45,10 @@ class MissCause(StrEnum):
 class MissedRequest(Noun):
     """A request that was not answered within every SLO, and where its time went."""
 
-    request: PositiveInt  # counted by when it was sent: the same row of what ``save`` writes
-    at_s: NonNegativeFloat  # when its time to the first or the last token was over, or its end
+    request: PositiveInt  # number in sending order: its row in the file that ``save`` writes
+    at_s: NonNegativeFloat  # when its TTFT or end-to-end target passed, or its end
     status: str
-    latency: Latency | None  # the one that was furthest beyond its target; None where it was not answered
+    latency: Latency | None  # the one furthest beyond its target; None if it was not answered
     delivered_s: NonNegativeFloat | None
     objective_s: NonNegativeFloat | None
     cause: MissCause
@@ -71,7 +71,7 @@ class MissedRequest(Noun):
 class MissMark(Noun):
     """A part of the run in which requests missed the SLO."""
 
-    moment: NonNegativeInt  # the first of the moments of the playback at which the worst of them had missed it
+    moment: NonNegativeInt  # the playback's first moment at which the worst of them had missed it
     from_s: NonNegativeFloat
     to_s: NonNegativeFloat
     missed: PositiveInt
@@ -88,19 +88,19 @@ class CauseCount(Noun):
 class Playback(Noun):
     """A run over time: columns with one value for each moment, all replicas together."""
 
-    at_s: tuple[NonNegativeFloat, ...]  # equally far apart, but for the last, which is the end
+    at_s: tuple[NonNegativeFloat, ...]  # equally spaced, except the last, which is the end
     arrived: tuple[NonNegativeInt, ...]
     waiting: tuple[NonNegativeInt, ...]
     running: tuple[NonNegativeInt, ...]
     finished: tuple[NonNegativeInt, ...]
     failed: tuple[NonNegativeInt, ...]  # refused, given up, turned away or never served so far
-    missed: tuple[NonNegativeInt, ...]  # not answered within every SLO, so far; without any SLO, those that failed
+    missed: tuple[NonNegativeInt, ...]  # not answered within every SLO so far; without SLOs, those that failed
     kv_share: tuple[NonNegativeFloat, ...]
-    """Of the KV blocks, in the mean since the moment before, as the simulator counts them."""
+    """Share of the KV blocks, averaged since the previous moment, as the simulator counts them."""
     tokens: tuple[NonNegativeInt, ...]  # prompts and answers of the finished requests so far
     usd: tuple[NonNegativeFloat, ...] | None
-    """Paid so far, from the start to the end of the run; None where no price is known."""
-    replicas: tuple[NonNegativeInt, ...] | None  # that serve, where they come and go
+    """Paid so far, from the start to the end of the run; None if no price is known."""
+    replicas: tuple[NonNegativeInt, ...] | None  # that serve, if their number changes
     marks: tuple[MissMark, ...]
     causes: tuple[CauseCount, ...]
 
@@ -111,7 +111,7 @@ def playback(
     usd_per_replica_hour: float | None = None,
     most: int = MOST_MOMENTS,
 ) -> Playback:
-    """The run in at most about so many moments; ``slos`` are what holds where there are no classes."""
+    """Return the run in about ``most`` moments; ``slos`` apply if there are no classes."""
     trace, served, end_s = simulation.trace, simulation.served, simulation.end_s
     bins = [moment for moment in moments(simulation, most) if moment.at_s < end_s]
     at_s: Floats = np.array([0.0, *(moment.at_s for moment in bins[1:]), end_s] if bins else [0.0])
@@ -143,25 +143,25 @@ def playback(
 
 
 def _so_far(times: Floats, at_s: Floats) -> NDArray[np.int64]:
-    """How many of these events have happened by each moment."""
+    """Count the events that have happened by each moment."""
     return np.searchsorted(np.sort(times), at_s, side="right").astype(np.int64)
 
 
 def _ended_s(simulation: Simulation) -> Floats:
-    """When each request was answered or failed; who never had a replica fails at the end, or as it becomes clear."""
+    """Return when each request was answered or failed; one without a replica fails at the end, or once it is clear."""
     served = simulation.served
     ended_s = np.where(np.isnan(served.finish_s), simulation.end_s, served.finish_s)
     return np.where(served.attempts == 0, simulation.trace.arrival_s, ended_s)
 
 
 def _serving(simulation: Simulation, at_s: Floats) -> NDArray[np.int64]:
-    """Replicas that take requests at each moment."""
+    """Return the replicas that accept requests at each moment."""
     times = simulation.history[:, 0]
     return np.asarray(simulation.history[np.searchsorted(times, at_s, side="right") - 1, 2].astype(np.int64))
 
 
 class Misses:
-    """The requests that were not answered within every SLO: when each missed it, which one, and by how much."""
+    """The requests that were not answered within every SLO: when each missed it, which SLO, and by how much."""
 
     def __init__(self, simulation: Simulation, slos: Sequence[Slo], ended_s: Floats) -> None:
         trace, served = simulation.trace, simulation.served
@@ -169,9 +169,9 @@ class Misses:
         self.latencies = request_latencies(simulation)
         self.done = served.status == DONE
         self.at_s = np.where(self.done, np.inf, ended_s)
-        self.times = np.where(self.done, 0.0, np.inf)  # the target; infinite for a request that was not answered
+        self.times = np.where(self.done, 0.0, np.inf)  # multiples of the target; infinite for an unanswered request
         self.objective_s = np.full(len(trace), np.nan)
-        self.latency = np.full(len(trace), -1)  # place in ``Latency``
+        self.latency = np.full(len(trace), -1)  # index in ``Latency``
         owed = [(np.arange(len(trace)), tuple(slos))]
         if trace.service is not None:
             owed = [(at, trace.classes[place].slos) for place, at in by_class(trace).items()]
@@ -181,7 +181,7 @@ class Misses:
         self.places = np.flatnonzero(self.times > 0)
 
     def _judge(self, places: NDArray[np.intp], slo: Slo) -> None:
-        """Enter those of these requests that were answered, and later than this SLO has it."""
+        """Record which of these requests were answered later than this SLO allows."""
         took_s = self.latencies[slo.latency][places]
         late = places[self.done[places] & (took_s > slo.seconds)]
         over_s = self.ended_s[late]
@@ -195,7 +195,7 @@ class Misses:
         self.latency[worse] = list(Latency).index(slo.latency)
 
     def causes(self) -> tuple[CauseCount, ...]:
-        """What those that missed waited for, most of them first."""
+        """Return what the late requests waited for, the most common first."""
         numbers = np.bincount(self._causes(self.places), minlength=len(MissCause))
         found = [
             CauseCount(cause=list(MissCause)[code], requests=int(numbers[code])) for code in np.flatnonzero(numbers)
@@ -203,7 +203,7 @@ class Misses:
         return tuple(sorted(found, key=lambda row: -row.requests))
 
     def marks(self, at_s: Floats) -> tuple[MissMark, ...]:
-        """The parts of the run with a miss, each with the requests that were furthest beyond their target."""
+        """Return the parts of the run with a miss, each with the requests furthest beyond their target."""
         part = np.minimum(self.at_s[self.places] / max(at_s[-1], 1e-12) * MOST_MARKS, MOST_MARKS - 1).astype(np.int64)
         found = []
         for number in np.unique(part):
@@ -222,7 +222,7 @@ class Misses:
         return tuple(found)
 
     def _parts_s(self, places: NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
-        """Seconds in the queue, until the first token, and until the end."""
+        """Return the seconds in the queue, until the first token, and until the end."""
         served, trace = self.simulation.served, self.simulation.trace
         ended_s, arrival_s = self.ended_s[places], trace.arrival_s[places]
         began_s = np.clip(np.fmin(served.start_s[places], ended_s), arrival_s, ended_s)
@@ -230,7 +230,7 @@ class Misses:
         return began_s - arrival_s, first_s - began_s, ended_s - first_s
 
     def _causes(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """What each of these waited for most, as places in ``MissCause``."""
+        """Return what each of these mostly waited for, as indices in ``MissCause``."""
         served = self.simulation.served
         status, latency = served.status[places], self.latency[places]
         queue_s, prefill_s, decode_s = self._parts_s(places)
@@ -258,7 +258,7 @@ class Misses:
         before = slice(0, int(np.searchsorted(trace.arrival_s, first_s, side="right")))
         same = served.replica[before] == served.replica[place]
         began_s, ended_s = served.start_s[before], self.ended_s[before]
-        # Who never began waited to the end.
+        # A request that never began waited to the end.
         left_s = np.where(np.isnan(began_s), ended_s, began_s)
         other = np.arange(before.stop)
         late = None if self.latency[place] < 0 else list(Latency)[self.latency[place]]

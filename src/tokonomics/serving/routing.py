@@ -1,21 +1,19 @@
-"""Which replica a request goes to.
+"""Choose the replica for a request, and decide which requests are turned away.
 
-Round robin looks at nothing. Least outstanding and power of two look at how many requests each replica has not
-finished. Prefix-aware routing looks at which cache holds the longest beginning of the prompt, unless the load has
-become too uneven, with the thresholds of SGLang's router (sgl-router: balance_abs_threshold 64, balance_rel_threshold
-1.5, cache_threshold 0.3); it sees the caches themselves, as llm-d's precise scorer does, not an estimate of them.
-Session-affine routing gives a session's next request to the replica that was given its last one while that is up, as
-the vLLM production stack's session router does by the id of the session; otherwise to the least loaded one.
+Round robin ignores the state. Least outstanding and power of two compare the unfinished requests of replicas.
+Prefix-aware routing compares which cache holds the longest beginning of the prompt, unless the load has become too
+uneven, with the thresholds of SGLang's router (sgl-router: balance_abs_threshold 64, balance_rel_threshold 1.5,
+cache_threshold 0.3); it sees the caches themselves, as llm-d's precise scorer does, not an estimate of them.
+Session-affine routing sends a session's next request to the replica of its last one while that is up, as the vLLM
+production stack's session router does by the id of the session; otherwise to the least loaded one.
 
-Who is turned away: requests that find too many before them, and those that have waited too long to begin.
-
-A request that is sent to a replica is turned away where as many wait there as its class allows, counting those that
-are as urgent or more: they are what stands before it. That is whom SGLang turns away with ``--max-queued-requests`` and
-priorities, except that there an urgent request also pushes a less urgent one out (``Scheduler._abort_on_queued_limit``,
-2026-09). One that no step has worked on within its class's longest wait is shed then: SGLang's
-``SGLANG_REQ_WAITING_TIMEOUT``, and the time to live of a request in the flow control of the Gateway API inference
-extension (``defaultRequestTTL``), which llm-d runs. vLLM itself limits the requests in flight whatever their priority
-(``--max-num-queued-reqs``, vllm-project/vllm#49445, 2026-07).
+A request is turned away if too many are before it, or if it has waited too long to begin. The first applies if as many
+wait at its replica as its class allows, counting those that are as urgent or more, which come before it. SGLang does
+this with ``--max-queued-requests`` and priorities, except that there an urgent request also pushes a less urgent one
+out (``Scheduler._abort_on_queued_limit``, 2026-09). A request that no step has worked on within its class's longest
+wait is then shed: SGLang's ``SGLANG_REQ_WAITING_TIMEOUT``, and the time to live of a request in the flow control of the
+Gateway API inference extension (``defaultRequestTTL``), which llm-d runs. vLLM itself limits the requests in flight
+whatever their priority (``--max-num-queued-reqs``, vllm-project/vllm#49445, 2026-07).
 """
 
 from typing import NamedTuple
@@ -34,14 +32,14 @@ _NO_LIMIT = np.iinfo(np.int32).max
 
 
 class WaitLimits(NamedTuple):
-    """What the classes of a trace allow each request; None where no class limits anything."""
+    """The limits of a trace's classes for each request; None if no class has limits."""
 
     shed_s: Floats | None = None
     queue_limit: Counts | None = None
 
 
 def wait_limits(trace: Trace) -> WaitLimits:
-    """When each request is shed if it has not begun, and how many may wait before it."""
+    """Return when each request is shed if it has not begun, and how many may wait before it."""
     if trace.service is None:
         return WaitLimits()
     waits = np.array([np.inf if one.max_wait_s is None else one.max_wait_s for one in trace.classes])
@@ -54,7 +52,7 @@ def wait_limits(trace: Trace) -> WaitLimits:
 
 @compiled
 def is_full(world: World, place: int, index: int) -> bool:
-    """As many wait on a replica before a request as its class allows."""
+    """Tell whether as many wait on a replica before a request as its class allows."""
     if not len(world.queue_limit):
         return False
     request = world.requests[index]
@@ -66,7 +64,7 @@ def is_full(world: World, place: int, index: int) -> bool:
 
 @compiled
 def turn_away(world: World, place: int, index: int, now_s: float) -> None:
-    """A request is shed where it would have waited; what an earlier replica computed for it was in vain."""
+    """Shed a request where it would have waited; count what an earlier replica computed for it as wasted."""
     request = world.requests[index]
     request.status = SHED
     request.finish_s = now_s
@@ -77,7 +75,7 @@ def turn_away(world: World, place: int, index: int, now_s: float) -> None:
 
 @compiled
 def leaves_as(request: Row, is_shed: bool) -> int:
-    """What becomes of a request whose time is up; OPEN where nothing does: it has ended, or has begun in time."""
+    """Return the outcome of a request whose time is up; OPEN if there is none: it has ended, or began in time."""
     if request.status != OPEN or (is_shed and not np.isnan(request.start_s)):
         return OPEN
     return SHED if is_shed else TIMED_OUT
@@ -93,7 +91,7 @@ _WORTH_IT = 0.3  # share of a prompt that must be cached for the cache to decide
 
 @compiled
 def route(world: World, index: int, now_s: float) -> None:
-    """Give a request to a replica, hold it while there is none, or turn it away where too many wait."""
+    """Send a request to a replica, hold it while there is none, or turn it away if too many wait."""
     request, clock = world.requests[index], world.clock[0]
     place = _pick_replica(world, index, now_s)
     if place == NONE:
@@ -122,7 +120,7 @@ def route(world: World, index: int, now_s: float) -> None:
 
 @compiled
 def _pick_replica(world: World, index: int, now_s: float) -> int:
-    """The replica for a request, or NONE when none is up; all that it looks at have been brought up to now."""
+    """Return the replica for a request, or NONE if none is up; all replicas it compares are brought up to now."""
     settings = world.settings[0]
     if settings.router == ROUND_ROBIN:
         place = in_turn(world)
@@ -142,7 +140,7 @@ def _pick_replica(world: World, index: int, now_s: float) -> int:
 
 @compiled
 def in_turn(world: World) -> int:
-    """The next replica that is up after the last one used."""
+    """Return the next replica that is up after the last one used."""
     replicas = world.replicas
     for step in range(1, len(replicas) + 1):
         place = (world.clock[0].last_routed + step) % len(replicas)
@@ -162,7 +160,7 @@ def _least(replicas: Rows) -> int:
 
 @compiled
 def _of_two(world: World, index: int) -> int:
-    """Two replicas drawn at random, the one with fewer outstanding requests."""
+    """Draw two replicas at random, and return the one with fewer outstanding requests."""
     replicas = world.replicas
     there = 0
     for place in range(len(replicas)):
@@ -179,7 +177,7 @@ def _of_two(world: World, index: int) -> int:
 
 @compiled
 def _nth_up(replicas: Rows, count: int) -> int:
-    """The replica that is up after so many others that are."""
+    """Return the replica that is up after ``count`` others that are up."""
     place = wide(0)
     while replicas[place].mode != UP or count > 0:
         count -= replicas[place].mode == UP
@@ -189,7 +187,7 @@ def _nth_up(replicas: Rows, count: int) -> int:
 
 @compiled
 def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
-    """The replica whose cache holds most of the prompt, unless loads are uneven or none holds much."""
+    """Return the replica whose cache holds most of the prompt, unless loads are uneven or none holds much."""
     replicas, request = world.replicas, world.requests[index]
     least = _least(replicas)
     if least == NONE:
@@ -217,7 +215,7 @@ def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
 
 @compiled
 def _mixed(value: np.uint64) -> np.uint64:
-    """Well mixed bits from a count (splitmix64, Steele et al. 2014): the same draw in every run."""
+    """Return well mixed bits from a count (splitmix64, Steele et al. 2014): the same draw in every run."""
     mixed = value + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,10 +1,10 @@
-"""One replica, step by step: what the next step holds, and what its end changes.
+"""Advance one replica step by step: compose the next step, and apply its result at its end.
 
 A step gives one token to every running answer, then prompt chunks in order of arrival until the token budget is spent
-(vLLM's scheduler; engines that do not mix let prompts go first, alone). With data-parallel attention a prompt is one
-group's: it has that group's share of the budget, and prompts of other groups go on beside it. When the running answers
-outgrow the KV cache the request admitted last gives its place up and computes its tokens again later. Steps over which
-nothing can change are taken together: until the first answer ends, memory runs out, or something arrives.
+(vLLM's scheduler; engines that do not mix let prompts go first, alone). With data-parallel attention a prompt belongs
+to one group: it has that group's share of the budget, and prompts of other groups run beside it. When the running
+answers outgrow the KV cache, the request admitted last gives up its place and computes its tokens again later. Steps in
+which nothing can change are taken together: until the first answer ends, memory runs out, or something arrives.
 
 An engine that works ahead composes step n while the GPU computes step n - 1, as soon as it has looked at step n - 2:
 
@@ -13,9 +13,9 @@ An engine that works ahead composes step n while the GPU computes step n - 1, as
     done(n)      = max(begun(n) + kernels(n), composed(n) + launch(n))
     told(n)      = max(done(n), composed(n + 1) + launch(n + 1))
 
-Requests that the engine gets after ``composed(n)`` are not in step n; clients hear of step n when it is ``told``.
-Others compose a step when the one before it is done, and tell at once. With nothing to compose ahead, the engine waits
-for the GPU, tells at once, and composes the next step when a request is there.
+Requests that reach the engine after ``composed(n)`` are not in step n; clients get the tokens of step n when it is
+``told``. Other engines compose a step when the one before it is done, and tell at once. With nothing to compose ahead,
+the engine waits for the GPU, tells at once, and composes the next step when a request is there.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ def advance(world: World, place: int, until_s: float) -> None:
             return
         if not _compose(world, place):
             tell(world, place, replica.time_s)
-            # The next step begins when a request that is on its way has come.
+            # The next step begins when a request on its way has arrived.
             comes_s = next_queued_s(world.queues[place], world.requests, replica)
             if comes_s == np.inf:
                 return
@@ -74,7 +74,7 @@ def advance(world: World, place: int, until_s: float) -> None:
 
 @compiled
 def tell(world: World, place: int, at_s: float) -> None:
-    """Clients hear of the last step: first tokens and last ones; who hears the last sends the next of a closed loop."""
+    """Send the tokens of the last step to clients: first and last ones; a last one sends the next of a closed loop."""
     replica, slots, requests = world.replicas[place], world.slots[place], world.requests
     for count in range(replica.told):
         index = wide(slots[count].told)
@@ -91,9 +91,9 @@ def tell(world: World, place: int, at_s: float) -> None:
 
 @compiled
 def cut_run(world: World, place: int, at_s: float, arrives: bool) -> None:
-    """Something happens: the run in flight ends with the step that is being computed then.
+    """End the run in flight with the step that is being computed, because something happens.
 
-    A request that ``arrives`` is too late for a step that has been composed ahead: the run ends with that one.
+    A request that ``arrives`` is too late for a step composed ahead: the run ends with that one.
     """
     replica = world.replicas[place]
     if replica.run_steps <= 1:
@@ -111,7 +111,7 @@ def cut_run(world: World, place: int, at_s: float, arrives: bool) -> None:
 
 @compiled
 def settle(world: World, place: int, at_s: float) -> None:
-    """Count the steps of the run in flight that have ended by then: the blocks in use are those of the moment."""
+    """Count the steps of the run in flight that have ended by then, so that the blocks in use are up to date."""
     replica = world.replicas[place]
     if replica.run_steps <= 1:
         return
@@ -136,7 +136,7 @@ def settle(world: World, place: int, at_s: float) -> None:
 
 @entry
 def drain_if_empty(world: World, place: int, at_s: float) -> None:
-    """A replica told to go is gone, with its cache, once its last request is."""
+    """Remove a draining replica, with its cache, once its last request has left."""
     replica = world.replicas[place]
     if replica.mode == DRAINING and replica.outstanding == 0 and replica.run_steps == 0:
         if replica.leaving != NONE:
@@ -148,7 +148,7 @@ def drain_if_empty(world: World, place: int, at_s: float) -> None:
 
 @compiled
 def _compose(world: World, place: int) -> bool:
-    """Set the next step, or run of steps, in flight; False when there is nothing to do."""
+    """Set the next step, or run of steps, in flight; return False if there is nothing to do."""
     replica, settings = world.replicas[place], world.settings[0]
     if replica.leaving != NONE:
         let_leave(world, place)
@@ -178,7 +178,7 @@ def _compose(world: World, place: int) -> bool:
             continue
         if replica.composed_s >= replica.time_s:
             return False
-        # Nothing could be composed ahead: the engine waits for the GPU, tells, and looks again.
+        # Nothing could be composed ahead: the engine waits for the GPU, tells, and tries again.
         tell(world, place, replica.time_s)
         replica.composed_s = replica.time_s
     _begin_run(world, place, decodes, pairs, preempted)
@@ -187,7 +187,7 @@ def _compose(world: World, place: int) -> bool:
 
 @compiled
 def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: bool) -> None:
-    """What was composed is in flight: a step with prompts, or steps without until something can change."""
+    """Set the composed work in flight: a step with prompts, or steps without until something can change."""
     replica, settings, table = world.replicas[place], world.settings[0], world.table
     composed = min(replica.composed_s, replica.time_s)
     held = float(_kv_tokens(replica)) if decodes > 0 else 0.0
@@ -204,7 +204,7 @@ def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: 
         replica.run_steps = 1
         on_gpu = gpu_s(table, decodes, held, tokens, prompts, pairs)
         end = max(replica.run_start_s + on_gpu, composed + launch) + after_s(table, decodes, tokens)
-        # What the prompts add: the answers alone would have taken a step too.
+        # Only what the prompts add: the answers alone would also have taken a step.
         alone = run_s(table, decodes, held, wide(1)) if decodes > 0 else 0.0
         replica.run_prompt_s = max(0.0, end - replica.run_start_s - alone)
         replica.run_end_s = end
@@ -218,7 +218,7 @@ def _begin_run(world: World, place: int, decodes: int, pairs: float, preempted: 
 
 @compiled
 def _awaits(world: World, place: int) -> bool:
-    """A request came too late for this step, and may be in the next."""
+    """Tell whether a request came too late for this step, and may be in the next."""
     replica = world.replicas[place]
     if replica.running >= world.settings[0].max_sequences:
         return False
@@ -227,7 +227,7 @@ def _awaits(world: World, place: int) -> bool:
 
 @compiled
 def _make_room(world: World, place: int) -> bool:
-    """Take the blocks that the next token of every answer needs; requests admitted last give theirs up if need be."""
+    """Take the blocks for the next token of every answer; if needed, preempt the requests admitted last."""
     replica, settings = world.replicas[place], world.settings[0]
     preempted = False
     while replica.decoding > 0:
@@ -242,7 +242,7 @@ def _make_room(world: World, place: int) -> bool:
 
 @compiled
 def _preempt(world: World, place: int) -> None:
-    """The least urgent running request, and of those the last admitted, goes back to the front of its queue."""
+    """Move the least urgent running request, of these the last admitted, back to the front of its queue."""
     slots = world.slots[place]
     last = NONE
     for slot in range(len(slots)):
@@ -265,13 +265,13 @@ def _preempt(world: World, place: int) -> None:
 
 @compiled
 def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> float:
-    """Chunks of the prompts begun before, then of new ones; returns the pairs of a token and one it sees.
+    """Add chunks of started prompts, then of new ones; return the pairs of a token and one it attends to.
 
-    A step in which a request lost its place admits none.
+    A step in which a request was preempted admits none.
     """
     replica, settings, slots = world.replicas[place], world.settings[0], world.slots[place]
     pairs = 0.0
-    most = wide((budget + settings.groups - 1) // settings.groups)  # of one group: its share of what answers leave
+    most = wide((budget + settings.groups - 1) // settings.groups)  # for one group: its share of what answers leave
     for count in range(replica.partials):
         if budget <= 0:
             break
@@ -297,7 +297,7 @@ def _add_prompts(world: World, place: int, budget: int, preempted: bool) -> floa
 
 @compiled
 def _admit_computed(world: World, place: int) -> None:
-    """Requests whose prompts were computed elsewhere need a slot and blocks, and write in the very next step."""
+    """Admit requests whose prompts were computed elsewhere: they need a slot and blocks, and write in the next step."""
     replica = world.replicas[place]
     while replica.running < world.settings[0].max_sequences:
         index = queue_front(world.queues[place], world.requests, replica.composed_s)
@@ -315,7 +315,7 @@ def _admit_computed(world: World, place: int) -> None:
 
 @compiled
 def _schedule(world: World, place: int, index: int, chunk: int) -> float:
-    """Add a chunk of a prompt to the step; returns the pairs of a token and one it sees."""
+    """Add a chunk of a prompt to the step; return the pairs of a token and one it attends to."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     past = request.computed
     slots = world.slots[place]
@@ -332,7 +332,7 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
 
 @compiled
 def _finish_run(world: World, place: int) -> None:
-    """The run in flight has ended: answers have grown, some are complete, prompts have advanced."""
+    """End the run in flight: answers have grown, some are complete, prompts have advanced."""
     replica, slots = world.replicas[place], world.slots[place]
     end = replica.run_end_s
     _work_ahead(world, place)
@@ -378,7 +378,7 @@ def _finish_run(world: World, place: int) -> None:
 
 @compiled
 def _work_ahead(world: World, place: int) -> None:
-    """When the host composes the step after the run in flight, which is about to be counted."""
+    """Set when the host composes the step after the run in flight, which is about to be counted."""
     replica, table = world.replicas[place], world.table
     begun = replica.run_start_s
     if replica.run_steps > 1:
@@ -404,7 +404,7 @@ def _count_steps(world: World, place: int, count: int, end_s: float) -> None:
 
 @compiled
 def count_busy(world: World, place: int, end_s: float, steps: int, grown: int) -> None:
-    """Enter ``steps`` of the run in flight into the totals and the timeline; none when they were lost.
+    """Add ``steps`` of the run in flight to the totals and the timeline; 0 if they were lost.
 
     The blocks in use have ``grown`` since it began, evenly over its time. When time runs past the last bin of the
     timeline, neighbours merge and bins become twice as wide.
@@ -445,7 +445,7 @@ def count_busy(world: World, place: int, end_s: float, steps: int, grown: int) -
 
 @compiled
 def _steps_with_room(replica: Row, slots: Rows, phases: Counts, settings: Row) -> int:
-    """Decode steps until the first answer ends, or no block is left for the next one."""
+    """Return the decode steps until the first answer ends, or no block is left for the next one."""
     count = wide(slots[slots[0].heap].end - replica.steps)
     room = replica.free + replica.evictable
     if count == 1 or _blocks_needed(replica, phases, settings, wide(1), count - 1) <= room:
@@ -463,7 +463,7 @@ def _steps_with_room(replica: Row, slots: Rows, phases: Counts, settings: Row) -
 
 @compiled
 def _blocks_needed(replica: Row, phases: Counts, settings: Row, after: int, count: int) -> int:
-    """Blocks that ``count`` decode steps need, beginning ``after`` steps from now."""
+    """Return the blocks that ``count`` decode steps need, beginning ``after`` steps from now."""
     if not settings.grows:
         return 0
     block = settings.block_tokens
@@ -477,5 +477,5 @@ def _blocks_needed(replica: Row, phases: Counts, settings: Row, after: int, coun
 
 @compiled
 def _kv_tokens(replica: Row) -> int:
-    """Tokens the decoding sequences attend to in the next step, each its own new one included."""
+    """Return the tokens that the decoding sequences attend to in the next step, including each new one."""
     return wide(replica.base_tokens + replica.decoding * (replica.steps + 1))

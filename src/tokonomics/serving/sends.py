@@ -1,10 +1,10 @@
-"""When clients send: at a time that was planned, when they have heard an answer, or again after a time-out.
+"""Decide when clients send: at a planned time, after an answer, or again after a time-out.
 
-In a closed loop requests wait for others. One is sent when its client has heard the last of those it waits for and has
-paused. Where one of those failed it is never sent, and what waits for it is not either. A request that timed out or was
-turned away and has attempts left is sent again after a backoff that doubles each time, as a row of its own: attempt
-``k`` (from 0) of request ``i`` of ``n`` is row ``i + k × n``. Sends and deadlines that are known lie in two binary
-heaps, the soonest first and of one time the lowest row; those planned from the beginning are found in the order of the
+In a closed loop requests wait for others. A request is sent when its client has received the last answer it waits for
+and has paused. If one of those failed it is never sent, and neither is what waits for it. A request that timed out or
+was turned away and has attempts left is sent again after a backoff that doubles each time, as a row of its own: attempt
+``k`` (from 0) of request ``i`` of ``n`` is row ``i + k × n``. Known sends and deadlines lie in two binary heaps,
+soonest first and at the same time the lowest row first; those planned from the beginning are found in the order of the
 trace.
 """
 
@@ -18,7 +18,7 @@ from tokonomics.serving.state import DEADLINES, ENDED, NONE, OPEN, SENDS, UNSERV
 
 
 def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Requests:
-    """Requests whose clients send up to so many times."""
+    """Return requests whose clients send up to ``attempts`` times."""
     if attempts == 1:
         return requests
     names = ["arrival_s", "input_tokens", "output_tokens", "urgency", "deadline_s", "unit_ids"]
@@ -31,7 +31,7 @@ def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Reques
 
 @compiled
 def next_send(world: World) -> int:
-    """The row that is sent next of those whose time is known; NONE where there is none."""
+    """Return the row to send next, of those with a known time; NONE if there is none."""
     clock, turns = world.clock[0], world.turns
     while clock.arrivals < len(turns) and not turns[clock.arrivals].planned:
         clock.arrivals += 1
@@ -47,7 +47,6 @@ def next_send(world: World) -> int:
 
 @compiled
 def send_s(world: World, row: int) -> float:
-    """When the next row is sent."""
     if row == NONE:
         return np.inf
     return float(world.requests[row].arrival_s if _is_planned(world, row) else world.events[SENDS][0].time_s)
@@ -60,7 +59,7 @@ def _is_planned(world: World, row: int) -> bool:
 
 @compiled
 def send(world: World, row: int, now_s: float) -> None:
-    """A client sends, and begins to wait."""
+    """Let a client send, and begin to wait."""
     clock, request = world.clock[0], world.requests[row]
     if _is_planned(world, row):
         clock.arrivals += 1
@@ -84,20 +83,19 @@ def send(world: World, row: int, now_s: float) -> None:
 
 @compiled
 def next_deadline(world: World) -> int:
-    """The row whose client hangs up next; -1 less the row: that is turned away next."""
+    """Return the row whose client hangs up next, or -1 - row for the one turned away next."""
     whom = wide(world.events[DEADLINES][0].row)
     return whom if whom < len(world.requests) else len(world.requests) - 1 - whom
 
 
 @compiled
 def deadline_s(world: World) -> float:
-    """When; infinite where nobody does."""
+    """Return when that happens; infinite if never."""
     return float(world.events[DEADLINES][0].time_s) if world.clock[0].deadlines > 0 else np.inf
 
 
 @compiled
 def pass_deadline(world: World) -> None:
-    """The next deadline is over."""
     clock = world.clock[0]
     clock.deadlines -= 1
     _pop(world.events[DEADLINES], clock.deadlines)
@@ -105,7 +103,7 @@ def pass_deadline(world: World) -> None:
 
 @compiled
 def try_again(world: World, row: int, now_s: float) -> None:
-    """A client that hung up or was turned away sends again after a while, or gives up."""
+    """Let a client that hung up or was turned away send again after a while, or give up."""
     clock, settings, count = world.clock[0], world.settings[0], len(world.turns)
     attempt = row // count
     if attempt + 1 < settings.attempts:
@@ -117,7 +115,7 @@ def try_again(world: World, row: int, now_s: float) -> None:
 
 @compiled
 def hear(world: World, row: int, at_s: float, done: bool) -> None:
-    """A request has ended for its client: those that wait for it are sent after a pause, or never if it failed."""
+    """End a request for its client: those that wait for it are sent after a pause, or never if it failed."""
     clock, turns, requests = world.clock[0], world.turns, world.requests
     if clock.released < len(turns) and world.settings[0].users > 0:
         _push(world.events[SENDS], clock.sends, at_s, clock.released)
@@ -156,7 +154,7 @@ def hear(world: World, row: int, at_s: float, done: bool) -> None:
 
 @entry
 def never_heard(world: World, rows: NDArray[np.int64]) -> None:
-    """These were never served: what waits for them is never sent."""
+    """Mark these as never served: what waits for them is never sent."""
     for place in range(len(rows)):
         hear(world, rows[place], world.requests[rows[place]].arrival_s, False)
 
@@ -168,7 +166,7 @@ def _sooner(event: Row, other: Row) -> bool:
 
 @compiled
 def _push(heap: Rows, size: int, time_s: float, row: int) -> None:
-    """Add an event to a heap of so many."""
+    """Add an event to a heap with ``size`` events."""
     place = wide(size)
     while place > 0:
         above = heap[(place - 1) // 2]
@@ -183,7 +181,7 @@ def _push(heap: Rows, size: int, time_s: float, row: int) -> None:
 
 @compiled
 def _pop(heap: Rows, size: int) -> None:
-    """Take the first event out of a heap that has so many left then: the last one sinks from its place."""
+    """Remove the first event of a heap, which has ``size`` left afterwards: the last one sinks from its place."""
     last = heap[size]
     place = wide(0)
     while 2 * place + 1 < size:

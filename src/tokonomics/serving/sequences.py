@@ -1,12 +1,12 @@
-"""A request on its replica: how it is received, waits, gets its place and blocks, writes its answer, and leaves.
+"""Follow a request on its replica: it is received, waits, gets its place and blocks, writes its answer, and leaves.
 
-The front end receives, checks and tokenises requests before the engine has them. It is an event loop: it takes what
-has come meanwhile together, works on each (``request_s``), and hands them on together; prompts are tokenised beside
-that (``token_s``, the longest decides). A request that finds it idle is taken at once.
+The front end receives, checks and tokenises requests before the engine has them. It is an event loop: it takes all that
+have come meanwhile, works on each (``request_s``), and hands them on together; prompts are tokenised in parallel
+(``token_s``, the longest decides). A request that finds it idle is taken at once.
 
-The queue is a list through the requests, one for each class of urgency. Admission takes a slot and the blocks of the
-whole prompt, less those that the prefix cache holds; who leaves, in whatever way, gives both up. A heap of the decoding
-slots tells which answer ends first; it knows where each slot sits, since a slot can leave before its end.
+The queue is a linked list of requests, one for each class of urgency. Admission takes a slot and the blocks of the
+whole prompt, less those in the prefix cache; a request that leaves, for any reason, gives both up. A heap of the
+decoding slots shows which answer ends first; it knows the position of each slot, since a slot can leave before its end.
 """
 
 import numpy as np
@@ -41,7 +41,6 @@ from tokonomics.serving.state import (
 
 @compiled
 def receive(world: World, place: int, index: int, now_s: float) -> None:
-    """A request comes to a replica."""
     replica, request = world.replicas[place], world.requests[index]
     if world.settings[0].prefilled:
         request.queued_s = now_s
@@ -60,7 +59,7 @@ def receive(world: World, place: int, index: int, now_s: float) -> None:
 
 @compiled
 def take_in_hand(world: World, place: int, now_s: float) -> None:
-    """Bring the front end up to now: those that wait are its next, when it has done the ones before."""
+    """Bring the front end up to now: it takes the waiting requests when it has done the ones before."""
     replica = world.replicas[place]
     while replica.front_first != NONE and replica.front_end_s <= now_s:
         _hand_on(world, place, replica.front_end_s)
@@ -68,7 +67,7 @@ def take_in_hand(world: World, place: int, now_s: float) -> None:
 
 @compiled
 def _hand_on(world: World, place: int, begins_s: float) -> None:
-    """Those that wait longest are taken in hand: when the engine gets them is known."""
+    """Take those that have waited longest, and set when the engine gets them."""
     replica, requests, table = world.replicas[place], world.requests, world.table
     longest = wide(0)
     count = wide(0)
@@ -87,7 +86,7 @@ def _hand_on(world: World, place: int, begins_s: float) -> None:
 
 @compiled
 def enqueue(queues: Counts, requests: Rows, index: int) -> None:
-    """Put a request into a replica's queue, last in its class or, when it has been preempted, first."""
+    """Put a request into a replica's queue, last in its class or, if it was preempted, first."""
     request = requests[index]
     queue = queues[request.urgency]
     preempted = request.place == PROMPT or request.place == ANSWER
@@ -106,7 +105,7 @@ def enqueue(queues: Counts, requests: Rows, index: int) -> None:
 
 @compiled
 def queue_front(queues: Counts, requests: Rows, seen_s: float) -> int:
-    """The request to admit next of those that were there by then; whose client hung up while waiting is passed over."""
+    """Return the next request to admit of those there by then; skip one whose client hung up while waiting."""
     for queue in queues:
         while queue[HEAD] != NONE:
             request = requests[queue[HEAD]]
@@ -120,7 +119,7 @@ def queue_front(queues: Counts, requests: Rows, seen_s: float) -> int:
 
 @compiled
 def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
-    """When the engine gets the next request that is on its way, or more is known of it; infinite when there is none."""
+    """Return when the engine gets the next request on its way, or more is known about it; infinite if there is none."""
     soonest = np.inf
     for queue in queues:
         index = queue[HEAD]
@@ -134,10 +133,10 @@ def next_queued_s(queues: Counts, requests: Rows, replica: Row) -> float:
 
 @compiled
 def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
-    """Give the request a slot and blocks; the length of its first chunk, or NONE when it has to wait.
+    """Give the request a slot and blocks; return the length of its first chunk, or NONE if it has to wait.
 
-    Of the step's tokens ``budget`` are left, and a prompt has ``most`` of one group. One that may not be split and is
-    longer has a group to itself.
+    ``budget`` tokens of the step are left, and a prompt may use ``most``, those of one group. One that may not be split
+    and is longer has a group to itself.
     """
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     block = settings.block_tokens
@@ -147,7 +146,7 @@ def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
     if settings.units > 0 and not (settings.prefilled and request.generated == 0):
         units = resident_units(world, place, request)
     known = units * settings.unit_tokens
-    # What a preempted request had fetched is gone: it is computed again.
+    # The fetched KV of a preempted request is gone, so it is computed again.
     fetched = request.fetched if first and not settings.prefilled else 0
     cached = min(max(known, fetched), request.input_tokens, (target - 1) // block * block)
     if not settings.chunks and min(target - cached, most) > budget and replica.run_prompt_tokens > 0:
@@ -184,7 +183,7 @@ def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
 
 @compiled
 def begin_answer(world: World, place: int, index: int) -> None:
-    """From the next step on the request writes one token a step."""
+    """Let the request write one token a step from the next step on."""
     replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
     slot = slots[request.slot]
     request.place = ANSWER
@@ -198,7 +197,7 @@ def begin_answer(world: World, place: int, index: int) -> None:
 
 @compiled
 def end_partial(replica: Row, slots: Rows, slot: int) -> None:
-    """Take a slot out of the list of those whose prompts go on, if it is there; the others keep their order."""
+    """Remove a slot from the list of unfinished prompts, if it is there; the others keep their order."""
     kept = wide(0)
     for count in range(replica.partials):
         if slots[count].partial != slot:
@@ -209,7 +208,7 @@ def end_partial(replica: Row, slots: Rows, slot: int) -> None:
 
 @compiled
 def remove_running(world: World, place: int, index: int) -> None:
-    """Take a request out of its slot and let go of its blocks; its counts of tokens are brought up to date."""
+    """Remove a request from its slot and release its blocks; bring its token counts up to date."""
     replica, request, slots = world.replicas[place], world.requests[index], world.slots[place]
     settings = world.settings[0]
     slot = slots[request.slot]
@@ -235,10 +234,9 @@ def remove_running(world: World, place: int, index: int) -> None:
 
 @compiled
 def end_answer(world: World, place: int, index: int, end_s: float) -> None:
-    """A request is complete."""
     replica, request, settings = world.replicas[place], world.requests[index], world.settings[0]
     if settings.units > 0:
-        # The next turn of its conversation finds them. The KV of the last token is never computed.
+        # The next turn of its conversation can find them. The KV of the last token is never computed.
         computed = wide(request.input_tokens + max(request.output_tokens, 1) - 1)
         publish_units(world, place, request, wide(request.prompt_units), wide(request.units), computed)
     remove_running(world, place, index)
@@ -250,7 +248,7 @@ def end_answer(world: World, place: int, index: int, end_s: float) -> None:
 
 @compiled
 def let_leave(world: World, place: int) -> None:
-    """Running requests whose clients hung up during the step give up their slots; it gave them nothing."""
+    """Remove running requests whose clients hung up during the step, which gave them nothing."""
     replica = world.replicas[place]
     index = wide(replica.leaving)
     while index != NONE:
@@ -265,20 +263,20 @@ def let_leave(world: World, place: int) -> None:
 
 @compiled
 def _phase(base: int, block_tokens: int) -> int:
-    """The step, modulo the block, at which a sequence begins another block: base + steps is a whole number of them."""
+    """Return the step, modulo the block, at which a sequence starts another block."""
     return -base % block_tokens
 
 
 @compiled
 def count_abandoned(replica: Row, request: Row) -> None:
-    """Work done for a client that hung up; what it had been computed for before a preemption included."""
+    """Count the work for a client that hung up, including work before a preemption."""
     replica.prompt_abandoned += max(0, min(request.seen, request.input_tokens) - request.cached_tokens)
     replica.answer_abandoned += max(0, request.generated - 1)
 
 
 @compiled
 def _sooner(slots: Rows, slot: int, other: int) -> bool:
-    """The answer of a slot ends before another's; together: was admitted before."""
+    """Tell whether the answer of a slot ends before another's; at the same time, whether it was admitted first."""
     if slots[slot].end != slots[other].end:
         return bool(slots[slot].end < slots[other].end)
     return bool(slots[slot].order < slots[other].order)
@@ -286,7 +284,7 @@ def _sooner(slots: Rows, slot: int, other: int) -> bool:
 
 @compiled
 def _rise(slots: Rows, slot: int, place: int) -> None:
-    """Put a slot at a place of the heap, or above it while it ends sooner."""
+    """Put a slot at a position of the heap, or above it while it ends sooner."""
     while place > 0:
         above = (place - 1) // 2
         other = wide(slots[above].heap)
@@ -301,7 +299,7 @@ def _rise(slots: Rows, slot: int, place: int) -> None:
 
 @compiled
 def _leave_heap(slots: Rows, slot: int, size: int) -> None:
-    """Take a slot out of a heap that has ``size`` left then: the last one takes its place and moves up or down."""
+    """Remove a slot from a heap with ``size`` left afterwards: the last one takes its place and moves up or down."""
     place, last = wide(slots[slot].heap_place), wide(slots[size].heap)
     if last == slot:
         return

@@ -30,20 +30,20 @@ class TurnOutcome(Noun):
 class SessionOutcome(Noun):
     """Conversations or jobs in figures."""
 
-    closed: bool  # requests were sent when those they wait for were answered; False: at the times of the trace
+    closed: bool  # whether requests were sent after the answers they wait for; False: at the trace's times
     jobs: NonNegativeInt
-    finished: NonNegativeInt  # all of whose requests were answered
+    finished: NonNegativeInt  # sessions with every request answered
     failed: NonNegativeInt
-    jobs_per_s: NonNegativeFloat  # finished, over the time in which so many are offered
+    jobs_per_s: NonNegativeFloat  # finished jobs over the time in which as many are offered
     job_s: Spread  # of finished jobs that begin while the load is offered: from the first request to the last answer
     server_share: float | None
     """Share of those jobs' time in which the server works on a request; None if no job finished."""
-    requests_per_job: NonNegativeFloat  # in the mean, sent or not
-    turns_per_job: NonNegativeFloat  # in the mean: the longest chain of requests of which each waits for the one before
+    requests_per_job: NonNegativeFloat  # mean, sent or not
+    turns_per_job: NonNegativeFloat  # mean length of the longest chain of requests, each waiting for the one before
     retries: NonNegativeInt  # attempts beyond the first, of all requests together
-    unsent: NonNegativeInt  # requests that nobody sent, because one that they wait for was not answered
+    unsent: NonNegativeInt  # requests never sent, because one that they wait for was not answered
     starts_s: NonNegativeFloat  # from the first session's start to the last one's
-    by_turn: tuple[TurnOutcome, ...]  # the first turn first; turns of which no request was answered are left out
+    by_turn: tuple[TurnOutcome, ...]  # first turn first; turns without an answered request are left out
 
     @property
     def turns_alike(self) -> tuple[TurnsAlike, ...]:
@@ -155,7 +155,7 @@ def _job_times(turns: Turns, sent_s: Floats, heard_s: Floats, finished: NDArray[
         return np.zeros(0), np.zeros(0)
     sizes = np.diff(np.append(first, len(mine)))
     begin = np.repeat(sent[first], sizes)
-    # Jobs behind each other on one axis, none reaching into the next: one running maximum serves them all.
+    # Put jobs one after the other on one axis without overlap, so that one running maximum serves them all.
     lane = np.repeat(np.arange(len(first)) * (float((heard - begin).max()) + 1.0), sizes)
     reached = np.maximum.accumulate(heard - begin + lane)
     pauses = np.maximum(sent[1:] - begin[1:] + lane[1:] - reached[:-1], 0.0)

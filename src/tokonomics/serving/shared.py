@@ -1,16 +1,16 @@
-"""Several engines on one GPU: side by side in slices of its time, or one awake at a time.
+"""Simulate several engines on one GPU: side by side in slices of its time, or one awake at a time.
 
-Each engine is the simulator's own replica (``scheduler``) on a clock of its own. *Side by side*, processes without MPS
+Each engine is the simulator's own replica (``scheduler``) with its own clock. *Side by side*, processes without MPS
 take turns on the GPU (NVIDIA's MPS guide: kernels of one context at a time), in slices much shorter than a step: while
 ``k`` engines have work, the clock of each of them runs at ``1/k``. That is the limit of round robin with short slices
-(processor sharing); switching between contexts is taken to cost nothing, and an engine's time on the host to be slowed
-like its time on the GPU. *In turns*, one engine is awake; the others' requests wait outside. It is put to sleep when
-it has no work and another's requests wait, or when one of those has waited ``patience_s`` and what it holds is
+(processor sharing); context switches are assumed to cost nothing, and an engine's time on the host to slow down like
+its time on the GPU. *In turns*, one engine is awake; the others' requests wait outside. It is put to sleep when it has
+no work and another's requests wait, or when one of those has waited ``patience_s`` and its running requests are
 answered. With one engine and a ``hold_s`` the same rule is a server that scales to zero.
 
-The loop goes from one event (an arrival, the end of an engine's steps, a switch) to the next, so it is exact; times
-of an engine's clock become real ones along the straight pieces between changes of its pace. Between events that could
-change a pace the compiled loop of one replica runs by itself.
+The loop goes from one event (an arrival, the end of an engine's steps, a switch) to the next, so it is exact. Times of
+an engine's clock map to real time linearly between changes of its pace. Between events that could change a pace, the
+compiled loop of one replica runs by itself.
 """
 
 import math
@@ -31,7 +31,7 @@ from tokonomics.serving.state import REFUSED, Floats, Served, new_world
 from tokonomics.traffic.trace import Trace
 
 _ONE = FleetSettings(replicas=1)
-_LATER_S = 1e300  # on an engine's clock: a request that has not been let in yet
+_LATER_S = 1e300  # on an engine's clock: a request that has not entered yet
 _TO_THE_END_S = 1e299
 
 
@@ -47,15 +47,15 @@ class SharedEngine(NamedTuple):
 class TurnRules:
     """How engines take turns, in seconds."""
 
-    wake_s: tuple[float, ...]  # until each serves, from the moment it may
-    sleep_s: tuple[float, ...]  # until each has left the GPU
-    patience_s: float = math.inf  # what another's request waits before the engine that is awake takes nothing new
-    hold_s: float = math.inf  # without any work until the last one is switched off, and nothing is paid
-    starts_awake: bool = True  # the first engine is awake at the beginning; else nothing runs, and nothing is paid
+    wake_s: tuple[float, ...]  # from being woken until it serves, by engine
+    sleep_s: tuple[float, ...]  # until it has left the GPU, by engine
+    patience_s: float = math.inf  # how long another's request waits before the awake engine accepts no more
+    hold_s: float = math.inf  # idle time after which the last one is switched off, and nothing is paid
+    starts_awake: bool = True  # whether the first engine starts awake; else nothing runs, and nothing is paid
 
 
 class SharedRun(NamedTuple):
-    """What happened: each engine's simulation, and the seconds that the GPU was paid for."""
+    """The result: each engine's simulation, and the seconds paid for the GPU."""
 
     engines: tuple[Simulation, ...]
     end_s: float
@@ -64,7 +64,7 @@ class SharedRun(NamedTuple):
 
 
 class _Side:
-    """One engine while it runs: its world, its clock, and the requests that are still outside."""
+    """One engine while it runs: its world, its clock, and the requests still outside."""
 
     def __init__(self, engine: SharedEngine) -> None:
         self.engine = engine
@@ -78,30 +78,30 @@ class _Side:
         rows = self.world.replicas
         self._outstanding, self._steps = rows["outstanding"], rows["run_steps"]
         self._ends_s, self._time_s = rows["run_end_s"], rows["time_s"]
-        # Kept, not asked for: the loop reads them far more often than they change.
+        # Cached, as the loop reads them far more often than they change.
         self.has_work, self._due_s = False, -math.inf
         self.coming_s = float(self.arrival_s.item(0))
         """When the next request arrives, in real time."""
 
     @property
     def next_s(self) -> float:
-        """When the steps in flight end, or the next may begin, on its clock."""
+        """Return when the steps in flight end, or the next may begin, on its clock."""
         return max(self._due_s, self.clock_s)
 
     @property
     def idle_since_s(self) -> float:
-        """When its last step ended, on its clock."""
+        """Return when its last step ended, on its clock."""
         return float(self._time_s.item(0))
 
     def let_in(self, before_s: float, at_s: float | None = None) -> None:
-        """Requests that arrive before then enter: all ``at_s`` on its clock, or when they arrive where that is real."""
+        """Let in requests that arrive before then: all ``at_s`` on its clock, or as they arrive if it is real time."""
         last = int(np.searchsorted(self.arrival_s, before_s, side="left"))
         came_s = self.arrival_s[self.taken : last] if at_s is None else at_s
         self.let_in_s[self.taken : last] = came_s
         self._take(last)
 
     def let_in_from(self, real_s: float, before_s: float) -> None:
-        """The same as they arrive, where its clock goes on from this real time at its full pace."""
+        """Do the same as they arrive, if its clock continues from this real time at full pace."""
         last = int(np.searchsorted(self.arrival_s, before_s, side="left"))
         self.let_in_s[self.taken : last] = self.clock_s + (self.arrival_s[self.taken : last] - real_s)
         self._take(last)
@@ -118,11 +118,11 @@ class _Side:
         self._due_s = float((self._ends_s if in_flight else self._time_s).item(0))
 
     def sleep(self) -> None:
-        """It leaves the GPU: its weights may be kept, its KV cache is not (vLLM's level 1)."""
+        """Leave the GPU: its weights may be kept, its KV cache is not (vLLM's level 1)."""
         empty_cache(self.world, 0)
 
     def simulated(self, clock: Floats, real_s: Floats, paid_s: float) -> Simulation:
-        """What it did, in real time, as the simulator tells it of a replica that is alone."""
+        """Return what it did, in real time, as for a replica that is alone."""
         served = self._served(clock, real_s)
         finishes = served.finish_s[np.isfinite(served.finish_s)]
         return Simulation(
@@ -143,7 +143,7 @@ class _Side:
         )
 
     def _served(self, clock: Floats, real_s: Floats) -> Served:
-        """What became of each request, as its client saw it; a token's way to the client is no work of the GPU."""
+        """Return the outcome of each request, as its client saw it; sending a token to the client is not GPU work."""
         served, answer_s = served_in(self.world), self.world.table.answer_s
         real = {
             name: np.where(np.isnan(times), np.nan, np.interp(times, clock, real_s) + later_s)
@@ -163,7 +163,7 @@ def side_by_side(engines: Sequence[SharedEngine]) -> SharedRun:
     now, at = 0.0, [(0.0, *(0.0 for _ in sides))]
     while True:
         busy = [side for side in sides if side.has_work]
-        # At full pace as long as no other gets work: what it does meanwhile changes nothing for anybody.
+        # Run at full pace until another gets work: meanwhile it affects nobody.
         alone = busy[0] if len(busy) == 1 else None
         event_s, who = min(((side.coming_s, place) for place, side in enumerate(sides) if side is not alone),
                            default=(math.inf, 0))  # fmt: skip
@@ -239,19 +239,19 @@ def in_turns(engines: Sequence[SharedEngine], turns: TurnRules) -> SharedRun:
 
 
 def _woken(side: _Side, now: float) -> float:
-    """An engine serves from now on: what has waited for it is its own at once."""
+    """Let an engine serve from now on: it takes all requests that waited for it at once."""
     side.let_in(math.nextafter(now, math.inf), now)
     side.serve(math.nextafter(now, math.inf))
     return now
 
 
 def _worked(side: _Side, now: float, other_s: float, turns: TurnRules) -> float:
-    """The engine that is awake has worked on; until its next request, or until it has none. Returns the time then."""
+    """Let the awake engine work on until its next request, or until it has none; return the time then."""
     if not side.has_work:
         return now
     own_s = side.coming_s
     if turns.hold_s == math.inf and own_s < other_s < math.inf:
-        # Nobody else has anything to do before: all its own requests at once, pauses between them included.
+        # No other engine has work before: serve all its own requests at once, with the pauses between them.
         side.let_in(other_s)
         side.serve(other_s)
         return other_s if side.has_work else max(now, side.idle_since_s)

@@ -1,7 +1,7 @@
-"""What a deployment does with a trace, request by request: the simulator as the rest of the package sees it.
+"""Simulate what a deployment does with a trace, request by request: the simulator's interface to the package.
 
-The trace becomes columns for the compiled loop (``loop``), the deployment its rules: token budget, sequences, and KV
-blocks of the memory that is really left. A disaggregated fleet is two simulations (``disaggregated``).
+The trace becomes columns for the compiled loop (``loop``), the deployment its rules: token budget, sequences, and the
+KV blocks that fit the remaining memory. A disaggregated fleet is two simulations (``disaggregated``).
 """
 
 import dataclasses
@@ -32,50 +32,50 @@ from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_o
 from tokonomics.units import plural
 
 _BYTES_PER_REQUEST = 240
-"""The peak of a simulation of 2 million requests, their trace included, less that of one request (Linux, ru_maxrss):
-234 bytes each on 2026-11-17."""
+"""Peak memory of a simulation of 2 million requests, including their trace, less that of one request (Linux,
+ru_maxrss): 234 bytes each on 2026-11-17."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What happened: each request, what the replicas did, and how it went over time."""
+    """The result: each request, what the replicas did, and its course over time."""
 
     deployment: Deployment
     fleet: FleetSettings
     trace: Trace
     rules: Rules
-    prefill_rules: Rules | None  # of the replicas that compute prompts only, where there are any
+    prefill_rules: Rules | None  # of the prefill replicas, if there are any
     served: Served
     sent: NDArray[np.intp] | None
-    """The place in the trace that was given of each request; None: the same, no closed loop has changed the order."""
+    """The index of each request in the given trace; None: the same, as no closed loop has changed the order."""
     replicas: Rows  # totals by replica, the fields of ``state.REPLICA``; prefill replicas first
     paid_s: Floats  # by replica: from its start to its end, or to the last finish
-    history: Floats  # rows of time, replicas that are paid from then on (starting, serving, told to go), and serving
-    timeline: Floats  # by bin: the columns of ``state.BUSY`` and following, over all replicas
+    history: Floats  # rows: time, replicas paid from then on (starting, serving, draining), and serving
+    timeline: Floats  # by bin: the columns from ``state.BUSY`` on, over all replicas
     bin_s: float
     end_s: float  # when the last request was finished, and the last step had ended
     wall_s: float
     stretch: LoadStretch | None = None
-    """In which the load was offered, by the trace as it was given; None: a closed loop of users, or a shared GPU."""
+    """The time of full load in the given trace; None: a closed loop of users, or a shared GPU."""
 
     @property
     def closed(self) -> bool:
-        """Requests were sent when those they wait for were answered."""
+        """Tell whether requests were sent after the answers they wait for."""
         return self.sent is not None and self.fleet.users is None
 
     @cached_property
     def counts(self) -> NDArray[np.bool_]:
-        """By request: sent while the load was offered, and so judged."""
+        """Tell for each request whether it was sent while the full load was offered, and so is judged."""
         return self._counts(self.trace.arrival_s)
 
     @cached_property
     def job_counts(self) -> NDArray[np.bool_]:
-        """By request: its session began then."""
+        """Tell for each request whether its session began then."""
         return self._counts(self.began_s)
 
     @cached_property
     def began_s(self) -> Floats:
-        """By request: when the first of its session was sent, or itself where nobody waits for anybody."""
+        """Return for each request when the first of its session was sent, or itself without sessions."""
         turns, sent_s = self.trace.turns, self.trace.arrival_s
         return sent_s if turns is None or not turns.linked else session_starts_s(turns, sent_s)
 
@@ -84,7 +84,7 @@ class Simulation:
 
     @property
     def prefill(self) -> Deployment:
-        """What computes the prompts."""
+        """Return the deployment that computes the prompts."""
         return self.fleet.prefill or self.deployment
 
 
@@ -105,14 +105,13 @@ def simulate(
 ) -> Simulation:
     """Serve a trace. Clients hang up after ``timeout_s``; priorities count ``by_priority``, those of classes always.
 
-    Where the trace has turns, a request is sent when those it waits for were answered, unless ``fleet.closed`` is
-    False or the fleet is disaggregated; the trace of the simulation then has the requests in the order in which they
-    were sent. ``fetches`` says what slower memories give to each request (``tiers``). With ``fleet.users`` it is a
-    closed loop, whatever the trace's arrivals and turns say.
-    ``steps`` are the step times of another era or server than the engine's of today.
-    In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the replicas that answer.
-    Where the watch says that it is settled, the simulation ends, and is of the requests that were answered by then; a
-    closed loop of users and a disaggregated fleet go on to their end.
+    If the trace has turns, a request is sent when those it waits for are answered, unless ``fleet.closed`` is False or
+    the fleet is disaggregated; the trace of the simulation then has the requests in sending order. ``fetches`` says
+    what slower memories give to each request (``tiers``). With ``fleet.users`` it is a closed loop, whatever the
+    trace's arrivals and turns say. ``steps`` replaces the step times of today's engine, for an older or another server.
+    In a disaggregated fleet ``deployment`` and ``max_sequences`` are those of the decode side. If the watcher says that
+    the question is settled, the simulation ends with the requests answered by then; a closed loop of users and a
+    disaggregated fleet continue to their end.
     """
     began = time.perf_counter()
     fleet, given = fleet or FleetSettings(), trace
@@ -147,7 +146,7 @@ def simulate(
     served, trace = _answered_so_far(served, trace) if judge and judge.settled else (served, trace)
     served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
     finishes = served.finish_s[np.isfinite(served.finish_s)]
-    # The last step may run on after its last client has hung up.
+    # The last step may continue after its last client has hung up.
     steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
     end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1], steps_end_s))
     timeline, bin_s = _one_timeline(worlds, end_s)
@@ -178,7 +177,7 @@ def _prefill_side(
     max_batched_tokens: int | None,
     steps: StepModel | None,
 ) -> ServingSide:
-    """The replicas that compute prompts only: by default the same as those that answer, with the engine's limits."""
+    """Return the prefill side: by default the same deployment as for decode, with the engine's limits."""
     prefill = fleet.prefill or deployment
     if reason := why_not_apart(prefill, deployment):
         raise BadInput(reason)
@@ -189,13 +188,12 @@ def _prefill_side(
 
 
 def _clients(requests: Requests, trace: Trace, fleet: FleetSettings) -> Requests:
-    """When clients send: in a closed loop of users all send their first request at once, in one of sessions the roots
-    at their times."""
+    """Set when clients send: users of a closed loop all at once, sessions their first requests at their times."""
     turns = trace.turns
     if fleet.users is None:
         if turns is None:
             return requests
-        # A disaggregated fleet is two simulations in a row: it cannot wait for its own answers.
+        # A disaggregated fleet is two simulations in a row, so it cannot wait for its own answers.
         waits = fleet.closed and turns.linked and not fleet.prefill_replicas
         return requests._replace(sessions=turns.session, turns=turns if waits else None)
     if fleet.users < 1 or fleet.replicas > 1 or fleet.autoscale or fleet.prefill_replicas or fleet.outages:
@@ -207,7 +205,7 @@ def _clients(requests: Requests, trace: Trace, fleet: FleetSettings) -> Requests
 
 
 def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> Requests:
-    """Requests that join the queue when their fetch is complete, in that order."""
+    """Return the requests in the order in which their fetches complete and they join the queue."""
     turns = requests.turns
     if turns is not None:
         turns = dataclasses.replace(turns, pause_s=turns.pause_s + fetches.delay_s).take(joins)
@@ -217,14 +215,14 @@ def _joining(requests: Requests, joins: NDArray[np.intp], fetches: Fetches) -> R
 
 
 def _before_fetching(served: Served, trace: Trace, requests: Requests, fetches: Fetches) -> Served:
-    """A request is sent before its fetch begins; one that was never sent has none."""
+    """Restore the time of sending, before the fetch; a request that was never sent has none."""
     if requests.turns is None:
         return served._replace(arrival_s=trace.arrival_s)
     return served._replace(arrival_s=served.arrival_s - np.where(served.attempts > 0, fetches.delay_s, 0.0))
 
 
 def _as_sent(served: Served, trace: Trace, requests: Requests) -> tuple[Served, Trace, NDArray[np.intp] | None]:
-    """A closed loop in the order in which requests were sent, and their places in the trace."""
+    """Return a closed loop in the order of sending, and the places of the requests in the trace."""
     if not requests.users and requests.turns is None:
         return served, trace, None
     sent = np.argsort(served.arrival_s, kind="stable")
@@ -237,7 +235,7 @@ def _taken(served: Served, places: NDArray[np.intp]) -> Served:
 
 @dataclass
 class _Judge:
-    """Asks whether a simulation is settled, and remembers the answer."""
+    """Ask whether a simulation is settled, and remember the answer."""
 
     is_settled: Callable[[Rows], bool]
     settled: bool = False
@@ -248,15 +246,15 @@ class _Judge:
 
 
 def _answered_so_far(served: Served, trace: Trace) -> tuple[Served, Trace]:
-    """Of a simulation that ended early: without the requests that were under way or yet to come."""
+    """Drop the requests that were running or still to come when a simulation ended early."""
     answered = np.flatnonzero(served.status == DONE)
     return _taken(served, answered), trace.take(answered)
 
 
 def _heard(served: Served, answer_s: float) -> Served:
-    """Times as clients see them: a token takes a moment from its step to them.
+    """Return times as clients see them: a token takes a moment from its step to them.
 
-    An answer that was complete before its client hung up is heard by then.
+    An answer that was complete before its client hung up arrives by then.
     """
     done = served.status == DONE
     return served._replace(
@@ -266,7 +264,7 @@ def _heard(served: Served, answer_s: float) -> Served:
 
 
 def _check_memory(requests: Requests, rules: Rules, fleet: FleetSettings) -> None:
-    """Refuse what would not fit this machine: requests, and for every replica its slots and all units of its cache."""
+    """Refuse what does not fit this machine: requests, and for every replica its slots and all units of its cache."""
     replicas = fleet.autoscale.max_replicas if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
     needed = len(requests.arrival_s) * _BYTES_PER_REQUEST + replicas * rules.max_sequences * SLOT.itemsize
     if rules.caches and len(requests.unit_ids):
@@ -286,9 +284,9 @@ def rules_for(
     max_sequences: int | None = None,
     max_batched_tokens: int | None = None,
 ) -> Rules:
-    """The engine's rules and the blocks that the memory left by the weights holds.
+    """Return the engine's rules and the blocks that fit the memory left by the weights.
 
-    A sliding window or a recurrent state is held whole by every sequence, at the size the longest request gives it.
+    Every sequence holds a sliding window or a recurrent state whole, at the size for the longest request.
     """
     require_fit(deployment, 1)
     engine, limits = deployment.engine, deployment.limits
@@ -302,7 +300,7 @@ def rules_for(
     budget = max(0, kv_budget_bytes(deployment)) * deployment.dp
     fixed_blocks = 0
     if block_bytes <= 0:
-        # Nothing grows with the context: a sequence is one block, of whatever length.
+        # Nothing grows with the context: a sequence of any length is one block.
         block, block_bytes = longest + 1, sequence_bytes(deployment, longest)
     else:
         fixed_bytes = sequence_bytes(deployment, longest) - math.ceil(longest / block) * block_bytes
@@ -323,7 +321,7 @@ def rules_for(
 
 
 def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_priority: bool = False) -> Requests:
-    """The trace as the compiled loop reads it."""
+    """Return the trace as the compiled loop reads it."""
     count = len(trace)
     urgency = np.zeros(count, np.int32)
     if by_priority:
@@ -350,18 +348,17 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
 
 
 def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
-    """Step times for every step these requests can make."""
+    """Return step times for every step these requests can make."""
     longest = int(min(int(trace.input_tokens.max()) + int(trace.output_tokens.max()), rules.max_context))
     tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, longest)
-    # A sequence has a block of its own at least. Powers of two, so that traces of similar lengths and limits share a
-    # table.
+    # A sequence has at least one block of its own. Round to powers of two, so that similar traces share a table.
     at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
     sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
     return compile_steps(steps, sequences, tokens, context)
 
 
 def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """Shared parts in whole KV blocks: so many of the trace's blocks together as make up a whole number of them."""
+    """Return shared parts in whole KV blocks: as many of the trace's blocks together as make a whole number of them."""
     prefix, block = trace.prefix, rules.block_tokens
     if prefix is None or not rules.caches:
         return np.zeros(0, np.int32), np.zeros(len(trace) + 1, np.int64), block
@@ -369,7 +366,7 @@ def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.in
     if together == 1:
         return prefix.ids, prefix.starts, prefix.block_tokens
     place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], np.diff(prefix.starts))
-    # An id stands for its block and all before it: the last of a group names the group.
+    # An id stands for its block and all before it, so the last of a group names the group.
     last = place % together == together - 1
     starts = np.concatenate([[0], np.cumsum(np.diff(prefix.starts) // together)]).astype(np.int64)
     return prefix.ids[last], starts, prefix.block_tokens * together
@@ -402,7 +399,7 @@ def _check_fleet(fleet: FleetSettings, trace: Trace, fetches: Fetches | None) ->
 
 
 def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
-    """Seconds each replica is paid for: what a spot market took back is not."""
+    """Return the paid seconds of each replica, without those that a spot market took back."""
     rows = world.replicas
     if fleet.autoscale:
         on_s = np.where(rows["mode"] == OFF, 0.0, end_s - rows["paid_from_s"])
@@ -415,7 +412,7 @@ def _paid_s(world: World, fleet: FleetSettings, end_s: float) -> Floats:
 
 
 def _one_timeline(worlds: list[World], end_s: float) -> tuple[Floats, float]:
-    """The timelines of several fleets in bins of the same width: the widest."""
+    """Return the timelines of several fleets in bins of the same width: the widest."""
     bin_s = max(float(world.clock["bin_s"][0]) for world in worlds)
     total = np.zeros_like(worlds[0].timeline)
     for world in worlds:

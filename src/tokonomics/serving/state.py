@@ -1,4 +1,4 @@
-"""What the simulator is given, what it keeps while it runs, and what it returns: rows of plain numbers, no objects.
+"""Define what the simulator is given, keeps while it runs, and returns: rows of plain numbers, no objects.
 
 A replica's running sequences sit in slots. While a sequence writes its answer it computes one token in every decode
 step of its replica, so neither its length nor its end is stored step by step: both follow from the replica's count of
@@ -31,13 +31,13 @@ away because too many waited or it had waited too long."""
 OPEN = -1  # it has not ended yet
 NOWHERE, HELD, QUEUED, PROMPT, ANSWER, ENDED = range(6)
 """Where a request is: not arrived, waiting for a replica, in a queue, its prompt or its answer being computed, gone."""
-OFF, BOOTING, UP, DRAINING = range(4)  # a replica: only one that is up is given new requests
+OFF, BOOTING, UP, DRAINING = range(4)  # states of a replica: only one that is up gets new requests
 NONE = -1
 HEAD, TAIL = 0, 1  # the two ends of a queue
 
 
 class Requests(NamedTuple):
-    """What arrives, sorted by arrival."""
+    """The requests, sorted by arrival."""
 
     arrival_s: Floats
     input_tokens: Counts
@@ -47,33 +47,35 @@ class Requests(NamedTuple):
     unit_ids: Counts  # shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``
     unit_starts: Ints
     unit_tokens: int
-    """Of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly filled; a list
-    that goes beyond its prompt has whole parts only and names those of the answer, which the next turn begins with."""
+    """Tokens of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly
+    filled; a list that goes beyond its prompt has only whole parts and names those of the answer, with which the
+    next turn begins."""
     prefilled: bool
-    """They come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
+    """Whether they come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
     fetched: Counts | None = None
-    """Leading tokens of each prompt that have been brought from a slower memory when it arrives; None: of no prompt."""
+    """Leading tokens of each prompt that were brought from a slower memory when it arrives; None: of no prompt."""
     shed_s: Floats | None = None
     """When each is turned away if no step has worked on it by then; infinite for never. None: none ever is."""
     queue_limit: Counts | None = None
-    """Each is turned away where so many, as urgent or more, wait for the replica that it is sent to. None: none is."""
+    """Each is turned away if this many, as urgent or more, wait at its replica. None: never."""
     users: int = 0
-    """A closed loop: so many requests arrive at their times, each later one when another has been answered. 0: none."""
-    turns: Turns | None = None  # a closed loop: who waits for whose answer
-    sessions: Counts | None = None  # the conversation or job of each request, for a router that looks at it
+    """A closed loop: this many requests arrive at their times, each later one when another is answered. 0: no such
+    loop."""
+    turns: Turns | None = None  # a closed loop: which request waits for which answers
+    sessions: Counts | None = None  # the conversation or job of each request, for routers that use it
     attempts: int = 1
-    """How often a client sends a request that times out or is turned away: the rows that it has in the columns above
+    """How often a client sends a request that times out or is turned away: its number of rows in the columns above
     (``sends``)."""
     backoff_s: float = 0.0  # from the first time-out to the second attempt; then twice as long, and so on
 
     @property
     def closed(self) -> bool:
-        """When some requests are sent depends on what became of others."""
+        """Tell whether the sending of some requests depends on the outcome of others."""
         return self.turns is not None or self.users > 0 or self.attempts > 1
 
     @property
     def may_fail(self) -> bool:
-        """Some may time out or be turned away."""
+        """Tell whether some may time out or be turned away."""
         limited = self.shed_s is not None or self.queue_limit is not None
         return limited or bool(np.isfinite(self.deadline_s).any())
 
@@ -82,36 +84,36 @@ class Fetches(NamedTuple):
     """What slower memories give, by request of a trace."""
 
     tokens: Counts
-    """Leading tokens of the prompt that are there when it joins the queue, those in the GPU's own cache included."""
-    delay_s: Floats  # from its arrival until they are there: only then does it join the queue
+    """Leading tokens of the prompt that are there when it joins the queue, including those in the GPU's own cache."""
+    delay_s: Floats  # from its arrival until they are there, when it joins the queue
 
 
 class Rules(NamedTuple):
-    """What one replica does by itself.
+    """The rules of one replica.
 
-    Limits are those of all its groups of the attention. A request lives in one group: no prompt takes more of a step
-    than one group's tokens, and none is longer than one group's blocks. Otherwise groups are taken to be balanced:
-    their slots, tokens and blocks are one pool.
+    Limits are for all its attention groups together. A request lives in one group: no prompt takes more of a step than
+    one group's tokens, and none is longer than one group's blocks. Otherwise groups are assumed to be balanced: their
+    slots, tokens and blocks are one pool.
     """
 
     max_sequences: int
     max_batched_tokens: int
-    mixes: bool  # prompt chunks ride in decode steps; otherwise a step holds prompts or answers
-    chunks: bool  # prompts may be split over steps
-    reserves: bool  # room for the whole answer is taken at admission
+    mixes: bool  # whether prompt chunks join decode steps; otherwise a step holds prompts or answers
+    chunks: bool  # whether prompts may be split over steps
+    reserves: bool  # whether memory for the whole answer is reserved at admission
     block_tokens: int
     kv_blocks: int
-    fixed_blocks: int  # held by each sequence whatever its length: windows, recurrent state
+    fixed_blocks: int  # held by each sequence of any length: windows, recurrent state
     caches: bool
     max_context: int
-    groups: int = 1  # of the attention
+    groups: int = 1  # attention groups
 
 
 class Served(NamedTuple):
-    """What became of each request: the fate and the times of its last attempt, but for when it was first sent."""
+    """The outcome of each request: the fate and the times of its last attempt, and when it was first sent."""
 
     status: Bytes
-    arrival_s: Floats  # when it was sent, first; in a closed loop, one that was never sent has when that became clear
+    arrival_s: Floats  # when it was first sent; if it was never sent in a closed loop, when that became clear
     start_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -120,26 +122,26 @@ class Served(NamedTuple):
     restarts: Shorts
     replica: Shorts
     deadline_s: Floats  # when the client of the last attempt hangs up
-    attempts: Shorts  # how often it was sent: once, and again after each time-out that is retried; 0: never
+    attempts: Shorts  # how often it was sent: once, and again after each retried time-out; 0: never
 
 
 def _fields(kind: str, names: str) -> list[tuple[str, str]]:
     return [(name, kind) for name in names.split()]
 
 
-# 128 bytes, two lines of a processor's cache: a field more costs every simulation a twentieth of its speed.
+# 128 bytes, two cache lines: one more field costs every simulation a twentieth of its speed.
 REQUEST = np.dtype(
     [
         *_fields("f8", "arrival_s deadline_s start_s first_token_s finish_s"),
         ("queued_s", "f8"),  # when its replica's engine has it; infinite while it waits for the front end
         ("first_unit", "i8"),
         ("units", "i4"),
-        ("prompt_units", "i4"),  # of those, how many lie in the prompt; the others name its answer too
+        ("prompt_units", "i4"),  # how many of those are in the prompt; the others also name its answer
         *_fields("i4", "input_tokens output_tokens urgency generated slot cached_tokens"),
-        ("computed", "i4"),  # tokens whose KV is there, while the prompt is computed
-        ("fellow", "i4"),  # the next of those that wait for its replica's front end
-        ("seen", "i4"),  # most tokens ever computed: what is computed below it is computed again
-        ("target", "i4"),  # tokens that count as prompt: with those written before a preemption
+        ("computed", "i4"),  # tokens with KV, while the prompt is computed
+        ("fellow", "i4"),  # the next request that waits for its replica's front end
+        ("seen", "i4"),  # most tokens ever computed: below it, tokens are computed again
+        ("target", "i4"),  # tokens that count as prompt, including those written before a preemption
         ("blocks", "i4"),  # KV blocks held, shared ones included
         ("shared_blocks", "i4"),  # of those, blocks of shared units
         ("following", "i4"),  # the next in the list it waits in
@@ -152,11 +154,11 @@ REPLICA = np.dtype(
     [
         ("time_s", "f8"),  # when the next step may begin
         *_fields("f8", "run_start_s run_end_s ready_s paid_from_s"),
-        ("composed_s", "f8"),  # when the host composes the next step: who came later waits for the one after it
+        ("composed_s", "f8"),  # when the host composes the next step: later requests wait for the one after it
         ("run_composed_s", "f8"),  # when it composed the step in flight
-        ("run_launch_s", "f8"),  # what it needs to launch that step
-        ("told_s", "f8"),  # when the last step was done, of which clients are yet to hear
-        ("front_end_s", "f8"),  # when its front end has done the requests in hand
+        ("run_launch_s", "f8"),  # time to launch that step
+        ("told_s", "f8"),  # when the last step was done, whose tokens are not yet sent to clients
+        ("front_end_s", "f8"),  # when its front end has finished its current requests
         ("run_prompt_s", "f8"),  # what its prompts add to the step in flight
         ("run_steps", "i8"),  # of the run in flight: 1 for a step with prompts, 0 when nothing is in flight
         ("steps", "i8"),  # decode steps done
@@ -164,13 +166,13 @@ REPLICA = np.dtype(
         ("admitted", "i8"),  # count of admissions: the order of the running sequences
         *_fields("i8", "run_prompt_tokens free evictable"),
         *_fields("i4", "run_decodes run_prompts running decoding outstanding mode"),
-        ("partials", "i4"),  # prompts that are begun and not complete: one for each group of the attention at the most
+        ("partials", "i4"),  # unfinished prompts: at most one for each attention group
         *_fields("i4", "front_first front_last"),  # ends of the list of requests that wait for the front end
-        ("told", "i4"),  # requests that the last step gave a first or a last token
-        ("leaving", "i4"),  # first of the running requests whose client hung up
-        # what its work adds up to
+        ("told", "i4"),  # requests that got a first or a last token in the last step
+        ("leaving", "i4"),  # the first running request whose client hung up
+        # totals of its work
         *_fields("f8", "busy_s prompt_busy_s paid_s"),
-        ("lost_s", "f8"),  # of steps that a failure cut short
+        ("lost_s", "f8"),  # in steps that a failure cut short
         *_fields("i8", "kv_peak prompt_tokens"),
         ("prompt_again", "i8"),  # computed again after a preemption or a failure
         ("answer_tokens", "i8"),  # in decode steps: the first of each answer comes from its prompt
@@ -183,48 +185,49 @@ SLOT = np.dtype(
         *_fields("i8", "order base"),
         ("end", "i8"),  # the decode step after which its answer is complete
         *_fields("i4", "request chunk heap_place"),
-        *_fields("i4", "free chunked heap partial"),  # lists of slots that are as long as there are slots
-        ("told", "i4"),  # a request that got its last token; -1 less it: its first
+        *_fields("i4", "free chunked heap partial"),  # lists with one place per slot
+        ("told", "i4"),  # a request that got its last token; -1 - request: its first
     ]
 )
 NODE = np.dtype(_fields("i4", "next previous size references"))
-"""Of the prefix cache: first the shared units, then what each request had to itself, last both ends of the list."""
+"""A node of the prefix cache: first the shared units, then the private blocks of each request, then the two list
+ends."""
 TURN = np.dtype(
     [
         ("pause_s", "f8"),
-        ("patience_s", "f8"),  # from when it is sent until its client hangs up
-        ("longest_wait_s", "f8"),  # from when it is sent until it is turned away
-        ("ready_s", "f8"),  # when the last answer it waits for was heard, of those that were
-        ("first_child", "i8"),  # those that wait for it, in ``World.children``
+        ("patience_s", "f8"),  # from sending until its client hangs up
+        ("longest_wait_s", "f8"),  # from sending until it is turned away
+        ("ready_s", "f8"),  # when the latest answer so far that it waits for arrived
+        ("first_child", "i8"),  # the first that waits for it, in ``World.children``
         *_fields("i4", "children session following"),
-        ("waits", "i4"),  # for so many that have not ended
+        ("waits", "i4"),  # number of unfinished requests it waits for
         ("attempts", "i2"),  # how often it was sent
-        ("planned", "i1"),  # it waits for nobody
-        ("doomed", "i1"),  # one that it waits for failed
+        ("planned", "i1"),  # whether it waits for no other
+        ("doomed", "i1"),  # whether one that it waits for failed
     ]
 )
-"""Of a request that is part of a closed loop, or of a session."""
+"""A request in a closed loop, or in a session."""
 EVENT = np.dtype([("time_s", "f8"), ("row", "i8")])
 SENDS, DEADLINES = 0, 1  # the two heaps of events of a closed loop
 CLOCK = np.dtype(
     [
-        ("came", "i8"),  # requests that have been sent, each attempt counted
+        ("came", "i8"),  # requests sent, counting each attempt
         ("arrivals", "i8"),  # the next in the trace to be sent at its time
-        ("deadlines", "i8"),  # passed; in a closed loop: in their heap
+        ("deadlines", "i8"),  # passed ones; in a closed loop: those in their heap
         *_fields("i8", "ticks last_routed"),
         ("sends", "i8"),  # in their heap
-        ("waiting", "i8"),  # requests that are not sent before another is answered
+        ("waiting", "i8"),  # requests not sent until another is answered
         ("released", "i8"),  # requests that were sent or waited for a user
-        ("held_first", "i8"),  # none that waits for a replica comes before it
+        ("held_first", "i8"),  # no request before it waits for a replica
         ("held", "i8"),  # how many wait for a replica
         ("bin_s", "f8"),
     ]
 )
-"""How many events of each kind are past, and what belongs to no replica."""
+"""Counts of past events of each kind, and what belongs to no replica."""
 SETTINGS = np.dtype(
     [
         *_fields("i8", " ".join(Rules._fields)),
-        ("grows", "i8"),  # answers take blocks while they are written
+        ("grows", "i8"),  # whether answers take blocks while they are written
         ("units", "i8"),  # distinct shared units, 0 without a cache
         *_fields("i8", "unit_tokens prefilled users closed attempts sessions router"),
         ("backoff_s", "f8"),
@@ -238,37 +241,37 @@ BINS = 512  # of the timeline; when time runs past them, neighbours are merged
 
 
 class WorldColumns(NamedTuple):
-    """What the loop reads and changes."""
+    """Everything that the loop reads and changes."""
 
     requests: Rows
     replicas: Rows
     slots: Rows  # by replica and slot
     queues: Counts  # first and last request by replica and urgency
     waiting: Counts  # how many are in each of those queues
-    queue_limit: Counts  # by request: it is turned away where so many wait before it; empty where none ever is
-    phases: Counts  # by replica: decoding sequences by the step, modulo the block, at which they need another block
+    queue_limit: Counts  # by request: turned away if this many wait before it; empty if none ever is
+    phases: Counts  # by replica: number of decoding sequences by the step, modulo the block, at which they need a block
     nodes: Rows  # by replica: the prefix cache
     units: Counts
-    held: Bytes  # by place in ``units``: the request holds a reference to that unit
+    held: Bytes  # by index in ``units``: whether the request holds a reference to that unit
     settings: Rows
     clock: Rows
     wanted: Counts  # what the autoscaler wanted at its last ticks
     timeline: Floats
-    impatient: Ints  # requests whose client hangs up; -1 less the request: those that are shed; by time
-    due_s: Floats  # when; both empty in a closed loop, which finds out on the way
+    impatient: Ints  # requests whose client hangs up, or -1 - request for those shed; by time
+    due_s: Floats  # when; both empty in a closed loop, in which they are not known before
     turns: Rows  # by request, not by attempt; empty where none is needed
-    children: Counts  # who waits for each request, one list behind the other
+    children: Counts  # requests that wait for each request, one list after the other
     events: Rows  # two heaps
-    homes: Counts  # by session: the replica that was given its last request
+    homes: Counts  # by session: the replica that got its last request
     table: StepTable
 
 
 class World(WorldColumns, Passed):
-    """All that the loop reads and changes."""
+    """Everything that the loop reads and changes, as compiled code takes it."""
 
 
 def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
-    """Requests that no replica could ever hold: longer than the model allows, or than one group's blocks."""
+    """Tell which requests no replica could ever hold: longer than the model allows, or than one group's blocks."""
     inputs, outputs = requests.input_tokens.astype(np.int64), requests.output_tokens.astype(np.int64)
     # The KV of an answer's last token is never computed.
     held = inputs + outputs if rules.reserves else inputs + np.maximum(outputs, 1) - 1
@@ -277,12 +280,12 @@ def too_long(requests: Requests, rules: Rules) -> NDArray[np.bool_]:
 
 
 def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSettings, seed: int) -> World:
-    """Empty replicas, nothing arrived."""
+    """Return empty replicas before the first arrival."""
     count, scale = len(requests.arrival_s), fleet.autoscale
     replicas, up = (scale.max_replicas, scale.least(0.0)) if scale else (fleet.replicas, fleet.replicas)
     units = int(requests.unit_ids.max()) + 1 if rules.caches and len(requests.unit_ids) else 0
     nodes = _table((replicas, units + count + 1 if units else 1), NODE, references=NONE)
-    # The list's two ends meet in its last node: an empty list points to itself.
+    # The list's two ends meet in its last node, so an empty list points to itself.
     nodes["next"][:, -1] = nodes["previous"][:, -1] = nodes.shape[1] - 1
     impatient, due_s = _impatient(requests)
     turns, children = _turn_rows(requests)
@@ -346,7 +349,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
 
 
 def _impatient(requests: Requests) -> tuple[Ints, Floats]:
-    """Who hangs up, and who is shed (-1 less the request), with the times, in order; who hangs up comes first."""
+    """Return who hangs up and who is shed (-1 - request), with the times, in order; those who hang up come first."""
     if requests.closed:
         return np.zeros(0, np.int64), np.zeros(0)
     leaves = np.flatnonzero(np.isfinite(requests.deadline_s))
@@ -358,7 +361,7 @@ def _impatient(requests: Requests) -> tuple[Ints, Floats]:
 
 
 def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any) -> Rows:
-    """Rows of zeros but for the columns given."""
+    """Return rows of zeros except for the given columns."""
     rows: Rows = np.zeros(shape, kind)
     for name, value in columns.items():
         rows[name] = value
@@ -366,7 +369,7 @@ def _table(shape: int | tuple[int, int], kind: np.dtype[np.void], **columns: Any
 
 
 def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
-    """All alike but for what a column says: one row copied, then as few columns as there are to be told apart."""
+    """Copy one row for every request, then set the few columns that differ."""
     alike = _table(
         1,
         REQUEST,
@@ -400,12 +403,12 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
 
 
 def in_cache(count: int) -> Iterator[slice]:
-    """Parts of so many rows: a column at a time, all of them would go through the processor's cache for each."""
+    """Yield parts of ``count`` rows, so that setting one column after the other stays in the processor's cache."""
     return (slice(first, first + _ROWS_IN_CACHE) for first in range(0, count, _ROWS_IN_CACHE))
 
 
 def _turn_rows(requests: Requests) -> tuple[Rows, Counts]:
-    """What each request waits for and who waits for it; nothing where no request waits and none has a session."""
+    """Return what each request waits for and who waits for it; empty if no request waits and none has a session."""
     count = len(requests.arrival_s) // requests.attempts
     none = np.zeros(0, np.int32)
     if not requests.closed and requests.sessions is None:

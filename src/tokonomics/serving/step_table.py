@@ -1,14 +1,14 @@
-"""Step times in a form that a compiled loop reads in tens of nanoseconds, within 1 % of ``physics.steptime``.
+"""Tabulate step times so that a compiled loop reads one in tens of nanoseconds, within 1 % of ``physics.steptime``.
 
 Everything but attention depends on the number of tokens: a dense table. Attention of the running sequences is a table
-over batch and mean context, straight between points eight to the octave; that inside prompts a table over chunk, past
-and prompts, straight in logarithms. Chunks of different lengths count as equal ones with as many tokens and as many
-pairs of a token and one it sees.
+over batch and mean context, interpolated linearly between eight points per octave; attention inside prompts is a table
+over chunk, past and prompts, linear in logarithms. Chunks of different lengths count as equal ones with as many tokens
+and as many pairs of a token and one it attends to.
 
     step = tokens_s(tokens) + head_s(sequences) + attention_s(batch, context) + prompt_s(chunk, past, prompts)
 
-on the GPU, ``launch_s`` on the host beside it, and what a request takes outside any step. A run of decode steps over
-which nothing changes is an arithmetic series in each piece of the table: summed, not stepped.
+on the GPU, ``launch_s`` on the host in parallel, and the time of a request outside any step. A run of decode steps in
+which nothing changes is an arithmetic series in each piece of the table, so it is summed, not stepped.
 """
 
 import math
@@ -22,47 +22,47 @@ from tokonomics.physics.curves import Array
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
 
-_PIECES = 8  # of an octave of contexts; the first sixteen tokens are as many pieces
+_PIECES = 8  # pieces of an octave of contexts; the first sixteen tokens are sixteen pieces
 _FIRST = 16
 _MANTISSA, _IN_PIECE = 52, 49  # bits of a float below its octave, and below the piece of an octave
 _FIRST_OCTAVE = (
     (1023 + 4) << 3
-) - _PIECES  # of the bits above: where the first octave's pieces begin, less those before it
-_EVERY_BATCH, _BATCHES = 64.0, 256  # up to the first each batch is looked at; beyond, so many in all
+) - _PIECES  # in the bits above: where the first octave's pieces begin, less those before it
+_EVERY_BATCH, _BATCHES = 64.0, 256  # every batch is computed up to the first; beyond it, this many in all
 _CHUNK_PIECES, _PAST_PIECES, _PROMPT_PIECES = 4, 4, 2
 _PAST_SCALE = 8.0  # tokens of past from which its table becomes logarithmic
-_NOTHING_S = 1e-15  # a time that has a logarithm and rounds away beside any other: layers without attention
+_NOTHING_S = 1e-15  # a negligible time that has a logarithm, for layers without attention
 
 
 class StepColumns(NamedTuple):
-    """What a step depends on."""
+    """The inputs of a step time."""
 
     tokens_s: Array  # by tokens of a pass on one rank
-    shared_s: Array  # by tokens of a pass on all ranks: the experts, and the way to them
-    head_s: Array  # by sequences of a pass: the vocabulary's product, and the LoRA adapters that they use
-    decode_s: Array  # [batch, context]: a step without prompts, the host included
+    shared_s: Array  # by tokens of a pass on all ranks: the experts and their communication
+    head_s: Array  # by sequences of a pass: the vocabulary's product, and their LoRA adapters
+    decode_s: Array  # [batch, context]: a step without prompts, including the host
     attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
     prompt_log_s: Array  # [prompts, chunk, past]: logarithm of the seconds that prompts add
-    launch_s: Array  # by tokens of a pass: what the host needs to launch a step with prompts, beside the GPU
+    launch_s: Array  # by tokens of a pass: the host's time to launch a step with prompts, in parallel to the GPU
     launch_prompt_s: float  # for each prompt in it
     host_step_s: float
-    """The host's work on any step, and on each sequence: ahead of it, or after one with prompts (``ahead``)."""
+    """The host's work on any step, and on each sequence: before it, or after one with prompts (``ahead``)."""
     host_sequence_s: float
-    ahead: bool  # the next step is composed and launched while the GPU computes this one
+    ahead: bool  # whether the next step is composed and launched while the GPU computes this one
     request_s: float
-    """A request on its way in: the front end's own work on it, a prompt token's, and the rest of the way."""
+    """The way of a request in: the front end's own work on it, that per prompt token, and the rest."""
     token_s: float
     reach_s: float
-    answer_s: float  # a token on its way out
-    stages: int  # pipeline stages: each pass carries its share of the batch, and prompts where there are several
-    groups: int  # of the attention: each has its share of a pass, and prompts where there are several
-    aligned: bool  # prompts wait for each other: all groups have their share of them
+    answer_s: float  # the way of a token out
+    stages: int  # pipeline stages: each pass carries its share of the batch, and of prompts if there are several
+    groups: int  # attention groups: each has its share of a pass, and of prompts if there are several
+    aligned: bool  # whether prompts wait for each other: all groups have their share of them
     round_tokens: float = 1.0
-    """Tokens that a round of drafts yields: it is composed once, and is as many steps without prompts here."""
+    """Tokens that a round of drafts yields: it is composed once, and counts as this many steps without prompts here."""
 
 
 class StepTable(StepColumns, Passed):
-    """The step time of one deployment; all that a step depends on is read from it."""
+    """The step time of one deployment, with all its inputs."""
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +76,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
     gpu_s = steps.tokens_s(passing) + steps.shared_s(steps.together(np.maximum(batches, 1))) + on_gpu
     gpu_s = gpu_s + steps.head_s(passing) + steps.adapters_s(passing)
-    # A step that stands for its share of an aligned one has the tokens of that one.
+    # A step that counts as its share of an aligned one has the tokens of that one.
     wide = steps.deployment.dp if steps.aligned else 1
     everything = np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
@@ -85,7 +85,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     decode_s = steps.with_host(gpu_s, passing)
     drafts = steps.deployment.speculation
     if drafts:
-        # Steps with prompts do not draft: their batch of tokens is full as it is. But the draft reads the prompts too.
+        # Steps with prompts do not draft, as their batch of tokens is full. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
     both = steps.beside_prompts()
     attended = (share * model.prompt_attention_s(*axes) for share, model in both)
@@ -115,7 +115,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
 
 
 def _attention(steps: StepModel, passing: Array, contexts: Array) -> Array:
-    """Attention of every batch at every context: looked at in few batches, as it is close to straight between them."""
+    """Return the attention of every batch at every context, computed for few batches as it is nearly linear between."""
     own = passing[:, 0]
     few = np.unique(np.concatenate([own[own <= _EVERY_BATCH], own[:: max(1, len(own) // _BATCHES)], own[-1:]]))
     looked_at = steps.decode_attention_s(few[:, None], contexts)
@@ -127,7 +127,7 @@ def _attention(steps: StepModel, passing: Array, contexts: Array) -> Array:
 
 
 def context_points(most: float) -> Array:
-    """The contexts at which attention is tabulated: from 0 to at least ``most``, two points more for the last piece."""
+    """Return the contexts at which attention is tabulated: from 0 to ``most`` or more, and two for the last piece."""
     points = np.arange(0, _FIRST, _FIRST / _PIECES).tolist()
     octave = float(_FIRST)
     while points[-2] <= most:
@@ -137,7 +137,7 @@ def context_points(most: float) -> Array:
 
 
 def prompt_axes(most_prompts: int, most_tokens: int, most_context: int) -> tuple[Array, Array, Array]:
-    """The prompts, chunks and pasts at which attention inside prompts is tabulated."""
+    """Return the prompts, chunks and pasts at which attention inside prompts is tabulated."""
     prompts = np.exp2(np.arange(_PROMPT_PIECES * math.log2(most_prompts + 1) + 2) / _PROMPT_PIECES)
     chunks = np.exp2(np.arange(_CHUNK_PIECES * math.log2(most_tokens + 1) + 2) / _CHUNK_PIECES)
     last = _PAST_PIECES * math.log2(1 + most_context / _PAST_SCALE)
@@ -147,14 +147,14 @@ def prompt_axes(most_prompts: int, most_tokens: int, most_context: int) -> tuple
 
 @entry
 def step_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pairs: float) -> float:
-    """Seconds of one step that is composed when the one before it is done."""
+    """Return the seconds of one step that is composed when the one before it is done."""
     on_gpu = gpu_s(table, decodes, kv_tokens, prompt_tokens, prompts, pairs)
     return max(on_gpu, launching_s(table, decodes, prompt_tokens, prompts)) + after_s(table, decodes, prompt_tokens)
 
 
 @entry
 def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int) -> float:
-    """Seconds that the host needs from composing a step until it is launched."""
+    """Return the seconds that the host needs from composing a step until it is launched."""
     batch = _passing(table, decodes)
     without = (table.host_step_s + table.host_sequence_s * batch) / table.round_tokens if table.ahead else 0.0
     if prompt_tokens == 0:
@@ -169,7 +169,7 @@ def launching_s(table: StepTable, decodes: int, prompt_tokens: int, prompts: int
 
 @entry
 def after_s(table: StepTable, decodes: int, prompt_tokens: int) -> float:
-    """Seconds of the host's work after a step with prompts, where it is not done beside the next."""
+    """Return the seconds of the host's work after a step with prompts, if it is not parallel to the next."""
     if prompt_tokens == 0 or table.ahead:
         return 0.0
     return table.host_step_s + table.host_sequence_s * _passing(table, decodes)
@@ -177,10 +177,10 @@ def after_s(table: StepTable, decodes: int, prompt_tokens: int) -> float:
 
 @entry
 def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, prompts: int, pairs: float) -> float:
-    """Seconds of one step on the GPU; of one without prompts, with the host.
+    """Return the seconds of one step on the GPU; of one without prompts, including the host.
 
     ``decodes`` sequences attend to ``kv_tokens`` tokens together; ``prompts`` chunks have ``prompt_tokens`` tokens and
-    ``pairs`` pairs of a token and one it sees.
+    ``pairs`` pairs of a token and one it attends to.
     """
     if prompt_tokens == 0:
         return _at_context(table.decode_s[decodes], kv_tokens / decodes)
@@ -202,19 +202,19 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
 
 @compiled
 def _share_of_aligned(table: StepTable, prompts: int) -> float:
-    """A step with fewer prompts than groups, where they wait for each other: its share of one in which all have one."""
+    """Return the share of an aligned step that a step with fewer prompts than groups counts for."""
     return min(1.0, prompts / table.groups) if table.aligned else 1.0
 
 
 @compiled
 def _passing(table: StepTable, decodes: int) -> float:
-    """As ``StepModel.passing``."""
+    """Return the same as ``StepModel.passing``."""
     return max(decodes / (table.stages * table.groups), min(decodes, 1.0))
 
 
 @entry
 def run_s(table: StepTable, decodes: int, kv_tokens: float, steps: int) -> float:
-    """Seconds of ``steps`` decode steps in a row, each adding a token to every sequence."""
+    """Return the seconds of ``steps`` decode steps in a row, each adding a token to every sequence."""
     context = kv_tokens / decodes
     total = 0.0
     left = steps
@@ -231,7 +231,7 @@ def run_s(table: StepTable, decodes: int, kv_tokens: float, steps: int) -> float
 
 @entry
 def steps_until(table: StepTable, decodes: int, kv_tokens: float, most: int, span_s: float) -> int:
-    """How many decode steps it takes, of ``most`` at the most, until ``span_s`` seconds have passed; at least one."""
+    """Return how many decode steps, from one to ``most``, it takes until ``span_s`` seconds have passed."""
     context = kv_tokens / decodes
     total = 0.0
     done = 0
@@ -259,12 +259,12 @@ def steps_until(table: StepTable, decodes: int, kv_tokens: float, most: int, spa
 
 @compiled
 def context_piece(context: float) -> tuple[int, float, float]:
-    """The piece of the context table a value lies in: its index, start and width."""
+    """Return the piece of the context table that holds a value: its index, start and width."""
     if context < _FIRST:
         width = _FIRST / _PIECES
         piece = int(context / width)
         return piece, piece * width, width
-    # The bits of a float are its octave, then the mantissa: its first three are one of eight pieces.
+    # The bits of a float are its octave, then the mantissa, whose first three bits are one of eight pieces.
     bits = np.float64(context).view(np.int64)
     octave = np.int64(bits >> _MANTISSA << _MANTISSA).view(np.float64)
     start = np.int64(bits >> _IN_PIECE << _IN_PIECE).view(np.float64)
@@ -285,7 +285,7 @@ def _between(values: Array, place: float) -> float:
 
 @compiled
 def _prompt_s(log_s: Array, prompts: float, chunk: float, past: float) -> float:
-    """Trilinear in logarithms."""
+    """Interpolate trilinearly in logarithms."""
     x = math.log2(prompts) * _PROMPT_PIECES
     y = math.log2(chunk) * _CHUNK_PIECES
     z = math.log2(1 + past / _PAST_SCALE) * _PAST_PIECES

@@ -1,16 +1,16 @@
-"""What slower memories behind the GPU's prefix cache give to each request, and how long it takes to bring it.
+"""Compute what slower memories behind the GPU's prefix cache give to each request, and how long fetching takes.
 
-Every tier keeps a copy of all KV that was computed (write-through, as LMCache and SGLang's HiCache do), least recently
-used first out, so its hits are those of the trace replayed through a cache of its size: one for each replica,
-or one for all where the tier is shared. What a faster memory does not have is fetched from the next one, if that is
-quicker than to compute it: bytes ÷ bandwidth against the physics of a prompt chunk at that position. Fetches of a
-replica follow each other on its link; a request joins the queue when its own is complete.
+Every tier keeps a copy of all computed KV (write-through, as LMCache and SGLang's HiCache do) and evicts the least
+recently used, so its hits are those of the trace replayed through a cache of its size: one for each replica, or one for
+all if the tier is shared. What a faster memory does not have is fetched from the next one, if that is quicker than
+computing it: bytes ÷ bandwidth against the physics of a prompt chunk at that position. Fetches of a replica follow each
+other on its link; a request joins the queue when its own is complete.
 
-Which replica a request goes to, and what it finds on its GPU, is taken from a simulation without the tiers. It errs
-both ways: a fetch begins at arrival and not when its turn comes (too fast under load), a block may be found in a tier
-before it has been written (too fast by the time of a prompt), and a fetched block that has reached the GPU since is
-fetched again (too slow). In a closed loop the simulation without the tiers also says when requests are sent: the tiers
-answer sooner, so that what they hold and how busy their links are is taken at a load that is too low.
+The replica of a request, and what it finds on its GPU, come from a simulation without the tiers. It errs both ways: a
+fetch begins at arrival and not when its turn comes (too fast under load), a block may be found in a tier before it has
+been written (too fast by the time of a prompt), and a fetched block that has since reached the GPU is fetched again
+(too slow). In a closed loop the simulation without the tiers also says when requests are sent: the tiers answer sooner,
+so that their content and the load of their links are computed at too low a load.
 """
 
 import math
@@ -33,14 +33,14 @@ _GRID = 512  # positions at which computing and fetching are compared
 
 
 class Tier(Noun):
-    """A memory for KV behind that of the GPUs."""
+    """A memory for KV beyond the GPUs'."""
 
     name: str
-    size_bytes: NonNegativeFloat  # of one replica, or of all together where it is shared
+    size_bytes: NonNegativeFloat  # of one replica, or of all together if shared
     bytes_per_s: PositiveFloat
-    """Into one GPU; the GPUs of a replica fetch their parts at the same time, each over a link of its own."""
+    """Into one GPU; the GPUs of a replica fetch their parts in parallel, each over its own link."""
     shared: bool = False
-    ttl_s: PositiveFloat | None = None  # what was not used for so long is let go; None: only when room is needed
+    ttl_s: PositiveFloat | None = None  # KV unused for this long is dropped; None: only when room is needed
 
 
 class TierHits(Noun):
@@ -48,13 +48,13 @@ class TierHits(Noun):
 
     name: str
     tokens: int  # prompt tokens fetched from it
-    available_tokens: int  # those it had and no faster memory did: the rest was quicker to compute
-    busy_s: float  # of its links, all replicas together
-    held_bytes: float  # the most it ever held, of one replica or of all where it is shared
+    available_tokens: int  # tokens it had and no faster memory did: the rest was quicker to compute
+    busy_s: float  # busy time of its links, all replicas together
+    held_bytes: float  # the most it ever held, of one replica, or of all if shared
 
 
 def kv_bytes_per_token(deployment: Deployment) -> int:
-    """What a token takes in a tier: all layers, each KV head once."""
+    """Return the bytes of a token in a tier: all layers, each KV head once."""
     token_bytes = deployment.model.kv_bytes_in_windows(deployment.kv)
     if token_bytes <= 0:
         raise BadInput(f"{deployment.model.name} has no KV cache that grows with the prompt: nothing can be fetched")
@@ -62,10 +62,10 @@ def kv_bytes_per_token(deployment: Deployment) -> int:
 
 
 def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
-    """What a token takes on the fullest GPU: its heads of its stage's layers.
+    """Return the bytes of a token on the fullest GPU: its heads in its stage's layers.
 
-    More ranks than KV heads hold copies, and every rank holds MLA's latent vector whole: there it is not a part of
-    the replica's bytes by the number of GPUs.
+    If there are more ranks than KV heads, they hold copies, and every rank holds MLA's latent vector whole: then it is
+    not the replica's bytes divided by the number of GPUs.
     """
     groups = deployment.model.groups
     token = sum(group.count * layer_kv_bytes(group.mixer, deployment) for group in groups if group.mixer)
@@ -74,29 +74,29 @@ def kv_bytes_per_token_and_gpu(deployment: Deployment) -> float:
 
 
 def gpu_cache_bytes(deployment: Deployment) -> int:
-    """KV that a replica's GPUs have room for, each head counted once however many ranks hold a copy."""
+    """Return the KV that fits a replica's GPUs, each head counted once even if several ranks hold a copy."""
     tokens = max(0, kv_budget_bytes(deployment)) / kv_bytes_per_token_and_gpu(deployment)
     return math.floor(tokens * kv_bytes_per_token(deployment)) * deployment.dp
 
 
 def fetch_s(deployment: Deployment, tier: Tier, tokens: NDArray[np.int64] | int) -> Floats:
-    """Seconds to bring the KV of so many tokens to a replica's GPUs, the links being free: every rank its copy."""
+    """Return the seconds to bring the KV of these tokens to a replica's GPUs over free links: every rank its copy."""
     return np.asarray(np.asarray(tokens) * kv_bytes_per_token_and_gpu(deployment) / tier.bytes_per_s, np.float64)
 
 
 def compute_s(deployment: Deployment, tokens: NDArray[np.int64] | int, past: NDArray[np.int64] | int) -> Floats:
-    """Seconds to compute so many tokens of a prompt after ``past``, as a share of a full chunk of the engine."""
+    """Return the seconds to compute these tokens of a prompt after ``past``, as a share of the engine's full chunk."""
     chunk = deployment.group_limits.max_batched_tokens
     return np.asarray(step_model(deployment).prefill(chunk, past) * np.asarray(tokens) / chunk, np.float64)
 
 
 def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 16) -> int | None:
-    """The first position in a prompt from which fetching a block is quicker than computing it; None: nowhere.
+    """Return the first position in a prompt from which fetching a block is quicker than computing it; None: nowhere.
 
-    A token late in a prompt looks at all before it, so computing it takes longer; its KV is as large as any.
+    A token late in a prompt attends to all before it, so computing it takes longer; its KV is as large as any.
     """
     last = max(0, deployment.model.max_context - block_tokens)
-    # A grid of powers finds it to within 2 %, then every position between two of them is looked at.
+    # A grid of powers finds it to within 2 %, then every position between two of them is tried.
     places = np.unique(np.concatenate([[0], np.geomspace(1, max(last, 1), _GRID).astype(np.int64)]))
     fetched_s = float(fetch_s(deployment, tier, block_tokens))
     wins = compute_s(deployment, block_tokens, places) > fetched_s
@@ -110,7 +110,7 @@ def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 
 
 
 def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
-    """What each request of a simulated trace fetches, fastest tier first."""
+    """Return what each request of a simulated trace fetches, fastest tier first."""
     trace, deployment = simulation.trace, simulation.deployment
     if trace.prefix is None:
         raise BadInput("does not say which blocks its prompts share: there is nothing to keep", where=trace.source)
@@ -139,14 +139,14 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
         )
     fetches = Fetches(found.astype(np.int32), delay)
     if simulation.sent is not None:
-        # By request of the trace as it was before a closed loop sent them in another order.
+        # By request of the original trace, before a closed loop changed the order.
         as_given = np.argsort(simulation.sent)
         fetches = Fetches(fetches.tokens[as_given], fetches.delay_s[as_given])
     return fetches, tuple(hits)
 
 
 def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Counts, int]:
-    """Leading tokens of each prompt that a tier holds, and the most blocks it ever holds."""
+    """Return the leading tokens of each prompt that a tier holds, and the most blocks it ever holds."""
     trace = simulation.trace
     capacity = int(tier.size_bytes // (prefix.block_tokens * kv_bytes_per_token(simulation.deployment)))
     if tier.shared:
@@ -162,12 +162,12 @@ def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Co
 
 
 def _delays(arrival_s: Floats, takes_s: Floats, replica: NDArray[np.int16]) -> Floats:
-    """From arrival to the end of a request's fetch, fetches of a replica one after the other."""
+    """Return the time from arrival to the end of each request's fetch; fetches of a replica follow each other."""
     delays = np.zeros(len(arrival_s))
     for place in np.unique(replica[takes_s > 0]):
         own = np.flatnonzero((replica == place) & (takes_s > 0))
         work = np.cumsum(takes_s[own])
-        # The link has been idle until the latest arrival that found it idle: end = work so far + the longest wait.
+        # The link was idle until the latest arrival that found it idle: end = work so far + the longest wait.
         ends = work + np.maximum.accumulate(arrival_s[own] - (work - takes_s[own]))
         delays[own] = ends - arrival_s[own]
     return delays

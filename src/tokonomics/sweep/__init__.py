@@ -1,1 +1,1 @@
-"""Many answers at once: the points of a sweep, the workers that answer them, and the folder that keeps them."""
+"""Answer many points at once: list the points of a sweep, have workers answer them, and keep the answers."""

@@ -1,15 +1,14 @@
-"""Who answers the points: a pool of workers on this machine, one for each core, or on a cluster (``cluster``).
+"""Answer points with a pool of workers on this machine, one for each core, or on a Ray cluster.
 
-Inside a worker, the question is asked with the point's inputs, and its answer is kept.
-A point whose worker dies is asked again, by another, as often as the crew allows; one that takes too long loses its
-worker and is not asked again. What comes back comes in any order.
+A worker asks the question with the point's inputs and keeps the answer. If a worker dies, its point is asked again by
+another, as often as the crew allows; a point that takes too long loses its worker and is not asked again. Outcomes come
+back in any order.
 
-Workers on a Ray cluster: one actor for each of its CPUs, asked one point at a time (extra ``[ray]``).
-
-Points, retries, time limits and the store stay with the sweep on this machine; Ray finds the machines, starts the
-workers there and says when one has died. Machines may come and go: actors follow the CPUs that the cluster has. Each
-must have the same tokonomics, packages and prices, and find the files of the scenario under the same paths; each is
-checked before it is asked anything. Ray is imported here and nowhere else.
+On a Ray cluster there is one actor for each CPU, and each is asked one point at a time (extra ``[ray]``). Points,
+retries, time limits and the store stay with the sweep on this machine; Ray finds the machines, starts the workers there
+and says when one has died. Machines may come and go: actors follow the CPUs that the cluster has. Each must have the
+same tokonomics, packages and prices, and find the files of the scenario under the same paths; this is checked before it
+is asked anything. Ray is imported here and nowhere else.
 """
 
 import contextlib
@@ -53,55 +52,56 @@ from tokonomics.workers import (
 )
 
 _ENOUGH_BYTES = 1_000_000_000
-"""For a worker: a simulation of a million requests. With less for each there are fewer of them, unless --jobs says."""
-_LEAST_BYTES = 100_000_000  # as --memory: with less nothing is answered
-_AHEAD = 10_000  # points handed to the pool before their turn: more than there are workers, fewer than fill the memory
-_STILLBORN = 3  # workers in a row that died before they were ready: the next would as well
-_TOGETHER_S = 1.0  # after which what has ended is handed on, to be kept, even where more ends all the while: a choice
+"""Memory for a worker: a simulation of a million requests. If there is less for each, fewer start, unless --jobs is
+given."""
+_LEAST_BYTES = 100_000_000  # least value of --memory: with less no point is answered
+_AHEAD = 10_000  # points queued ahead: more than there are workers, fewer than fill the memory
+_STILLBORN = 3  # give up after this many workers in a row died before they were ready
+_TOGETHER_S = 1.0  # hand finished points on to be kept at least this often. A choice.
 LOOK_S = 2.0  # how often a cluster is asked for its size
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
-"""Of the environment of a worker: there is one for each core, and sums come out the same however many there are."""
+"""Environment of a worker: there is one worker per core, and sums come out the same for any number of cores."""
 _SIMULATES = frozenset({"plan", "simulate", "capacity", "compare", "fleet", "breakeven", "levers", "stack", "diff",
                         "route"})  # fmt: skip
 _SMALL = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "1", "requests": 1, "input": "9", "output": "9"}
 
 
 def cores() -> int:
-    """Those this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_share(jobs: int) -> int:
-    """Bytes for each of so many workers: what is free now, less what others may need, split among them."""
+    """Return the bytes for each of ``jobs`` workers: the free memory, less what others may need, split among them."""
     return max(_LEAST_BYTES, round(SHARE * available_bytes() / jobs))
 
 
 def most_workers() -> int:
-    """One for each core, as long as there is memory enough for each."""
+    """Return one worker for each core, if there is enough memory for each."""
     return max(1, min(cores(), int(SHARE * available_bytes() / _ENOUGH_BYTES)))
 
 
 class NoWorkers(TokonomicsError):
-    """Workers die before they are ready."""
+    """Raised when workers die before they are ready."""
 
 
 class Crew(Pool):
-    """A pool whose workers answer points."""
+    """Answer points with a pool of workers."""
 
-    tries = 2  # how often a point is asked before its workers' deaths are laid at its door
-    lost = 0  # workers that died while they answered
+    tries = 2  # a point whose workers died this often counts as failed
+    lost = 0  # workers that died during a point
 
     def __init__(self, start: Callable[[], Worker], jobs: int | None) -> None:
         super().__init__(start)
         self._jobs = jobs
 
     def room(self) -> int:
-        """How many workers there may be now: the first compiles what the others then load."""
+        """Return how many workers there may be now: the first compiles the code that the others then load."""
         return (self._jobs or 1) if self.is_ready else 1
 
 
 def local_crew(verb: str, jobs: int, memory_bytes: int, environment: Mapping[str, str]) -> Crew:
-    """Workers that are processes of this machine."""
+    """Return a crew of processes on this machine."""
     own = {**os.environ, **environment}
     return Crew(partial(WorkerProcess, "tokonomics.sweep.crew:begin", [verb], memory_bytes, own), jobs)
 
@@ -109,7 +109,7 @@ def local_crew(verb: str, jobs: int, memory_bytes: int, environment: Mapping[str
 def outcomes(
     crew: Crew, points: Sequence[SweepPoint], limit_s: float, on_ready: Callable[[], None] = lambda: None
 ) -> Iterator[list[tuple[SweepPoint, PointOutcome]]]:
-    """What became of every point, as it comes: those of one second together. ``on_ready`` hears of the first worker."""
+    """Yield the outcomes of the points as they arrive, grouped by the second; call ``on_ready`` at the first worker."""
     news: queue.SimpleQueue[tuple[SweepPoint, Task] | None] = queue.SimpleQueue()
     waiting, asked, deaths, stillborn = deque(points), 0, Counter[str](), 0
 
@@ -146,7 +146,7 @@ def outcomes(
 
 
 def _arrived(news: "queue.SimpleQueue[tuple[SweepPoint, Task] | None]") -> Iterator[tuple[SweepPoint, Task]]:
-    """All that is there, after the first or a while, as far as it is taken in time."""
+    """Wait for the first outcome or a while, then yield all that are there, as long as time allows."""
     with suppress(queue.Empty):
         found, until = news.get(timeout=LOOK_S), time.monotonic() + _TOGETHER_S
         while True:
@@ -177,7 +177,7 @@ def _outcome(task: Task, deaths: int) -> PointOutcome:
 
 
 def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
-    """What became of the point; nothing that goes wrong gets out."""
+    """Answer a point and return its outcome; no exception leaves this function."""
     began, asked, status, error = time.perf_counter(), find_verb(verb), Status.FAILED, None
     figures, text = dict[str, Any](), None
     try:
@@ -186,7 +186,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
         text, figures = as_json(plain).decode(), figures_of(verb, plain)
         status = Status.OK if found.is_found else Status.NOTHING
         error = None if found.is_found else "nothing does what was asked"
-    except NoRoom as problem:  # unlike other refusals, not the same every time
+    except NoRoom as problem:  # unlike other refusals, this may succeed another time
         error = f"{problem.message(flag)}\n--memory gives a worker more."
     except TokonomicsError as problem:
         status, error = Status.REFUSED, problem.message(flag)
@@ -199,11 +199,11 @@ def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
 
 
 def warm_up(verb: str) -> None:
-    """What every first point would wait for: imports, and the simulator's compiled code."""
-    gc.set_threshold(100_000, 20, 20)  # as on the command line: what is imported stays
+    """Do what every first point would wait for: imports, and the simulator's compiled code."""
+    gc.set_threshold(100_000, 20, 20)  # as on the command line: imported objects stay
     if verb in _SIMULATES:
         asked = find_verb("simulate")
-        with suppress(TokonomicsError):  # a point says it better
+        with suppress(TokonomicsError):  # a point reports it better
             asked.answer(asked.request.checked(_SMALL), SILENT)
 
 
@@ -214,7 +214,7 @@ def begin(verb: str) -> Callable[..., dict[str, Any]]:
 
 
 def answer(verb: str, values: dict[str, Any], tell: object = None) -> dict[str, Any]:
-    """What became of a point, for the way back; a worker whose memory ran out is spent."""
+    """Return the outcome of a point, ready to send back; a worker whose memory ran out is spent."""
     plain = asdict(answered(verb, values))
     if plain["error"] == OUT_OF_MEMORY:
         raise Spent(plain)
@@ -225,20 +225,20 @@ _CONNECT_S = 10.0
 
 
 class ClusterActor:
-    """On a machine of the cluster: answers one point at a time in a process of its own."""
+    """Answer one point at a time on a machine of the cluster, in a process of its own."""
 
     def __init__(self, verb: str, memory_bytes: int | None) -> None:
         self._verb, self._memory_bytes = verb, memory_bytes
 
     def ready(self) -> tuple[Ground, str, int]:
-        """Warmed up; what it stands on, and where it is."""
+        """Warm up, then return the machine's ground, name and process id."""
         self._answer = begin(self._verb)
         if self._memory_bytes is not None:
             limit_memory(self._memory_bytes)
         return ground(), socket.gethostname(), os.getpid()
 
     def answer(self, values: dict[str, Any]) -> tuple[bytes, bool]:
-        """The outcome as JSON, and whether it is the last one."""
+        """Return the outcome as JSON, and whether it is the last one."""
         try:
             return json.dumps(self._answer(values)).encode(), False
         except Spent as spent:
@@ -246,7 +246,7 @@ class ClusterActor:
 
 
 class ClusterWorker:
-    """An actor as the pool sees it from here."""
+    """Present an actor to the pool as a worker."""
 
     def __init__(self, ray: Any, here: Ground, verb: str, memory_bytes: int | None) -> None:
         self._ray, self._here = ray, here
@@ -256,7 +256,7 @@ class ClusterWorker:
         self.pid: int | None = None
 
     def alive(self) -> bool:
-        return True  # as far as is known: one that is not costs its point a try
+        return True  # as far as we know; if it is not alive, its point loses a try
 
     def ask(self, request: dict[str, Any]) -> None:
         self._reference = self._actor.answer.remote(request)
@@ -288,9 +288,9 @@ class ClusterWorker:
 
 
 class ClusterCrew(Crew):
-    """Actors on the cluster at an address."""
+    """Answer points with actors on the cluster at an address."""
 
-    tries = 4  # a machine that leaves takes its workers' points with it, which is no fault of theirs
+    tries = 4  # more, as a machine that leaves takes its workers' points with it
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class ClusterCrew(Crew):
         environment: Mapping[str, str],
     ) -> None:
         self._to_stderr = contextlib.redirect_stdout(sys.stderr)
-        self._to_stderr.__enter__()  # Ray prints what its machines complain of: not into the answer
+        self._to_stderr.__enter__()  # keeps messages of Ray's machines out of the answer
         try:
             self._ray = _connected(address, environment)
         except BaseException:
@@ -326,9 +326,9 @@ class ClusterCrew(Crew):
 
 
 def _connected(address: str, environment: Mapping[str, str]) -> Any:
-    """Ray, connected to the cluster; a socket is tried before, as Ray itself tries for minutes."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as it will be; otherwise each start warns
+    """Connect to the cluster and return Ray; try a socket first, as Ray itself tries for minutes."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage data
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; otherwise each start warns
     try:
         import ray
     except ImportError:

@@ -1,9 +1,9 @@
-"""What became of the points: an answer, a refusal or a failure each, as a worker gave it; and what a sweep found.
+"""Record the outcome of each point (an answer, a refusal or a failure), and summarise a sweep.
 
-The few figures of an answer that become columns of the results have the same name and unit whatever verb they come
-from; the whole answer lies beside them. A verb without a list of its own gives what stands at the top of its answer:
-numbers, names, and the middle of an interval. A point counts when it was answered and, where an SLO was made, keeps
-it. Lower is better, except for rates and attainments.
+The few figures of an answer that become columns of the results have the same name and unit for every verb; the whole
+answer is kept beside them. A verb without a list of its own gives the top level of its answer: numbers, names, and the
+middle of an interval. A point counts if it was answered and meets its SLO, if it has one. Lower is better, except for
+rates and attainments.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ from tokonomics.errors import BadInput, UnknownName, did_you_mean, shorten
 from tokonomics.sweep.points import SweepPoint
 
 OUT_OF_MEMORY = "needs more memory than a worker may take (--memory)"
-"""The error of a point whose allocation failed: its worker is replaced."""
+"""The error of a point whose allocation failed; its worker is replaced."""
 
 
 class Status(StrEnum):
     OK = "ok"
-    NOTHING = "nothing"  # an answer, but nothing does what was asked
-    REFUSED = "refused"  # the inputs cannot be answered: does not fit, unknown name. The same every time.
-    FAILED = "failed"  # out of time, out of memory, or the worker died: may go well another time
+    NOTHING = "nothing"  # an answer, but nothing meets the request
+    REFUSED = "refused"  # the inputs have no answer: does not fit, unknown name. The same every time.
+    FAILED = "failed"  # out of time, out of memory, or the worker died: may succeed another time
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ _PATHS: dict[str, dict[str, str]] = {
     },
 }
 TIMINGS = frozenset({"wall_s", "simulated_requests_per_s", "solve_s"})
-"""How long the answer took: not part of what it says, and another number every time."""
+"""Figures that say how long the answer took: they differ every time and are not part of the answer."""
 
 
 def check_figure(verb: str, name: str) -> None:
@@ -83,7 +83,7 @@ def check_figure(verb: str, name: str) -> None:
 
 
 def figures_of(verb: str, answer: Any) -> dict[str, Any]:
-    """Columns by name; what the answer does not have is left out."""
+    """Return the columns by name; figures that the answer does not have are left out."""
     if not isinstance(answer, Mapping):
         return {}
     if verb == "plan" and isinstance(answer.get("models"), list):
@@ -95,7 +95,7 @@ def figures_of(verb: str, answer: Any) -> dict[str, Any]:
 
 
 def untimed(answer: Any) -> Any:
-    """The answer without the time it took."""
+    """Return the answer without the time it took."""
     if isinstance(answer, Mapping):
         return {name: untimed(value) for name, value in answer.items() if name not in TIMINGS}
     return [untimed(part) for part in answer] if isinstance(answer, list | tuple) else answer
@@ -118,12 +118,12 @@ def _top(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 DEFAULT_BY = ("usd_per_mtok", "usd_per_month", "holds_requests_per_s")
 _MORE_IS_BETTER = ("requests_per_s", "tokens_per_s", "goodput_per_s", "slo_attainment", "max_sequences")
-_MOST_VALUES = 40  # of a key in the table of its values: a drawn one has as many as there are points
+_MOST_VALUES = 40  # rows in the table of a key: a random key has as many values as there are points
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """A point and what became of it."""
+    """A point and its outcome."""
 
     point: SweepPoint
     outcome: PointOutcome
@@ -142,7 +142,7 @@ class SweepRow:
 
 
 def as_numbers(texts: Sequence[str]) -> Sequence[int | float | str]:
-    """The numbers that these texts are, where all of them are."""
+    """Return the texts as numbers if all of them are numbers."""
     for kind in (int, float):
         with suppress(ValueError):
             return [kind(text) for text in texts]
@@ -151,7 +151,7 @@ def as_numbers(texts: Sequence[str]) -> Sequence[int | float | str]:
 
 @dataclass(frozen=True)
 class SweptValue:
-    """One value of one key: how many of its points meet the SLO, and the best of them."""
+    """One value of one key, with the number of its points that meet the SLO, and the best of them."""
 
     value: str
     points: int
@@ -163,7 +163,7 @@ class SweptValue:
 class SweepSummary:
     verb: str
     keys: tuple[str, ...]
-    by: str | None  # the figure that ranks; None where no answer has one
+    by: str | None  # the figure that ranks; None if no answer has one
     rows: tuple[SweepRow, ...]
     ranked: tuple[SweepRow, ...]
     values: Mapping[str, tuple[SweptValue, ...]]  # by key, in the order given
@@ -173,7 +173,7 @@ class SweepSummary:
 
 
 def summary_of(verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str | None, targets: bool) -> SweepSummary:
-    """The best first."""
+    """Summarise a sweep, the best points first."""
     columns = list(dict.fromkeys(name for row in rows for name in row.outcome.figures))
     chosen = _chosen(by, columns, rows)
     ranked = sorted(
@@ -200,7 +200,7 @@ def summary_of(verb: str, keys: Sequence[str], rows: Sequence[SweepRow], by: str
 
 
 def worth(row: SweepRow, by: str | None) -> float:
-    """Smaller is better."""
+    """Return the value to rank a point by; smaller is better."""
     value = _number(row.outcome.figures.get(by or "")) or 0.0
     return -value if more_is_better(by) else value
 

@@ -1,16 +1,15 @@
-"""The points of a sweep: what is swept, as it is typed; every combination of it, or so many drawn at random; their ids;
-and the inputs of the verb at each, from the scenario and what is swept.
+"""Build the points of a sweep: parse what is swept, combine or draw values, and give each point its inputs and id.
 
-``gpu=H100,H200`` is a list, ``rate=1..50`` a range, ``rate=1..50:log`` one by ratio. Values lie between commas, or
-between semicolons where a value holds commas itself (``slo=ttft_p99=1,tpot_p99=0.1;…``). Several keys may follow each
-other in one text, ``gpu=H100,H200,tp=1,2``: a part that begins with the name of a key and ``=`` begins that key.
-Whatever could be read in two ways is refused.
+``gpu=H100,H200`` is a list, ``rate=1..50`` a range, ``rate=1..50:log`` a range by ratio. Values are separated by
+commas, or by semicolons if a value itself contains commas (``slo=ttft_p99=1,tpot_p99=0.1;…``). Several keys may follow
+each other in one text, ``gpu=H100,H200,tp=1,2``: a part that begins with the name of a key and ``=`` begins that key.
+Ambiguous text is refused.
 
-A point's id is the hash of everything its answer follows from: the verb, its inputs, the content of the files they
-name, and the ground they stand on (program, data, prices, profile, packages, day). The same point has the same id in
-every sweep, and a point of a changed scenario has another: that is what makes a sweep safe to resume. Every machine of
-a cluster must stand on the same ground before it answers anything. Random point number n depends on the seed and n
-alone, so that a longer search contains the shorter one.
+A point's id is the hash of everything that determines its answer: the verb, its inputs, the content of the files they
+name, and the ground (program, data, prices, profile, packages, day). The same point has the same id in every sweep, and
+a point of a changed scenario has another: this makes a sweep safe to resume. Every machine of a cluster must have the
+same ground before it answers anything. Random point number n depends only on the seed and n, so that a longer search
+contains the shorter one.
 """
 
 import contextlib
@@ -80,7 +79,7 @@ Tried = Listed | Ranged
 
 
 def read_over(texts: Sequence[str], keys: Collection[str]) -> dict[str, Tried]:
-    """What each key takes, in the order typed; ``keys`` are those that are known."""
+    """Return the values of each key, in the order typed; ``keys`` are the known keys."""
     found: dict[str, Tried] = {}
     for text in texts:
         for key, values in _split(text, keys):
@@ -93,7 +92,7 @@ def read_over(texts: Sequence[str], keys: Collection[str]) -> dict[str, Tried]:
 
 
 def _split(text: str, keys: Collection[str]) -> list[tuple[str, str]]:
-    """``a=1,2,b=3`` → a and ``1,2``, b and ``3``."""
+    """Split ``a=1,2,b=3`` into a with ``1,2`` and b with ``3``."""
     begun = _KEY.fullmatch(text)
     if begun is None:
         raise BadInput(f"'{shorten(text)}' names no key and its values", where="--over", fix=_HOW)
@@ -160,12 +159,12 @@ def _range(key: str, text: str, ranged: re.Match[str]) -> Ranged:
 
 
 MOST_POINTS = 100_000  # of one sweep: at a tenth of a second each, an hour and a half on two cores
-_DRAWS = 50  # times a random point is drawn again that was drawn before: lists of few values run out
+_DRAWS = 50  # redraws of a point that was drawn before: short lists run out of new ones
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One question: what was swept, and all inputs of the verb with it."""
+    """One question: the swept values, and all inputs of the verb with them."""
 
     place: int
     id: str
@@ -174,11 +173,11 @@ class SweepPoint:
 
 
 Combine = Callable[[Mapping[str, str]], Mapping[str, Any]]
-"""The swept texts → all inputs of the verb; refuses what cannot be read."""
+"""Turns the swept texts into all inputs of the verb; refuses what cannot be read."""
 
 
 def grid(over: Mapping[str, Tried]) -> Iterator[dict[str, str]]:
-    """Every combination, the last key turning quickest."""
+    """Yield every combination; the last key changes fastest."""
     ranges = [key for key, tried in over.items() if isinstance(tried, Ranged)]
     if ranges:
         raise BadInput(
@@ -197,12 +196,12 @@ def grid(over: Mapping[str, Tried]) -> Iterator[dict[str, str]]:
 
 
 def drawn(over: Mapping[str, Tried], count: int, seed: int) -> Iterator[dict[str, str]]:
-    """So many different points at random; fewer where there are no more."""
+    """Yield ``count`` different random points, or fewer if there are no more."""
     if count > MOST_POINTS:
         raise BadInput(f"{count:,} points; at most {MOST_POINTS:,} in one sweep", where="--random")
     seen: set[tuple[str, ...]] = set()
     for place in range(count):
-        # Python's own generator, seeded by text: the same on every machine and version since 3.2.
+        # Python's own generator, seeded by text, gives the same on every machine and version since 3.2.
         chance = random.Random(f"tokonomics sweep {seed} {place}")
         for _ in range(_DRAWS):
             made = {key: tried.drawn(chance) for key, tried in over.items()}
@@ -213,7 +212,7 @@ def drawn(over: Mapping[str, Tried], count: int, seed: int) -> Iterator[dict[str
 
 
 def points_of(over: Iterator[dict[str, str]], combine: Combine, ground: str) -> list[SweepPoint]:
-    """The points with their ids; ``ground`` is the hash of what all of them rest on."""
+    """Return the points with their ids; ``ground`` is the hash of what all answers depend on."""
     digest = lru_cache(maxsize=None)(file_digest)  # each file is read once
     points = []
     for place, texts in enumerate(over):
@@ -233,7 +232,7 @@ def point_id(ground: str, values: Mapping[str, Any], files: Mapping[str, str]) -
 
 
 def file_digest(path: str) -> str | None:
-    """The hash of a file's content, or of all names, sizes and times in a folder; None where there is no such thing."""
+    """Hash a file's content, or all names, sizes and times in a folder; return None if there is neither."""
     try:
         if os.path.isdir(path):  # noqa: PTH112 - likewise
             return hashlib.sha256(repr(sorted(_inside(Path(path)))).encode()).hexdigest()
@@ -246,12 +245,12 @@ def file_digest(path: str) -> str | None:
 def _inside(folder: Path) -> Iterator[tuple[str, int, int]]:
     for root, _, names in os.walk(folder):
         for path in (Path(root, name) for name in names):
-            found = path.stat() if path.exists() else path.lstat()  # a link may lead nowhere
+            found = path.stat() if path.exists() else path.lstat()  # a link may be broken
             yield path.relative_to(folder).as_posix(), found.st_size, found.st_mtime_ns
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text that may name a file: ``trace:log.csv`` names one as well."""
+    """Yield every text that may name a file; ``trace:log.csv`` names one too."""
     if isinstance(value, list | tuple):
         for part in value:
             yield from _texts(part)
@@ -262,14 +261,14 @@ def _texts(value: Any) -> Iterator[str]:
             yield text.split(":", 1)[1]
 
 
-_PACKAGES = ("numpy", "scipy", "numba", "polars", "genai-prices")  # those whose arithmetic or data an answer holds
+_PACKAGES = ("numpy", "scipy", "numba", "polars", "genai-prices")  # an answer depends on their arithmetic or data
 
 Ground = dict[str, str]
 DAY = "day"
 
 
 def ground() -> Ground:
-    """Of this process, now."""
+    """Return what answers of this process depend on now."""
     from tokonomics.catalog.entries import user_path
     from tokonomics.catalog.offers import SNAPSHOT, cache_file
     from tokonomics.physics.calibration import VARIABLE
@@ -297,7 +296,7 @@ def ground_id(one: Ground, verb: str) -> str:
 
 
 def differences(here: Ground, there: Ground) -> list[str]:
-    """What is not the same, in words; digests say only that they differ."""
+    """Say what differs between two grounds; for digests, only that they differ."""
     return [
         f"{name} {there.get(name)} (here {value})" if len(value) < 20 else f"other {name}"
         for name, value in here.items()
@@ -307,7 +306,7 @@ def differences(here: Ground, there: Ground) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _program() -> str:
-    """The hash of the package's own files: a version number stays while its code is worked on."""
+    """Hash the package's own files: the version number stays while its code changes."""
     made = hashlib.sha256()
     root = Path(tokonomics.__file__).parent
     for path in sorted(root.rglob("*")):
@@ -327,18 +326,18 @@ def _version(name: str) -> str:
 
 
 _ROWS = 10
-"""Candidates of a plan in its answer, as many as the terminal shows: all of them are a megabyte for each point."""
+"""Candidates of a plan in its answer, as many as the terminal shows: all of them would be a megabyte per point."""
 
 
 def check_verb(verb: str) -> None:
-    """Refuse what gives no answer to a scenario."""
+    """Refuse a verb that cannot answer a scenario."""
     known = scenario_verbs()
     if verb not in known:
         raise UnknownName("verb", verb, known, fix=f"Those that can be swept: {', '.join(known)}.")
 
 
 def verb_for(texts: Sequence[str]) -> str:
-    """The first of the usual verbs that has every key that is swept; the very first where none has."""
+    """Return the first of the usual verbs that has every swept key, or the very first if none has."""
     for verb in SWEPT_UNASKED:
         with contextlib.suppress(BadInput):
             read_over(texts, swept_keys(verb))
@@ -347,7 +346,7 @@ def verb_for(texts: Sequence[str]) -> str:
 
 
 def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Path | None]:
-    """What the scenario says for the verb; the keys it has no flag for; and the profile it names."""
+    """Return the scenario's values for the verb, the keys it has no flag for, and the profile it names."""
     file = read_scenario_file(path.absolute())
     said = file.values_for(verb)
     profile = said.get("profile")
@@ -358,16 +357,16 @@ def base_values(path: Path, verb: str) -> tuple[dict[str, object], list[str], Pa
 
 
 def combined(verb: str, base: Mapping[str, object], over: Mapping[str, str]) -> dict[str, Any]:
-    """The values of one point: traffic of another kind that is swept replaces the scenario's."""
+    """Return the values of one point; swept traffic of another kind replaces the scenario's."""
     read = {key: _value(verb, key, text) for key, text in over.items()}
-    # As if a scenario in this folder said it: a file is found whatever folder a worker stands in.
+    # Read as in a scenario of this folder, so that a worker in any folder finds the file.
     swept = ScenarioFile(Path.cwd() / "over", {}, {verb: read}).values_for(verb)
     gone = replaced_by([key for key, value in swept.items() if value is not False])
     return {key: value for key, value in base.items() if key not in gone} | swept
 
 
 def _value(verb: str, key: str, text: str) -> object:
-    """A word where a number is taken is the same mistake in every point: said once, before any work."""
+    """Read a value. A word in place of a number is wrong at every point, so it is reported before any work."""
     parameter = parameter_for(verb, key)
     assert parameter is not None
     if parameter.type is str or parameter.takes_text:

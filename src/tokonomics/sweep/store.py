@@ -1,9 +1,9 @@
-"""The folder of a sweep: what is done stays done, whatever ends the program.
+"""Keep the folder of a sweep: finished points stay, however the program ends.
 
-Each batch of finished points becomes one parquet file, which is there whole or not at all (``files``). Small parts are
-merged now and then: the merged one is named after the first and the last part it holds, and a part inside another's
-span is what a kill between the two steps left behind. A lock that the system gives back with the process keeps a
-second sweep out.
+Each batch of finished points becomes one parquet file, which exists complete or not at all (``files``). Small parts are
+merged now and then: the merged file is named after the first and the last part it holds, so a part inside another's
+span was left by a kill between the two steps. A lock that the system releases with the process keeps a second sweep
+out.
 """
 
 import fcntl
@@ -22,12 +22,12 @@ from tokonomics.files import whole, write_text
 from tokonomics.sweep.outcome import PointOutcome, Status
 from tokonomics.sweep.points import SweepPoint
 
-SCHEMA = 1  # of the folder; another number is refused
+SCHEMA = 1  # version of the folder; another number is refused
 MANIFEST, RESULTS, LOCK = "manifest.json", "results.parquet", "lock"
 _PART = re.compile(r"part-(\d{9})(?:-(\d{9}))?\.parquet")
 _SMALL = 128
-"""Parts of a few points each before they are merged: reading thousands of tiny files takes longer than their rows."""
-_CHUNK = 2_000  # points of the results sorted at a time: their answers are in memory together
+"""Merge after this many small parts: reading thousands of tiny files takes longer than reading their rows."""
+_CHUNK = 2_000  # points sorted at a time, as their answers are in memory together
 _COLUMNS = {
     "id": pl.String, "status": pl.String, "error": pl.String, "seconds": pl.Float64, "figures": pl.String,
     "answer": pl.String,
@@ -52,7 +52,7 @@ class Store:
     _small: list[str] = field(default_factory=list)
 
     def add(self, finished: Sequence[tuple[str, PointOutcome]]) -> None:
-        """Keep what was finished: on the disk when this returns."""
+        """Keep finished points; they are on disk when this returns."""
         if not finished:
             return
         name = f"part-{self._next:09}.parquet"
@@ -69,7 +69,7 @@ class Store:
             self._merge()
 
     def forget_failed(self) -> int:
-        """Points that failed are to be done again."""
+        """Forget failed points, so that they are done again."""
         failed = {kept.part for kept in self.done.values() if kept.outcome.status is Status.FAILED}
         for name in sorted(failed):
             rows = pl.read_parquet(self.folder / name, glob=False)
@@ -87,7 +87,7 @@ class Store:
         self._small.clear()
 
     def results(self, points: Sequence[SweepPoint], columns: Mapping[str, Sequence[Any]]) -> Path:
-        """One file with a row for each point, in their order: ``columns``, then the whole answers."""
+        """Write one file with a row for each point, in their order: ``columns``, then the whole answers."""
         path = self.folder / RESULTS
         light = pl.DataFrame(
             {"point": [point.place for point in points], "id": [point.id for point in points], **columns},
@@ -122,7 +122,7 @@ class Store:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Store]:
-    """The folder, made where it is not there, and nobody else's until the end."""
+    """Open the folder, create it if needed, and lock out other sweeps until the end."""
     where = shorten(str(folder), 200)
     if folder.exists() and not folder.is_dir():
         raise BadInput("is a file, not the folder of a sweep", where=where, fix="Name another with --into.")
@@ -144,7 +144,7 @@ def opened(folder: Path) -> Iterator[Store]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What the folder's last sweep was; None where there was none."""
+    """Return the manifest of the folder's last sweep; None if there was none."""
     path = folder / MANIFEST
     try:
         said = json.loads(path.read_bytes())
@@ -165,7 +165,7 @@ def write_manifest(folder: Path, said: Mapping[str, Any]) -> None:
 
 
 def _read(folder: Path) -> Store:
-    """What is done; whatever a kill left half-way is cleared away."""
+    """Read what is done, and remove what a kill left half-finished."""
     for stray in folder.glob(".*.part.*"):
         stray.unlink()
     parts = sorted(_parts(folder), key=lambda path: (_span(path.name)[0], -_span(path.name)[1]))
@@ -174,7 +174,7 @@ def _read(folder: Path) -> Store:
     for path in parts:
         first, last = _span(path.name)
         if last <= reached:
-            path.unlink()  # merged already
+            path.unlink()  # already merged
             continue
         reached = last
         if first == last:

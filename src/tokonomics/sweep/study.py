@@ -1,7 +1,7 @@
-"""A sweep from the question to the results: its points, those already done, the workers for the rest, the file.
+"""Run a sweep from the question to the results: find the points, skip those already done, answer the rest, save all.
 
-The day on which prices are judged is the one on which the sweep began: a sweep that is resumed tomorrow goes on as if
-it were today, so that all its points can be compared.
+Prices are judged on the day on which the sweep began, also when it is resumed tomorrow, so that all its points can be
+compared.
 """
 
 import os
@@ -56,16 +56,16 @@ from tokonomics.units import plural, seconds
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
-"""Of the environment, to the workers of a cluster: where prices, catalogue, compiled code and profile lie."""
+"""Environment variables for the workers of a cluster: where prices, catalogue, compiled code and profile are."""
 
 
 class Interrupted(Exception):
-    """Ctrl+C, a closed terminal, or a polite kill; says what is kept."""
+    """Raised by Ctrl+C, a closed terminal, or SIGTERM; says what is kept."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is asked."""
+    """The question of a sweep."""
 
     verb: str
     over: Mapping[str, Tried]
@@ -74,20 +74,20 @@ class Sweep:
     limit_s: float
     ground: Ground
     base: Mapping[str, Any]
-    environment: Mapping[str, str]  # of every worker
+    environment: Mapping[str, str]  # for every worker
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it."""
+    """The outcome of a sweep."""
 
     sweep: Sweep
     rows: tuple[SweepRow, ...]
     results: Path
-    before: int  # points an earlier run had done
+    before: int  # points done by an earlier run
     wall_s: float
-    worked_s: float  # of all workers together, in this run
+    worked_s: float  # seconds of all workers together, in this run
     where: str
     lost: int  # workers that died on the way
 
@@ -96,7 +96,7 @@ class Run:
         return summary_of(self.sweep.verb, list(self.sweep.over), self.rows, by, targets)
 
     def about_results(self) -> list[str]:
-        """Say where the results are and what they rest on: the same whenever it is asked."""
+        """Say where the results are and what they depend on; the same in every run."""
         there = Path(os.path.relpath(self.results))
         where = self.results if ".." in there.parts else there
         lines = [f"Results: {where}", f"Prices are judged on {self.sweep.ground[DAY]}."]
@@ -132,7 +132,7 @@ class Run:
 
 @contextmanager
 def changed(environment: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these values, for what is done or started within it."""
+    """Set these environment variables for what is done or started inside the block."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -155,7 +155,7 @@ def prepared(
     profile: Path | None,
     fresh: bool,
 ) -> Sweep:
-    """The points of a sweep; whatever is wrong with the question is said here, before any work."""
+    """Return the sweep with its points; report any mistake in the question before any work."""
     chosen, limit_s = verb or verb_for(texts), span_s(limit)
     check_verb(chosen)
     if limit_s is None or limit_s <= 0:
@@ -183,7 +183,7 @@ def prepared(
 
 
 def done_before(sweep: Sweep) -> int:
-    """Points that are in the folder already."""
+    """Return how many points are already in the folder."""
     if not sweep.folder.is_dir():
         return 0
     with opened(sweep.folder) as store:
@@ -191,7 +191,7 @@ def done_before(sweep: Sweep) -> int:
 
 
 def timed(sweep: Sweep) -> float:
-    """Seconds of the first point, on this machine now, without the start of a worker."""
+    """Return the seconds of the first point, on this machine now, without the start of a worker."""
     with changed(sweep.environment):
         warm_up(sweep.verb)
         return answered(sweep.verb, sweep.points[0].values).seconds
@@ -207,7 +207,7 @@ def run_of(
     fresh: bool = False,
     retry_failed: bool = False,
 ) -> Run:
-    """Answer what is not done yet, and write the results of all."""
+    """Answer the points that are not done yet, and write the results of all."""
     if memory_gb is not None and not 0.1 <= memory_gb <= 1e5:
         raise BadInput(f"must be from 0.1 to 100,000 GB, got {memory_gb:g}", where="--memory")
     if fresh:
@@ -243,7 +243,7 @@ def run_of(
 
 
 def _columns(keys: Sequence[str], rows: Sequence[SweepRow]) -> dict[str, Sequence[Any]]:
-    """What the results hold of each point besides its whole answer."""
+    """Return the columns of the results, except the whole answers."""
     figures = dict.fromkeys(name for row in rows for name in row.outcome.figures)
     return {
         **{f"over_{key}": as_numbers([row.point.over[key] for row in rows]) for key in keys},
@@ -271,7 +271,7 @@ def _crew(sweep: Sweep, todo: int, jobs: int | None, memory_gb: float | None, ra
 
 
 def _last_ground(folder: Path) -> Ground | None:
-    """What the folder's last sweep stood on; None where there was none."""
+    """Return the ground of the folder's last sweep; None if there was none."""
     said = read_manifest(folder)
     if said is None:
         return None
@@ -289,7 +289,7 @@ def _last_ground(folder: Path) -> Ground | None:
 
 @contextmanager
 def _polite_end() -> Iterator[None]:
-    """A closed terminal and a polite kill end a sweep as Ctrl+C does."""
+    """End a sweep on a closed terminal or SIGTERM as on Ctrl+C."""
 
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

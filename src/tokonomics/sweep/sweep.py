@@ -1,4 +1,4 @@
-"""``tokonomics sweep``: many answers at once, over a grid or at random, on all cores or on a cluster; resumable."""
+"""Run ``tokonomics sweep``: many answers at once, over a grid or at random, on all cores or a cluster; resumable."""
 
 import sys
 from pathlib import Path
@@ -32,12 +32,12 @@ class SweepResult(Result):
         return self.document
 
 
-_INTERRUPTED = 130  # the exit code of what Ctrl+C ended
+_INTERRUPTED = 130  # the exit code after Ctrl+C
 _FILE = "<path>"
 
 
 def _swept(ctx: typer.Context) -> list[str]:
-    """What a shell offers for ``--over``: the keys of the verb that is asked."""
+    """Complete ``--over`` in a shell with the keys of the chosen verb."""
     asked = ctx.params.get("verb")
     keys = [key for verb in ([asked] if asked in scenario_verbs() else SWEPT_UNASKED) for key in swept_keys(verb)]
     return [f"{key}=" for key in dict.fromkeys(keys)]

@@ -1,8 +1,8 @@
-"""A sweep for people: how far it is, the best points, what each swept key changes, why some have no answer, a picture.
+"""Show a sweep: its progress, the best points, what each swept key changes, why some have no answer, and a chart.
 
-How far it is goes to standard error: a bar on a terminal, a line now and then in a pipe. The picture shows one key as a
-line or bars, two as lines by colour or a map of cells; where more keys were swept, each mark is the best over the
-others, and points that meet no SLO are left out.
+Progress goes to standard error: a bar on a terminal, a line now and then in a pipe. The chart shows one key as a line
+or bars, two as coloured lines or a heat map; with more keys, each mark is the best over the others. Points that miss
+their SLO are left out.
 """
 
 import time
@@ -30,14 +30,14 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "slo_attainment": ("in time", percent), "ttft_p99_s": ("TTFT p99", seconds), "tpot_p99_s": ("TPOT p99", seconds),
     "ttft_mean_s": ("TTFT mean", seconds), "tpot_mean_s": ("TPOT mean", seconds),
 }  # fmt: skip
-"""What is worth a column on the terminal; the file has them all."""
+"""Figures that get a column on the terminal; the file has them all."""
 _WORDS = frozenset({"gpu", "weights"})
 _MOST_REASONS = 5
 _MOST_POINTS = 20
 
 
 def sweep_sections(summary: SweepSummary, top: int, said: Sequence[str]) -> Iterable[blocks.Section]:
-    """``said`` are lines about the results: where they are, what they rest on."""
+    """Describe the results; ``said`` are lines about where they are and what they depend on."""
     yield blocks.section(blocks.line(_heading(summary), kind="asked"))
     if summary.ranked:
         yield blocks.section(_headline(summary))
@@ -62,7 +62,7 @@ def sweep_sections(summary: SweepSummary, top: int, said: Sequence[str]) -> Iter
 
 
 def points_sections(points: Sequence[SweepPoint], done: int, said: Sequence[str]) -> Iterable[blocks.Section]:
-    """What a sweep would ask."""
+    """Describe what a sweep would ask."""
     keys = list(points[0].over) if points else []
     rows = [[str(point.place), *(point.over[key] for key in keys), point.id[:12]] for point in points]
     more = f"… and {len(points) - _MOST_POINTS:,} more" if len(points) > _MOST_POINTS else ""
@@ -131,7 +131,7 @@ def _best(summary: SweepSummary, top: int) -> blocks.Table:
 
 
 def _of_key(summary: SweepSummary, key: str) -> blocks.Table:
-    """For each value of a key, the best of its points."""
+    """Return a table of the best point for each value of a key."""
     names = _shown(summary)
     others = [other for other in summary.keys if other != key]
     rows = []
@@ -145,15 +145,15 @@ def _of_key(summary: SweepSummary, key: str) -> blocks.Table:
     return blocks.table(columns, rows, f"The best for each {key}")
 
 
-_MOST_COLOURS = 8  # more lines than this cannot be told apart: a map of cells instead
+_MOST_COLOURS = 8  # more lines than this cannot be told apart: draw a heat map instead
 _INK = "#333"
 
 
 def sweep_chart(summary: SweepSummary) -> "alt.LayerChart":
-    """The ranking figure over the first two keys."""
+    """Draw the ranking figure over the first two keys."""
     import altair as alt
 
-    keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]  # the longest line runs across
+    keys = sorted(summary.keys, key=lambda key: -_numbers(summary, key))[:2]  # the key with most numbers is the x axis
     cells = _marks(summary, keys)
     others = [key for key in summary.keys if key not in keys]
     said = f"{plural(len(summary.ranked), 'point')} of {len(summary.rows):,} that answer and meet the SLO"
@@ -208,7 +208,7 @@ def _order(summary: SweepSummary, key: str) -> list[str]:
 
 
 def _numbers(summary: SweepSummary, key: str) -> int:
-    """How many different numbers a key has; none where one of its values is a word, or there is no line to draw."""
+    """Count the different numbers of a key; 0 if one of its values is a word, or there is no line to draw."""
     values = {row.point.over[key] for row in summary.rows}
     try:
         count = len({float(value) for value in values})
@@ -219,11 +219,11 @@ def _numbers(summary: SweepSummary, key: str) -> int:
 
 _EVERY_S = 10.0  # between two lines in a pipe
 
-Advance = Callable[[int, int], None]  # so many points are done, and of them so many without an answer
+Advance = Callable[[int, int], None]  # called with the points done, and how many of them have no answer
 
 
 class SweepClock:
-    """Runs from the first worker that is ready: how long they take to start says nothing of the time left."""
+    """Measure time from the first ready worker: the start says nothing about the time left."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -239,7 +239,7 @@ class SweepClock:
 
 @contextmanager
 def progress(total: int, before: int, workers: int, clock: SweepClock) -> Iterator[Advance]:
-    """``before`` of the points were done by an earlier run: they say nothing of the time left."""
+    """Show progress; ``before`` points were done by an earlier run and say nothing about the time left."""
     screen = console(stderr=True)
     if screen.is_terminal:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -274,7 +274,7 @@ def progress(total: int, before: int, workers: int, clock: SweepClock) -> Iterat
 
 
 def left_text(total: int, before: int, done: int, elapsed_s: float) -> str:
-    """The time left, if the points to come take as long as those done in this run."""
+    """Return the time left, if the remaining points take as long as those done in this run."""
     if done >= total:
         return f"{seconds(elapsed_s)} in all"
     if done <= before:

@@ -1,1 +1,1 @@
-"""The page: the answers of the command line over HTTP, and one static page that asks for them."""
+"""Serve the answers of the command line over HTTP, with one static page that asks for them."""

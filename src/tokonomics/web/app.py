@@ -1,6 +1,6 @@
-"""The routes: the page, the catalogue, answers, jobs, uploads, reports; documented by OpenAPI.
+"""Define the routes: the page, the catalogue, answers, jobs, uploads, reports; documented by OpenAPI.
 
-``make_app`` builds the application around one ``Service``; ``safety.Gate`` stands before all of it.
+``make_app`` builds the application around one ``Service``, behind ``safety.Gate``.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _OF_A_BODY = (400, 408, 413, 415, 422, 429, 503)
 _STATUSES = (
     (TooManyOfYours, 429, 2), (Busy, 503, 5), (TooSlow, 408, None), (TooMuch, 413, None), (meter.NoLedger, 404, None),
 )  # fmt: skip
-"""Of each kind of refusal, the first that it is: its status, and after how many seconds to try again."""
+"""For each kind of error (the first match counts): its HTTP status, and the seconds before another try."""
 _EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
 Charts = Annotated[bool, Query(description="Whether the charts are drawn as well.")]
@@ -130,7 +130,7 @@ class UploadOut(BaseModel):
 
 
 def make_app(settings: Settings | None = None, service: Service | None = None) -> Gate:
-    """The application behind its gate; whoever makes it closes ``.service`` in the end."""
+    """Return the application behind its gate; the caller closes ``.service`` at the end."""
     settings = settings or Settings()
     service = service or Service(settings)
     sessions = LoginSessions(settings.token)
@@ -167,7 +167,7 @@ def _add_meter(app: FastAPI, watched: meter.Watched) -> None:
         summary="The same, whenever the ledger grows",
     )
     def events() -> Response:
-        watched.state()  # what is wrong with the ledger is a refusal, not a stream that breaks off
+        watched.state()  # a broken ledger becomes an error response, not a stream that breaks off
         return meter.Watching(watched)
 
 
@@ -205,7 +205,7 @@ def _handle_problems(app: FastAPI) -> None:
         return response
 
     def left(_: Request, problem: Exception) -> Response:
-        return problem_response(400, "the body broke off")  # nobody reads it, and it is no fault of ours to log
+        return problem_response(400, "the body broke off")  # nobody reads this, and it is not a bug to log
 
     def broken(_: Request, problem: Exception) -> Response:
         return refusal_of(ours("".join(traceback.format_exception(problem))), 500)
@@ -293,7 +293,7 @@ def _add_accuracy(app: FastAPI, service: Service) -> None:
 
 
 def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
-    """One route for each verb, so that the OpenAPI document has its inputs."""
+    """Add one route for each verb, so that the OpenAPI document has its inputs."""
     if verb.quick_when is False:
         return
     inputs: Any = verb.inputs
@@ -312,7 +312,7 @@ def _add_answers(app: FastAPI, service: Service, verb: PageVerb) -> None:
 
 
 def _wanted(charts: bool, parts: Sequence[str] = ()) -> list[str]:
-    """The parts of an answer that were asked for, all where none is named; in one order, so that equal wishes are."""
+    """Return the parts asked for, or all if none is named; in a fixed order, so that equal requests compare equal."""
     return [part for part in WHOLE if (not parts or part in parts) and (charts or part != "charts")]
 
 
@@ -358,7 +358,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What these statuses mean, for the document of the API."""
+    """Describe these statuses for the API's document."""
     return {status: {"model": RefusalOut, "description": _MEANINGS[status]} for status in statuses}
 
 

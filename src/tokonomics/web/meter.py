@@ -1,8 +1,8 @@
-"""What the meter's ledger says, for the page: now, today, and the hours and days before.
+"""Read the meter's ledger for the page: now, today, and the hours and days before.
 
-The page reads the book that ``tokonomics meter`` writes, named with ``--ledger`` when the page is started; it scrapes
-nothing itself, so no address that a browser sends is ever asked for anything. However many watch, the ledger is looked
-at once in a few seconds, and gone through only when its latest reading has changed.
+The page reads the ledger that ``tokonomics meter`` writes, named with ``--ledger`` when the page is started. It scrapes
+nothing itself, so it never contacts an address that a browser sends. However many people watch, the ledger is checked
+once in a few seconds, and summed only when its latest reading has changed.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from tokonomics.report.blocks import sections
 from tokonomics.units import DAY_S, seconds
 from tokonomics.workers import Busy, as_json
 
-EVERY_S = 5.0  # how often the ledger is looked at for who watches; the meter itself reads every 15 seconds
-_STALE_S = 60.0  # after so long the sums are made anew without a new reading too: the hour and the day go on
+EVERY_S = 5.0  # how often the ledger is checked for watchers; the meter itself reads every 15 seconds
+_STALE_S = 60.0  # sum again after this time even without a new reading, as the hour and the day go on
 MOST_WATCHERS = 32
 _NOW_S, _HOUR_S = 300.0, 3600.0
 _HOURS, _DAYS = 48, 30
 
 
 class NoLedger(BadInput):
-    """The page was started without one."""
+    """Raised when the page was started without a ledger."""
 
 
 class Watched:
-    """One ledger, and what it said when it was last looked at."""
+    """One ledger, and its content at the last check."""
 
     def __init__(self, ledger: Path | None) -> None:
         self.ledger = ledger
@@ -48,7 +48,7 @@ class Watched:
         self._watchers = 0
 
     def state(self, every_s: float = EVERY_S) -> dict[str, Any]:
-        """As of a few seconds ago."""
+        """Return the state as of a few seconds ago."""
         if self.ledger is None:
             raise NoLedger(
                 "no ledger is shown here",
@@ -69,7 +69,7 @@ class Watched:
             return bool(_latest(book) != known["read"])
 
     def admit(self) -> None:
-        """One watcher more, if there is room."""
+        """Count one more watcher, if there is room."""
         with self._count:
             if self._watchers >= MOST_WATCHERS:
                 raise Busy("as many watch the meter as may", fix="Close another window of it.")
@@ -80,7 +80,7 @@ class Watched:
             self._watchers -= 1
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The state whenever it has changed."""
+        """Yield the state whenever it has changed."""
         before: float | None = None
         while True:
             made = await asyncio.to_thread(self.state)
@@ -93,7 +93,7 @@ class Watched:
 
 
 class Watching(StreamingResponse):
-    """The events for one watcher, counted from here until the response has ended, however it ends."""
+    """Stream the events to one watcher, who counts until the response has ended, however it ends."""
 
     def __init__(self, watched: Watched) -> None:
         watched.admit()
@@ -112,7 +112,7 @@ def _latest(book: Ledger) -> float | None:
 
 
 def _burning(recent: Statement) -> dict[str, float] | None:
-    """All servers together by the clock on the wall: their hours run side by side."""
+    """Return the spend of all servers together per hour of wall-clock time, as they run side by side."""
     wall_s = recent.until - recent.since
     if wall_s <= 0 or not recent.total.seconds:
         return None
@@ -120,7 +120,7 @@ def _burning(recent: Statement) -> dict[str, float] | None:
 
 
 def state(ledger: Path) -> dict[str, Any]:
-    """Sums of the last five minutes, this hour, today (UTC) and of all; by server and model; by hour and by day.
+    """Sum the last five minutes, this hour, today (UTC) and everything, by server and model, by hour and by day.
 
     ``sections`` and ``charts`` describe them, as in the answer of a verb.
     """
@@ -129,8 +129,8 @@ def state(ledger: Path) -> dict[str, Any]:
         return bill(book.spans(since, until), since, until, by)
 
     with Ledger(ledger, read_only=True) as book, book.snapshot():
-        # After the snapshot: the row that a meter is writing ends before. Where the clock was set back since, rows lie
-        # ahead of it; they count, but what runs now is told by the clock.
+        # Read the clock after the snapshot, so that the row a meter is writing ends before it. If the clock was set
+        # back, rows lie ahead of it: they count, but the clock decides what runs now.
         now, extent = time.time(), book.extent()
         until = max(now, extent[1]) if extent else now
         today, hour = now - now % DAY_S, now - now % _HOUR_S
@@ -157,7 +157,7 @@ def state(ledger: Path) -> dict[str, Any]:
 
 
 def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
-    """What was paid for over time, where there is more than one point."""
+    """Draw what was paid over time, if there is more than one point."""
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:
         return []

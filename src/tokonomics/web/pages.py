@@ -1,13 +1,12 @@
-"""The files of the page, from the installed package, and the chart library; nothing else of the disk is served.
+"""Serve the page's files from the installed package, and the chart library; nothing else on the disk is served.
 
 The chart library is built once from the installed vl-convert package. That takes seconds, so the file is kept in the
 user's cache folder by the version of vl-convert. It is an ES module that exports ``vegaEmbed``; with vega-embed's
 ``ast: true`` expressions are interpreted, and the page needs no ``unsafe-eval``.
 
-The accuracy view: the recorded error tables, and every row behind them as a point; a reader's own rows may join.
-
-What is asked for (a kind of figure, an engine, a GPU, how a speed is known, how a row stands to the model) chooses the
-points; the summary above the chart is of those.
+The accuracy view shows the recorded error tables and every row behind them as a point; readers can add their own rows.
+Filters (a kind of figure, an engine, a GPU, how a speed is known, how a row relates to the model) choose the points,
+and the summary above the chart covers these.
 """
 
 import gzip
@@ -53,13 +52,13 @@ _TYPES = {
 _PACKED = ".gz"
 
 _SNIPPET = "export { vegaEmbed, vega };"
-_END = b"\n// whole\n"  # a file without it was cut short
+_END = b"\n// whole\n"  # a file without this ending is incomplete
 _LOCK = threading.Lock()
 LOG_OUT = re.compile(r"\s*<form [^>]*id=\"leave\">.*?</form>")
 
 
 def index(logged_in: bool) -> Response:
-    """The front page; the chart library's address in it changes with the library. Who logged in can log out."""
+    """Return the front page, with the versioned address of the chart library, and a logout for users who logged in."""
     try:
         text = (FOLDER / "index.html").read_text("utf-8")
     except OSError:
@@ -71,9 +70,9 @@ def index(logged_in: bool) -> Response:
 
 
 def static(name: str, known: str | None) -> Response:
-    """One file of the page: the name is looked up among those that are there, never joined to a path.
+    """Return one file of the page; its name is looked up among the existing files, never joined to a path.
 
-    What lies packed (``.gz``) is sent as it lies, under its name without that.
+    A packed file (``.gz``) is sent packed, under its name without that ending.
     """
     there = {file.relative_to(FOLDER).as_posix().removesuffix(_PACKED): file for file in FOLDER.rglob("*")}
     files = {path: file for path, file in there.items() if PurePosixPath(path).suffix in _TYPES}
@@ -90,7 +89,7 @@ def static(name: str, known: str | None) -> Response:
 
 
 def vega(asked: str, encodings: str) -> Response:
-    """The chart library; under its own name it may be kept for good."""
+    """Return the chart library; browsers may keep it for good under its versioned name."""
     lasting = asked == library_name()
     headers = {
         "cache-control": "public, max-age=31536000, immutable" if lasting else "no-cache",
@@ -112,12 +111,12 @@ def prepare() -> None:
 
 
 def library_name() -> str:
-    """Changes with the library, and is known before it is built."""
+    """Return a name that changes with the library, and is known before it is built."""
     return hashlib.sha256(f"{version('vl-convert-python')} {_SNIPPET}".encode()).hexdigest()[:16]
 
 
 def library() -> bytes:
-    """The library, from the cache where it is there."""
+    """Return the library, from the cache if it is there."""
     with _LOCK:
         return _library()
 
@@ -138,7 +137,7 @@ def _library() -> bytes:
 
 
 def _keep(folder: Path, kept: Path, code: bytes) -> None:
-    """Written whole or not at all; without a place to write it is built each time."""
+    """Keep the library, complete or not at all; if nothing can be written, it is built each time."""
     with suppress(BadInput):
         make_folder(folder, str(folder))
         with whole(kept, str(kept)) as unfinished:
@@ -149,7 +148,7 @@ def _folder() -> Path:
     shared = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(shared) if shared else Path.home() / ".cache") / "tokonomics"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # a user without a home folder
         return Path(os.devnull)
 
 
@@ -157,7 +156,7 @@ CHOICES = ("engine", "gpu", "speed", "fit")
 
 
 def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> bytes:
-    """The description and the chart of the points that are ``asked`` for, and what else could be.
+    """Return the description and the chart of the points that are ``asked`` for, and the other choices.
 
     ``own`` is the answer of ``import`` to the reader's results.
     """
@@ -186,14 +185,14 @@ def accuracy(asked: Mapping[str, str], own: Mapping[str, Any] | None = None) -> 
 
 @lru_cache(maxsize=1)
 def _recorded() -> dict[str, Any]:
-    """The tables, as ``benchmarks/bench_accuracy.py`` wrote them."""
+    """Read the tables that ``benchmarks/bench_accuracy.py`` wrote."""
     file = resources.files("tokonomics.measure") / "data" / "accuracy.json"
     recorded: dict[str, Any] = json.loads(file.read_bytes())
     return recorded
 
 
 def _own_points(answer: Mapping[str, Any]) -> list[AccuracyPoint]:
-    """The figures of a reader's results that were predicted."""
+    """Return the predicted figures of a reader's results."""
     result = answer["result"]
     run, machine = result["run"], result["machine"] or {}
     where = f"{run['model'] or 'a model'} on {machine.get('gpus', '')}×{machine.get('gpu', '')}, {run['tool']}"

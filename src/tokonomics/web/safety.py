@@ -1,12 +1,11 @@
-"""What stands before every request: who may ask, from which page, and what the browser may do with the answer.
+"""Guard every request: who may ask, from which page, and what the browser may do with the answer.
 
-- Host: only names that mean this machine, so that a foreign site whose name is made to point here (DNS rebinding) is
-  turned away.
-- Origin and Sec-Fetch-Site: another site's page may not ask for anything but the front page (CSRF).
-- Token: demanded on every address but loopback, or where the user wants one; compared in constant time, given once in
-  a form (``login_form``), then replaced by a random session in a cookie that scripts cannot read.
+- Host: only names of this machine, so that a foreign site whose name is made to point here (DNS rebinding) is refused.
+- Origin and Sec-Fetch-Site: another site's page may only ask for the front page (CSRF).
+- Token: required on every address but loopback, or if the user wants one; compared in constant time, given once in a
+  form (``login_form``), then replaced by a random session in a cookie that scripts cannot read.
 - Headers: no script but our own files, no frame, no foreign address, no sniffing.
-- Refusals: JSON with what, where and fix (``Problem``), and never anything of the inside.
+- Refusals: JSON with what, where and fix (``Problem``), and no internal details.
 """
 
 import asyncio
@@ -60,7 +59,7 @@ def refusal_of(problem: TokonomicsError, status: int, retry_s: int | None = None
 
 
 def of_validation(found: Sequence[Mapping[str, Any]], known: tuple[str, ...]) -> BadInput:
-    """The first thing pydantic found, as a sentence; an unknown input before that, as it explains a missing one."""
+    """Turn pydantic's first finding into a sentence; an unknown input comes first, as it explains a missing one."""
     problem = next((error for error in found if error["type"] == "extra_forbidden"), found[0])
     place = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     field = ".".join(place) or "body"
@@ -81,9 +80,9 @@ if TYPE_CHECKING:
 COOKIE = "tokonomics_session"
 SESSION_S = 12 * 3600
 LEAST_TOKEN = 16  # characters of a token that the user chose
-_TRIES_PER_MINUTE = 20  # wrong tokens of one address; the right one is taken whatever came before it
-_MOST_ADDRESSES = 10_000  # of which wrong tokens are counted
-BODY_S = 20.0  # for a body that is no upload to arrive: 10 kB/s carry the largest
+_TRIES_PER_MINUTE = 20  # wrong tokens from one address; the right one is always accepted
+_MOST_ADDRESSES = 10_000  # addresses whose wrong tokens are counted
+BODY_S = 20.0  # time for a body other than an upload to arrive: 10 kB/s carry the largest
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -99,11 +98,11 @@ HEADERS = {
     "x-robots-tag": "noindex",
 }
 UPLOADS = "/api/v1/uploads"
-_OPEN = {"/login", "/login.css"}  # what a browser without a session may load: the form and its looks
+_OPEN = {"/login", "/login.css"}  # what a browser without a session may load: the form and its style
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to bind to can be reached from this machine alone."""
+    """Tell whether a bind address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -113,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
-    """The names under which the page may be asked for."""
+    """Return the host names under which the page may be requested."""
     names = {"localhost", "127.0.0.1", "::1", bind.lower().strip("[]"), *(name.lower() for name in extra)}
     if not is_loopback(bind):
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
@@ -122,7 +121,7 @@ def allowed_hosts(bind: str, extra: Iterable[str] = ()) -> frozenset[str]:
 
 @dataclass
 class LoginSessions:
-    """The token, and who has shown it."""
+    """The token, and the sessions of those who gave it."""
 
     token: str | None
     _open: dict[str, float] = field(default_factory=dict)
@@ -139,7 +138,7 @@ class LoginSessions:
         return session
 
     def too_many_tries(self, client: str) -> bool:
-        """Whether an address has given more wrong tokens within a minute than a person mistypes."""
+        """Tell whether an address gave more wrong tokens within a minute than a person mistypes."""
         before = time.monotonic() - 60
         with self._lock:
             return sum(at > before for at in self._failures.get(client, ())) > _TRIES_PER_MINUTE
@@ -149,7 +148,7 @@ class LoginSessions:
             self._open.pop(_cookie(headers), None)
 
     def admits(self, headers: Headers, client: str = "?") -> bool:
-        """Whether a request carries a session or the token itself."""
+        """Tell whether a request carries a session or the token itself."""
         if self.token is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -189,13 +188,13 @@ def _cookie(headers: Headers) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """The ASGI layer outside of the application."""
+    """Guard the application as its outer ASGI layer."""
 
     app: ASGIApp
     hosts: frozenset[str]
     sessions: LoginSessions
-    service: "Service"  # what it stands before; for whoever runs or tests it
-    any_ip: bool = False  # on every interface: an address written in digits cannot be rebound, so each is one of ours
+    service: "Service"  # the guarded service, for the code that runs or tests it
+    any_ip: bool = False  # on every interface: a numeric address cannot be rebound, so each is one of ours
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,7 +209,7 @@ class Gate:
                 kept = MutableHeaders(scope=message)
                 kept.update(HEADERS)
                 if not is_loopback(headers.get("host", "").rpartition(":")[0]):
-                    del kept["cross-origin-opener-policy"]  # over plain HTTP browsers note that they ignore it
+                    del kept["cross-origin-opener-policy"]  # browsers warn that they ignore it over plain HTTP
                 kept.setdefault("cache-control", "no-store")
             await send(message)
 
@@ -252,7 +251,7 @@ class Gate:
 
 
 def _same_site(scope: Scope, headers: Headers, host: str) -> bool:
-    """Our own page, the address bar, or no browser at all; links from elsewhere may open the front page."""
+    """Accept our own page, the address bar, or a client other than a browser; others may link to the front page."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     reads = scope["method"] in ("GET", "HEAD")
     if origin is not None and origin.lower() != f"{scope['scheme']}://{host.lower()}":
@@ -263,7 +262,7 @@ def _same_site(scope: Scope, headers: Headers, host: str) -> bool:
 
 
 async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIApp | None, Receive]:
-    """The whole body, read up to what any of our requests needs; then it is handed on as if it just came."""
+    """Read the whole body, up to the size that any of our requests needs, and pass it on as if it had just arrived."""
     content, more = b"", True
     try:
         async with asyncio.timeout(BODY_S):
@@ -293,11 +292,11 @@ async def _body(scope: Scope, headers: Headers, receive: Receive) -> tuple[ASGIA
     return None, again
 
 
-MOST_QUERY = 4_000  # characters of a scenario in an address; the longest of ours have some hundred
+MOST_QUERY = 4_000  # characters of a scenario in an address; our longest have a few hundred
 
 
 def checked_query(query: str) -> str:
-    """The scenario of a link, written anew: whatever it holds, it follows ``/?`` and leads to no other place."""
+    """Rewrite the scenario of a link so that it always follows ``/?`` and leads to no other place."""
     try:
         parts = parse_qsl(query[:MOST_QUERY], keep_blank_values=True, max_num_fields=200)
     except ValueError:
@@ -316,7 +315,7 @@ button{background:#1559a8;color:#fff;border-color:#1559a8;cursor:pointer}
 
 
 def login_form(query: str = "", wrong: str | None = None, status: int = 200) -> Response:
-    """The form; the link that led to it goes along, so that it opens after the login."""
+    """Return the login form; it keeps the link that led to it, which opens after the login."""
     said = f'<p class="wrong" role="alert">{html.escape(wrong)}</p>' if wrong else ""
     return HTMLResponse(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>tokonomics: log in</title>'
@@ -332,7 +331,7 @@ def login_form(query: str = "", wrong: str | None = None, status: int = 200) -> 
 
 
 async def logged_in(request: Request, sessions: LoginSessions) -> Response:
-    """A cookie for the right token; the token itself is in no address and no cookie."""
+    """Set a cookie for the right token; the token itself is in no address and no cookie."""
     try:
         sent = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)
     except ValueError:
@@ -347,13 +346,13 @@ async def logged_in(request: Request, sessions: LoginSessions) -> Response:
     if session is None:
         return login_form(query, "That is not the token.", 401)
     opened = RedirectResponse(f"/?{query}" if query else "/", 303)
-    # Lax: a link in a chat or a wiki opens the page. Whatever changes something is guarded by Origin as well.
+    # Lax: a link in a chat or a wiki opens the page. Requests that change something are guarded by Origin as well.
     opened.set_cookie(COOKIE, session, max_age=SESSION_S, httponly=True, samesite="lax", path="/")
     return opened
 
 
 def logged_out(request: Request, sessions: LoginSessions) -> Response:
-    """The session ends, here and in the browser; the form is shown."""
+    """End the session, here and in the browser, and show the form."""
     sessions.logout(request.headers)
     left = RedirectResponse("/login", 303)
     left.delete_cookie(COOKIE, httponly=True, samesite="lax", path="/")

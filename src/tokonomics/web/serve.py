@@ -1,11 +1,9 @@
-"""``tokonomics web``: the page on this machine.
-
-Connections that keep the server waiting: closed after a while, and never so many that others find no place.
+"""Run ``tokonomics web``: serve the page on this machine, and close connections that keep the server waiting.
 
 uvicorn counts every connection against its limit and waits for a first request for ever. Here a connection that has
-never made a request is closed after ``SILENT_S``, one that has made its last after ``KEPT_S``, and where one address
-holds ``MOST_OF_ONE`` the one of them that has been waited for longest gives way to the newest: silent, or with a body
-that is still on its way. How long a body may take, its readers say (``safety.BODY_S``, ``UploadLimits``).
+never made a request is closed after ``SILENT_S``, and one that has made its last after ``KEPT_S``. If one address holds
+``MOST_OF_ONE``, the newest replaces the one that has kept the server waiting longest, silent or with an unfinished
+body. The readers of a body decide how long it may take (``safety.BODY_S``, ``UploadLimits``).
 """
 
 import asyncio
@@ -25,17 +23,17 @@ from tokonomics.addresses import listening, say_once_when_full
 from tokonomics.errors import BadInput
 from tokonomics.memory_budget import can_limit_memory
 
-SILENT_S = 10.0  # for the headers of a first request to arrive
-KEPT_S = 60.0  # between two requests: a browser that meets a closing connection with a new request shows an error
+SILENT_S = 10.0  # time for the headers of a first request to arrive
+KEPT_S = 60.0  # between two requests: a browser shows an error if it reuses a connection that is being closed
 MOST_OF_ONE = 64  # connections of one address: a browser opens six for each window
 MOST = 400  # of all addresses
 
 
 class Connection(H11Protocol):
-    """uvicorn's own, with a clock and a count."""
+    """Extend uvicorn's connection with a clock and a count."""
 
     _clock: asyncio.TimerHandle | None = None
-    since = 0.0  # when it was made, or when its last request began; later where that took long
+    since = 0.0  # when it was opened, or when its last request began; later if that took long
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -46,7 +44,7 @@ class Connection(H11Protocol):
             waited_for = [other for other in of_this if not other.is_worked_for]
             given_up = min(waited_for, key=lambda other: other.since, default=self)
             given_up.transport.abort()
-            self.connections.discard(given_up)  # not when the loop comes to it: more may arrive before
+            self.connections.discard(given_up)  # now, not when the loop closes it: more may arrive before
         self.since = self.loop.time()
         self._clock = self.loop.call_later(SILENT_S, self._look)
 
@@ -63,12 +61,12 @@ class Connection(H11Protocol):
 
     @property
     def is_worked_for(self) -> bool:
-        """Whether its request is here, whole, and has no whole answer yet."""
+        """Tell whether its request has arrived completely and is not yet fully answered."""
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _look(self) -> None:
         if self.cycle is None:
-            self.transport.abort()  # it never asked for anything
+            self.transport.abort()  # it never sent a request
             return
         if self.is_worked_for:
             self.since = self.loop.time()
@@ -81,7 +79,7 @@ class Connection(H11Protocol):
 if TYPE_CHECKING:
     from tokonomics.web.safety import Gate
 
-_PORTS = 20  # how many are tried, from the one asked for on
+_PORTS = 20  # ports to try, from the requested one on
 
 
 def web(
@@ -110,7 +108,7 @@ def web(
     from tokonomics.web.service import Service, Settings
 
     given = os.environ.get("TOKONOMICS_TOKEN")
-    given = given and given.strip()  # a file or a shell often adds a line's end
+    given = given and given.strip()  # a file or a shell often adds a line break
     if given is not None and len(given) < LEAST_TOKEN:
         raise BadInput(f"has fewer than {LEAST_TOKEN} characters", where="TOKONOMICS_TOKEN")
     demanded = given or (secrets.token_urlsafe(32) if token or not is_loopback(host) else None)
@@ -149,7 +147,7 @@ def web(
 
 
 def _serve(app: "Gate", bound: socket.socket) -> None:
-    """Until a signal ends it."""
+    """Serve until a signal ends the process."""
     import uvicorn
 
     from tokonomics.web.serve import MOST
@@ -171,7 +169,7 @@ def _serve(app: "Gate", bound: socket.socket) -> None:
 
 
 def _end_tidily() -> None:
-    """A closed terminal or a polite kill ends the server as Ctrl+C does: workers and uploads go with it."""
+    """End on a closed terminal or SIGTERM as on Ctrl+C, so that workers and uploads are removed too."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

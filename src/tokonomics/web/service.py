@@ -1,8 +1,7 @@
-"""The work behind the routes: checks inputs, hands them to workers, remembers quick answers, counts what each asks.
+"""Do the work behind the routes: check inputs, hand them to workers, remember quick answers, limit each client.
 
-Long work: started by one request, watched by another, cancelled by a third.
-
-A job keeps its events in order, so that whoever looks later, or looks again after the line broke, sees all of them.
+Long work is a job: one request starts it, another watches it, a third cancels it. A job keeps its events in order, so
+that a client that looks later, or reconnects, sees all of them.
 """
 
 import asyncio
@@ -37,17 +36,17 @@ from tokonomics.web.uploads import Upload, UploadLimits, Uploads
 from tokonomics.web.verbs import PageVerb, prices_as_of
 from tokonomics.workers import Broken, Busy, Cancelled, Pool, Task, TaskRefused, as_json
 
-KEEP_ALIVE_S = 15.0  # a comment so often: proxies close lines on which nothing comes
+KEEP_ALIVE_S = 15.0  # send a comment this often, as proxies close silent connections
 
-ABANDONED_S = 60.0  # what nobody watches or asks after for so long is for nobody
+ABANDONED_S = 60.0  # cancel a job that nobody watched or asked about for this long
 
 
 class TooManyOfYours(Busy):
-    """One client has as many jobs as it may."""
+    """Raised when one client has as many jobs as allowed."""
 
 
 class Event(NamedTuple):
-    """One line of a job's story; the last is an answer, a failure or that it was cancelled."""
+    """One event of a job; the last is an answer, a failure or a cancellation."""
 
     name: str
     data: bytes
@@ -59,17 +58,17 @@ class Event(NamedTuple):
 
 @dataclass
 class Job:
-    """One piece of long work and all that was heard of it."""
+    """One piece of long work and all its events."""
 
     id: str
     client: str
     task: Task
     events: list[Event] = field(default_factory=list)
     ended: float | None = None
-    asked: float = field(default_factory=time.monotonic)  # when somebody last asked how it stands
+    asked: float = field(default_factory=time.monotonic)  # when somebody last asked about it
     _listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _later: threading.Timer | None = None  # one at a time, and none of a job that has ended: each is a thread
+    _later: threading.Timer | None = None  # at most one, and none after the job has ended: each is a thread
 
     @property
     def size_bytes(self) -> int:
@@ -90,7 +89,7 @@ class Job:
                 continue
 
     async def stream(self, first: int = 0) -> AsyncGenerator[bytes, None]:
-        """Send every event from a place on, then those to come until the last, and a comment now and then."""
+        """Send all events from ``first`` on, then those to come until the last, and a comment now and then."""
         heard = asyncio.Event()
         with self._lock:
             self._listeners[heard] = asyncio.get_running_loop()
@@ -137,7 +136,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of now and of a while ago."""
+    """Keep the current jobs and the recent ones."""
 
     def __init__(
         self, pool: Pool, per_client: int, kept: int = 40, kept_s: float = 1800.0, kept_bytes: int = 128_000_000
@@ -197,23 +196,23 @@ class Settings:
 
     host: str = "127.0.0.1"
     token: str | None = None
-    names: tuple[str, ...] = ()  # further names under which the page may be asked for
+    names: tuple[str, ...] = ()  # further host names of the page
     ledger: Path | None = None
     quick_workers: int = max(2, min(4, _CORES // 2))
     long_workers: int = LONG_WORKERS
     quick_s: float = 20.0
     long_s: float = LONG_S
-    memory_bytes: int | None = None  # of one worker, beyond what its imports take; None: its share of what is free
-    waiting: int = WAITING  # requests that wait for a worker, of each kind
-    at_once: int = 12  # quick requests of one client
+    memory_bytes: int | None = None  # of one worker, beyond its imports; None: its share of what is free
+    waiting: int = WAITING  # requests of each kind that may wait for a worker
+    at_once: int = 12  # quick requests of one client at a time
     jobs_at_once: int = 4  # jobs of one client, running or waiting
     uploads: UploadLimits = field(default_factory=UploadLimits)
     warm_up: bool = True
-    """Whether idle workers draw a plan and simulate a little, so that the first visitor need not wait."""
+    """Whether idle workers make a plan and a short simulation, so that the first visitor need not wait."""
 
 
 class Service:
-    """What one running page has: workers, jobs, uploads, remembered answers."""
+    """Hold the state of a running page: workers, jobs, uploads, remembered answers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -237,7 +236,7 @@ class Service:
         self.uploads.close()
 
     def request_of(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
-        """What a worker is asked: inputs checked, uploads found."""
+        """Return the work for a worker, with inputs checked and uploads found."""
         return {
             "work": "answer",
             "verb": verb.name,
@@ -248,7 +247,7 @@ class Service:
         }
 
     def quick_request_of(self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
-        """The same of a closed form, by a key under which a worker keeps what it solved."""
+        """Return the work for a closed form, with the key under which a worker keeps its solution."""
         request = self.request_of(verb, given, parts)
         if not verb.is_quick(given):
             raise BadInput(
@@ -261,7 +260,7 @@ class Service:
     async def answer(
         self, verb: PageVerb, given: Mapping[str, Any], parts: Sequence[str], client: str, gone: "Gone"
     ) -> bytes:
-        """Those parts of the answer of a closed form, from memory where they were given before."""
+        """Return these parts of a closed form's answer, from memory if they were given before."""
         request = self.quick_request_of(verb, given, parts)
         remembered_as = as_json([request["key"], *parts])
         if (known := self._remembered.get(remembered_as)) is not None:
@@ -271,16 +270,16 @@ class Service:
         return made
 
     async def report(self, verb: PageVerb, given: Mapping[str, Any], client: str, gone: "Gone") -> bytes:
-        """The page of such an answer; the worker that solved it makes it from what it kept."""
+        """Return the one-file page of such an answer, made by the worker that solved it."""
         request = self.quick_request_of(verb, given, OF_A_REPORT)
         return await self.quickly(request | {"work": "report"}, client, gone)
 
     async def quickly(self, request: dict[str, Any], client: str, gone: "Gone") -> bytes:
-        """Have a quick worker do something; dropped where the client goes away."""
+        """Have a quick worker do something; drop it if the client goes away."""
         if self._asking[client] >= self.settings.at_once:
             raise TooManyOfYours(f"you have {self.settings.at_once} requests waiting", fix="Wait for some of them.")
         self._asking[client] += 1
-        # Whom to ask before others: who solved it, then who answered that client the like of it.
+        # Prefer the worker that solved it, then one that answered a similar request of this client.
         likes: tuple[Hashable, ...] = (request["key"], (client, request["verb"])) if "key" in request else ()
         task = Task(request, self.settings.quick_s, like=likes)
         try:
@@ -317,15 +316,15 @@ class Service:
         return {"id": upload.id, "name": upload.name, "bytes": upload.bytes, **found}
 
     async def table(self, id: str, client: str, gone: "Gone") -> bytes:
-        """The first rows of a kept file, and its columns."""
+        """Return the first rows of a kept file, and its columns."""
         return await self.quickly({"work": "table", "path": str(self.uploads.find(id))}, client, gone)
 
     def without_paths(self, content: bytes) -> bytes:
-        """Leave out where uploads lie: a file is called what its owner calls it."""
+        """Replace the paths of uploads by the names that their owners gave them."""
         return self._where.sub("", content.decode()).encode()
 
     def refusal_for(self, problem: BaseException) -> TokonomicsError:
-        """Put a problem to people, likewise without paths; a fault of ours goes to the log."""
+        """Turn a problem into a message for people, also without paths; a bug of ours goes to the log."""
         if not isinstance(problem, TokonomicsError):
             return ours(str(problem))
         if not isinstance(problem, TaskRefused):
@@ -338,7 +337,7 @@ class Service:
         return TaskRefused(hidden(problem.what), where=where, fix=fix)
 
     def _with_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Uploads by the names of their files, as the command line would take them."""
+        """Replace uploads by the names of their files, as the command line would take them."""
 
         def named(value: Any) -> Any:
             if isinstance(value, list):
@@ -370,7 +369,7 @@ async def _unless_gone(task: Task, gone: Gone) -> bytes:
 
 
 class Remembered:
-    """Answers given before, the oldest forgotten first."""
+    """Keep recent answers; the oldest is forgotten first."""
 
     def __init__(self, most: int = 200, most_bytes: int = 64_000_000) -> None:
         self._most, self._most_bytes = most, most_bytes

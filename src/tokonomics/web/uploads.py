@@ -1,8 +1,9 @@
-"""Files that people drop onto the page: kept in a private folder for a while, limited in size, number and rows.
+"""Keep files that people drop onto the page: in a private folder, for a while, limited in size, number and rows.
 
 A file lies in a folder of its own named by a random id, under the last part of its name with all but letters, digits
-and ``._-`` replaced; nothing that a client sends chooses where it is written. The folder goes when the server ends; one
-that a killed server left is told by its lock, which is nobody's any more, and goes when the next one starts.
+and ``._-`` replaced; nothing that a client sends chooses where it is written. The folder is removed when the server
+ends. If a server was killed, nobody holds its folder's lock any more, and the next server removes the folder when it
+starts.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ from tokonomics.guarded.worker import MOST_ROWS
 
 
 class TooMuch(TokonomicsError):
-    """A file, or all of them together, beyond what is kept."""
+    """Raised when a file, or all files together, exceed the limits."""
 
 
 class TooSlow(TooMuch):
-    """A file that does not arrive."""
+    """Raised when a file does not arrive in time."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """What is taken in."""
+    """The limits on uploads."""
 
     file_bytes: int = 64_000_000
     all_bytes: int = 256_000_000
@@ -52,7 +53,7 @@ class UploadLimits:
     rows: int = MOST_ROWS
     age_s: float = 2 * 3600.0
     seconds: float = 120.0  # for one file to arrive
-    silence_s: float = 15.0  # without a byte of it
+    silence_s: float = 15.0  # longest time without a byte
 
 
 PREFIX = "tokonomics-web-"
@@ -60,7 +61,7 @@ _YOUNG_S = 60.0  # a folder this new may belong to a server that has not locked 
 
 
 def sweep(where: Path, young_s: float = _YOUNG_S) -> None:
-    """Remove what servers left that were killed: folders of ours that no process holds."""
+    """Remove the folders of killed servers: those of ours that no process holds."""
     for folder in where.glob(f"{PREFIX}*"):
         with suppress(OSError):
             seen = folder.lstat()
@@ -72,7 +73,7 @@ def sweep(where: Path, young_s: float = _YOUNG_S) -> None:
 
 
 def _hold(folder: Path) -> int:
-    """Raises OSError where another process holds it."""
+    """Lock a folder; raise OSError if another process holds it."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,7 +84,7 @@ def _hold(folder: Path) -> int:
 
 
 class Uploads:
-    """The kept files, by id."""
+    """Keep files by id."""
 
     def __init__(self, limits: UploadLimits | None = None) -> None:
         self.limits = limits or UploadLimits()
@@ -91,11 +92,11 @@ class Uploads:
         self.root = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._held = _hold(self.root)
         self.empty = self.root / "empty"
-        """Where workers stand: there is nothing in it."""
+        """An empty folder, the working folder of workers."""
         self.empty.mkdir(mode=0o500)
         self._kept: dict[str, Upload] = {}
         self._arriving: dict[str, int] = {}
-        """Bytes of files that are on their way."""
+        """Bytes of files that are still arriving."""
         self._ends: dict[str, threading.Timer] = {}
         self._lock = threading.Lock()
 
@@ -106,7 +107,7 @@ class Uploads:
         for end in ends:
             end.cancel()
         shutil.rmtree(self.root, ignore_errors=True)
-        with suppress(OSError):  # closed before
+        with suppress(OSError):  # already closed
             os.close(self._held)
             self._held = -1
 
@@ -119,7 +120,7 @@ class Uploads:
         return kept.path
 
     def drop(self, id: str) -> bool:
-        """Forget a file; whether there was one."""
+        """Forget a file; return whether there was one."""
         with self._lock:
             kept = self._kept.pop(id, None)
             end = self._ends.pop(id, None)
@@ -130,18 +131,18 @@ class Uploads:
         return kept is not None
 
     def call(self, id: str, name: str) -> None:
-        """Put a config.json into a folder of its model's name: that is what it is called after."""
+        """Move a config.json into a folder with its model's name, after which the model is called."""
         with self._lock:
             kept = self._kept.get(id)
             if kept is None or kept.path.name != "config.json":
                 return
             folder = self.root / id / safe_name(name)
-            with suppress(OSError):  # the file has just gone: whoever asks for it is told
+            with suppress(OSError):  # the file has just gone: the next request for it gets an error
                 folder.mkdir(mode=0o700)
                 self._kept[id] = replace(kept, path=kept.path.rename(folder / kept.path.name))
 
     async def keep(self, name: str, parts: AsyncIterator[bytes], said_bytes: int | None) -> Upload:
-        """Write a file as it arrives; whatever is too large is not kept."""
+        """Write a file as it arrives; do not keep one that is too large."""
         self._drop_old()
         id = secrets.token_urlsafe(12)
         with self._lock:
@@ -182,7 +183,7 @@ class Uploads:
         arriving = aiter(parts)
         with path.open("wb") as file:
             while True:
-                try:  # neither silence nor a trickle keeps a place for long
+                try:  # a silent or slow client cannot hold a place for long
                     if (left_s := until - time.monotonic()) <= 0:
                         raise TimeoutError
                     async with asyncio.timeout(min(self.limits.silence_s, left_s)):
@@ -219,7 +220,7 @@ class Uploads:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a name, of harmless characters and bounded length; its ending stays."""
+    """Return the last part of a name in harmless characters, of bounded length, with its ending."""
     last = re.split(r"[/\\]", name)[-1]
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", last).lstrip(".-")
     return plain[-100:].lstrip(".-") or "file"

@@ -1,9 +1,9 @@
-"""Which questions the page may ask, and with what: their requests, less what reaches out of the page.
+"""Choose the questions that the page may ask, and their inputs: the requests, less what reaches outside the page.
 
-The model that FastAPI checks has the request's own fields: name, type, bounds and help. What writes files or opens
-addresses is left out; what names a file on the command line names an upload or a shipped sample here.
+The model that FastAPI checks has the request's own fields: name, type, bounds and help. Inputs that write files or open
+addresses are left out; an input that names a file on the command line names an upload or a shipped sample here.
 
-``catalogue`` lists what the page offers to choose from: models, GPUs, samples and scenarios to start with.
+``catalogue`` lists the choices that the page offers: models, GPUs, samples and scenarios to start with.
 """
 
 from collections import Counter
@@ -34,13 +34,13 @@ from tokonomics.workers import as_json
 
 MOST_TEXT = 2_000  # characters of one value; the longest that makes sense is a list of all regions
 MOST_ITEMS = 64  # values of a list
-_MOST_NUMBER = 2**53  # what JSON can carry without loss in a browser
+_MOST_NUMBER = 2**53  # the largest integer that JSON carries exactly in a browser
 
-_FILES = "deploy"  # asks for files beside the answer; the page always does
+_FILES = "deploy"  # this input asks for files beside the answer; the page always wants them
 _LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile", "hub"})
 _FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
-"""What inputs were called in version 0.1."""
-_TIME_LIMITS = {"time_limit": 120.0}  # seconds a solver may take: the worker's own limit lies above
+"""Names of inputs in version 0.1."""
+_TIME_LIMITS = {"time_limit": 120.0}  # seconds for a solver, below the worker's own limit
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PageVerb:
     parameters: Mapping[str, Parameter]
     inputs: type[BaseModel]
     summary: str
-    quick_when: "bool | dict[str, bool]"  # answered at once always, never, or where a parameter has this value
+    quick_when: "bool | dict[str, bool]"  # answered at once: always, never, or if a parameter has this value
 
     def is_quick(self, inputs: Mapping[str, Any]) -> bool:
         if isinstance(self.quick_when, bool):
@@ -59,7 +59,7 @@ class PageVerb:
         return all(inputs.get(name, self.parameters[name].default) is value for name, value in self.quick_when.items())
 
     def command(self, inputs: Mapping[str, Any]) -> str:
-        """The line that gives the same figures on the command line, without the files that the page adds to them."""
+        """Return the command line that gives the same figures, without the files that the page adds."""
         said = {name: value for name, value in inputs.items() if name != _FILES}
         return command_line(command_words(QUESTIONS[self.name], self.parameters, said))
 
@@ -76,7 +76,7 @@ _QUICK: dict[str, bool | dict[str, bool]] = {
 
 @lru_cache(maxsize=1)
 def verbs() -> Mapping[str, PageVerb]:
-    """By name, in the order of the command line's help."""
+    """Return the page's verbs by name, in the order of the command line's help."""
     return {name: _page_verb(verb, _QUICK[name]) for name, verb in QUESTIONS.items() if name in _QUICK}
 
 
@@ -113,7 +113,7 @@ def _page_verb(verb: Verb, quick_when: bool | dict[str, bool]) -> PageVerb:
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
-    """The type as the request declares and reads it, with bounds; a table in memory has no place on the page."""
+    """Return the type that the request declares, with bounds; a table in memory cannot come from the page."""
     kind, *marks = get_args(Text if parameter.kind in (Kind.TRACE, Kind.FILE) else parameter.annotation)
     limits: dict[str, Any] = {}
     if parameter.is_list:
@@ -123,7 +123,7 @@ def _field(parameter: Parameter) -> tuple[Any, Any]:
         low, high = parameter.low, parameter.high
         limits = {"ge": -_MOST_NUMBER if low is None else low, "le": _MOST_NUMBER if high is None else high}
     elif parameter.type is bool:
-        marks = []  # not only true and false: 1 and "yes" as well
+        marks = []  # a switch also takes 1 and "yes", not only true and false
     elif parameter.kind is Kind.EMBEDDER:
         kind, marks = Literal["hashed"], []
     made: Any = Annotated[kind, Field(**limits), *marks]
@@ -181,25 +181,25 @@ AsOf = tuple[date, int, int]
 
 
 def prices_as_of() -> AsOf:
-    """Changes with the day, the user's own catalogue and the fetched prices; so does every answer."""
+    """Return a key that changes with the day, the user's catalogue and the fetched prices, as every answer does."""
     return today(), stamp(user_path()), stamp(cache_file())
 
 
 @lru_cache(maxsize=1)
 def catalogue_json(as_of: AsOf) -> bytes:
-    """The catalogue as JSON, put together anew when something behind it has changed."""
+    """Return the catalogue as JSON, rebuilt when something behind it has changed."""
     return as_json(catalogue())
 
 
 @lru_cache(maxsize=1)
 def apis_json(as_of: AsOf) -> bytes:
-    """The APIs and their prices, likewise: they are many, and one view alone asks for them."""
+    """Return the APIs and their prices likewise; they are many, and only one view asks for them."""
     names = ("key", "host", "model", "input_usd_per_mtok", "output_usd_per_mtok")
     return as_json([copied(api, *names) for api in list_apis()])
 
 
 def catalogue() -> dict[str, Any]:
-    """Everything the page's menus hold, but for the APIs."""
+    """Return everything in the page's menus, except the APIs."""
     offers = load_offers()
     sold = Counter(offer.gpu for offer in offers)
     quoted = max(offer.date for offer in offers)

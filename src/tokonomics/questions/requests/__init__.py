@@ -1,1 +1,1 @@
-"""What each question takes, by the group of its verb: light, so that help is quick."""
+"""Define what each question takes, by the group of its verb; light to load, so that help is quick."""

@@ -1,4 +1,4 @@
-"""What is asked before one buys: ``plan``, ``diff``, ``fleet`` … (see ``verbs``)."""
+"""Define the requests before buying: ``plan``, ``diff``, ``fleet`` … (see ``verbs``)."""
 
 from tokonomics.questions.inputs import (
     Adapters,

@@ -1,4 +1,4 @@
-"""What is asked while one runs: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
+"""Define the requests about running servers: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
 
 from tokonomics.questions.inputs import (
     About,
@@ -32,7 +32,7 @@ PROMETHEUS = "http://prometheus:9090"
 
 
 class Ran(Request):
-    """The machine and the engine that were measured, where the files do not say."""
+    """The measured machine and engine, if the files do not name them."""
 
     gpu: Text | None = declared("GPU it ran on.", without="as the file says", example="H100")
     gpus: Whole | None = declared(
@@ -57,7 +57,7 @@ class Ran(Request):
 
 
 class Rented(Ran, Objectives, GpuPrice):
-    """A machine or an API with a price, and the latency targets that its loads are held against."""
+    """A machine or an API with a price, and the latency targets for its loads."""
 
     api: Text | None = declared(
         "Price of an API: host:model as in `tokonomics apis`, or $ per Mtok of input/output: 0.59/0.79.",
@@ -253,7 +253,7 @@ class AgainstPlan(Request):
 
 
 class BehindAddress(Request):
-    """The GPUs of a server, by whose time dollars are split between input and output."""
+    """The GPUs of a server; their time splits dollars between input and output."""
 
     gpu: Text | None = declared(
         "GPU of the servers: input and output are charged by its time.", without="every token alike", example="H100"

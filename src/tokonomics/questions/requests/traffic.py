@@ -1,4 +1,4 @@
-"""What is asked with one's own traffic: ``trace``, ``simulate``, ``levers`` … (see ``verbs``)."""
+"""Define the requests about the user's traffic: ``trace``, ``simulate``, ``levers`` … (see ``verbs``)."""
 
 from tokonomics.questions.inputs import (
     About,
@@ -193,7 +193,7 @@ class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGE
 
 
 class Runs(PlanTraffic, Conversations, Priced, Changes):
-    """What runs today, what it serves, and what may be changed."""
+    """What runs today, its traffic, and what may be changed."""
 
 
 class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, Profiled):
@@ -247,7 +247,7 @@ class TenantsRequest(
 
 
 class Judged(Request, about=About.MODEL):
-    """An API beside one's models, and how good the answers of each are."""
+    """An API beside the user's models, and how good the answers of each are."""
 
     api: Text | None = declared(
         "An API behind your models, as host:model in `tokonomics apis`.", example="groq:llama-3.3-70b-versatile"

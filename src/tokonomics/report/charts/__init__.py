@@ -1,4 +1,4 @@
-"""Charts as Altair specifications, saved as PNG, SVG or one-file HTML without a browser.
+"""Draw charts as Altair specifications, saved as PNG, SVG or one-file HTML without a browser.
 
 Each module here draws the charts of a verb. Altair takes half a second to import, so a module is imported when its
 chart is drawn: ``charts.plan.plan_chart`` in a view imports nothing before it is called.
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _FORMATS = (".svg", ".png", ".html", ".json")
 _HOW_TO_SAVE: dict[str, dict[str, Any]] = {".html": {"inline": True}, ".png": {"scale_factor": 2}}
 _FONTS = "Arial, Helvetica, Liberation Sans, DejaVu Sans Condensed, sans-serif"
-"""vl-convert leaves room for text as wide as Arial's; in these no label is cut at an edge. What browsers on Linux take
-for sans-serif, DejaVu Sans, is about a tenth wider (Chromium's own measure of a label: 141 px against 127)."""
+"""vl-convert reserves room for text as wide as Arial's; with these fonts no label is cut at an edge. DejaVu Sans,
+which browsers on Linux use for sans-serif, is about a tenth wider (Chromium's own measure of a label: 141 px against
+127)."""
 
 
 def __getattr__(name: str) -> "ModuleType":
@@ -41,7 +42,7 @@ def check_chart_path(path: Path) -> None:
 
 
 def save_chart(chart: "alt.TopLevelMixin", path: Path) -> None:
-    """Write the chart in the format its name ends with; whole or not at all."""
+    """Write the chart in the format of its file name; complete or not at all."""
     check_chart_path(path)
     suffix = path.suffix.lower()
     with whole(path, option("chart", shorten(path.name))) as unfinished:

@@ -1,4 +1,4 @@
-"""Bills as pictures: against volume beside APIs, hour by hour of a fleet, against quality of several models."""
+"""Draw bills: against volume beside APIs, hour by hour of a fleet, against quality of several models."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +20,7 @@ from tokonomics.units import TOKENS_PER_MTOK, count, percent, requests_a_second,
 _OWN = "self-hosted"
 _COLOURS = ("#c4562f", "#7a5aa6", "#3c8d5a", "#b3892f", "#a63d66", "#5f7f8c")
 _MOST_STAIRS = 4000
-_WIDTH_PX, _LABEL_PX = 760, 56  # of the panel, and of a label such as "88.1 B" in bold with a gap
+_WIDTH_PX, _LABEL_PX = 760, 56  # width of the panel, and of a label such as "88.1 B" in bold with a gap
 _VOLUME = (
     "datum.value >= 1e12 ? datum.value / 1e12 + ' T' : datum.value >= 1e9 ? datum.value / 1e9 + ' B' : "
     "datum.value / 1e6 + ' M'"
@@ -28,7 +28,7 @@ _VOLUME = (
 
 
 def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
-    """The monthly bill of each side against tokens a month, both logarithmic; dots where self-hosting takes over."""
+    """Draw the monthly bill of each side against tokens a month, both logarithmic; dots mark the break-evens."""
     low, high = _span(found)
     stairs = _stairs(found, low, high)
     apis = [found.apis[place] for place in found.cheapest(len(_COLOURS))]
@@ -62,7 +62,7 @@ def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     for above in (False, True):
         text: style.Settings = {"dy": -13 if above else 17, "fontSize": 12, "fontWeight": "bold"}
         some = dots.transform_filter(f"datum.above == {str(above).lower()}").encode(text="label:N")
-        # White behind the words keeps them apart from the lines.
+        # White behind the text separates it from the lines.
         white = some.mark_text(**text, stroke="white", strokeWidth=4).encode(color=alt.value("white"))
         layers += [white, some.mark_text(**text)]
     return style.whole(
@@ -75,7 +75,7 @@ def breakeven_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
 
 
 def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
-    """Each assumption changed alone: how far the first API's break-even moves, the strongest on top."""
+    """Draw how far each assumption, changed alone, moves the first API's break-even, strongest on top."""
     meets, mid = found.found[0], found.found[0].stays_tokens_per_month
     assert mid is not None
     swings = [swing for swing in found.swings[0] if swing.assumption and swing.factor in _shown(found.swings[0])]
@@ -104,11 +104,11 @@ def swings_chart(found: BreakEvenReport) -> alt.TopLevelMixin:
     )
 
 
-_PAIRED = (0.8, 1.25)  # of the price changes in the table, those that a tornado compares: a quarter up and as much down
+_PAIRED = (0.8, 1.25)  # the price changes that the tornado shows, of those in the table: a quarter up and as much down
 
 
 def _shown(swings: Sequence[Swing]) -> set[float]:
-    """The factors that are drawn: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
+    """Return the factors to draw: both ends of the speed's interval, the quarter of prices, the fullest of fills."""
     filled = [swing.factor for swing in swings if swing.assumption == FILL]
     return {*_PAIRED, *(swing.factor for swing in swings if swing.assumption == SPEED), *filled[:1]}
 
@@ -125,13 +125,13 @@ def _case(name: str, swing: Swing, mid: float, beyond: float) -> style.Row:
 
 
 def _reach(rows: Sequence[style.Row]) -> float:
-    """The largest of an assumption's break-evens over the smallest, that of now among them."""
+    """Return the ratio of an assumption's largest break-even to its smallest, including today's."""
     volumes = [rows[0]["mid"], *(row["tokens"] for row in rows)]
     return float(max(volumes) / min(volumes))
 
 
 def _span(found: BreakEvenReport) -> tuple[float, float]:
-    """A decade to either side of the break-evens, and the user's own volume."""
+    """Return a decade on either side of the break-evens and of the user's own volume."""
     kinds = found.hosted.kinds
     met = [volume for breakeven in found.found for volume in breakeven.volumes]
     met += [found.own_tokens_per_month] if found.own_tokens_per_month else []
@@ -141,7 +141,7 @@ def _span(found: BreakEvenReport) -> tuple[float, float]:
 
 
 def _stairs(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
-    """The top of each stair between the two volumes."""
+    """Return the top of each stair between the two volumes."""
     kinds = [kind for kind in found.hosted.kinds if kind.purchases(high) <= _MOST_STAIRS] or [found.hosted.kind(high)]
     hosted = found.hosted.model_copy(update={"kinds": tuple(kinds)})
     ends, bills = hosted.stairs(high)
@@ -151,11 +151,11 @@ def _stairs(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
 
 
 def _dots(found: BreakEvenReport, low: float, high: float) -> list[style.Row]:
-    """Where self-hosting takes over for good, labelled below or above: wherever there is room for it."""
+    """Return the break-evens for good, labelled below or above, where there is room."""
     drawn = [found.found[place] for place in found.cheapest(len(_COLOURS))]
     met = sorted((one.stays_tokens_per_month, one.api) for one in drawn if one.stays_tokens_per_month is not None)
     apart = (high / low) ** (_LABEL_PX / _WIDTH_PX)
-    free = {False: 0.0, True: 0.0}  # the volume from which on there is room below and above
+    free = {False: 0.0, True: 0.0}  # the volume from which there is room below and above
     rows: list[style.Row] = []
     for volume, api in met:
         above = next((side for side in free if volume >= free[side]), None)
@@ -175,11 +175,11 @@ _SHADES = {
     Terms.spot: ("#e5a24f", "#edbb7c", "#f4d2a6", "#f9e5cc"),
 }
 _DEMAND = "#1d1d1f"
-_MOST_SERIES = 10  # more would be a list, not a legend: the smallest go together by terms
+_MOST_SERIES = 10  # more do not fit a legend: the smallest are grouped by terms
 
 
 def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.TopLevelMixin:
-    """Capacity by purchase over the horizon, from the bottom up in the order given; the demand as a line."""
+    """Draw capacity by purchase over the horizon, from the bottom up in the given order, with demand as a line."""
     plan = report.plan
     palette, rows = _series(report, purchases)
     demand = [{"hour": hour, "requests/s": rate} for hour, rate in enumerate([*plan.demand, plan.demand[-1]])]
@@ -196,7 +196,7 @@ def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.
         )
     )
     curve = style.plot(demand).encode(x=x, y="requests/s:Q")
-    # A white edge keeps the line apart from the colours behind it.
+    # A white edge separates the line from the colours behind it.
     edge = curve.mark_line(interpolate="step-after", color="white", strokeWidth=4.5, opacity=0.8)
     line = curve.mark_line(interpolate="step-after", color=_DEMAND, strokeWidth=2)
     peak = max(range(plan.hours), key=lambda hour: plan.demand[hour])
@@ -214,7 +214,7 @@ def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.
 
 
 def _series(report: FleetReport, purchases: Iterable[FleetPurchase]) -> tuple[dict[str, str], list[style.Row]]:
-    """Colours by name and points of what is stacked, from the bottom up."""
+    """Return the colours by name and the points of the stack, from the bottom up."""
     palette: dict[str, str] = {}
     rows: list[style.Row] = []
     shades = {terms: iter((*shades, *shades[-1:] * _MOST_SERIES)) for terms, shades in _SHADES.items()}
@@ -242,7 +242,7 @@ def _series(report: FleetReport, purchases: Iterable[FleetPurchase]) -> tuple[di
 
 
 def _hours(hours: int) -> alt.X:
-    """Days where the horizon is some of them."""
+    """Return an axis of hours, or of days if the horizon has several."""
     if hours % 24 == 0 and 48 <= hours <= 24 * 14:
         days: style.Settings = {"values": list(range(0, hours, 24)), "labelExpr": "'day ' + (datum.value / 24 + 1)"}
         return style.across("hour", None, style.linear(0, hours), **days, labelAlign="left", labelOffset=4, grid=False)
@@ -259,11 +259,11 @@ _KINDS = {
     "labels": ("by label", "#e5a24f"),
     "spill": ("spill-over", "#8a6bb1"),
 }
-_WIDE = 8  # times the lowest bill from which on an axis of powers tells the low ones apart
+_WIDE = 8  # times the lowest bill: above this a logarithmic axis separates the low ones
 
 
 def route_chart(found: RouteReport) -> alt.TopLevelMixin:
-    """Every way as a dot; thresholds of one kind and one backup are joined."""
+    """Draw every way as a dot; thresholds of one kind and one backup are joined."""
     rows = [_row(way, found.scored) for way in dict.fromkeys((*found.ways, *found.frontier))]
     across = "quality" if found.scored else "share of requests on the first model"
     values = [row["x"] for row in rows]

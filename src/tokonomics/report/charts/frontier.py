@@ -1,12 +1,12 @@
-"""Cheap or quick: what a million tokens costs against tokens/s for each user, and against time to the first token.
+"""Draw price against speed: $/Mtok against tokens/s for each user, and against time to the first token.
 
 Every point is a fleet of whole machines. No fleet that meets the SLOs lies below the line or costs less than the pick;
-those that cost less are rings, each with what it misses. APIs that sell the model are level lines: what
-they charge is known, how fast they answer is not. A point is one row of data with its figures in words, so that what a
-tooltip, a table or a pinned card says was written here.
+those that cost less are rings, each with what it misses. APIs that sell the model are horizontal lines: their price is
+known, their speed is not. A point is one row of data with its figures as text, so that tooltips, tables and pinned
+cards all show text written here.
 
-The page draws this whenever a slider rests, so it is written as Vega-Lite itself: Altair takes a hundred times as long
-to put the same together, and does so where the chart is saved.
+The page draws this whenever a slider rests, so it is written as Vega-Lite directly: Altair takes a hundred times as
+long to build it, and is used only when the chart is saved.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,14 +27,14 @@ from tokonomics.report.wording import machine_text, rented_text, signed_text
 from tokonomics.traffic.slo import Latency
 from tokonomics.units import count, percent, requests_a_second, seconds, usd
 
-PINNED = "pinned"  # the parameter of the drawn chart that holds the deployments to mark; the page sets it
+PINNED = "pinned"  # the chart parameter with the deployments to mark; the page sets it
 _MET = "#e4efe9"
 _OTHERS, _APIS, _YOURS = "other GPUs", "API prices", "your measurements"
-_WITHIN_REASON = 10.0  # times the cheapest fleet: nobody looks at an API that costs more
+_WITHIN_REASON = 10.0  # times the cheapest fleet: a more expensive API is not drawn
 _LINE = "Line: no fleet is both cheaper and quicker"
 _RING = "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0ZM-0.55,0A0.55,0.55,0,1,0,0.55,0A0.55,0.55,0,1,0,-0.55,0Z"
-"""A circle with a hole: misses the SLO."""
-_FAINT = 0.3  # opacity of an interval that nobody asked about
+"""A circle with a hole, for a fleet that misses the SLO."""
+_FAINT = 0.3  # opacity of an interval that is not pinned
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class _Axis:
     field: str
     latency: Latency
     title: str
-    rises: bool  # further right is quicker
+    rises: bool  # whether further right is quicker
     front: Callable[[Frontier], Sequence[FrontierPoint]]
 
     def place(self, slo_s: float) -> float:
-        """Where an SLO of so many seconds stands."""
+        """Return the position of an SLO in seconds."""
         return 1 / slo_s if self.rises else slo_s
 
 
@@ -65,7 +65,7 @@ def frontier_chart(
     apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> style.Spec:
-    """Price against speed for each user and against time to the first token, a point for every fleet."""
+    """Draw price against speed for each user and against time to the first token, a point for every fleet."""
     rows = frontier_rows(frontier, plan, bills=bills, apis=apis, measured=measured)
     palette = _palette(rows, frontier, plan)
     prices = [row["usd"] for row in rows]
@@ -104,9 +104,9 @@ def frontier_rows(
     apis: Sequence[ApiCost] = (),
     measured: Sequence[PricedRun] = (),
 ) -> list[style.Row]:
-    """The pick, other fleets, what APIs charge, what was measured: figures, and the same in words.
+    """Return the pick, other fleets, API prices and measurements as figures and as text.
 
-    Fleets that miss an SLO are shown where they cost less than the pick; nobody wants one that costs more.
+    Fleets that miss an SLO are shown only if they cost less than the pick.
     """
     rows, pick = [], _pick(plan.best, plan, frontier, bills) if plan.best else None
     for point in frontier.points:
@@ -117,18 +117,18 @@ def frontier_rows(
             rows.append(_predicted(point, bool(plan.slos)) | on_front)
     most = _WITHIN_REASON * min(row["usd"] for row in [*rows, *([pick] if pick else [])])
     rows += [_charged(bill) for bill in apis if 0 < bill.usd_per_mtok <= most]
-    # What is drawn last lies on top.
+    # The last drawn is on top.
     return [*rows, *([pick] if pick else []), *(row for run in measured for row in measured_rows(run))]
 
 
 def _is_pick(point: FrontierPoint, best: Candidate) -> bool:
-    """The very fleet: what was simulated of it stands for its closed form."""
+    """Tell whether a point is the pick itself, whose simulated figures then replace the closed form's."""
     names = ("gpu", "weights", "engine", "gpus_per_replica", "replicas", "provider", "region", "instance")
     return point.meets_slo and all(getattr(point, name) == getattr(best, name) for name in names)
 
 
 def _way(fleet: FrontierPoint | Candidate, split: str) -> str:
-    """What a fleet is of, however many replicas it has: by that the page knows it in the next answer."""
+    """Identify a fleet without its number of replicas, so that the page finds it in the next answer."""
     each = f"{fleet.gpus_per_replica} " if fleet.gpus_per_replica > 1 else ""
     machine = machine_text(fleet.provider, fleet.instance, fleet.gpu)
     return f"{each}{gpu_text(fleet.gpu)}, {split.removeprefix('TP=1 ')}, {fleet.engine} at {machine}"
@@ -190,7 +190,7 @@ def _charged(bill: ApiCost) -> style.Row:
 
 
 def measured_rows(run: PricedRun) -> Iterable[style.Row]:
-    """Each load of a test that has a price and a time per token, and where it was predicted to be."""
+    """Yield each load of a test that has a price and a time per token, with its prediction."""
     for load, point in zip(run.run.points, run.points, strict=True):
         tpot, ttft = (spread.typical if spread else None for spread in (load.tpot_s, load.ttft_s))
         if point.usd_per_mtok is None or run.machine is None or (tpot is None and ttft is None):
@@ -210,7 +210,7 @@ def measured_rows(run: PricedRun) -> Iterable[style.Row]:
 
 
 def _distance(point: PricedPoint, usd_per_mtok: float) -> style.Row:
-    """Where the same load was predicted to be, and how far off that was."""
+    """Return the predicted position of the same load, and how far off it was."""
     found = {scored.metric: scored for scored in reversed(point.scored) if scored.statistic in _TYPICAL}
     said: list[str] = []
     row: style.Row = {}
@@ -255,12 +255,12 @@ def _price_text(usd_per_mtok: float, whole: float | None, by: str = "a month") -
 
 
 def _verdict(simulated: bool, promised: bool) -> str:
-    """How it is known that an SLO is met, where there is one."""
+    """Say how it is known that an SLO is met, if there is one."""
     return f"met {'by simulation' if simulated else 'in the mean'}" if promised else ""
 
 
 def _short(value: float) -> float:
-    """Five digits: no eye tells more apart, and the data stay small."""
+    """Round to five digits: nobody sees more, and the data stay small."""
     return float(f"{value:.5g}")
 
 
@@ -268,7 +268,7 @@ def _short(value: float) -> float:
 
 
 def _palette(rows: Sequence[style.Row], frontier: Frontier, plan: Plan) -> dict[str, str]:
-    """Colours of the pick's GPU and of those on a front, the cheapest first, as far as colours go; rows are told."""
+    """Colour the pick's GPU and those on a front, cheapest first, while colours last; set the colour of each row."""
     gpus = [point.gpu for point in (*reversed(frontier.tpot), *reversed(frontier.ttft))]
     order = dict.fromkeys([*([plan.best.gpu] if plan.best else []), *gpus])
     palette = dict(zip(order, style.DISTINCT, strict=False))
@@ -338,13 +338,13 @@ def _place(field: str, scale: style.Settings, title: str | None, **axis: object)
 
 
 def _marks(kind: str, test: str | None, encoding: style.Settings, **how: object) -> style.Settings:
-    """A layer of marks: of the chart's rows that pass, where there is a test."""
+    """Return a layer of marks; with a test, only of the rows that pass."""
     passing = {"transform": [{"filter": test}]} if test else {}
     return {**passing, "mark": {"type": kind, "clip": True, **how}, "encoding": encoding}
 
 
 def _legend(shown: style.Settings) -> style.Settings:
-    """No marks: of layers that share colours, a legend listens to the parameters of the first alone."""
+    """Return a layer without marks: a shared legend listens only to the first layer's parameters."""
     by_name = {"type": "point", "fields": ["colour"], "toggle": "true"}
     colours = {"color": shown["color"]}
     return _marks("point", "false", colours, filled=True) | {
@@ -353,7 +353,7 @@ def _legend(shown: style.Settings) -> style.Settings:
 
 
 def _points(field: str, x: style.Settings, y: style.Settings, shown: style.Settings) -> style.Settings:
-    """Every fleet; shift and the wheel zoom, dragging moves."""
+    """Draw every fleet; shift and the wheel zoom, dragging moves."""
     zoomed = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
     params = [{"name": f"zoom_{field}", "bind": "scales", "select": zoomed}]
     large, met = f"datum.best_{field} || datum.kind == 'pick'", "datum.met"
@@ -371,7 +371,7 @@ def _points(field: str, x: style.Settings, y: style.Settings, shown: style.Setti
 def _line(
     axis: _Axis, frontier: Frontier, low: float, top: float, x: style.Settings, y: style.Settings
 ) -> list[style.Settings]:
-    """Whoever asks for less speed still gets the cheapest, and nothing is quicker than the quickest."""
+    """Draw the front as steps: less speed still gets the cheapest, and nothing is quicker than the quickest."""
     front = [
         {axis.field: 1 / point.tpot_s if axis.rises else point.ttft_s, "usd": point.usd_per_mtok}
         for point in axis.front(frontier)
@@ -387,7 +387,7 @@ def _line(
 
 
 def _intervals(field: str, y: style.Settings) -> style.Settings:
-    """Of the fronts, faint; of the pick and of what is pinned."""
+    """Draw the intervals of the fronts, faint, and of the pick and pinned points."""
     asked = f"datum.kind == 'pick' || indexof({PINNED}, datum.deployment) >= 0"
     encoding = {
         "x": {"field": f"{field}_low", "type": "quantitative", "title": None},
@@ -399,7 +399,7 @@ def _intervals(field: str, y: style.Settings) -> style.Settings:
 
 
 def _marked(field: str, x: style.Settings, y: style.Settings) -> list[style.Settings]:
-    """The pick with its name and the interval of its bill; rings around what the reader pinned."""
+    """Draw the pick with its name and bill interval, and rings around pinned points."""
     pick, ink = f"datum.kind == 'pick' && isValid(datum.{field})", {"color": style.INK}
     outline = {**ink, "filled": False}
     place = {"x": x, "y": y}
@@ -415,7 +415,7 @@ def _marked(field: str, x: style.Settings, y: style.Settings) -> list[style.Sett
 
 
 def _api_lines(rows: Sequence[style.Row], y: style.Settings, shown: style.Settings) -> list[style.Settings]:
-    """What hosts of the model charge, as level lines; the cheapest and the one in the middle by name."""
+    """Draw the prices of the model's hosts as horizontal lines; name the cheapest and the middle one."""
     hosts = [row for row in rows if row["kind"] == "API"]
     if not hosts:
         return []
@@ -436,7 +436,7 @@ def _api_lines(rows: Sequence[style.Row], y: style.Settings, shown: style.Settin
 
 
 def _measured(field: str, x: style.Settings, y: style.Settings, shown: style.Settings) -> list[style.Settings]:
-    """What was measured, tied to where the same load was predicted to be."""
+    """Draw measurements, joined to the prediction of the same load."""
     said = {"tooltip": _tips("deployment", "price", "speed", "first", "distance")}
     mine = f"datum.kind == 'yours' && isValid(datum.{field})"
     tied = {"x": x, "y": y, "x2": {"field": f"predicted_{field}"}, "y2": {"field": "predicted_usd"}}
@@ -450,7 +450,7 @@ def _measured(field: str, x: style.Settings, y: style.Settings, shown: style.Set
 def _objectives(
     axis: _Axis, plan: Plan, low: float, high: float, x: style.Settings, y: style.Settings
 ) -> list[style.Settings]:
-    """The region within the strictest SLO on this latency where it can be met: from the pick's price up; its edge."""
+    """Shade the region within the strictest SLO on this latency, from the pick's price up, with its edge."""
     bounds = [slo for slo in plan.slos if slo.latency is axis.latency]
     if not bounds:
         return []

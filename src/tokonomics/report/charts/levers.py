@@ -1,4 +1,4 @@
-"""What can be saved as pictures: by levers, by caching, by tenants that share."""
+"""Draw savings: by levers, by caching, by tenants that share."""
 
 import math
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from tokonomics.units import percent, plural, seconds, usd
 
 _BILLS = {"bill": style.BLUE, "saved": style.LIGHT_GREEN, "added": style.RED}
 _SAVINGS = {"alone": style.LIGHT_GREEN, "added": style.RED, "sum": "#ffffff", "together": style.DARK_GREEN}
-"""Blue is a bill, green what is saved (dark: by all together), red what is added: in both charts, and in grey too."""
-_NOTHING = 5e-4  # share of the bill below which a lever has no effect: it would be shown as 0 %
+"""Blue is a bill, green a saving (dark: of all together), red an addition, in both charts; they differ in grey too."""
+_NOTHING = 5e-4  # share of the bill: a lever that saves less has no effect, as it would show 0 %
 _MOST_TICKS = 10
-_LINE = 125  # characters across the picture
+_LINE = 125  # characters across the chart
 
 
 def stack_chart(stack: Waterfall, setup: Setup) -> alt.TopLevelMixin:
-    """Dollars a month step by step, from zero; and on a logarithmic axis what a million tokens costs after each."""
+    """Draw dollars a month step by step, from zero; and $/Mtok after each step on a logarithmic axis."""
     start, least = stack.naive, stack.end.usd_per_month
     top = max(start.usd_per_month, *(step.bill.usd_per_month for step in stack.steps), least)
 
@@ -81,13 +81,13 @@ def _prices(prices: list[style.Row], order: list[str]) -> style.Marks:
 
 
 def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
-    """The saving of each lever alone, of all together, and what their sum would have been."""
+    """Draw the saving of each lever alone, of all together, and the sum of the single savings."""
 
     now = ranking.now.usd_per_month
 
     def bar(name: str, share: float, kind: str, bill: Bill) -> style.Row:
         left = bill.usd_per_month
-        # Both are what is saved: what is left stands in the table, and under the pointer.
+        # Both are savings: the remaining bill is in the table and in the tooltip.
         label = f"{_said(share)}\n{usd(abs(now - left))} a month"
         return {"lever": name, "share": share, "kind": kind, "label": label, "bill then": f"{usd(left)} a month"}
 
@@ -109,7 +109,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     y = style.names("lever", [row["lever"] for row in rows], 240)
     scale = style.linear(low - span * 0.02, high + span * 0.6)
     x = style.across("share", "saved of the monthly bill", scale, format="%", values=_ticks(low, high), grid=False)
-    # The sum is only an outline: nobody saves it.
+    # The sum is only an outline, as nobody saves it.
     outline = alt.condition("datum.kind == 'sum'", alt.value(style.OUTLINE), alt.value(None))
     blocks = style.bars(rows, strokeDash=[4, 3]).encode(
         x=x,
@@ -129,13 +129,13 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
 
 
 def _lines(text: str) -> list[str]:
-    """Of a picture's width; a line that goes on ends with a space: the page, which wraps itself, joins it by that."""
+    """Wrap text to the chart's width; a line that continues ends with a space, by which the page joins it again."""
     *going_on, last = wrap(text, _LINE) or [""]
     return [*(f"{line} " for line in going_on), *([last] if last else [])]
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Every fifth of the bill, or more where it grows manifold; none beyond the longest bar, where its label stands."""
+    """Return ticks at every fifth of the bill, wider if it grows several times; none beyond the longest bar's label."""
     step = 0.2 if high > 0.2 else 0.05
     while (high - low) / step > _MOST_TICKS:
         step *= 2
@@ -143,7 +143,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _said(share: float) -> str:
-    """In words, so that no sign stands against that of the axis."""
+    """Say a share as text, without a sign that could contradict the axis."""
     return f"saves {percent(share)}" if share >= -_NOTHING else f"costs {percent(-share)} more"
 
 
@@ -154,7 +154,7 @@ _WIDTH, _HEIGHT = 380, 230
 
 
 def cache_chart(lever: PrefixCacheLever | None, hits: SemanticHits | None, threshold: float) -> alt.TopLevelMixin:
-    """A panel for each thing that was looked at."""
+    """Draw a panel for each kind of cache."""
     panels = [*([_sizes(lever), _settings(lever)] if lever else []), *([_thresholds(hits, threshold)] if hits else [])]
     looked_at = lever or hits
     if looked_at is None:
@@ -218,11 +218,11 @@ def _thresholds(hits: SemanticHits, threshold: float) -> style.Marks:
 
 _TENANTS_WIDTH = 330
 _LEAST_S = 1e-3
-_WIDE = 8  # the slowest over the fastest from which the axis is logarithmic: else it would have one tick
+_WIDE = 8  # slowest ÷ fastest above which the axis is logarithmic: otherwise it would have one tick
 
 
 def tenants_chart(pooling: Pooling, noisy: NoisyNeighbour, slos: Sequence[Slo], shown: int) -> alt.TopLevelMixin:
-    """Fleets and the noisy neighbour above, the tenants' bills below: of so many tenants, then of all others."""
+    """Draw fleets and the noisy neighbour above, the bills of the ``shown`` largest tenants and of the rest below."""
     above = alt.hconcat(_fleets(pooling), _noisy(noisy, slos), spacing=40)
     above = above.resolve_scale(color="independent", shape="independent")
     both = alt.vconcat(above, _bills(pooling, shown), spacing=30)

@@ -1,4 +1,4 @@
-"""What was measured as pictures: loads of a benchmark, predictions beside measurements, a bill over time."""
+"""Draw measurements: loads of a benchmark, predictions beside measurements, a bill over time."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[str, list[int]]] = {
 
 
 def bench_chart(result: PricedRun) -> alt.TopLevelMixin:
-    """Four panels on one axis of load; without a price three."""
+    """Draw four panels on one axis of load, or three without a price."""
     run = result.run
     speeds = [_load_row(point, "measured", point.output_tokens_per_s) for point in run.points]
     panels = [
@@ -90,7 +90,7 @@ def _predicted(result: PricedRun, metric: Metric) -> list[style.Row]:
 
 
 def _load_panel(result: PricedRun, title: str, rows: list[style.Row], **axis: str) -> style.Marks:
-    """Log axes where the figures span decades; the best load as a line."""
+    """Draw one panel, with logarithmic axes if the figures span decades, and the best load as a line."""
     points, best = result.run.points, result.verdict.best
     shown = {kind: look for kind, look in _KINDS.items() if any(row["kind"] == kind for row in rows)}
     values = [row["value"] for row in rows if row["value"] > 0]
@@ -136,11 +136,11 @@ _FIT_SHAPES = {"left out": "circle", "seen": "diamond", "shaped": "triangle-up",
 
 
 def scatter_chart(points: Sequence[AccuracyPoint], kind: str, title: str, subtitle: str) -> alt.TopLevelMixin:
-    """Points by how their speed is known and by how they stand to the model; the line is right, the band ±20 %."""
+    """Draw points by how their speed is known and by their relation to the model; the line is exact, the band ±20 %."""
     is_time = kind != "throughput"
     edges = [edge for point in points for edge in (point.measured, point.predicted)] or [1.0]
     low, high = min(edges) / 1.15, max(edges) * 1.15
-    scale, unit = style.log(low, high), "" if is_time else ", tokens a second"  # ticks of time say their unit
+    scale, unit = style.log(low, high), "" if is_time else ", tokens a second"  # time ticks include their unit
     axis = {
         "values": style.powers(low, high, (1, 3)),
         **({"labelExpr": style.AS_TIME} if is_time else {"format": "~s"}),
@@ -210,11 +210,11 @@ def _point_row(point: AccuracyPoint, is_time: bool) -> style.Row:
 # --- predicted over measured, by metric ------------------------------------------------------------------------------
 
 
-_MOST = 5.0  # times too high or too low, beyond which a point is drawn at the edge
+_MOST = 5.0  # a point off by a larger factor is drawn at the edge
 
 
 def validation_chart(predictions: Sequence[ScoredPrediction]) -> alt.TopLevelMixin:
-    """The ratio of predicted to measured for each row, by metric: on the line is right."""
+    """Draw the ratio of predicted to measured for each row, by metric; on the line is exact."""
     points = [
         {
             "measured": prediction.measurement.value,
@@ -250,13 +250,13 @@ _PRICE_COLOURS = {"every paid hour": "#222222", "busy time alone": style.GREEN}
 
 
 def bill_over_time(bill: Statement, over: str) -> alt.TopLevelMixin:
-    """``bill`` is by day or hour alone."""
+    """Draw a bill that is split only by day or by hour."""
     dollars = [
         {"at": line.group[0], "part": part, "usd": getattr(line.sums, name), "order": order}
         for line in bill.lines
         for order, (part, name) in enumerate(_BILL_PARTS.items())
     ]
-    # A time without tokens has no price: the line breaks there.
+    # A period without tokens has no price, so the line breaks there.
     prices = [
         {"at": line.group[0], "$/Mtok": getattr(line.sums, name), "basis": basis}
         for line in bill.lines

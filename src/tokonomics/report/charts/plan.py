@@ -1,4 +1,4 @@
-"""Plans as pictures: bills by hardware, what moves them, unknown demand; models and GPUs side by side."""
+"""Draw plans: bills by hardware, what moves them, unknown demand; models and GPUs side by side."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _CASE_COLOURS = (style.LIGHT_BLUE, style.BLUE, style.DARK_BLUE)
 
 
 def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
-    """The monthly bill on each kind of hardware at its cheapest offer, split into what it pays for."""
+    """Draw the monthly bill on each kind of hardware at its cheapest offer, split into its parts."""
     leaders = plan.leaders(_MOST_BILLS)
     names = [f"{replicas_text(row)} {row.weights}{'*' * row.below_checkpoint}" for row in leaders]
     return bill_chart(
@@ -36,7 +36,7 @@ def plan_chart(plan: Plan, model_name: str) -> alt.TopLevelMixin:
 
 
 def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, subtitle: str) -> alt.TopLevelMixin:
-    """Bills as bars, split into what they pay for, with the price of a million tokens."""
+    """Draw bills as bars, split into their parts, with the price of a million tokens."""
     named = list(zip(order, leaders, strict=True))
     parts = [
         {"what": name, "offer": rented_text(row), "part": line.name, "usd": line.usd, "order": place}
@@ -66,7 +66,7 @@ def bill_chart(leaders: Sequence[Candidate], order: Sequence[str], title: str, s
 
 
 def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
-    """Each assumption changed alone: how far the monthly bill goes down and up, the strongest on top."""
+    """Draw how far each assumption, changed alone, moves the monthly bill down and up, strongest on top."""
     mid = sensitivity.usd_per_month
     known = [case.usd_per_month for swing in sensitivity.swings for case in (swing.low, swing.high)]
     top = max([mid, *(bill for bill in known if bill is not None)])
@@ -87,7 +87,7 @@ def sensitivity_chart(sensitivity: Sensitivity, what: str) -> alt.TopLevelMixin:
 
 
 def _changed(swing: CostSwing) -> str:
-    """``requests a second ±25 %``."""
+    """Return ``requests a second ±25 %``."""
     low, high = swing.low.factor - 1, swing.high.factor - 1
     change = f"±{percent(high)}" if math.isclose(-low, high) else f"−{percent(-low)} to +{percent(high)}"
     return f"{swing.assumption} {change}"
@@ -108,7 +108,7 @@ def _swing(name: str, case: Case, mid: float, beyond: float) -> style.Row:
 
 
 def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
-    """What the same GPUs hold by how they are split, a bar for each; the plan's split stands out."""
+    """Draw a bar for each split of the same GPUs with what it holds; highlight the plan's split."""
     rows: list[style.Row] = [
         {
             "what": split_name(point),
@@ -130,14 +130,14 @@ def ratio_chart(points: Sequence[RatioPoint], what: str) -> alt.TopLevelMixin:
 
 
 def split_name(point: RatioPoint) -> str:
-    """``2 prefill : 3 decode``."""
+    """Return ``2 prefill : 3 decode``."""
     if not point.prefill_replicas:
         return f"{point.decode_replicas} that do both"
     return f"{point.prefill_replicas} prefill : {point.decode_replicas} decode"
 
 
 def mark_of(point: RatioPoint) -> str:
-    """``planned``, or ``cheapest split`` where the plan picked replicas that do both."""
+    """Return ``planned``, or ``cheapest split`` if the plan picked replicas that do both."""
     return "planned" if point.is_planned else "cheapest split" if point.is_cheapest else ""
 
 
@@ -145,7 +145,7 @@ def mark_of(point: RatioPoint) -> str:
 
 
 def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevelMixin:
-    """The bill of each choice in every case; the best of each case as a tick, regret beside it."""
+    """Draw the bill of each choice in every case, with the best of each case as a tick and the regret beside it."""
     choices = [
         (f"{gpu_text(choice.gpu)} {choice.layout.removeprefix('TP=1 ')}, {provider_text(choice.provider)}", choice)
         for choice in regret.choices[:rows]
@@ -189,7 +189,7 @@ def regret_chart(regret: Regret, model_name: str, rows: int = 6) -> alt.TopLevel
 
 
 def _case_names(regret: Regret) -> list[str]:
-    """``low: 2/s``; the rate, or the lengths where those differ."""
+    """Return ``low: 2/s``: the rate, or the lengths if those differ."""
     demands = regret.demands
     words = _CASES if len(demands) == len(_CASES) else tuple(str(place) for place in range(1, len(demands) + 1))
     if len({demand.rate for demand in demands}) > 1:
@@ -205,13 +205,13 @@ def _case_names(regret: Regret) -> list[str]:
 
 _WIDTH = 620
 _LEAST_STEP = 84
-_UPRIGHT = 6  # names that stand side by side without touching
-_ROOM_FOR_NAMES = 0.66  # of the width: right of it a name would run out of the picture
+_UPRIGHT = 6  # most names that fit side by side without touching
+_ROOM_FOR_NAMES = 0.66  # of the width: further right a name would leave the chart
 _ACROSS = 8  # GPUs side by side on a page
 
 
 def compare_chart(found: Comparison) -> alt.TopLevelMixin:
-    """A heat map of dollars per million tokens, with the front of price and quality below it."""
+    """Draw a heat map of dollars per million tokens, with the front of price and quality below it."""
     return style.stacked([_grid(found), *([_front(found)] if found.front else [])])
 
 
@@ -231,7 +231,7 @@ def _grid(found: Comparison) -> alt.TopLevelMixin:
         for cell in cells
     ]
     models = [next(cell.model_name for cell in found.cells if cell.model == model) for model in found.models]
-    # The longer list goes down the page.
+    # The longer list is vertical.
     models_across = len(found.gpus) > _ACROSS
     sides = [("model:N", models), ("gpu:N", list(found.gpus))]
     (columns, columns_order), (lines, lines_order) = sides if models_across else reversed(sides)
@@ -282,7 +282,7 @@ def _front(found: Comparison) -> alt.TopLevelMixin:
     line = base.transform_filter("datum.front").mark_line(color=style.BLUE, strokeDash=[4, 3], interpolate="step-after")
     colour = alt.condition("datum.front", alt.value(style.BLUE), alt.value("#b9bec6"))
     dots = base.mark_point(filled=True, size=80, opacity=1).encode(color=colour)
-    # The line goes right and up: a name below its dot is clear of it, and one above to the left where room ends.
+    # The line rises to the right, so a name goes below its dot, or above and to the left near the edge.
     edge = low * (high / low) ** _ROOM_FOR_NAMES
     best = [row for row in rows if row["front"]]
     below = style.labels([row for row in best if row["usd"] <= edge], dx=8, dy=15, fontSize=12)

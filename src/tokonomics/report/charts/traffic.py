@@ -1,4 +1,4 @@
-"""Traffic as pictures: a trace, a simulation over time and by its rate, a curve over the batch."""
+"""Draw traffic: a trace, a simulation over time and by its rate, a curve over the batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ _GUTTER = 64  # between two panels side by side, axis included
 
 
 def traffic_chart(trace: TraceSummary) -> alt.TopLevelMixin:
-    """Requests and tokens over time; below, the shapes of lengths and, where the clock shows them, of gaps."""
+    """Draw requests and tokens over time; below, the distributions of lengths and, if the clock allows, of gaps."""
     gaps = trace.gaps if trace.clock_step_s is None else ()
     width = (_WIDTH - _GUTTER) // 2 if gaps else _WIDTH
     lengths = [
         {"kind": kind, "low": share.low, "high": share.high, "share": share.count / trace.requests}
         for kind, tokens in (("prompt", trace.input), ("answer", trace.output))
         for share in tokens.histogram
-        if share.low > 0  # a logarithmic axis has no place for answers of no tokens
+        if share.low > 0  # a logarithmic axis cannot show answers without tokens
     ]
     shapes = [_shares(lengths, width, "tokens of a prompt or an answer", "format(datum.value, ',')", "requests")]
     if gaps:
@@ -50,7 +50,7 @@ def traffic_chart(trace: TraceSummary) -> alt.TopLevelMixin:
 
 
 def _over_time(trace: TraceSummary) -> list[style.Marks]:
-    """Requests above tokens, in the bins that the trace fills; the last is usually cut short: it would look a fall."""
+    """Draw requests above tokens in full bins; the last bin is usually cut short and would look like a drop."""
     unit, name = style.time_unit(trace.duration_s)
     bins = trace.curve[: max(int(trace.duration_s // trace.bin_s), 1)]
     rates = [{"time": part.start_s / unit, "requests": part.requests / trace.bin_s} for part in bins]
@@ -84,7 +84,7 @@ def _over_time(trace: TraceSummary) -> list[style.Marks]:
 
 
 def _shares(bars: list[style.Row], width: float, title: str, label: str, of: str) -> style.Marks:
-    """Shares of requests or gaps over an axis from one power of ten to another."""
+    """Draw shares of requests or gaps over an axis from one power of ten to another."""
     low = 10.0 ** math.floor(math.log10(min(bar["low"] for bar in bars)) + 1e-9)
     high = 10.0 ** math.ceil(math.log10(max(bar["high"] for bar in bars)) - 1e-9)
     ticks: style.Settings = {"values": style.powers(low, high), "labelFlush": False, "labelSeparation": 8}
@@ -106,20 +106,20 @@ def _shares(bars: list[style.Row], width: float, title: str, label: str, of: str
 
 _SIMULATE_WIDTH, _SIMULATE_HEIGHT, _TALL = 720, 72, 120
 _SIMULATE_GUTTER = 70  # between two panels side by side, axis included
-_MANY_TIMES = 20  # from this ratio of the largest to the smallest on, an axis of times is logarithmic
-_NEAR = 8  # pixels from an end of an axis at which a label is moved inside, so that panels stay in line
+_MANY_TIMES = 20  # largest ÷ smallest above which an axis of times is logarithmic
+_NEAR = 8  # a label this many pixels from an axis end is moved inside, so that panels stay aligned
 _NAMES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "Time to the last token"}
 _BESIDE: style.Settings = {"orient": "right", "direction": "vertical", "symbolType": "stroke"}
 _AT = alt.Tooltip("time:Q", format=".4~g")
 
 
 def simulate_chart(outcome: Outcome, moments: Sequence[Moment], title: str, subtitle: str) -> alt.TopLevelMixin:
-    """What came in, who waited, how long, and what the replicas did, on one axis of time."""
+    """Draw arrivals, waiting requests, latencies and the work of the replicas on one axis of time."""
     edges = _edges(outcome, moments)
     unit, name = style.time_unit(edges[-1])
 
     def steps(series: dict[str, str]) -> list[style.Row]:
-        """By kind, a field of the moments; each value from one edge to the next: so a lone bin is seen too."""
+        """Return the rows of each kind; each value spans from one edge to the next, so that a single bin is visible."""
         return [
             {"time": edge / unit, "kind": kind, "value": getattr(moment, field)}
             for kind, field in series.items()
@@ -152,9 +152,9 @@ def simulate_chart(outcome: Outcome, moments: Sequence[Moment], title: str, subt
 def capacity_chart(
     points: Sequence[tuple[float, Outcome]], title: str, source: str, capacity: float
 ) -> alt.TopLevelMixin:
-    """What is delivered at each rate of requests, a panel for each SLO; without any, p99 of both latencies.
+    """Draw what is delivered at each rate, a panel for each SLO; without any, the p99 of both latencies.
 
-    ``capacity`` is the highest rate that holds, drawn as a line where any does.
+    ``capacity`` is the highest rate that holds, drawn as a line if there is one.
     """
     in_order = sorted(points, key=lambda point: point[0])
     targets = {slo.slo: slo.objective_s for slo in in_order[0][1].slo}
@@ -167,7 +167,7 @@ def capacity_chart(
 
 
 def _edges(outcome: Outcome, moments: Sequence[Moment]) -> list[float]:
-    """Where the bins begin, and where the last one ends: usually cut short."""
+    """Return where the bins begin and where the last, usually cut short, ends."""
     starts = [moment.at_s for moment in moments]
     width = starts[1] - starts[0] if len(starts) > 1 else outcome.duration_s or 1.0
     full = starts[-1] + width
@@ -175,7 +175,7 @@ def _edges(outcome: Outcome, moments: Sequence[Moment]) -> list[float]:
 
 
 def _area(rows: list[style.Row], x: alt.X, title: str, fill: str, line: str, least: float = 0) -> style.Marks:
-    """One quantity; its axis reaches ``least`` at the least, and has a length where nothing happens."""
+    """Draw one quantity; its axis reaches at least ``least``, and has a length even if nothing happens."""
     top = max(least, 1.05 * max(row["value"] for row in rows)) or 1
     number = "format(datum.value, datum.value < 1 ? '~g' : '~s')"
     area = style.plot(rows).mark_area(color=fill, line={"color": line, "strokeWidth": 1})
@@ -230,7 +230,7 @@ def _simulate_shares(rows: list[style.Row], x: alt.X) -> style.Marks:
 def _delivered(
     points: Sequence[tuple[float, Outcome]], name: str, bound: float | None, capacity: float, width: int
 ) -> style.Marks:
-    """One latency against the rate: the curve, the bound, and how far the traffic may grow."""
+    """Draw one latency against the rate: the curve, the bound, and how far the traffic may grow."""
     latency, _, statistic = name.partition("_")
     found = [(rate, getattr(getattr(outcome, f"{latency}_s"), statistic)) for rate, outcome in points]
     rows = [
@@ -264,7 +264,7 @@ def _delivered(
 
 
 def _times(values: Sequence[float], ticks: int) -> alt.Y:
-    """An axis of seconds: from 0, or logarithmic where the values span much."""
+    """Return an axis of seconds from 0, or logarithmic if the values span much."""
     above = [value for value in values if value > 0]
     axis: style.Settings = {"labelExpr": style.AS_TIME, "labelFlush": _NEAR}
     if not above or max(above) < _MANY_TIMES * min(above):
@@ -277,7 +277,7 @@ def _times(values: Sequence[float], ticks: int) -> alt.Y:
 
 
 def _round(value: float, to: Callable[[float], int]) -> float:
-    """To a third of a power of ten."""
+    """Round to a third of a power of ten."""
     return float(10 ** (to(3 * math.log10(value)) / 3))
 
 
@@ -285,7 +285,7 @@ def _round(value: float, to: Callable[[float], int]) -> float:
 
 
 def curve_chart(curve: BatchCurve) -> alt.TopLevelMixin:
-    """Throughput, and price where there is one, against the batch; the KV limit as a line, the linear dream dashed."""
+    """Draw throughput, and price if there is one, against the batch, with the KV limit and a dashed linear ideal."""
     alone = curve.points[0].tokens_per_s
     ceiling = 2 * curve.points[-1].tokens_per_s
     points = [
@@ -299,7 +299,7 @@ def curve_chart(curve: BatchCurve) -> alt.TopLevelMixin:
         for point in curve.points
     ]
     x = style.across("batch", "batch (sequences)", alt.Scale(type="log", base=2))
-    # Channels are spelled out: the page redraws this chart as a slider moves, and guessing them takes most of the time.
+    # Channel types are explicit: the page redraws this chart as a slider moves, and inferring them is slow.
     tooltip = [alt.Tooltip("batch:Q"), alt.Tooltip("tokens/s:Q"), alt.Tooltip("TPOT (ms):Q")]
     line = style.plot(points).mark_line(point=True, color=style.BLUE).encode(x=x, tooltip=tooltip)
     dream = style.plot(points).mark_line(strokeDash=style.DOTTED, color=style.GREY).encode(x=x, y=alt.Y("linear:Q"))
