@@ -34,7 +34,7 @@ _PLACES = 3  # regions of each ranking for which a whole fleet is solved
 _FEW_HOURS = 8
 _ROUGH = 0.02  # the gap that is good enough to choose a region
 _NEAR = 1.05
-"""Regions whose bill without start-ups is at most this factor above the cheapest are compared by all hours and with
+"""Regions whose bill without start-ups is at most this factor times the cheapest are compared by all hours and with
 start-ups: in the test of this, a day of 12 busy and 12 quiet hours, they add 3 %. Our choice."""
 _LESS = 0.95  # factor on a machine's capacity if a fleet misses its SLO in the replay; applied at most twice
 _TRIES = 3
