@@ -31,9 +31,7 @@ class BatchWay(Noun):
     """One way to run the batch work, with its cost."""
 
     name: str
-    usd_per_month: (
-        NonNegativeFloat  # of the batch work alone; for one fleet, its cost less that of the fleet without it
-    )
+    usd_per_month: NonNegativeFloat  # of the batch work; if one fleet serves both, what the work adds to its bill
     usd_per_mtok: NonNegativeFloat
     note: str = ""
 

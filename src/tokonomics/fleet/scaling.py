@@ -113,9 +113,7 @@ class _Case:
     layout: FleetLayout
     slos: Sequence[Slo]
     capacity: Callable[[Floats], Floats]  # requests a second of a replica, in fleets for these rates
-    outstanding: Callable[
-        [float], float
-    ]  # requests outstanding on a replica with that room: at its capacity ÷ (1 + room)
+    outstanding: Callable[[float], float]  # requests on a replica with that room: at its capacity ÷ (1 + room)
     cold_start_s: float
     usd_per_hour: float
     peak: float  # requests a second of the busiest moment that was seen before the day to judge

@@ -52,9 +52,7 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
-SHAPLEY_TENANTS = (
-    4  # up to this many tenants are checked against the Shapley value: 15 groups, each with its own search
-)
+SHAPLEY_TENANTS = 4  # most tenants to check against the Shapley value: 15 groups, each with its own search
 _MOST_TENANTS = 2_000  # each takes a search of its own: about a minute for 2,000 small ones
 
 
@@ -114,9 +112,7 @@ class Pooling(Noun):
     batch: NonNegativeFloat  # mean sequences in a step of the shared fleet
     prompt_share: NonNegativeFloat  # prompts' share of the GPU time that requests take in full batches
     bill: BeforeAfter  # an hour
-    shared_by_usage_usd_per_hour: tuple[
-        float, ...
-    ]  # what each would pay if idle time were charged by usage, for comparison
+    shared_by_usage_usd_per_hour: tuple[float, ...]  # the bills if idle time were charged by usage, for comparison
 
     @property
     def gain(self) -> float:

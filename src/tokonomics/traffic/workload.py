@@ -34,7 +34,7 @@ class Workload(Noun):
     rate: float = Field(ge=1e-9, le=1e9)  # requests a second
     input_tokens: float = Field(gt=0, le=1e8)  # mean
     output_tokens: float = Field(gt=0, le=1e8)  # mean
-    input_p50: float | None = None  # None if only the means are known; so are the other percentiles
+    input_p50: float | None = None  # None, like the other percentiles, if only the means are known
     input_p99: float | None = None
     output_p50: float | None = None
     output_p99: float | None = None
