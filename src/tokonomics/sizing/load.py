@@ -66,7 +66,8 @@ class Load:
     @cached_property
     def content(self) -> tuple[object, ...]:
         """Return what tells loads apart; unlike the load it is small enough to keep."""
-        return self.trace.digest, self.workload.rate, self.share, self.is_stationary, self.lasts_s
+        rate, written = self.workload.rate, self.workload.output_tokens
+        return self.trace.digest, rate, written, self.share, self.is_stationary, self.lasts_s
 
     @cached_property
     def longest(self) -> int:

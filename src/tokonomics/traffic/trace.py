@@ -120,7 +120,7 @@ class Turns:
             session=session.astype(np.int32),
         )
         if len(chosen) == len(self.session):
-            # All of them in another order, as a simulation sends them: each keeps its turn.
+            # All of them once, in another order, as a simulation sends them: each keeps its turn.
             taken.__dict__["depth"] = self.depth[chosen]
         return taken
 
