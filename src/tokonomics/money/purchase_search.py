@@ -216,16 +216,15 @@ def _at_once_or_apart(problem: FleetProblem, gap: float, time_limit_s: float) ->
 
 
 def _repeated(problem: FleetProblem, gap: float, time_limit_s: float) -> list[Solution]:
-    """Return the cheapest fleet of a day that repeats, bought every day; nothing if there is none or time ran out.
+    """Return the cheapest fleet of a day that repeats, bought every day, if that is a small program; else nothing.
 
-    One day is a small program, solved even on a busy computer. Its whole machines prove no bound, because the cheapest
-    fleet may differ from day to day. Its divisible ones do: a fleet may be replaced by the mean of its days.
+    Its whole machines prove no bound, because the cheapest fleet may differ from day to day. Its divisible ones do: a
+    fleet of those costs no more if every day has the mean of its days.
     """
     began, period = time.perf_counter(), problem.demand.period
-    times = problem.demand.hours // period
-    if times == 1:
+    times, day = problem.demand.hours // period, replace(problem, demand=problem.demand.over(period))
+    if times == 1 or len(day.kinds) * different_hours(day) > AT_ONCE:
         return []
-    day = replace(problem, demand=problem.demand.over(period))
     divided = _solve_in_time(day, gap, time_limit_s, relaxed=True)
     if divided is None:
         return []
