@@ -46,7 +46,7 @@ from tokonomics.units import HOURS_PER_MONTH
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share, which is far below how prices move
 TIME_LIMIT_S = 30.0
 """The gap that remains by then is mostly an unproven bound; it is printed (benchmarks/bench_fleet.py)."""
-DAY_SHARE = 0.1  # of the time limit, after all of it: for a day that repeats, if there is no proven fleet by then
+DAY_SHARE = 0.2  # of the time limit, after all of it: for a day that repeats, if there is no proven fleet by then
 AT_ONCE = 600  # columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)
 WINDOW_HOURS = 12
 WINDOW_S = 2.0
