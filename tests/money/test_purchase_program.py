@@ -198,23 +198,44 @@ def test_time_that_ran_out_on_the_proof_does_not_lose_the_fleet(monkeypatch: pyt
     assert found.counts.tolist() == [[3]]
 
 
-def test_a_week_of_like_days_costs_no_more_than_its_day_however_busy_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("poor", [True, False], ids=["a poor fleet in time", "none in time"])
+def test_a_week_of_like_days_costs_no_more_than_its_day_and_its_gap_is_honest(
+    monkeypatch: pytest.MonkeyPatch, poor: bool
 ) -> None:
-    """The solver is given no time for the week: neither at once nor taken apart."""
+    """The computer is so busy that the week's whole machines get nowhere: the day is tried, after everything else."""
+    offers = [simple_offer("small", 2.0, 1.0, startup_s=600), simple_offer("large", 5.0, 2.2, startup_s=600)]
+    rates = [3.5 + 3.5 * math.sin(hour) for hour in range(24)]
+    asked: list[int] = []
 
-    def late(*given: Any) -> None:
+    def busy(problem: FleetProblem, *given: Any, **more: Any) -> Solution | None:
+        asked.append(problem.demand.hours)
+        if problem.demand.hours == 24 or more.get("relaxed"):
+            return solve(problem, *given, **more)
+        if problem.demand.hours == 168 and poor:
+            return Solution(np.full((2, 168), 4), lower_bound=1.0, solve_s=1.0, variables=1)
         raise OutOfTime("late")
 
-    monkeypatch.setattr("tokonomics.money.purchase_search.AT_ONCE", 0)
-    monkeypatch.setattr("tokonomics.money.purchase_search._taken_apart", late)
-    offers = [simple_offer("small", 2.0, 1.0, startup_s=600), simple_offer("large", 5.0, 2.2, startup_s=600)]
-    rates = [7.0, 7.0, 2.0, 4.0]
-    week = demand_of(rates).over(28)
-    assert (week.period, week.over(30).period, demand_of([5.0] * 24).period) == (4, 30, 1)
-    assert exact(offers, week) == pytest.approx(7 * by_enumeration(offers, rates, FleetLimits(), 4))
-    with pytest.raises(OutOfTime):
-        optimal_fleet(offers, demand_of(rates))
+    monkeypatch.setattr("tokonomics.money.purchase_search.solve", busy)
+    monkeypatch.setattr(
+        "tokonomics.money.purchase_search.time.perf_counter", lambda: 50.0 * sum(h != 24 for h in asked)
+    )
+    plan = optimal_fleet(offers, demand_of(rates).over(168), gap=0.0, time_limit_s=100.0)
+    day = by_enumeration(offers, rates, FleetLimits(), 4)
+    assert plan.expected_usd <= 7 * day * (1 + 1e-6)
+    divisible = 7 * 2.2 / 5 * sum(rates)  # of the cheapest offer, started for free
+    assert divisible * (1 - 1e-6) <= plan.expected_usd * (1 - plan.gap) <= 7 * day * (1 + 1e-6)
+    assert 0 < plan.gap < 0.25
+    assert asked.index(24) == len(asked) - 2  # the day's divisible and whole machines come last
+
+
+def test_a_demand_repeats_but_for_rounding() -> None:
+    noisy = np.resize([7.0, 7.0, 2.0, 4.0], 28) * (1 + 1e-12 * np.sin(np.arange(28)))
+    assert demand_of(noisy.tolist()).period == 4
+    assert demand_of([7.0, 2.0] * 13 + [7.0, 2.001]).period == 28
+    assert demand_of([1.0, 2.0, 3.0] * 2 + [1.0]).period == 7
+    assert demand_of([5.0] * 24).period == 1
+    assert parse_demand("diurnal:60,peak=2", hours=168).period == 24
+    assert Demand(rates={"a": (1.0, 1.0) * 2, "b": (1.0, 2.0) * 2}).period == 2
 
 
 def test_what_is_needed_all_the_time_is_reserved_and_the_rest_is_not() -> None:

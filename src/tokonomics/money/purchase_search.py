@@ -46,6 +46,7 @@ from tokonomics.units import HOURS_PER_MONTH
 GAP = 5e-3  # stop when no fleet can be cheaper by more than this share, which is far below how prices move
 TIME_LIMIT_S = 30.0
 """The gap that remains by then is mostly an unproven bound; it is printed (benchmarks/bench_fleet.py)."""
+DAY_SHARE = 0.2  # of the time limit, after all of it: for a day that repeats, if there is no proven fleet by then
 AT_ONCE = 600  # columns that HiGHS solves by itself within seconds (benchmarks/bench_fleet.py)
 WINDOW_HOURS = 12
 WINDOW_S = 2.0
@@ -179,35 +180,58 @@ def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution |
     """Return the counts by kind and hour with a proven bound; None if there is no fleet."""
     if problem.batch is not None:
         return _with_batch(problem, gap, time_limit_s)
+    began, day_s = time.perf_counter(), DAY_SHARE * time_limit_s
+    try:
+        found = _at_once_or_apart(problem, gap, time_limit_s)
+        was_quick = time.perf_counter() - began < time_limit_s / 2  # No program stopped at its share of the time.
+        if found is None or was_quick or _is_proven(problem, found, gap):
+            return found
+        tried = [found, *_repeated(problem, gap, day_s)]
+    except OutOfTime:
+        if not (tried := _repeated(problem, gap, day_s)):
+            raise
+    best = min(tried, key=lambda solution: problem.bill(solution.counts))
+    bound = max(solution.lower_bound for solution in tried)
+    return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+
+
+def _at_once_or_apart(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
+    """Solve the program at once if it is small, and taken apart if that proves nothing in its share of the time."""
     began, at_once = time.perf_counter(), None
     if len(problem.kinds) * different_hours(problem) <= AT_ONCE:
         with suppress(OutOfTime):
             at_once = solve(problem, gap, 0.4 * time_limit_s)
             if at_once is None or _is_proven(problem, at_once, gap):
                 return at_once
-    tried = [found for found in (at_once, _repeated(problem, gap, time_limit_s)) if found is not None]
     left = time_limit_s - (time.perf_counter() - began)
-    if not tried:
+    if at_once is None:
         # On a busy computer all time may be used up: a late fleet is better than none.
         return _taken_apart(problem, gap, max(left, 0.4 * time_limit_s))
     with suppress(OutOfTime):
         if (taken_apart := _taken_apart(problem, gap, left)) is not None:
-            tried.append(taken_apart)
-    best = min(tried, key=lambda solution: problem.bill(solution.counts))
-    bound = max(solution.lower_bound for solution in tried)
-    return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+            best = min((at_once, taken_apart), key=lambda solution: problem.bill(solution.counts))
+            bound = max(at_once.lower_bound, taken_apart.lower_bound)
+            return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+    return at_once
 
 
-def _repeated(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution | None:
-    """The cheapest fleet of a day that repeats, bought every day: a small program that no busy machine cuts short.
+def _repeated(problem: FleetProblem, gap: float, time_limit_s: float) -> list[Solution]:
+    """Return the cheapest fleet of a day that repeats, bought every day, if that is a small program; else nothing.
 
-    It bounds nothing, as days may differ. None where the demand does not repeat.
+    Its whole machines prove no bound, because the cheapest fleet may differ from day to day. Its divisible ones do: a
+    fleet of those costs no more if every day has the mean of its days.
     """
-    hours, period = problem.demand.hours, problem.demand.period
-    if period == hours:
-        return None
-    day = _solve_in_time(replace(problem, demand=problem.demand.over(period)), gap, time_limit_s)
-    return day and replace(day, counts=np.tile(day.counts, hours // period), lower_bound=0.0)
+    began, period = time.perf_counter(), problem.demand.period
+    times, day = problem.demand.hours // period, replace(problem, demand=problem.demand.over(period))
+    if times == 1 or len(day.kinds) * different_hours(day) > AT_ONCE:
+        return []
+    divided = _solve_in_time(day, gap, time_limit_s, relaxed=True)
+    if divided is None:
+        return []
+    found = _solve_in_time(day, gap, time_limit_s - (time.perf_counter() - began))
+    if found is None:
+        return []
+    return [replace(found, counts=np.tile(found.counts, times), lower_bound=times * divided.lower_bound)]
 
 
 def _is_proven(problem: FleetProblem, solution: Solution, gap: float) -> bool:

@@ -53,10 +53,13 @@ class Demand(Noun):
 
     @property
     def period(self) -> int:
-        """The fewest hours of which the horizon is a whole number of repetitions."""
-        rates = np.array(list(self.rates.values()))
-        parts = (hours for hours in range(1, self.hours + 1) if self.hours % hours == 0)
-        return next(hours for hours in parts if (rates == np.roll(rates, hours, axis=1)).all())
+        """Return the fewest hours of which the horizon is a whole number of repetitions, but for rounding."""
+        for hours in range(1, self.hours):
+            if self.hours % hours == 0:
+                parts = np.array(list(self.rates.values())).reshape(len(self.rates), -1, hours)
+                if np.allclose(parts, parts[:, :1], rtol=1e-9, atol=0):
+                    return hours
+        return self.hours
 
     @property
     def total(self) -> tuple[float, ...]:
