@@ -98,6 +98,13 @@ def _a_fixed_day_and_no_files_of_the_user(monkeypatch: pytest.MonkeyPatch, new_f
     monkeypatch.setenv("COLUMNS", "140")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_was_simulated_before() -> None:
+    """No test is answered from what another one simulated; where nothing that simulates is loaded, nothing was."""
+    if (attempt := sys.modules.get("tokonomics.sizing.attempt")) is not None:
+        attempt.forget_simulations()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _verbs_are_put_together_once() -> Iterator[None]:
     """Typer does so at every call, which is most of one that answers quickly (55 of 58 ms)."""

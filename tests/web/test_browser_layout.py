@@ -254,7 +254,10 @@ def test_no_label_title_or_legend_of_a_chart_is_cut_on_a_phone(narrow: Visit, qu
 
 AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
 RUN = """async () => {
-  const made = (row) => [row, ...row.querySelectorAll("*")].map(({tagName, className}) => tagName + className).join();
+  const told = ({name}) => name.startsWith("aria-");
+  const part = (node) => [node.tagName, node.className, node.role, ...[...node.attributes].filter(told).map(
+    ({name}) => name)].join();
+  const made = (row) => [row, ...row.querySelectorAll("*")].map(part).join(";");
   for (const body of document.querySelectorAll("tbody")) {
     const known = new Set();
     for (const row of body.rows) row.toggleAttribute("data-alike", known.has(made(row)) || !known.add(made(row)));

@@ -1,8 +1,7 @@
 """Simulate a setup on a number of replicas and say whether it holds its SLOs, or what breaks.
 
-``Attempts`` remembers each simulation, so the same question gets the same answer; what came out of one is kept for
-later questions too. Behind each router the engine's own
-batch limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
+What came out of a simulation is kept for later questions of the process. Behind each router the engine's own batch
+limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
 form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole answers or
 jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests are late
 than an SLO allows in total.
@@ -262,19 +261,25 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: flo
     return None
 
 
-_known: dict[object, Sized] = {}
-_MOST_KNOWN = 4096  # a few kilobytes each
+_simulated_before: dict[object, Sized] = {}
+"""What simulations came to, by all that decides it. Not an ``lru_cache``, which would keep the traces themselves."""
+_MOST_REMEMBERED = 4096  # a few kilobytes each
+
+
+def forget_simulations() -> None:
+    """Simulate anew whatever is asked next."""
+    _simulated_before.clear()
 
 
 def _known_attempt(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized:
     """Return what an attempt came to, without its simulation; the same one is made once in a process."""
     names = setup.load.trace.tenants if setup.each_tenant else ()  # what breaks is said of a tenant
     key = setup.as_fixed_fleet, names, setup.today, profile_key(), replicas, max_sequences, times
-    if (sized := _known.get(key)) is None:
+    if (sized := _simulated_before.get(key)) is None:
         sized = replace(attempt(setup, replicas, max_sequences, times, whole=False), simulation=None)
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = sized
+        if len(_simulated_before) >= _MOST_REMEMBERED:
+            del _simulated_before[next(iter(_simulated_before))]
+        _simulated_before[key] = sized
     return sized
 
 
