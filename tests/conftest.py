@@ -98,11 +98,24 @@ def _a_fixed_day_and_no_files_of_the_user(monkeypatch: pytest.MonkeyPatch, new_f
     monkeypatch.setenv("COLUMNS", "140")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_was_simulated_before() -> None:
-    """No test is answered from what another one simulated; where nothing that simulates is loaded, nothing was."""
+def _forget_simulations() -> None:
+    """Where what simulates is not loaded, nothing was simulated."""
     if (attempt := sys.modules.get("tokonomics.sizing.attempt")) is not None:
         attempt.forget_simulations()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _other_files_simulated_nothing() -> None:
+    """No file of tests is answered from what another one simulated; within one, that saves a sixth of the time."""
+    _forget_simulations()
+
+
+@pytest.fixture
+def simulated_anew() -> Iterator[None]:
+    """For a test that changes the simulator: no other test's simulations answer it, and its own answer no other."""
+    _forget_simulations()
+    yield
+    _forget_simulations()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,7 +51,7 @@ SLOW = {"model": "qwen3-8b", "gpu": "H100", "input": "const:900", "output": "con
 
 
 @pytest.fixture
-def _never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def _never_simulated(monkeypatch: pytest.MonkeyPatch, simulated_anew: None) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
