@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tokonomics.errors import BadInput
+from tokonomics.errors import BadInput, option
 from tokonomics.questions.catalogue import every_offer
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import PlanRequest
@@ -49,3 +49,16 @@ def test_what_is_excluded_is_as_if_nobody_sold_it() -> None:
     with pytest.raises(BadInput) as refused:
         every_offer(request.model_copy(update={"exclude": ("nobody",)}))
     assert refused.value.field == "exclude"
+
+
+@pytest.mark.parametrize("also", [{"discount": "yotta=0.1"}, {"sellers": "cloud"}])
+def test_an_exclusion_goes_with_other_filters(also: dict[str, str]) -> None:
+    asked = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "exclude": "yotta"} | also
+    assert "yotta" not in {offer.provider for offer in every_offer(PlanRequest.checked(asked))}
+
+
+def test_what_is_both_asked_for_and_excluded_is_refused_with_the_exclusion_named() -> None:
+    asked = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "gpu": "T4", "exclude": "T4"}
+    with pytest.raises(BadInput) as refused:
+        every_offer(PlanRequest.checked(asked))
+    assert option("exclude") in (refused.value.fix or "")

@@ -22,7 +22,7 @@ from tokonomics.catalog.offers import (
     gpu_key,
     load_offers,
 )
-from tokonomics.catalog.places import Seller, place_filter
+from tokonomics.catalog.places import Seller, place_filter, seller_of
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.types import today
 from tokonomics.units import GIB
@@ -62,6 +62,7 @@ def select_offers(
     region: str | Iterable[str] | None = None,
     gpu: str | Iterable[str] | None = None,
     sellers: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
     terms: Terms | None = Terms.on_demand,
     max_usd_per_gpu_hour: float | None = None,
     discounts: Mapping[str, float] | None = None,
@@ -82,11 +83,13 @@ def select_offers(
     places = {offer.place for offer in within}
     is_there = None if region is None or not within else place_filter(_names(region), places)
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
+    left_out = {_provider_or_gpu(name, everyone) for name in exclude or ()}
     shares = {_known("provider", name, everyone): share for name, share in (discounts or {}).items()}
     chosen = [
         apply_discount(offer, shares.get(offer.provider, 0.0))
         for offer in within
         if (is_there is None or is_there(offer.place)) and (gpus is None or offer.gpu in gpus)
+        if not left_out & {offer.provider, offer.gpu}
     ]
     if terms is None:
         return tuple(chosen)
@@ -239,3 +242,15 @@ def _known(kind: str, name: str, known: set[str]) -> str:
         return spelled[name.strip().casefold()]
     except KeyError:
         raise UnknownName(kind, name, known, fix=f"Known: {', '.join(sorted(known)[:20])}") from None
+
+
+def _provider_or_gpu(name: str, providers: set[str]) -> str:
+    """Return the provider or GPU of that name, sold here or not."""
+    provider = name.strip().lower()
+    if provider in providers or seller_of(provider) is not None:
+        return provider
+    try:
+        return gpu_key(name)
+    except UnknownName:
+        fix = "Their names: `tokonomics offers`."
+        raise BadInput(f"no provider and no GPU is called '{shorten(name)}'", field="exclude", fix=fix) from None

@@ -1,10 +1,10 @@
-"""What batch work costs beside a fleet's own traffic: in its idle hours, on a fleet of its own, or at an API.
+"""Compare ways to run batch work beside a fleet's own traffic: in its idle hours, on a separate fleet, or at an API.
 
-The fleet is bought again for both (``money.purchase_program``): batch work may use what the demand leaves free of any
-hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour that holds most of it
-is then served in the simulator, batch requests behind all others. A fleet of its own has no SLO: its machines are
-counted on for full batches. It may also take only what the fleet's idle hours do not hold. The answer is the
-cheapest of these ways: one fleet for both may cost more than two.
+The fleet is bought again for both (``money.purchase_program``): batch work may use the capacity that the demand leaves
+free in any hour, up to what machines carry under the SLO, and buys the rest in the cheapest hours. The hour with most
+batch work is then simulated, with batch requests served after all others. A separate fleet has no SLO, so its machines
+run full batches. It may also take only what does not fit into the fleet's idle hours. The answer is the cheapest of
+these ways: one fleet for both may cost more than two.
 """
 
 from collections.abc import Sequence
@@ -28,30 +28,30 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK,
 
 
 class BatchWay(Noun):
-    """A way to have the batch work done."""
+    """One way to run the batch work, with its cost."""
 
     name: str
-    usd_per_month: NonNegativeFloat  # of the batch work: beside the fleet, what both cost less the fleet without it
+    usd_per_month: NonNegativeFloat  # of the batch work; if one fleet serves both, what the work adds to its bill
     usd_per_mtok: NonNegativeFloat
     note: str = ""
 
 
 class BatchReport(Noun):
-    """Batch work beside a fleet's own traffic."""
+    """The ways to run batch work beside a fleet's own traffic."""
 
     work: BatchWork
-    online_usd_per_month: NonNegativeFloat  # the fleet without it
+    online_usd_per_month: NonNegativeFloat  # the fleet without batch work
     plan: FleetPlan
-    """The fleet for the demand and what it does of the work, in the cheapest way on machines of one's own."""
-    own: FleetPlan | None  # the fleet for the rest of the work in that way; None where the other does all of it
-    free_share: NonNegativeFloat  # of the work: what fits into the fleet for the demand alone
-    least_free_share: NonNegativeFloat  # the same on the day on which least fits
+    """The fleet for the demand and the batch work that it does, in the cheapest way on one's own machines."""
+    own: FleetPlan | None  # the separate fleet for the rest of the work; None if the first does all of it
+    free_share: NonNegativeFloat  # share of the work that fits into the fleet for the demand alone
+    least_free_share: NonNegativeFloat  # that share on the day on which least fits
     ways: tuple[BatchWay, ...]  # the cheapest first
     check: FleetReplay | None  # the hour with the most batch work in it: latencies are those of the other requests
 
     @property
     def usd_per_month(self) -> float:
-        """Of the demand and the work, in the cheapest way on machines of one's own."""
+        """Return the cost of the demand and the batch work, in the cheapest way on one's own machines."""
         return self.plan.usd_per_month + (self.own.usd_per_month if self.own else 0.0)
 
 
@@ -76,19 +76,19 @@ def batch_report(
     seed: int = 0,
     say: Say = silent,
 ) -> BatchReport:
-    """The ways to do the work on machines of one's own, and whether its neighbours notice."""
+    """Return the ways to do the work on one's own machines, and whether the demand's SLOs still hold."""
     require_one_class(traffic)
     say("the fleet with batch work")
     limit_s = {"gap": gap, "time_limit_s": time_limit_s}
     both = optimal_fleet(machines.offers, traffic.demand, limits, **limit_s, batch=work, seed=seed)
-    # Within the gap of the solver a fleet for both may come out cheaper: it is a fleet for the demand as well.
+    # Within the solver's gap a fleet for both may be cheaper, and it also serves the demand.
     online_usd = min(online.usd_per_month, both.usd_per_month)
     ((name, _),) = traffic.demand.rates.items()
     nothing, sample = demand_of([0.0] * traffic.demand.hours, name), traffic.samples[name]
     lengths = [max(1, round(float(tokens.mean()))) for tokens in (sample.input_tokens, sample.output_tokens)]
     full = []
     for offer in machines.offers:
-        # When nobody waits: by the closed form, and no less than under an SLO.
+        # If nobody waits: by the closed form, but at least what it carries under an SLO.
         rate = ReplicaCurve(machines.layouts[offer.name].deployment, *lengths).capacity().rate * offer.replicas
         most = {name: max(rate, offer.requests_per_s[name])}
         full.append(offer.model_copy(update={"requests_per_s": most, "levels": {}}))
@@ -128,7 +128,7 @@ def batch_report(
 
 
 def batch_way(name: str, usd_per_month: float, work: BatchWork, note: str = "") -> BatchWay:
-    """With its price per million tokens."""
+    """Return a way with its price per million tokens."""
     mtok = work.tokens_per_day * HOURS_PER_MONTH / 24 / TOKENS_PER_MTOK
     usd = max(0.0, usd_per_month)
     return BatchWay(name=name, usd_per_month=usd, usd_per_mtok=usd / mtok, note=note)
@@ -137,7 +137,7 @@ def batch_way(name: str, usd_per_month: float, work: BatchWork, note: str = "") 
 def _check(
     plan: FleetPlan, machines: Machines, traffic: FleetTraffic, slos: Sequence[Slo], seed: int
 ) -> FleetReplay | None:
-    """The hour with the most batch work, in the simulator: latencies of the demand's own requests."""
+    """Simulate the hour with the most batch work; return the latencies of the demand's own requests."""
     hour = int(np.argmax(plan.batch[: traffic.seen.hours])) if plan.batch else 0
     if not plan.batch or not slos or plan.batch[hour] <= 0 or not plan.demand[hour]:
         return None
@@ -153,7 +153,7 @@ def _check(
 
 
 def with_batch(own: Trace, sample: Trace, rate: float, length_s: float, seed: int = 0) -> Trace:
-    """Requests with batch work at that rate, sent evenly, of a sample's lengths and less urgent than all."""
+    """Add batch requests at that rate, evenly spaced, with a sample's lengths and the lowest priority."""
     number = round(rate * length_s)
     chosen = np.random.default_rng(seed).integers(len(sample), size=number)
     first = float(own.arrival_s[0]) if len(own) else 0.0

@@ -1,15 +1,15 @@
 """Find the cheapest fleet that carries the demand for the share of time asked, next to simpler ways to buy.
 
-Where a fleet falls short of its availability, it must carry the demand without any one zone, then without spot; and
-without one more machine at a time. Room for a large machine is expensive: every size is tried as the largest that is
-bought. All on demand and all reserved are the same program with the other terms taken away. A simple rule is a base on
-demand for the median hour and spot above it, on the offer for which that comes out cheapest.
+If a fleet falls short of its availability, it must carry the demand without any one zone, then without spot; and
+without one more machine at a time. Spare capacity for a large machine is expensive, so every size is tried as the
+largest that is bought. All on demand and all reserved are the same program with the other terms removed. A simple rule
+is a base on demand for the median hour and spot above it, on the offer for which that is cheapest.
 
-Availability is the share of time in which the machines that are there carry the demand. Spot zones go with the chance
-their interruptions give, tied by a Gaussian copula (one factor for all); any machine may fail, at the rate seen in the
-largest published training run, and is missing until another serves. With one size class each machine takes its share
-of the capacity; with several a linear program spreads the classes so that the fullest machine is as little loaded as
-can be. The room is what all rates could be multiplied by.
+Availability is the share of time in which the machines that are up carry the demand. Spot zones go down with the
+probability that their interruptions give, correlated by a Gaussian copula (one factor for all); any machine may fail,
+at the rate seen in the largest published training run, and is missing until its replacement serves. With one size class
+each machine takes its share of the capacity; with several a linear program distributes the classes so that the load of
+the fullest machine is lowest. The room is the factor by which all rates could be multiplied.
 """
 
 import math
@@ -46,7 +46,7 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 """419 unexpected interruptions in 54 days on 16,384 H100 ("The Llama 3 Herd of Models", 2024, section 3.3.4)."""
 NOTICED_S = 60.0  # until a failed machine is noticed: six missed checks of ten seconds (assumed)
-_MOST_ZONES_DOWN = 3  # more at once counts as not carried
+_MOST_ZONES_DOWN = 3  # if more are down at once, the demand counts as not carried
 _ENOUGH = 1 - 1e-6
 
 
@@ -54,8 +54,8 @@ class Availability(Noun):
     """How much of the time the demand is carried."""
 
     share: NonNegativeFloat
-    zones_missing: NonNegativeFloat  # of the time: too few machines because spot zones are gone
-    failures_missing: NonNegativeFloat  # of the time: too few because machines failed
+    zones_missing: NonNegativeFloat  # share of time with too few machines because spot zones are gone
+    failures_missing: NonNegativeFloat  # share of time with too few because machines failed
     target: NonNegativeFloat | None = None
     spare_machines: NonNegativeInt = 0  # beyond the demand, of the largest kind bought
 
@@ -63,7 +63,7 @@ class Availability(Noun):
 def availability(
     plan: FleetPlan, offers: Mapping[str, FleetOffer], demand: Demand, limits: FleetLimits, correlation: float
 ) -> Availability:
-    """The availability of a plan over the hours of its demand."""
+    """Return the availability of a plan over the hours of its demand."""
     purchases, mix = plan.purchases, demand.mix
     # By zone, the share of time in which its machines are missing: the largest of its offers'.
     gone: dict[str, float] = {}
@@ -76,7 +76,7 @@ def availability(
 
     @cache
     def carried(counts: tuple[int, ...], rates: tuple[float, ...]) -> tuple[float, float]:
-        """The chance that the demand of an hour is carried: if no machine failed, and with failures."""
+        """Return the probability that an hour's demand is carried: if no machine fails, and with failures."""
         if (total := sum(rates)) <= 0:
             return 1.0, 1.0
         asked = dict(zip(demand.rates, rates, strict=True))
@@ -92,7 +92,7 @@ def availability(
                 continue
             zones_hold += chance
             largest = max(float(mixed_by_hour(offer, mix, asked)) for offer, _ in present) / total
-            # Machines that have failed and are not replaced yet: as many may be missing as there is room for (Poisson).
+            # Failed machines that are not replaced yet: as many may be missing as there is room for (Poisson).
             mean = sum(
                 number * (offer.gpus * FAILURES_PER_GPU_HOUR * (NOTICED_S + offer.startup_s) / SECONDS_PER_HOUR)
                 for offer, number in present
@@ -114,8 +114,8 @@ def availability(
 
 
 def _zones_down(gone: Mapping[str, float], correlation: float) -> Iterator[tuple[frozenset[str], float]]:
-    """Which zones are down together, and how likely that is."""
-    from scipy.special import ndtr, ndtri  # Slow to load: only where it is used.
+    """Yield the sets of zones that are down together, and how likely each is."""
+    from scipy.special import ndtr, ndtri  # Slow to load, so only imported here.
 
     factor = np.linspace(-9.0, 9.0, 1801)
     weight = np.exp(-(factor**2) / 2)
@@ -136,9 +136,9 @@ def _zones_down(gone: Mapping[str, float], correlation: float) -> Iterator[tuple
 def shared_out(
     present: Sequence[tuple[FleetOffer, int]], rates: Mapping[str, float]
 ) -> tuple[float, dict[str, Floats]]:
-    """The room of these machines (1: just enough), and for each class the share that each offer's machines take.
+    """Return the room of these machines (1: just enough), and for each class the share that each offer's machines take.
 
-    Without a machine for a class that has requests, the room is 0 and so are its shares.
+    If a class with requests has no machine, the room is 0 and so are its shares.
     """
     asked = {name: rate for name, rate in rates.items() if rate > 0}
     capacity = {
@@ -159,8 +159,11 @@ def shared_out(
 def _least_load(
     capacity: Mapping[str, Floats], asked: Mapping[str, float], proportional: dict[str, Floats]
 ) -> tuple[float, dict[str, Floats]]:
-    """Columns: the share of each class on each offer, then the load of the fullest, which is made least."""
-    from scipy.optimize import linprog  # Half a second: only for those who have several classes.
+    """Distribute the classes over offers so that the load of the fullest machine is lowest, by a linear program.
+
+    Its columns are the share of each class on each offer, then the load of the fullest.
+    """
+    from scipy.optimize import linprog  # Takes half a second to load, and only several classes need it.
 
     offers, names = len(next(iter(capacity.values()))), list(asked)
     width = offers * len(names)
@@ -188,12 +191,12 @@ def _least_load(
 _TURNS = 6
 _COMPARISON_S = 5.0  # for each other way to buy: they are simpler programs
 _AVAILABILITY_LIMITS = 4
-"""Times the solver's limit for all plans of a search for an availability, each of which gets a third of it."""
+"""The time of a search for an availability, in solver time limits; each plan in it gets a third of one."""
 
 Solve = Callable[[FleetLimits, float], FleetPlan]
-"""The plan for limits, from machines that carry at most a number of requests a second."""
+"""Returns the plan for limits, from machines that carry at most this many requests a second."""
 Reached = tuple[FleetPlan, FleetLimits, Availability]
-"""A plan, the limits that its availability took, and the availability it reaches."""
+"""A plan, the limits needed for its availability, and the availability it reaches."""
 
 
 def cheapest_fleet(
@@ -206,7 +209,7 @@ def cheapest_fleet(
     correlation: float,
     seed: int,
 ) -> Reached:
-    """The cheapest plan with its comparisons; ``target`` is the share of time in which it must carry the demand."""
+    """Return the cheapest plan with its comparisons; it must carry the demand for the share ``target`` of time."""
     by_name, mix = {offer.name: offer for offer in offers}, demand.mix
     limit_s = time_limit_s if target is None else time_limit_s / 3
 
@@ -225,7 +228,7 @@ def cheapest_fleet(
         plan, limits, held = hold_availability(solve, offers, demand, limits, target, correlation, total_s)
         spare_machines = held.spare_machines
         if spare_machines:
-            # Room for a machine is room for any of them: nothing larger is bought in another way either.
+            # Room for one machine must be room for any of them, so no other way may buy a larger one.
             comparable = up_to(sum(limits.spare.values()) / spare_machines)
 
     def reaches(other: FleetPlan) -> bool:
@@ -238,7 +241,7 @@ def cheapest_fleet(
 
 
 def require_target(target: float) -> float:
-    """The target, which is never all of the time: machines fail."""
+    """Return the target; refuse all of the time, since machines fail."""
     if not 0 < target < 1:
         fix = "Write such as 0.9999."
         raise BadInput(f"must be above 0 and below 1, got {target:g}", field="availability", fix=fix)
@@ -254,7 +257,7 @@ def hold_availability(
     correlation: float,
     time_limit_s: float = math.inf,
 ) -> Reached:
-    """The cheapest plan found in time that reaches the target."""
+    """Return the cheapest plan found in time that reaches the target."""
     require_target(target)
     began = time.perf_counter()
     by_name = {offer.name: offer for offer in offers}
@@ -264,7 +267,7 @@ def hold_availability(
     def with_room(asked: FleetLimits, machines: int, largest: float) -> FleetLimits:
         return asked.model_copy(update={"spare": {name: machines * largest * share for name, share in mix.items()}})
 
-    # As it is first: room for a machine must be room for any of them, so what follows are limits on their size.
+    # First without a limit on size: room for one machine must be room for any of them, so sizes are limited next.
     for largest in (math.inf, *_sizes(offers, demand)):
         room = 0 if largest == math.inf else 1
         asked = with_room(limits, room, largest) if room else limits
@@ -275,7 +278,7 @@ def hold_availability(
                 plan = solve(asked, largest)
             except BadInput:
                 if asked == limits:
-                    raise  # Not for its availability: the demand itself cannot be carried.
+                    raise  # Availability is not the reason: the demand itself cannot be carried.
                 break
             if best and plan.expected_usd >= best[0].expected_usd:
                 break  # More limits never cost less.
@@ -302,9 +305,9 @@ def hold_availability(
 
 
 def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
-    """What machines carry, each size once; first the one that looks cheapest if nothing larger is bought.
+    """Return what machines carry, each size once; the size that seems cheapest as the largest bought comes first.
 
-    The look: the mean demand and room for one such machine, at the best price up to that size.
+    The estimate is the mean demand plus room for one such machine, at the best price up to that size.
     """
     mix = demand.mix
     sold = [(mixed_capacity(offer, mix), min(offer.prices, default=math.inf)) for offer in offers]
@@ -316,9 +319,9 @@ def _sizes(offers: Sequence[FleetOffer], demand: Demand) -> list[float]:
 
 
 def _nines(share: float) -> str:
-    """The share in percent, with as many digits as tell it from one."""
+    """Write the share in percent, with as many digits as distinguish it from one."""
     digits = max(1, math.ceil(-math.log10(max(1 - share, 1e-9))) - 1)
-    # Down to a last digit, but not because 0.29 × 1,000 is 289.99….
+    # Round down to the last digit, but not because 0.29 × 1,000 is 289.99….
     return f"{math.floor(share * 100 * 10**digits + 1e-6) / 10**digits:.{digits}f} %"
 
 
@@ -332,13 +335,13 @@ def compare(
     time_limit_s: float = TIME_LIMIT_S,
     accepts: Callable[[FleetPlan], bool] = lambda plan: True,
 ) -> FleetPlan:
-    """The plan with its comparisons; where one within the same constraints is cheaper, that one is the plan."""
+    """Return the plan with its comparisons; if one within the same constraints is cheaper, it becomes the plan."""
     limits = limits or FleetLimits()
     least_usd = plan.expected_usd * (1 - plan.gap)
     others: dict[Terms, FleetPlan] = {}
     for terms in (Terms.on_demand, Terms.reserved):
         if {purchase.terms for purchase in plan.purchases} <= {terms}:
-            others[terms] = plan  # It is that way to buy already.
+            others[terms] = plan  # The plan already buys that way.
             continue
         other: dict[str, object] = {"reserved": {}} if terms is Terms.on_demand else {"usd_per_hour": None}
         sold = [offer.model_copy(update={"spot": (), **other}) for offer in offers]
@@ -347,7 +350,7 @@ def compare(
             others[terms] = optimal_fleet(only, demand, limits, gap=gap, time_limit_s=time_limit_s)
     for simpler in others.values():
         if simpler.expected_usd < plan.expected_usd and accepts(simpler):
-            # What was proven of all terms holds for one of them.
+            # A bound proven for all terms also holds for one of them.
             plan = simpler.model_copy(update={"gap": max(0.0, 1 - least_usd / simpler.expected_usd)})
     usd = {terms: other.usd_per_month for terms, other in others.items()}
     rule, name = median_rule_usd(offers, demand, limits)
@@ -373,7 +376,7 @@ def compare(
 def median_rule_usd(
     offers: Sequence[FleetOffer], demand: Demand, limits: FleetLimits | None = None
 ) -> tuple[float | None, str | None]:
-    """Expected USD a month of a base for the median hour and spot above it where that is cheapest, and that offer."""
+    """Return the expected USD a month of a base for the median hour and spot above it, and its cheapest offer."""
     limits = limits or FleetLimits()
     bills: list[tuple[float, str]] = []
     for offer, usd_per_hour, needed in _on_demand(offers, demand):
@@ -392,13 +395,13 @@ def median_rule_usd(
 
 
 def peak_usd(offers: Sequence[FleetOffer], demand: Demand) -> float | None:
-    """USD a month of one offer on demand, as many as the busiest hour needs, all the time."""
+    """Return the USD a month of one offer on demand, all the time, with the machines that the busiest hour needs."""
     bills = (max(needed) * usd * HOURS_PER_MONTH for _, usd, needed in _on_demand(offers, demand))
     return min(bills, default=None)
 
 
 def _on_demand(offers: Sequence[FleetOffer], demand: Demand) -> list[tuple[FleetOffer, float, tuple[int, ...]]]:
-    """The offers that hold every class on demand, with their price and the machines that each hour needs."""
+    """Return the offers that hold every class on demand, with their price and the machines that each hour needs."""
     asked = {name: rates for name, rates in demand.rates.items() if max(rates) > 0}
     return [
         (offer, offer.usd_per_hour, machines_needed(demand, {name: offer.carries(name, asked[name]) for name in asked}))
@@ -416,11 +419,11 @@ class FixedRule(Noun):
     usd_per_month: NonNegativeFloat
     compared_usd_per_month: NonNegativeFloat
     saved_share: float
-    largest_fleet: PositiveInt  # machines it can reach: a peak above it is not served
+    largest_fleet: PositiveInt  # the most machines: a peak above them is not served
 
 
 def fixed_rule() -> FixedRule:
-    """The hybrid fleet of "Tokens per dollar": four on demand, and four on spot for 60 % of the time, against six."""
+    """Compare four machines on demand and four on spot 60 % of the time ("Tokens per dollar") to six on demand."""
     on_demand_usd, spot_usd, base, burst = 2.21, 0.73, 4, 4
     lines = (
         CostLine(name="base, on demand", quantity=base * HOURS_PER_MONTH, unit="GPU-hour", usd_per_unit=on_demand_usd),

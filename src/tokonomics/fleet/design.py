@@ -1,9 +1,9 @@
-"""A fleet from demand to proof: machines sized, bought by the program, compared, and tried in the simulator.
+"""Design a fleet from its demand: size machines, buy them by the program, compare, and try the result in the simulator.
 
-Unless told, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours about the
-busiest one twice: as it is, and while the spot zone that would be missed most is taken back (without spot: while a
-machine fails). Where it misses its SLO as it is, machines are counted on for less and it is bought again; not where it
-is what was sized, one layout under a demand that never changes: another draw of that would only tell of chance.
+By default, spot carries as much as the verdict on this workload allows. The bought fleet serves the hours around the
+busiest one twice: undisturbed, and while the most important spot zone is taken back (without spot: while a machine
+fails). If it misses its SLO undisturbed, machines are assumed to carry less and the fleet is bought again. This is not
+done for one layout under a constant demand, which is exactly what was sized: another draw of it would only show chance.
 """
 
 import math
@@ -34,15 +34,15 @@ _PLACES = 3  # regions of each ranking for which a whole fleet is solved
 _FEW_HOURS = 8
 _ROUGH = 0.02  # the gap that is good enough to choose a region
 _NEAR = 1.05
-"""Times the cheapest region's bill without start-ups, within which regions are compared by all hours and with them:
-in the test of this, a day of 12 busy and 12 quiet hours, they add 3 %. Our choice."""
-_LESS = 0.95  # of a machine's capacity, where a fleet misses its SLO in the replay; twice at most
+"""Regions whose bill without start-ups is at most this factor times the cheapest are compared by all hours and with
+start-ups: in the test of this, a day of 12 busy and 12 quiet hours, they add 3 %. Our choice."""
+_LESS = 0.95  # factor on a machine's capacity if a fleet misses its SLO in the replay; applied at most twice
 _TRIES = 3
 _MOST_REPLICAS = 10_000  # that the simulator runs
 
 
 class FleetReport(Noun):
-    """Everything a fleet's buyer asks."""
+    """Everything that a fleet's buyer asks for."""
 
     model: str
     deployed: str  # engine and precisions
@@ -52,34 +52,34 @@ class FleetReport(Noun):
     peak_requests_per_s: float
     mean_requests_per_s: float
     limits: FleetLimits = Field(alias="wishes")
-    verdict: SpotVerdict | None  # None where no machine is sold on spot
+    verdict: SpotVerdict | None  # None if no machine is sold on spot
     spot_share_by: Marked  # who set the limit on spot
     plan: FleetPlan
     availability: Availability
     zone_correlation: float
     chosen_place: bool  # the machines of other regions were left out for those of the cheapest
     replays: tuple[FleetReplay, ...]
-    not_replayed: str = ""  # why not, where it was asked for
-    counted_share: float = 1.0  # of the capacity measured: below 1 where the first fleet missed its SLO in the replay
+    not_replayed: str = ""  # why there is no replay, if it was asked for
+    counted_share: float = 1.0  # of the capacity measured: below 1 if the first fleet missed its SLO in the replay
     committed_usd: float = 0.0  # owed from the first day on for what is reserved, over its years
     bought_again: bool = True  # what spot takes back is bought on demand until it returns
     left_out_share: float = 0.0  # of the requests: beyond the model's context
-    machines: tuple[MachineKind, ...] = Field(default=())  # what was chosen from
+    machines: tuple[MachineKind, ...] = Field(default=())  # the machines to choose from
     refused: dict[str, Marked] = Field(default_factory=dict)
     rule: FixedRule  # a base on demand and a burst on spot, the hybrid fleet of "Tokens per dollar": for reference
 
     def kind(self, name: str) -> MachineKind:
-        """The machine of that name."""
+        """Return the machine of that name."""
         return next(machine for machine in self.machines if machine.name == name)
 
 
 @dataclass(frozen=True)
 class FleetBounds:
-    """What a fleet may risk."""
+    """The risks that a fleet may take."""
 
     max_spot_share: float | None = None  # None leaves it to the verdict on spot
-    max_zone_share: float | None = None  # None leaves it to whether what a zone takes is bought again
-    availability: float | None = None  # share of time in which what is running carries the demand
+    max_zone_share: float | None = None  # None: decided by whether lost spot machines are bought again
+    availability: float | None = None  # share of time in which the running machines carry the demand
     anywhere: bool = False  # in several regions of several providers at once
 
 
@@ -98,7 +98,7 @@ def plan_fleet(
     seed: int = 0,
     say: Say = silent,
 ) -> FleetReport:
-    """Buy, compare and try, at one precision, in one region of one provider unless it may be anywhere."""
+    """Buy, compare and try a fleet at one precision, in one region of one provider unless it may be anywhere."""
     bounds = bounds or FleetBounds()
     demand, offered = traffic.demand, _places(machines)
     machines, zone_share = _without_sudden_loss(machines, limits, slos)
@@ -122,7 +122,7 @@ def plan_fleet(
         if with_replay and 0 < replicas <= _MOST_REPLICAS:
             say("the fleet in the simulator")
             replays = replayed(plan, by_name, counted.layouts, traffic, slos, limits, replicas, seed)
-        # As sized: as many replicas of one layout at all times, as they were simulated.
+        # Exactly what was sized and simulated: a constant number of replicas of one layout.
         layouts = {counted.layouts[purchase.offer].name for purchase in plan.purchases}
         is_as_sized = len(layouts) == 1 and len(set(demand.total)) == 1
         if not slos or all(case.met for case in replays[:1]) or is_as_sized:
@@ -164,10 +164,10 @@ def _either(precision: str, machines: Machines) -> str:
 
 
 def _without_sudden_loss(machines: Machines, limits: FleetLimits, slos: Sequence[Slo]) -> tuple[Machines, float]:
-    """What may be counted on where SLOs are set: a zone goes at once, and its mean meets none of them.
+    """Return the machines to count on if SLOs are set, and the share of the demand that may be lost with one zone.
 
-    Spot that is not bought again is left out where there is other spot. Where there is none, the fleet must do without
-    any one zone.
+    A zone disappears at once, and capacity that is enough on average meets no SLO then. Spot that is not bought again
+    is left out if there is other spot. If there is none, the fleet must do without any one zone.
     """
     sold = [offer for offer in machines.offers if offer.spot]
     unsafe = {offer.name for offer in sold if not is_bought_again(offer, limits)}
@@ -181,7 +181,7 @@ def _without_sudden_loss(machines: Machines, limits: FleetLimits, slos: Sequence
 
 @dataclass(frozen=True)
 class _Choice:
-    """What decides among precisions and regions."""
+    """What decides between precisions and regions."""
 
     traffic: FleetTraffic
     slos: Sequence[Slo]
@@ -191,7 +191,7 @@ class _Choice:
     time_limit_s: float
 
     def verdict(self, machines: Machines) -> SpotVerdict | None:
-        """On this workload, with the riskiest market offered and the replicas that the busiest hour takes."""
+        """Return the spot verdict on this workload, for the riskiest market offered and the busiest hour's replicas."""
         markets = [market for offer in machines.offers for market in offer.spot]
         if not markets:
             return None
@@ -210,7 +210,7 @@ class _Choice:
         )
 
     def limits_for(self, machines: Machines) -> FleetLimits:
-        """The limits with the share of spot asked for, or what the verdict on these machines allows."""
+        """Return the limits with the share of spot asked for, or what the verdict on these machines allows."""
         share = self.bounds.max_spot_share
         if share is None:
             verdict = self.verdict(machines)
@@ -218,8 +218,10 @@ class _Choice:
         return self.limits.model_copy(update={"max_spot_share": share})
 
     def at_one_precision(self, machines: Machines) -> Machines:
-        """The machines at the precision whose fleet is cheapest, so that all replicas give the same answers; in one
-        place unless they may be anywhere. Fewer bits win where they save more than the solver can tell."""
+        """Return the machines at the precision whose fleet is cheapest, so that all replicas give the same answers.
+
+        They are in one place unless they may be anywhere. Fewer bits win only if they save more than the solver's gap.
+        """
 
         def bits(kind: MachineKind) -> tuple[int, int]:
             return kind.weights.bits, kind.kv.bits
@@ -237,10 +239,10 @@ class _Choice:
         return best or self.in_one_place(groups[0])
 
     def in_one_place(self, machines: Machines) -> Machines:
-        """The machines of the region where the fleet is cheapest, solved for the few where it is likely to be.
+        """Return the machines of the region where the fleet is cheapest, solved for the few likely regions.
 
-        Those are the cheapest for machines that could be divided, which says how terms mix, and the cheapest for one
-        kind alone in whole machines, which says more of a small fleet.
+        Those are the cheapest if machines could be divided, which shows how terms mix, and the cheapest for one kind
+        alone in whole machines, which is closer for a small fleet.
         """
         if self.bounds.anywhere:
             return machines
@@ -260,23 +262,23 @@ class _Choice:
         likely = list(dict.fromkeys((*sorted(held, key=divided)[:_PLACES], *sorted(held, key=alone)[:_PLACES])))
         bills = {}
         for place in likely:
-            # Without start-ups, so that hours stand for themselves.
+            # Without start-ups, so that hours are independent.
             ready = [offer.model_copy(update={"startup_s": 0.0, "drain_s": 0.0}) for offer in held[place]]
             with suppress(BadInput):
                 bills[place] = self._bill(ready, few, asked[place], _ROUGH)
         if not bills:
-            # No place alone can do it: the error that says why comes from the cheapest.
+            # No place alone can do it: the cheapest one gives the error that says why.
             return machines.only(held[likely[0]])
         near = sorted((place for place in bills if bills[place] <= _NEAR * min(bills.values())), key=bills.__getitem__)
         whole: dict[str, float] = {}
         for place in near[:_PLACES] if len(near) > 1 else ():
-            if bills[place] < min(whole.values(), default=math.inf):  # Else it costs more even without start-ups.
+            if bills[place] < min(whole.values(), default=math.inf):  # Otherwise it costs more even without start-ups.
                 with suppress(BadInput):
                     whole[place] = self._bill(held[place], demand, asked[place], _ROUGH)
         return machines.only(held[min(whole, key=whole.__getitem__, default=near[0])])
 
     def _that_hold_all(self, machines: Machines, key: Callable[[MachineKind], Key]) -> dict[Key, list[FleetOffer]]:
-        """The offers in groups, of which only those are kept that have a machine for each size class."""
+        """Return the groups of offers that have a machine for each size class."""
         groups: dict[Key, list[FleetOffer]] = {}
         for offer in machines.offers:
             groups.setdefault(key(machines.kinds[offer.name]), []).append(offer)
@@ -293,7 +295,7 @@ class _Choice:
 
 
 def _few_hours(demand: Demand) -> Demand:
-    """Hours from the quietest to the busiest, each standing for as many: enough to compare regions."""
+    """Return a few hours from the quietest to the busiest, each standing for as many: enough to compare regions."""
     in_order = sorted(range(demand.hours), key=lambda hour: demand.total[hour])
     number = min(_FEW_HOURS, demand.hours)
     places = [round((place + 0.5) / number * demand.hours - 0.5) for place in range(number - 1)]

@@ -1,9 +1,9 @@
-"""Which layouts of a model a fleet is made of: all that a plan tries in one machine, on every GPU sold, the best sized.
+"""Choose a fleet's layouts of a model: try all that fit one machine, on every GPU sold, and size the best.
 
 All are tried in closed form. Those that would be cheapest for this demand, class by class and in whole machines, are
-then sized by simulation as a plan is (``sizing.search``): the fewest replicas for the busiest hour, with the limit on
-sequences and the router that they take. Served like that, fewer replicas carry less each, as they even out less: how
-much is found for the quietest hour, and for one between where that differs.
+then sized by simulation as a plan is (``sizing.search``): the fewest replicas for the busiest hour, with their limit on
+sequences and their router. In a smaller fleet each replica carries less, because bursts even out less: how much less is
+found for the quietest hour, and for one in between if that differs.
 """
 
 import math
@@ -33,21 +33,21 @@ from tokonomics.sizing.setup import Say
 from tokonomics.traffic.slo import Slo
 
 _EVEN = 0.9
-"""Of what a replica carries in the busiest hour: where one carries less in the quietest, it is found for a fleet
-between the two as well. What is taken for the others, in proportion, is less than they carry. Our choice."""
+"""Share of what a replica carries in the busiest hour: if one carries less in the quietest, the value is also found for
+a fleet between the two. The values interpolated for other fleets are below what they carry. Our choice."""
 _MOST_SIZED = 64
-"""Replicas, by the closed form: a plan too simulates sixteen of a larger fleet (``sizing.load``), so each of more is
-taken to carry the same; what one of 64 carries is known to a hundredth or two. Our choice."""
-_LIKELY = 0.85  # of what a replica of a larger fleet carries: where the search for one of a smaller fleet begins
-_LEAST = 1e-3  # of what the closed form says: replicas that hold no more are not worth their GPUs
+"""Replicas, by the closed form: a plan also simulates only sixteen of a larger fleet (``sizing.load``), so each replica
+of a larger one is assumed to carry the same; what one of 64 carries is known to a hundredth or two. Our choice."""
+_LIKELY = 0.85  # of what a replica of a larger fleet carries: the search for a smaller fleet begins there
+_LEAST = 1e-3  # of the closed form's rate: replicas that hold less are not worth their GPUs
 
 Levels = tuple[tuple[float, float], ...]
-"""From the quietest hour to the busiest: requests a second in all, and of a replica in the fleet that they take."""
-Standing = Callable[[Deployment], Sequence[Machine]]  # the machines on which a layout can stand
+"""From the quietest hour to the busiest: total requests a second, and those of a replica in the fleet for them."""
+Standing = Callable[[Deployment], Sequence[Machine]]  # the machines on which a layout can run
 
 
 class Refused(NamedTuple):
-    """Why a layout is out; the smallest was nearest: SLO missed in simulation, too slow even alone, or no room."""
+    """Why a layout is refused; the smallest came closest: SLO missed in simulation, too slow even alone, or no room."""
 
     kind: int
     distance: float
@@ -56,12 +56,12 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class FleetLayout:
-    """A way to run the model: how its replicas serve, and what each of them carries."""
+    """A way to run the model: how its replicas serve, and how much each of them carries."""
 
     deployment: Deployment
     rates: dict[str, float]  # requests a second, by class, in the fleet for its busiest hour
     levels: dict[str, Levels] = field(default_factory=dict)  # by class
-    max_sequences: int | None = None  # at a time, where it is not the engine's own limit
+    max_sequences: int | None = None  # at a time, if it is not the engine's own limit
     router: Router = Router.least_outstanding
     answer_s: float = 0.0  # a long answer (p99) in the busiest hour, of the slowest class
 
@@ -86,8 +86,10 @@ def sized_layouts(
     most: int,
     say: Say,
 ) -> tuple[list[FleetLayout], dict[str, str]]:
-    """For each class at most ``most`` layouts that meet the SLOs, the cheapest by the closed form; and by name why
-    others are out."""
+    """Return, for each class, at most ``most`` layouts that meet the SLOs, cheapest first by the closed form.
+
+    Also return, by name, why others are refused.
+    """
     refused: dict[str, Refused] = {}
     loads = {size: traffic.load_of(size) for size in traffic.samples}
     prospects = _prospects(deployments, loads, tuple(slos), refused)
@@ -106,7 +108,7 @@ def sized_layouts(
             places -= prospect.name in kept and size in kept[prospect.name].rates
     for size in traffic.samples:
         if not any(size in sized.rates for sized in kept.values()):
-            # Nothing sold can hold this class: say what stood in the way of the layout that came nearest.
+            # Nothing sold can hold this class: say why the layout that came closest was refused.
             name, nearest = min(refused.items(), key=lambda refusal: refusal[1])
             whom = "" if size == EVERY_SIZE else f" for requests of {size}"
             fix = f"The nearest is {name}: {nearest.text}"
@@ -123,7 +125,7 @@ def _sized(
     slos: tuple[Slo, ...],
     refused: dict[str, Refused],
 ) -> FleetLayout | None:
-    """The layout as it is deployed for the class that takes most of it, and what it carries so of each."""
+    """Return the layout as deployed for the class with most work, and the rate of each class that it then carries."""
     served: Sized | None = None
     levels: dict[str, Levels] = {}
     answer_s = 0.0
@@ -155,13 +157,13 @@ def _sized(
 
 
 def _levels(screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized, quietest: float) -> Levels:
-    """Demands down to the quietest, and what a replica is counted on for in each: never more than in a larger fleet."""
+    """Return demands down to the quietest, and what a replica carries in each: never more than in a larger fleet."""
     number, peak = sized.replicas, load.workload.rate
 
     def holds(replicas: int, rate: float) -> bool:
         return Sought(load.at(replicas * rate), slos).holds_on(screened, sized, replicas)
 
-    # One fewer does not hold the peak: what each of one fewer would have to carry is too much.
+    # One replica fewer does not hold the peak, so its rate per replica is too much.
     too_much = peak / (number - 1) if number > 1 else max(peak * CLOSE_ENOUGH, screened.capacity.rate * LEEWAY)
     known = peak / number if holds(number, peak / number) else None
     if (highest := _most(partial(holds, number), too_much, known)) is None:
@@ -171,7 +173,7 @@ def _levels(screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized,
     if quietest >= peak or least >= number:
         return ((peak, most),)
     if (one := _most(partial(holds, least), highest)) is None:
-        # What comes at once is too much for few at any rate: quiet hours take as many replicas as the busiest.
+        # Few replicas cannot hold bursts at any rate: quiet hours take as many as the busiest.
         return ((quietest, quietest / number), (peak, most))
     levels = {least * one * rules.OTHER_HOURS: one * rules.OTHER_HOURS, peak: most}
     middle = round(math.sqrt(least * number))
@@ -181,7 +183,7 @@ def _levels(screened: Screened, load: Load, slos: tuple[Slo, ...], sized: Sized,
 
 
 def _most(holds: Callable[[float], bool], too_much: float, known: float | None = None) -> float | None:
-    """The highest rate that holds, to a hundredth, from one that is ``known`` to; None where next to none does."""
+    """Return the highest rate that holds, to 1 %, starting from one ``known`` to hold; None if almost none holds."""
     low, high = known or too_much * _LIKELY, too_much
     while known is None and not holds(low):
         low, high = low / 2, low
@@ -193,7 +195,7 @@ def _most(holds: Callable[[float], bool], too_much: float, known: float | None =
 def _prospects(
     deployments: Sequence[Deployment], loads: Mapping[str, Load], slos: tuple[Slo, ...], refused: dict[str, Refused]
 ) -> list[_Prospect]:
-    """Those that may hold a class, by the closed form."""
+    """Return the layouts that may hold a class, by the closed form."""
     prospects = []
     for deployment in deployments:
         name, screened = layout_name(deployment), {}
@@ -215,7 +217,7 @@ def _prospects(
 def _by_bill(
     prospects: Sequence[_Prospect], standing: Standing, traffic: FleetTraffic, size: str, refused: dict[str, Refused]
 ) -> list[_Prospect]:
-    """Those that hold a class, the one whose cheapest machines would carry it for the smallest bill first."""
+    """Return the layouts that hold a class, ordered by the bill of the cheapest machines that would carry it."""
     demand = np.asarray(traffic.demand.rates[size])
     bills: list[tuple[float, int, str, _Prospect]] = []
     for prospect in prospects:

@@ -1,8 +1,8 @@
-"""From price lists to machines a fleet can be bought of: what each carries, on which terms, and how soon it is there.
+"""Turn price lists into machines that a fleet can buy: what each carries, on which terms, and how soon it starts.
 
-A machine runs as many replicas side by side as it has room for, of a layout that leads for this demand
-(``fleet.layouts``), and is bought whole. Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone
-of its own, with interruptions as of the median AWS band.
+A machine runs as many replicas as it has room for, of one of the best layouts for this demand (``fleet.layouts``), and
+is bought whole. Spot zones are AWS's own; elsewhere the offer's spot price stands for one zone, with interruptions as
+of the median AWS band.
 """
 
 import datetime as dt
@@ -34,14 +34,14 @@ from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.types import Noun, Speed, copied
 
-_SIZED = 10  # layouts of each class that are sized by simulation: the rest would cost more in closed form
+_SIZED = 10  # layouts of each class to size by simulation: the rest cost more by the closed form
 DRAIN_S = 120.0
 """A machine that is no longer needed takes nothing new for this long before it stops (assumed: longer than most
 answers; what is not finished then is answered by another)."""
 
 
 class MachineKind(Noun):
-    """A machine that the fleet may be made of, for a person to read."""
+    """A machine that the fleet may consist of, described for people."""
 
     name: str
     provider: str
@@ -52,7 +52,7 @@ class MachineKind(Noun):
     layout: str
     weights: Precision
     kv: Precision
-    max_sequences: PositiveInt | None = None  # at a time on a replica, where it is not the engine's own limit
+    max_sequences: PositiveInt | None = None  # at a time on a replica, if it is not the engine's own limit
     router: Router = Router.least_outstanding  # in front of all replicas of this layout
     speed: Speed  # how the speed of its replicas is known
     speed_from: tuple[str, ...]  # other GPUs whose kernel timings it is scaled from
@@ -64,7 +64,7 @@ class MachineKind(Noun):
 
     @property
     def where(self) -> str:
-        """The provider and its region."""
+        """Return the provider and its region."""
         return f"{self.provider} {self.region}"
 
 
@@ -73,21 +73,21 @@ _Priced = tuple[FleetOffer, MachineKind, FleetLayout]
 
 @dataclass(frozen=True)
 class Machines:
-    """What the program chooses from, and what stands behind each name."""
+    """The offers that the program chooses from, and the machine behind each name."""
 
     offers: tuple[FleetOffer, ...]
     kinds: dict[str, MachineKind]
     layouts: dict[str, FleetLayout]  # how the replicas of each are served
-    e2e_p99_s: float  # of a request in the busiest hour, on the slowest layout: how long a long answer takes
-    refused: dict[str, str] = field(default_factory=dict)  # by layout: why it is out
+    e2e_p99_s: float  # of a request in the busiest hour, on the slowest layout
+    refused: dict[str, str] = field(default_factory=dict)  # by layout: why it is refused
 
     def only(self, offers: Sequence[FleetOffer]) -> "Machines":
-        """The machines of these offers."""
+        """Return the machines of these offers."""
         kinds = {offer.name: self.kinds[offer.name] for offer in offers}
         return replace(self, offers=tuple(offers), kinds=kinds)
 
     def counted_less(self, share: float) -> "Machines":
-        """The same machines, each counted on for that share."""
+        """Return the same machines, each assumed to carry that share."""
 
         def less(machine: FleetOffer | MachineKind) -> dict[str, object]:
             return {"requests_per_s": {name: rate * share for name, rate in machine.requests_per_s.items()}}
@@ -102,12 +102,12 @@ class Machines:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetMarket:
-    """How machines may be bought, and what is assumed of them."""
+    """How machines may be bought, and what is assumed about them."""
 
     today: dt.date
     terms: Sequence[Terms] = tuple(Terms)
     startup_s: float | None = None  # from ordering a machine to its first answer; None estimates it
-    interruptions: Interruptions | None = None  # of spot machines; None takes what is known of each
+    interruptions: Interruptions | None = None  # of spot machines; None: as known for each
     aws_zones: bool = True
     most_zones: int = 4
     anywhere: bool = False  # in several regions at once
@@ -127,12 +127,12 @@ def fleet_machines(
     sized: int = _SIZED,
     say: Say = silent,
 ) -> Machines:
-    """Every machine worth considering for this traffic, priced on the terms allowed."""
+    """Return every machine worth considering for this traffic, priced on the terms allowed."""
     terms, today = market.terms, market.today
     stocks, unsold = usable(offers, terms, today)
 
     def standing(deployment: Deployment) -> list[Machine]:
-        """The machines with room for a whole replica, at the prices that count that day."""
+        """Return the machines with room for a whole replica, at the prices that count that day."""
         hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key], today)
         return [machine for machine in hosts.machines if machine.offer.gpus >= deployment.gpus]
 
@@ -178,7 +178,7 @@ def fleet_machines(
 
 
 def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[tuple[Offer, list[Terms]]]:
-    """Each offer once, with the terms on which its price counts; spot prices may be known by zone alone."""
+    """Return each offer once, with the terms on which its price counts; spot prices may be known only by zone."""
     found: dict[int, tuple[Offer, list[Terms]]] = {}
     for machine in machines:
         offer = machine.offer
@@ -188,7 +188,7 @@ def _terms_of(machines: Iterable[Machine], terms: Sequence[Terms]) -> Iterable[t
 
 
 def _machine(offer: Offer, apart: str, terms: Sequence[Terms], layout: FleetLayout, market: FleetMarket) -> _Priced:
-    """A machine with replicas of a layout: at its prices on these terms, and for a person to read."""
+    """Return a machine with replicas of a layout: its offer with prices on these terms, and its description."""
     replicas, split = offer.gpus // layout.deployment.gpus, layout_text(layout.deployment)
     kind = MachineKind(
         name=f"{offer.provider} {offer.instance} {offer.region}{apart} {split}",
@@ -218,7 +218,7 @@ def _machine(offer: Offer, apart: str, terms: Sequence[Terms], layout: FleetLayo
 
 
 def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) -> list[_Priced]:
-    """Of machines of a place that carry the same, the cheapest on each terms: others are in no cheaper fleet."""
+    """Keep the cheapest on each terms of the machines in a place that carry the same: no fleet needs the others."""
     groups: dict[tuple[str, int, str], list[_Priced]] = {}
     for machine in priced:
         _, kind, layout = machine
@@ -249,5 +249,5 @@ def _worth_a_look(priced: Sequence[_Priced], most_zones: int, anywhere: bool) ->
 
 
 def zones_needed(max_zone_share: float) -> int:
-    """Zones to choose from for each kind of machine, so that a limit on one zone can be met."""
+    """Return how many zones each kind of machine needs, so that a limit on one zone can be met."""
     return 4 if max_zone_share <= 0 else max(4, math.ceil(1 / max_zone_share) + 1)

@@ -1,10 +1,10 @@
-"""The fleet that was bought, in the simulator: machines that come and go by the hour, and some that are taken away.
+"""Simulate the fleet that was bought: machines that come and go by the hour, and some that are taken away.
 
-Each machine of the largest hour is a place; where fewer are bought a place is away, after it has finished its answers.
-A spot zone takes all its machines at once (the careful assumption), after its notice, in whose last part they only
-finish answers; a place is back when its replacement serves: bought on demand at the notice, or spot after the outage,
-as availability counts it. Requests are shared out by the capacity that is there at each moment; the replicas of each
-layout then serve their share behind its router and with its limit on sequences, as they were sized.
+Each machine of the largest hour is a place; in hours with fewer machines a place is away, after it has finished its
+answers. A spot zone takes all its machines at once (a cautious assumption) after its notice; in the last part of the
+notice they only finish answers. A place is back when its replacement serves: bought on demand at the notice, or spot
+after the outage, as availability counts it. Requests are distributed by the capacity that is up at each moment; the
+replicas of each layout then serve their share behind its router and with its limit on sequences, as they were sized.
 """
 
 import math
@@ -35,17 +35,17 @@ from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, plural
 
 MOST_REQUESTS = 300_000  # in one replay: a few seconds
 MOST_HOURS = 24
-_MOST_CHOICES = 1e8  # requests times replicas, since the router looks at each: under ten seconds
+_MOST_CHOICES = 1e8  # requests × replicas, since the router looks at each: under ten seconds
 _FEWEST_REQUESTS = 5_000
-_ENOUGH_OF_A_CLASS = 300  # three lie beyond a p99: fewer requests say nothing of a class by itself
-_JUDGED_S = 3600.0  # about a loss: its minutes would drown in the percentiles of a day
+_ENOUGH_OF_A_CLASS = 300  # three lie beyond a p99: fewer requests cannot judge a class by itself
+_JUDGED_S = 3600.0  # around a loss: its minutes would not show in the percentiles of a day
 
 Offers = Mapping[str, FleetOffer]
 
 
 @dataclass(frozen=True)
 class Away:
-    """When a place takes no requests: nothing new from ``at_s − notice_s``, gone at ``at_s``."""
+    """A time in which a place takes no requests: nothing new from ``at_s − notice_s``, gone at ``at_s``."""
 
     at_s: float
     until_s: float
@@ -61,7 +61,7 @@ class Place:
     away: tuple[Away, ...]
 
     def without(self, *away: Away) -> "Place":
-        """The place with further absences."""
+        """Return the place with further absences."""
         return replace(self, away=(*self.away, *away))
 
     def is_there(self, at_s: float) -> bool:
@@ -73,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ReplayCase:
-    """A fleet with what is done to it, and which of its requests are judged."""
+    """A fleet with its losses, and which of its requests are judged."""
 
     places: Sequence[Place]
     name: str = ""
@@ -83,7 +83,7 @@ class ReplayCase:
 
 
 class FleetReplay(Noun):
-    """What the bought fleet did with its own traffic."""
+    """How the bought fleet served its own traffic."""
 
     name: str
     what: str  # what was done to it
@@ -110,7 +110,7 @@ def replayed(
     replicas: int,
     seed: int = 0,
 ) -> tuple[FleetReplay, ...]:
-    """The bought fleet with its own traffic about the busiest hour: undisturbed, then with the worst of losses."""
+    """Simulate the bought fleet with its own traffic around the busiest hour: undisturbed, then with the worst loss."""
     window = window_of(traffic.seen, replicas)
     requests = traffic.requests_in(*window, seed=seed)
     places = places_of(plan, offers, *window)
@@ -132,7 +132,7 @@ def replayed(
 
 
 def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
-    """The hours about the busiest one, in seconds: at most a day, or as many requests as are quick to simulate."""
+    """Return the hours around the busiest one, in seconds: at most a day, or what is quick to simulate."""
     most = min(MOST_REQUESTS, max(_FEWEST_REQUESTS, int(_MOST_CHOICES / max(1, replicas))))
     rates = np.asarray(demand.total)
     busiest = int(np.argmax(rates))
@@ -142,7 +142,7 @@ def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
         return middle - half, middle + half
     first, last = busiest, busiest + 1
     while last - first < min(MOST_HOURS, demand.hours):
-        # The busier neighbour first; the horizon's ends are ends.
+        # Extend to the busier neighbour, but not beyond the horizon.
         before = rates[first - 1] if first > 0 else -1.0
         after = rates[last] if last < demand.hours else -1.0
         if (rates[first:last].sum() + max(before, after)) * SECONDS_PER_HOUR > most:
@@ -152,7 +152,7 @@ def window_of(demand: Demand, replicas: int = 1) -> tuple[float, float]:
 
 
 def places_of(plan: FleetPlan, offers: Offers, start_s: float, end_s: float) -> list[Place]:
-    """Every machine of the window and when it is not bought; times count from the window's start."""
+    """Return every machine of the window and when it is not bought; times count from the window's start."""
     first, last = int(start_s // SECONDS_PER_HOUR), int(np.ceil(end_s / SECONDS_PER_HOUR))
     shift = start_s - first * SECONDS_PER_HOUR
     places = []
@@ -168,7 +168,7 @@ def places_of(plan: FleetPlan, offers: Offers, start_s: float, end_s: float) -> 
 
 
 def _unbought(by_hour: Sequence[int], number: int, drain_s: float, shift: float) -> list[Away]:
-    """The hours in which no more machines than this number are bought: it takes nothing new from their start on."""
+    """Return when machine ``number`` is not bought, because an hour needs fewer; it takes nothing new from then on."""
     edges = np.diff(np.concatenate([[0], np.asarray(by_hour) <= number, [0]]).astype(int))
     away = []
     for start, end in zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True):
@@ -189,10 +189,10 @@ def with_interruptions(
     end_s: float,
     seed: int = 0,
 ) -> tuple[list[Place], str, float]:
-    """The places with what is taken from them, in words as well, and how often a month that happens.
+    """Return the places with their losses, a description of the losses, and how often a month they happen.
 
-    Drawn interruptions, and the worst of losses at the busiest moment: of the spot zone that holds most of the capacity
-    there; without spot, of the largest machine.
+    They are random interruptions, and the worst loss at the busiest moment: of the spot zone with most of the capacity
+    then; without spot, of the largest machine.
     """
     rng = np.random.default_rng(seed)
     present = [place for place in places if place.is_there(busiest_s)]
@@ -219,7 +219,7 @@ def with_interruptions(
     machines = sum(place.zone == worst for place in present)
     also = f", and {plural(number, 'interruption')} drawn" if number else ""
     what = f"{worst} takes its {plural(machines, 'spot machine')} back at the busiest moment{also}"
-    # How often: only what is bought there, while it is held. Offers of a zone go together: the most frequent counts.
+    # Count only offers bought there, while held. Offers of a zone go together, so the most frequent counts.
     per_month = [
         market.interruptions.per_hour * HOURS_PER_MONTH * sum(map(bool, purchase.by_hour)) / plan.hours
         for purchase in plan.purchases
@@ -246,7 +246,7 @@ def _one_fails(
 def drawn_interruptions(
     offer: FleetOffer, market: SpotMarket, hours: float, limits: FleetLimits, rng: np.random.Generator
 ) -> list[Away]:
-    """When a zone takes its machines back over these hours, and for how long they are missing."""
+    """Draw when a zone takes its machines back over these hours, and for how long they are missing."""
     rate = market.interruptions.per_hour
     taken: list[Away] = []
     now = float(rng.exponential(1 / rate)) if rate > 0 else hours
@@ -258,7 +258,7 @@ def drawn_interruptions(
 
 
 def _taken(offer: FleetOffer, at_s: float, outage_s: float, limits: FleetLimits) -> Away:
-    # One second at least: the machine is another one, and its answers and cache are lost.
+    # At least one second: the replacement is another machine, without the answers and cache of the first.
     return Away(at_s, at_s + max(1.0, gone_s(offer, outage_s, limits)), finishing_s(offer))
 
 
@@ -274,9 +274,9 @@ def replay(
     window: tuple[float, float],
     seed: int = 0,
 ) -> FleetReplay:
-    """Serve the window's requests; ``layouts`` by offer, ``class_of`` each request's place in ``classes``.
+    """Serve the window's requests; ``layouts`` are by offer, ``class_of`` is each request's place in ``classes``.
 
-    Where requests have priorities, the most urgent go first and are judged: nobody waits for the others.
+    If requests have priorities, only the most urgent are judged, and they go first: nobody waits for the others.
     """
     urgent = None if traffic.priority is None else traffic.priority == traffic.priority.min()
     places = [replace(place, away=tuple(_merged(place.away))) for place in case.places]
@@ -310,7 +310,7 @@ def replay(
         restarts += int(served.served.restarts.sum())
         sizes.append(class_of[chosen][counts])
         for slo in slos:
-            # A request that is never answered waits without end.
+            # A request that is never answered waits forever.
             waits[slo].append(np.where(status == DONE, latencies[slo.latency], np.inf)[counts])
     size = np.concatenate(sizes)
     return FleetReplay(
@@ -333,7 +333,7 @@ def _routed(
     class_of: NDArray[np.int32],
     seed: int,
 ) -> NDArray[np.int64]:
-    """The kind of machine each request goes to, by the capacity that takes requests at that moment."""
+    """Draw the kind of machine each request goes to, by the capacity that takes requests at that moment."""
     rng = np.random.default_rng(seed)
     absences = [away for place in places for away in place.away]
     edges = {0.0} | {moment for away in absences for moment in (away.at_s - away.notice_s, away.until_s)}
@@ -364,14 +364,14 @@ def _routed(
             by_kind = np.zeros(kinds)
             for offer, share in zip(numbers, shared[name], strict=True):
                 by_kind[kind_of[offer]] += share
-            # A class that nothing there can hold waits where most of the fleet is.
+            # A class that no machine there can hold waits where most of the fleet is.
             chances = by_kind / by_kind.sum() if by_kind.sum() > 0 else np.bincount(kind_of_place) / len(places)
             goes_to[own] = rng.choice(kinds, size=len(own), p=chances)
     return goes_to
 
 
 def _merged(away: Sequence[Away]) -> list[Away]:
-    """In order, those that touch or whose notice falls into the one before as one."""
+    """Sort absences, and merge those that touch or whose notice falls into the one before."""
     merged: list[Away] = []
     for absence in sorted(away, key=lambda absence: (absence.at_s, absence.until_s)):
         if merged and absence.at_s - absence.notice_s <= merged[-1].until_s:
@@ -382,7 +382,7 @@ def _merged(away: Sequence[Away]) -> list[Away]:
 
 
 def _worst_class(slo: Slo, waits: Floats, size: NDArray[np.int32]) -> SloOutcome:
-    """All together, or the size class that waits longest: the SLO holds for each."""
+    """Judge all requests together and each large size class; return the slowest, since the SLO holds for each."""
     known = ~np.isnan(waits)
     waits, size = waits[known], size[known]
     large = [index for index, number in enumerate(np.bincount(size).tolist()) if number >= _ENOUGH_OF_A_CLASS]

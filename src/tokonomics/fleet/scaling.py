@@ -1,11 +1,11 @@
-"""How replicas should follow a day's traffic: always enough for the peak, as a rule sees fit, or as a forecast says.
+"""Compare ways to follow a day's traffic with replicas: always enough for the peak, by a rule, or by a forecast.
 
-One kind of machine, on demand, in the simulator, four ways: a fixed number; the rule of outstanding requests
-(Kubernetes' autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that schedule
-with the rule on top. Each has one number to set, the room above what it goes by: the least of a list with which the way
-meets the SLOs on the day before and one step more, since days differ, unless it is given. It is then judged on the day.
-Beside them stands the schedule of a forecast that is never wrong, its room set on the day itself without a step more:
-what a better forecast could still save.
+One kind of machine, on demand, is simulated four ways: a fixed number; the rule of outstanding requests (Kubernetes'
+autoscaler); a schedule ordered a cold start ahead of a forecast from the traffic's own past; that schedule with the
+rule on top. Each way has one parameter, its room: how far it goes above the load that it follows. Unless it is given,
+the room is the least of a list with which the way meets the SLOs on the day before, plus one step, since days differ.
+The way is then judged on the day. For comparison there is a schedule with a perfect forecast, its room set on the day
+itself without the extra step: what a better forecast could still save.
 """
 
 import math
@@ -41,26 +41,26 @@ Ints = NDArray[np.int64]
 
 ROOMS = (-0.9, -0.8, -0.7, -0.6, -0.5, -0.45, -0.4, -0.35, -0.3, -0.25, -0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2,
          0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # fmt: skip
-"""Above what a way goes by. Below 0: an SLO for the whole day leaves its busiest moments some to miss."""
-_FINE = 0.01  # between rooms of a perfect forecast: nothing else is to stand between it and what it can save
+"""The rooms to try. Below 0: an SLO for the whole day may be missed in its busiest moments."""
+_FINE = 0.01  # step between rooms of a perfect forecast: small, so that rounding does not reduce its saving
 MOST_REQUESTS = 200_000
-"""In one simulation, of about thirty, unless that leaves too few replicas: a part of a second each."""
-LOOKS_S = 15.0  # between two looks of whoever scales: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)
-ORDERS_S = 60.0  # between two looks at a schedule: cron's grain
-_MOST_GROWTH = 4  # times the replicas of the peak: what the rule may ask for at most
+"""In one simulation, of about thirty, unless that leaves too few replicas: each takes a fraction of a second."""
+LOOKS_S = 15.0  # between two checks of the rule: Kubernetes' HorizontalPodAutoscaler (``Autoscale.interval_s``)
+ORDERS_S = 60.0  # between two checks of a schedule: cron's resolution
+_MOST_GROWTH = 4  # times the replicas of the peak: the most that the rule may ask for
 _LEAST_REPLICAS = 4
-"""That a slice of the traffic is simulated on at its peak: one more or less is a step that a larger fleet has not. More
-of them would take minutes."""
-_AT_CAPACITY = 4_000  # requests of each replica that tell how many are outstanding on one at its capacity
-_ENOUGH_REPLICAS = 16  # for that, as for a plan (``sizing.load``): more of them even out no better
+"""The fewest replicas at its peak on which a slice of the traffic is simulated: with fewer, one more or less is a
+larger step than in the real fleet. More would take minutes."""
+_AT_CAPACITY = 4_000  # requests per replica to simulate, to find how many are outstanding at its capacity
+_ENOUGH_REPLICAS = 16  # for that, as for a plan (``sizing.load``): more would not change the result
 
 
 class ScalingWay(Noun):
-    """A way to follow the traffic, and how it fared."""
+    """A way to follow the traffic, and its result."""
 
     name: str
     terms: Terms = Terms.on_demand
-    room: float  # above what it goes by: the peak, the target, the forecast or the truth
+    room: float  # above the load that it follows: the peak, the target, the forecast or the actual load
     usd_per_day: PositiveFloat
     usd_per_month: PositiveFloat
     replica_hours_per_day: PositiveFloat
@@ -69,13 +69,13 @@ class ScalingWay(Noun):
     starts: NonNegativeInt
     short_minutes: NonNegativeFloat  # with fewer replicas serving than a perfect forecast shows to be enough
     lag_s: NonNegativeFloat | None
-    """From a need for more to as many serving, in the mean over such moments; None where more is never needed."""
+    """Mean time from a need for more replicas until they serve; None if more are never needed."""
     most_lag_s: NonNegativeFloat | None
     ttft_p99_s: float | None
     slo: tuple[SloOutcome, ...]
     slo_attainment: NonNegativeFloat  # share of the requests that were answered within every SLO
     met: bool
-    is_perfect: bool = False  # nobody can do this: its forecast is the traffic itself
+    is_perfect: bool = False  # not possible in practice: its forecast is the traffic itself
 
 
 class ScalingReport(Noun):
@@ -85,22 +85,22 @@ class ScalingReport(Noun):
     usd_per_hour: PositiveFloat  # one replica on demand
     replicas_per_machine: int
     cold_start_s: NonNegativeFloat
-    requests_per_s: PositiveFloat  # of one replica, as it is counted on in the busiest hour
+    requests_per_s: PositiveFloat  # of one replica, as assumed in the busiest hour
     traffic: str
     hours: PositiveFloat
     requests: NonNegativeInt
-    simulated_share: PositiveFloat  # of the traffic: dollars and hours are those of all of it
+    simulated_share: PositiveFloat  # of the traffic; dollars and hours are for all of it
     forecast: ForecastError
     ways: tuple[ScalingWay, ...]
 
     def best(self, *terms: Terms) -> ScalingWay | None:
-        """The cheapest that meets the SLOs and that somebody can do, on those terms or any."""
+        """Return the cheapest way that meets the SLOs without a perfect forecast, on those terms or any."""
         held = [way for way in self.ways if way.met and not way.is_perfect and way.terms in (terms or tuple(Terms))]
         return min(held, key=lambda way: way.usd_per_month, default=None)
 
     @property
     def perfect(self) -> ScalingWay:
-        """With a forecast that is never wrong."""
+        """Return the way with a perfect forecast."""
         return next(way for way in self.ways if way.is_perfect)
 
 
@@ -109,11 +109,11 @@ class _Case:
     """A day, and what all ways have in common."""
 
     day: ScalingDay
-    share: float  # of the requests that are simulated, on as much smaller a fleet
+    share: float  # share of the requests to simulate, on a fleet smaller by the same factor
     layout: FleetLayout
     slos: Sequence[Slo]
     capacity: Callable[[Floats], Floats]  # requests a second of a replica, in fleets for these rates
-    outstanding: Callable[[float], float]  # requests on a replica with that much room: at its capacity over 1 + room
+    outstanding: Callable[[float], float]  # requests on a replica with that room: at its capacity ÷ (1 + room)
     cold_start_s: float
     usd_per_hour: float
     peak: float  # requests a second of the busiest moment that was seen before the day to judge
@@ -122,16 +122,16 @@ class _Case:
 
     @cached_property
     def requests(self) -> Trace:
-        """The requests that are simulated."""
+        """Return the requests that are simulated."""
         return self.day.requests if self.share == 1 else self.day.requests.sampled(self.share, self.seed)
 
     def needed(self, rates: Floats, room: float) -> Ints:
-        """Replicas for the share of these rates that is simulated."""
+        """Return the replicas for the simulated share of these rates."""
         load = rates * self.share * (1 + room)
         return np.maximum(1, np.ceil(load / self.capacity(load) - 1e-9)).astype(np.int64)
 
     def schedule(self, forecasts: Floats, room: float) -> tuple[tuple[float, int], ...]:
-        """From each moment on what the moments to come need that a replica ordered now could still be late for."""
+        """Return the replicas to ask for from each moment on, a cold start ahead of the forecast need."""
         wanted = ordered_ahead(self.needed(forecasts, room), self.day.moment_s, self.cold_start_s + ORDERS_S)
         keep = np.flatnonzero(np.diff(wanted[:, 1], prepend=-1))
         return tuple((float(at_s), int(number)) for at_s, number in wanted[keep])
@@ -140,7 +140,10 @@ class _Case:
         return int(self.needed(np.array([self.peak]), room)[0])
 
     def scaled(self, room: float, ahead: bool, by_rule: bool, forecasts: Floats) -> FleetSettings:
-        """Replicas by a schedule ahead of forecasts, by the rule, or the larger of both; a rule starts as forecast."""
+        """Return settings by a schedule ahead of forecasts, by the rule, or by the larger of both.
+
+        A rule starts with the replicas forecast.
+        """
         start = ((0.0, int(self.needed(forecasts[0, :1], room)[0])), (LOOKS_S, 0))
         schedule = self.schedule(forecasts, room) if ahead else start
         return FleetSettings(
@@ -160,7 +163,7 @@ class _Case:
         return simulate(self.layout.deployment, self.requests, fleet, max_sequences=limit, seed=self.seed, watch=watch)
 
     def meets(self, follow: "Way", room: float) -> bool:
-        """Whether a way meets every SLO on this day with that room."""
+        """Return whether a way meets every SLO on this day with that room."""
         fleet = follow(self, room)
         if fleet not in self.known:
             served = self.served(fleet, Watcher(is_settled=sure_to_miss(self.slos, self.requests)))
@@ -173,14 +176,14 @@ Way = Callable[[_Case, float], FleetSettings]  # the replicas of a way on a day,
 
 
 def ordered_ahead(needed: Ints, moment_s: float, ahead_s: float) -> Floats:
-    """Rows of time and replicas to ask for then; row k of ``needed`` is what moments k, k + 1, … are thought to need.
+    """Return rows of a time and the replicas to ask for then; row k of ``needed`` is the need of moments k, k + 1, …
 
-    Asked for at a time: the most that any moment needs which begins before an order of that time is there.
+    Each row asks for the most that any moment needs which begins before an order of that time is ready.
     """
     rows: list[tuple[float, int]] = []
     for moment, needs in enumerate(needed.tolist()):
         start_s = moment * moment_s
-        # Within a moment the orders for one more moment fall due.
+        # Orders for one more moment become due within each moment.
         last, due_s = int(ahead_s // moment_s), start_s + moment_s - ahead_s % moment_s
         rows.append((start_s, max(needs[: last + 1])))
         rows.append((due_s, max(needs[: last + 2])))
@@ -209,7 +212,7 @@ def scaling_ways(
     seed: int = 0,
     say: Say = silent,
 ) -> ScalingReport:
-    """Every way on the kind of machine that would be cheapest on demand for this traffic, hour by hour."""
+    """Return every way on the kind of machine that would be cheapest on demand for this traffic, hour by hour."""
     require_slos(slos)
     offer = _cheapest(machines.offers, traffic)
     price = (offer.usd_per_hour or 0.0) / offer.replicas
@@ -232,7 +235,7 @@ def scaling_ways(
     case = replace(rehearsal, day=day, known={})
     rates = day.rates
     say("the day in the simulator: a perfect forecast")
-    # Row k is what comes from k on; after the day its last moment stays.
+    # Row k holds the rates from moment k on; the last moment continues after the day.
     moments = np.arange(len(rates))[:, None] + np.arange(day.forecasts.shape[1])
     true = rates[np.minimum(moments, len(rates) - 1)]
 
@@ -278,7 +281,7 @@ _WAYS: dict[str, Way] = {
 
 
 def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer:
-    """The kind whose replicas would be cheapest on demand, as many as each hour needs."""
+    """Return the kind whose replicas would be cheapest on demand, as many as each hour needs."""
 
     def bill(offer: FleetOffer) -> float:
         alone = {name: offer.carries(name, rates) / offer.replicas for name, rates in traffic.demand.rates.items()}
@@ -294,16 +297,16 @@ def _cheapest(offers: Sequence[FleetOffer], traffic: FleetTraffic) -> FleetOffer
 
 
 def _capacity(offer: FleetOffer, mix: dict[str, float], rates: Floats) -> Floats:
-    """Requests a second of one replica at the traffic's own mix of sizes, in fleets for these rates."""
+    """Return the requests a second of one replica at the traffic's own mix of sizes, in fleets for these rates."""
     by_class = {name: rates * share for name, share in mix.items()}
     return mixed_by_hour(offer, mix, by_class) / offer.replicas
 
 
 def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: float, room: float) -> float:
-    """Requests on a replica that steadily gets what it holds over 1 + room: Little's law, from a simulation of some.
+    """Return the requests outstanding on a replica at its capacity ÷ (1 + room), by Little's law from a simulation.
 
-    Half the load leaves far less than half of them, as they are answered sooner. With less than no room they would
-    pile up without end: then in proportion to those at capacity.
+    At half the load it is far less than half of those at capacity, because requests are answered sooner. With a room
+    below 0 they would pile up without end: then it is in proportion to those at capacity.
     """
     if room < 0:
         return outstanding(layout, requests, capacity, peak, 0.0) / (1 + room)
@@ -318,7 +321,7 @@ def outstanding(layout: FleetLayout, requests: Trace, capacity: float, peak: flo
 
 
 def _least_room(case: _Case, follow: Way) -> float:
-    """The least room with which a way meets the SLOs, to a hundredth; the largest of the list where none does."""
+    """Return the least room with which a way meets the SLOs, to a hundredth; the largest of the list if none does."""
     place = _least(ROOMS, case, follow)
     if not place or not case.meets(follow, ROOMS[place]):
         return ROOMS[place]
@@ -327,12 +330,12 @@ def _least_room(case: _Case, follow: Way) -> float:
 
 
 def _least(rooms: Sequence[float], case: _Case, follow: Way) -> int:
-    """The place of the first room with which a way meets the SLOs, by bisection; the last where none does."""
+    """Return the index of the first room with which a way meets the SLOs, by bisection; the last if none does."""
     return bisect_left(rooms, True, hi=len(rooms) - 1, key=partial(case.meets, follow))
 
 
 def _judged(served: Simulation, slos: Sequence[Slo]) -> tuple[SloOutcome, ...]:
-    """Every request that could be served counts; one that is never answered misses every SLO."""
+    """Judge every request that could be served; one that is never answered misses every SLO."""
     latencies, done = request_latencies(served), served.served.status == DONE
     unanswered = int((~done & (served.served.status != REFUSED)).sum())
     return tuple(judged(slo, latencies[slo.latency][done], unanswered) for slo in slos)
@@ -372,15 +375,15 @@ def _way(
 
 
 def paid_seconds(history: Floats, end_s: float) -> float:
-    """Replica-seconds up to an end; rows of ``history`` hold from their time on."""
+    """Return the replica-seconds up to an end; each row of ``history`` holds from its time on."""
     lasts = np.diff(np.append(np.minimum(history[:, 0], end_s), end_s))
     return float(lasts @ history[:, 1])
 
 
 def shortfall(history: Floats, enough: Ints, moment_s: float, end_s: float) -> tuple[float, list[float]]:
-    """Seconds with fewer serving than are enough, and for each rise of what is enough how long until they serve.
+    """Return the seconds with too few replicas, and for each rise of the need the time until enough serve.
 
-    A rise that is over before that counts until it is over.
+    A rise that ends before that counts until it ends.
     """
     edges = np.unique(np.concatenate([history[:, 0], np.arange(len(enough)) * moment_s, [end_s]]))
     edges = edges[edges <= end_s]

@@ -1,14 +1,13 @@
-"""What a fleet is bought for and tried on: the demand by hour and size class, and requests that stand for it.
+"""Read the demand that a fleet is bought for, by hour and size class, and the requests that stand for it.
 
-A demand is written as hours × rate (``12x20,12x2``) or as a rate curve (``diurnal:5,peak=3``), over a week unless told.
+A demand is written as hours × rate (``12x20,12x2``) or as a rate curve (``diurnal:5,peak=3``), by default over a week.
 It comes with lengths: they are drawn as a plan for its busiest hour draws them, split into size classes by prompt and
 answer together, and arrive at random (Poisson) within each hour. A trace brings its own hours, lengths and bursts.
 
-The two days on which ways to scale are tried: one to set each way's room, the next to judge it.
-
-A log of three days or more is judged on its busiest day that has a day before it and a forecast of that (two weeks, in
-a log of more than eight days). A shorter one is cut in halves and forecast from its last minutes. A demand curve is
-drawn three times: the day, and the same day one and two periods before.
+Ways to scale are tried on two days: one to set each way's room, the next to judge it. A log of three days or more is
+judged on its busiest day that has a day before it and a forecast for that one (two weeks, in a log of more than eight
+days). A shorter log is cut in halves and forecast from its last minutes. A demand curve is drawn three times: the day,
+and the same day one and two periods before.
 """
 
 import math
@@ -43,9 +42,10 @@ _MOST_BATCH_TOKENS = 1e15
 
 
 def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> Demand:
-    """``12x20,12x2`` (twelve hours at 20 a second, twelve at 2, repeated), or a curve such as ``diurnal:5,peak=3``.
+    """Read a demand by the hour, or a curve such as ``diurnal:5,peak=3``.
 
-    Over a week unless told, or over all the hours that were written where they are more.
+    ``12x20,12x2`` is twelve hours at 20 requests a second and twelve at 2, repeated. By default it lasts a week, or all
+    the hours that were written if they are more.
     """
     require_hours(HOURS_PER_WEEK if hours is None else hours)
     if is_curve(text):
@@ -65,7 +65,7 @@ def parse_demand(text: str, hours: int | None = None, field: str = "demand") -> 
 
 
 def is_curve(text: str) -> bool:
-    """Whether a demand is written as a rate curve, such as ``diurnal:5,peak=3``, and not as hours × rate."""
+    """Return whether a demand is written as a rate curve, such as ``diurnal:5,peak=3``, and not as hours × rate."""
     return text.split(",", 1)[0].partition(":")[0].strip().isalpha()
 
 
@@ -82,7 +82,7 @@ def _step(part: str, field: str) -> tuple[int, float]:
 
 
 def parse_batch_work(text: str, tokens_per_request: float) -> BatchWork:
-    """``2B,start=20h,deadline=10h``: tokens a day, in and out, from that hour on and done that many hours later."""
+    """Read ``2B,start=20h,deadline=10h``: tokens a day, in and out, from that hour on and done in that many hours."""
     examples = "500M (tokens a day), 2B,start=20h,deadline=10h"
     phrase = read_options(Phrase(text, "", None, {}, "batch_work", examples), text)
     phrase.allow("start", "deadline")
@@ -100,7 +100,7 @@ def parse_batch_work(text: str, tokens_per_request: float) -> BatchWork:
 
 
 def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Demand:
-    """A trace's own hours; the last one counts if half of it was seen, at the rate seen.
+    """Return a trace's own hours; the last one counts if at least half of it was seen, at the rate seen.
 
     ``up_to_tokens`` splits the requests into classes by prompt and answer together.
     """
@@ -112,7 +112,7 @@ def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Dema
         fix = f"Cut it: a fleet is planned for at most {MOST_HOURS} hours, which repeat."
         raise BadInput(f"lasts {hours:,} hours", where=trace.source, fix=fix)
     place = np.floor((trace.arrival_s - trace.arrival_s[0]) / SECONDS_PER_HOUR).astype(np.int64)
-    # The first always counts, by what was seen of it.
+    # The first hour always counts, at the rate seen.
     watched = np.clip(seen_s - SECONDS_PER_HOUR * np.arange(hours), 0.0, SECONDS_PER_HOUR)
     class_of = _class_numbers(trace, sorted(up_to_tokens))
     rates = {}
@@ -123,7 +123,7 @@ def demand_from_trace(trace: Trace, *, up_to_tokens: Sequence[int] = ()) -> Dema
 
 
 def class_names(up_to_tokens: Sequence[int]) -> tuple[str, ...]:
-    """``(4000,)`` → "≤ 4,000 tokens", "> 4,000 tokens"."""
+    """Name the size classes: ``(4000,)`` → "≤ 4,000 tokens", "> 4,000 tokens"."""
     limits = sorted(up_to_tokens)
     if not limits:
         return (EVERY_SIZE,)
@@ -135,16 +135,16 @@ class FleetTraffic:
     """A demand and the requests behind it."""
 
     demand: Demand
-    samples: dict[str, Trace]  # of each class that has requests: what capacity is measured on
+    samples: dict[str, Trace]  # of each class that has requests: capacity is measured on these
     up_to_tokens: tuple[int, ...]
-    trace: Trace | None = None  # the log itself, where there is one
+    trace: Trace | None = None  # the log itself, if there is one
     source: str = ""
-    left_out_share: float = 0.0  # of the requests: longer than the model's context, so that no machine takes them
+    left_out_share: float = 0.0  # share of requests longer than the model's context, which no machine takes
     arrivals: Arrivals | None = None  # how requests of a curve with minutes arrive; None: at the rate of their hour
-    lasts_s: float = 0.0  # how long made-up requests should last
+    lasts_s: float = 0.0  # how long generated requests should last
 
     def load_of(self, name: str) -> Load:
-        """The load of a class in its busiest hour, as a plan takes it; of a log enough requests to tell a p99."""
+        """Return the load of a class in its busiest hour; a log is repeated until it has enough requests for a p99."""
         sample, rate = self.samples[name], max(self.demand.rates[name])
         if self.trace is not None:
             return load_of_log(sample.repeated(math.ceil(ENOUGH_REQUESTS / len(sample))), rate)
@@ -152,19 +152,19 @@ class FleetTraffic:
         return Load(workload=workload_of(trace, rate), trace=trace, lasts_s=self.lasts_s, is_stationary=True)
 
     def class_of(self, trace: Trace) -> Counts:
-        """The number of each request's class."""
+        """Return the number of each request's class."""
         return _class_numbers(trace, self.up_to_tokens)
 
     @property
     def seen(self) -> Demand:
-        """The demand without what a log's hours repeat: what its requests can be replayed for."""
+        """Return the demand without the repetitions of a log's hours: the part that can be replayed."""
         if self.trace is None:
             return self.demand
         own = max(1, round(self.trace.duration_s / SECONDS_PER_HOUR))
         return self.demand.over(min(own, self.demand.hours))
 
     def requests_in(self, start_s: float, end_s: float, seed: int = 0) -> Trace:
-        """Requests that arrive in that part of the horizon, times counted from its start."""
+        """Return the requests that arrive in that part of the horizon, with times from its start."""
         if self.trace is not None:
             return self.trace.window(start_s, end_s)
         rng = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ class FleetTraffic:
                 outputs.append(sample.output_tokens[chosen])
         if not arrivals:
             raise BadInput("no request arrives in the hours to replay")
-        # One request at the very start keeps the times counted from there.
+        # Add one request at the very start, so that times count from there.
         arrival = np.concatenate(arrivals)
         arrival[np.argmin(arrival)] = 0.0
         return make_trace(arrival, np.concatenate(inputs), np.concatenate(outputs), source=self.source)
@@ -192,7 +192,7 @@ class FleetTraffic:
 def traffic_from_trace(
     trace: Trace, up_to_tokens: Sequence[int] = (), hours: int | None = None, context: int | None = None
 ) -> FleetTraffic:
-    """A log's own hours, repeated over a horizon where one is asked for; capacity is measured on its busiest hour.
+    """Return the traffic of a log, repeated over a horizon if given; capacity is measured on its busiest hour.
 
     Requests beyond the model's ``context`` are left out: every machine would refuse them.
     """
@@ -224,7 +224,7 @@ def traffic_from_curve(
     context: int | None = None,
     arrivals: Arrivals | None = None,
 ) -> FleetTraffic:
-    """A demand of one class, split by the lengths drawn, which are cut to the model's ``context``."""
+    """Return a demand of one class, split by the lengths drawn, which are cut to the model's ``context``."""
     limits = tuple(sorted(up_to_tokens))
     load = load_of_shape(demand.peak, inputs, outputs, seed=seed)
     drawn, cut = (load.trace, 0) if context is None else cut_to_context(load.trace, context)
@@ -241,7 +241,7 @@ def traffic_from_curve(
 
 
 def _fit(trace: Trace, context: int | None) -> NDArray[np.bool_]:
-    """Which requests fit the model's context."""
+    """Return which requests fit the model's context."""
     tokens = trace.input_tokens + trace.output_tokens
     fits: NDArray[np.bool_] = tokens <= (MOST_TOKENS * 2 if context is None else context)
     if len(trace) and not fits.any():
@@ -256,18 +256,18 @@ def _class_numbers(trace: Trace, limits: Sequence[int]) -> Counts:
 
 
 MOMENT_S, SHORT_MOMENT_S = 300.0, 60.0
-"""What is forecast at once: five minutes of a day (288, each of hundreds of requests where a fleet is worth scaling);
-one where only the last minutes tell."""
+"""The unit of a forecast: five minutes of a day (288, each with hundreds of requests if a fleet is worth scaling); one
+minute if the forecast only uses the last minutes."""
 _MOMENTS = int(DAY_S / MOMENT_S)
 
 
 @dataclass(frozen=True)
 class ScalingDay:
-    """Traffic, and what could be known of it before."""
+    """A day's traffic, and what could be known about it before."""
 
     requests: Trace
     rates: Floats  # requests a second in each moment
-    forecasts: Floats  # row k: of moments k, k + 1, …, made when k begins
+    forecasts: Floats  # row k: of moments k, k + 1, …, made when moment k begins
     moment_s: float
     method: str
     what: str
@@ -278,7 +278,7 @@ class ScalingDay:
 
 
 def days_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> tuple[ScalingDay, ScalingDay]:
-    """The day before and the day, with forecasts that reach as far ahead as an order takes, and one moment more."""
+    """Return the day before and the day, with forecasts as far ahead as an order takes, plus one moment."""
     log, demand = traffic.trace, traffic.demand
     days = math.ceil(demand.hours / 24) if log is None else int(log.duration_s // DAY_S)
     if log is None:
@@ -316,7 +316,7 @@ def days_of(traffic: FleetTraffic, ahead_s: float, seed: int = 0) -> tuple[Scali
 
 
 def _halves(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
-    """The halves of a short log after its first minutes, which the first forecast is made from."""
+    """Return the halves of a short log after its first minutes, which the first forecast is made from."""
     half = (int(log.duration_s // SHORT_MOMENT_S) - RECENT) // 2
     if half < RECENT:
         what = f"lasts {log.duration_s / 60:.0f} minutes: too short to see how a fleet follows it"
@@ -337,7 +337,7 @@ def _halves(log: Trace, ahead_s: float) -> tuple[ScalingDay, ScalingDay]:
 
 
 def _drawn(traffic: FleetTraffic, start_s: float, seed: tuple[int, int]) -> Trace:
-    """A day of a curve's requests."""
+    """Draw a day of a curve's requests."""
     chance = np.random.SeedSequence(seed)
     if traffic.arrivals is None or EVERY_SIZE not in traffic.samples:
         return traffic.requests_in(start_s, start_s + DAY_S, seed=int(chance.generate_state(1)[0]))

@@ -1,1 +1,1 @@
-"""What one change saves: a lever takes what it changes as arguments and returns the bill before and after."""
+"""Compute what one change saves: a lever takes what it changes and returns the bill before and after."""

@@ -1,9 +1,9 @@
-"""The levers: each a pure function from a setup to a changed setup, or the reason why it does not apply.
+"""Define the levers: each a pure function from a setup to a changed setup, or the reason why it does not apply.
 
-A lever moves one knob, so levers on different knobs compose, in any order, to the same setup; those that cannot be
-simulated together refuse each other in either order, and only the search for GPUs looks at where the others are. What
-a lever saves is never written here: it is measured by simulating the changed setup (``ranking``). Notes on quality are
-what published evaluations found, with their source; they say nothing about another model or task.
+A lever moves one knob, so levers on different knobs compose, in any order, to the same setup. Levers that cannot be
+simulated together refuse each other in either order, and only the search for GPUs depends on where the other knobs are.
+The saving of a lever is never stated here: it is found by simulating the changed setup (``ranking``). Notes on quality
+report published evaluations, with their source; they say nothing about another model or task.
 """
 
 import math
@@ -35,11 +35,11 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.types import Same, Speed, copied
 from tokonomics.units import percent, plural
 
-_CHECKED = 3  # of the planner's leaders on demand, how many are simulated with all that the setup has besides
-_NEAR = 1.25  # and up to how much above the least of their bills
+_CHECKED = 3  # how many of the planner's best on demand are simulated with everything else that the setup has
+_NEAR = 1.25  # only those whose bill is at most this factor times the lowest
 _SMALLER = 4
-"""A draft has at most a quarter of the weights that a token visits: a larger one costs more than it proposes."""
-_VARIES = 1.2  # busiest hour over mean from which replicas that come and go can save anything worth a cold start
+"""A draft has at most a quarter of the weights that a token uses: a larger one costs more than it saves."""
+_VARIES = 1.2  # busiest hour ÷ mean from which autoscaling can save more than cold starts cost
 
 NOTHING_SHARED = "the traffic does not say which prompts begin alike: a log with block hashes would"
 QUALITY_FP8 = (
@@ -60,10 +60,10 @@ QUALITY_DRAFT = "Same distribution as without a draft, by construction (Leviatha
 
 @dataclass(frozen=True)
 class Knob:
-    """What levers move: fields of the setup or of its deployment."""
+    """What a lever moves: fields of the setup or of its deployment."""
 
     fields: tuple[str, ...]
-    step: str  # what moving it is called in a stack
+    step: str  # the name of this step in a stack
 
 
 KNOBS = {
@@ -80,11 +80,11 @@ KNOBS = {
     "commit": Knob(("commit",), "commitment"),
     "spot": Knob(("spot",), "spot"),
 }
-"""In the order in which a stack moves them."""
+"""The knobs, in the order in which a stack moves them."""
 
 
 def moved(setup: Setup, target: Setup, knob: str) -> Setup:
-    """The setup with one knob where the target has it."""
+    """Return the setup with one knob set as in the target."""
     fields = KNOBS[knob].fields
     if fields[0] in Deployment.model_fields:
         return setup.deployed(**copied(target.deployment, *fields))
@@ -92,7 +92,7 @@ def moved(setup: Setup, target: Setup, knob: str) -> Setup:
 
 
 def differs(setup: Setup, target: Setup, knob: str) -> bool:
-    """Whether the two have this knob in different places."""
+    """Return whether the two setups have this knob in different places."""
     fields = KNOBS[knob].fields
     on_deployment = fields[0] in Deployment.model_fields
     here, there = (setup.deployment, target.deployment) if on_deployment else (setup, target)
@@ -101,7 +101,7 @@ def differs(setup: Setup, target: Setup, knob: str) -> bool:
 
 @dataclass(frozen=True)
 class Lever:
-    """Something to do, what it moves, and what it asks of the people who do it."""
+    """A change, the knob it moves, and what it requires from the people who make it."""
 
     name: str
     knob: str  # two levers on one knob exclude each other
@@ -113,20 +113,20 @@ class Lever:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user says of levers that need a word."""
+    """The user's choices for levers that need one."""
 
     draft: str | None = None  # the model that drafts, by name; None: the smallest relative in the catalogue
     draft_share: float | None = None
     draft_tokens: int = DRAFT_TOKENS
-    acceptance: float | None = None  # of a drafted token; None: nobody measured it, and one is assumed
+    acceptance: float | None = None  # of a drafted token; None: not measured, so one is assumed
     tiers: str | None = None
-    """Memories for KV behind the GPU's; None: what the bought machine has left of its own, which is paid for."""
+    """Memories for KV behind the GPU's; None: the host memory that the bought machine has left, already paid for."""
     min_weights: Precision | None = None  # no precision below this one
-    min_recovery: float | None = None  # of quality: fewer bits only where a score reaches it
+    min_recovery: float | None = None  # of quality: fewer bits only if a score reaches it
     without: frozenset[str] = field(default_factory=frozenset)  # knobs to leave alone
 
     def too_low(self, model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> str | None:
-        """Why a precision keeps less quality than was asked for, or may; None where it keeps enough."""
+        """Say why a precision keeps, or may keep, less quality than was asked for; None if it keeps enough."""
         if self.min_recovery is None:
             return None
         _, left_out = allowed_by_recovery(model, [precision], self.min_recovery, part)
@@ -134,19 +134,19 @@ class Choices:
 
     @property
     def speaks_of_drafts(self) -> bool:
-        """Something of the user's own stands behind speculative decoding."""
+        """Return whether the user said anything about speculative decoding."""
         return any(given is not None for given in (self.draft, self.draft_share, self.acceptance))
 
 
 def memories(tiers: str | None) -> str:
-    """``dram=200,ssd=2000`` in words; the host's memory where nothing is named."""
+    """Describe ``dram=200,ssd=2000`` in words; the host's memory if nothing is named."""
     named = {"dram": "host memory", "ssd": "SSDs", "remote": "remote memory"}
     kinds = [part.partition("=")[0].strip().lower() for part in (tiers or "").split(",")]
     return " and ".join(dict.fromkeys(named.get(kind, "host memory") for kind in kinds))
 
 
 def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tuple[Lever, ...]:
-    """Every lever, in the order in which a team usually comes to them; ``bills`` remember what was simulated."""
+    """Return every lever, in the order in which teams usually try them; ``bills`` remembers what was simulated."""
     choices, bills = choices or Choices(), bills or Bills()
     levers = (
         Lever("continuous batching", "batch", "a flag", "none: every engine does it", QUALITY_NONE, _batch),
@@ -188,10 +188,10 @@ _nothing = partial(NotServed, Reason.nothing_to_change)
 def right_size(
     setup: Setup, weights: tuple[Precision, ...] = (), kv: tuple[Precision, ...] = (), bills: Bills | None = None
 ) -> Setup | NotServed:
-    """The setup on the cheapest GPUs, on demand, at the precisions given or the setup's own.
+    """Return the setup on the cheapest GPUs, on demand, at the precisions given or the setup's own.
 
-    The best few are simulated on all traffic, with all that the setup has besides. Never one that costs more than the
-    setup.
+    The best few are simulated on all traffic, with everything else that the setup has. The result never costs more than
+    the setup.
     """
     now, bills = setup.deployment, bills or Bills()
     question = Question(
@@ -207,7 +207,7 @@ def right_size(
         assumed_speeds=known_speed(now) is Speed.assumed,
         near=_NEAR,
     )
-    # What else a setup has, such as replicas that come and go, is not asked.
+    # Other features of the setup, such as autoscaling, are not considered.
     asked = question.weights, question.kv, setup.slos, setup.spare, Same(setup.offers), setup.load
     key = "study", question.model.key, now.engine.key, asked
     made = bills.once(key, lambda: study(question, bills.say, attempts=bills.attempts))
@@ -236,7 +236,7 @@ def _batch(setup: Setup) -> Setup | NotServed:
 
 
 def _fewer_bits(part: QuantisedPart, precision: Precision, choices: Choices, setup: Setup) -> Setup | NotServed:
-    """The setup with its weights or its KV cache in that precision."""
+    """Return the setup with its weights or its KV cache in that precision."""
     now, changed = setup.deployment, setup.deployed(**{part: precision})
     if not precision.is_below(getattr(now, part)):
         whose = "weights are" if part == "weights" else "the KV cache is"
@@ -256,7 +256,7 @@ def _prefix_cache(setup: Setup) -> Setup | NotServed:
 
 
 def _shares_nothing(setup: Setup, needs_cache: bool = True) -> NotServed | None:
-    """Why nothing can be kept of this traffic's prompts."""
+    """Say why no part of this traffic's prompts can be reused."""
     if setup.load.trace.prefix is None:
         return _nothing(NOTHING_SHARED)
     if not setup.deployment.engine.reuses_prefixes:
@@ -273,7 +273,7 @@ def _route(router: Router, setup: Setup) -> Setup | NotServed:
 
 
 def _switch(field: str, value: Any, why_not: Callable[[Setup], NotServed | None], setup: Setup) -> Setup | NotServed:
-    """The setup with one field set, unless it is set already or something stands in the way."""
+    """Return the setup with one field set, unless it is already set or something prevents it."""
     if getattr(setup, field):
         return _nothing("it is on already")
     return why_not(setup) or replace(setup, **{field: value})
@@ -332,7 +332,7 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
 
 
 def smallest_relative(model: ModelSpec) -> ModelSpec | None:
-    """The smallest model of the family with the same vocabulary, much smaller than the model itself."""
+    """Return the smallest model of the family with the same vocabulary, much smaller than the model itself."""
     family = re.match(r"[a-z]+", model.key)
     relatives = [
         other

@@ -1,10 +1,10 @@
-"""One base model with many LoRA adapters against a deployment for each: memory, time per step, how many fit, the bill.
+"""Compare one base model with many LoRA adapters to a deployment for each: memory, time per step, capacity and bill.
 
-An adapter is two thin matrices beside every dense product of every layer; each that is loaded takes memory from the
-KV cache. A batch that mixes adapters computes two thin products more and reads the weights of every adapter in it
-(``physics.steptime``, which takes every sequence to use another one as long as there are enough: the costliest case).
-How many a batch really mixes follows from the tenants' shares. Alone, an adapter is merged into the weights and costs
-nothing, but needs a replica of its own however little it is used.
+An adapter is two thin matrices beside every dense product of every layer; each loaded adapter takes memory from the KV
+cache. A batch that mixes adapters computes two more thin products and reads the weights of every adapter in it
+(``physics.steptime``, which assumes that every sequence uses a different one as long as there are enough: the most
+expensive case). How many a batch really mixes follows from the tenants' shares. In its own deployment an adapter is
+merged into the weights and costs no time, but needs at least one replica, however little it is used.
 """
 
 import math
@@ -25,7 +25,7 @@ from tokonomics.types import Noun
 
 
 class LoraStep(Noun):
-    """A decode step whose sequences use a number of adapters."""
+    """A decode step whose sequences use some number of adapters."""
 
     adapters: NonNegativeInt
     step_s: PositiveFloat
@@ -42,23 +42,23 @@ class Lora(Noun):
     kv_bytes_without: NonNegativeInt
     batch: PositiveInt
     context: PositiveInt
-    sequences: NonNegativeInt  # of that context, that fit at once
+    sequences: NonNegativeInt  # sequences of that context that fit at once
     sequences_without: NonNegativeInt
-    mixed: NonNegativeFloat  # adapters that a batch of that size uses in the mean, from the tenants' shares
-    steps: tuple[LoraStep, ...]  # with no adapter, one, as many as the batch mixes in the mean, and all that it can
+    mixed: NonNegativeFloat  # mean adapters that a batch of that size uses, from the tenants' shares
+    steps: tuple[LoraStep, ...]  # with no adapter, one, the batch's mean number, and the most it can have
     most_adapters: NonNegativeInt  # that leave room for the batch at that context; more can wait in the host's memory
 
 
 class LoraLever(Noun):
-    """One base for all against a deployment for each adapter."""
+    """One base for all adapters, compared to a deployment for each."""
 
     lora: Lora
     bill: BeforeAfter
-    """An hour; an adapter that no tenant of the trace uses needs one replica when it has its own deployment."""
+    """The bill of an hour; an adapter that no tenant of the trace uses needs one replica in its own deployment."""
 
 
 def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
-    """Adapters at the mean batch and context of the shared fleet, and the bill of both ways."""
+    """Compare both ways, with adapters at the mean batch and context of the shared fleet."""
     trace, deployment = sharing.trace, sharing.shared
     shares = np.bincount(tenant_numbers(trace)) / len(trace)
     context = float((trace.input_tokens + trace.output_tokens / 2).mean())
@@ -69,7 +69,7 @@ def lora_lever(sharing: Sharing, pooling: Pooling) -> LoraLever:
 
 
 def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[float] = ()) -> Lora:
-    """Adapters of a deployment at a batch and context; ``shares`` of the requests by adapter, equal unless given."""
+    """Return the cost of adapters at a batch and context; ``shares`` of requests are by adapter, by default equal."""
     if not deployment.lora_adapters:
         raise BadInput("how many adapters, of which rank?", field="lora_rank, lora_adapters")
     plain = _with(deployment, 0)
@@ -97,12 +97,12 @@ def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[floa
 
 
 def distinct_adapters(shares: Sequence[float], batch: float) -> float:
-    """How many adapters a batch of random requests uses in the mean: all but those that nobody in it asks for."""
+    """Return how many adapters a batch of random requests uses on average."""
     return math.fsum(1.0 - math.pow(1.0 - share, batch) for share in shares)
 
 
 def most_adapters(deployment: Deployment, batch: int, context: int) -> int:
-    """The most adapters beside which a batch still fits; halving, since memory only shrinks with their number."""
+    """Return, by bisection, the most adapters beside which a batch still fits in memory."""
 
     def fits(count: int) -> bool:
         return max_sequences(_with(deployment, count), context) >= batch

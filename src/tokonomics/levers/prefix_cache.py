@@ -1,10 +1,11 @@
-"""What keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
+"""Compute what keeping the KV of shared prompt beginnings saves: the user's trace served with and without it.
 
 Each setting (no cache, the GPU's own, with prefix-aware routing, with every choice of the slower memories behind it) is
-simulated on as few replicas as keep up and meet the SLOs: the bill and the latencies are of the same fleet. One
-that meets them on no number of replicas has no bill, and says what breaks. Where no SLO is set, fewer replicas
-that answer later than today (the first token, the next ones or the whole, at p99) are no saving, and are marked.
-How the hits depend on size and time to live is a replay of the trace through one LRU cache (``traffic.prefix_reuse``).
+simulated on as few replicas as keep up and meet the SLOs: the bill and the latencies are of the same fleet. A setting
+that meets them on no number of replicas has no bill, and says what breaks. If no SLO is set, fewer replicas that answer
+later than today (the first token, the next ones or the whole, at p99) are not counted as a saving, and are marked. How
+the hits depend on size and time to live is found by replaying the trace through one LRU cache
+(``traffic.prefix_reuse``).
 """
 
 import math
@@ -43,12 +44,12 @@ _SIZES = 24  # points of the curve of hits against size
 
 
 class CacheSetting(Noun):
-    """The knobs of this lever."""
+    """One setting of the cache to simulate."""
 
     name: str
     prefix_cache: bool = True
     router: Router | None = None
-    """None: taking turns, or the least outstanding requests, whichever needs fewer replicas."""
+    """None: round robin or the least outstanding requests, whichever needs fewer replicas."""
     tiers: tuple[TierPrice, ...] = ()
 
 
@@ -57,17 +58,17 @@ class CacheRow(Noun):
 
     setting: CacheSetting
     replicas: PositiveInt
-    """Those of the figures up to ``outcome``: those it needs, or as many as were asked for; the fewest that keep up
-    where no number meets the SLOs."""
-    max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
+    """The replicas behind the figures up to ``outcome``: those it needs, or the number asked for; if no number meets
+    the SLOs, the fewest that keep up."""
+    max_sequences: PositiveInt | None = None  # at a time, if it is not the engine's own limit
     cached_share: NonNegativeFloat  # of the prompt tokens of answered requests
     computed_tokens_per_hour: NonNegativeFloat  # prompt tokens that had to be computed
-    prefill_replicas: NonNegativeFloat  # replicas' worth of time that prompts take
+    prefill_replicas: NonNegativeFloat  # mean number of replicas that are busy with prompts
     tier_hits: tuple[TierHits, ...]
     outcome: Outcome
     needs: PositiveInt | None  # the fewest replicas that keep up and meet the SLOs; None: no number of them does
-    breaks: str | None  # the SLO that is missed then, in words
-    ttft_s: Spread  # on the replicas it needs, as the two below; on the fewest that keep up where there are none
+    breaks: str | None  # the SLO that is missed if no number does, in words
+    ttft_s: Spread  # on the replicas it needs, like the next two; if no number does, on the fewest that keep up
     tpot_s: Spread
     e2e_s: Spread
     bill: CostTree | None  # of an hour of those, memories included
@@ -77,24 +78,24 @@ class CacheRow(Noun):
 
 
 class Slower(Noun):
-    """A setting whose bill is lower, and which answers later, where no SLO was set."""
+    """A setting with a lower bill that answers later, if no SLO was set."""
 
     name: str
     saved_usd_per_hour: float
-    ttft_times: float  # its TTFT p99 over that without a cache, each on the replicas that it needs; so the two below
+    ttft_times: float  # its TTFT p99 ÷ that without a cache, each on the replicas that it needs; like the next two
     tpot_times: float
     e2e_times: float
 
 
 class SizePoint(Noun):
-    """Share of the prompt tokens found by one cache of that size."""
+    """The share of the prompt tokens that one cache of that size finds."""
 
     size_bytes: NonNegativeFloat
     share: NonNegativeFloat
 
 
 class TtlPoint(Noun):
-    """The same, without a limit of size, where what is not used for ``ttl_s`` is let go."""
+    """The share of the prompt tokens that an unlimited cache finds if blocks unused for ``ttl_s`` are dropped."""
 
     ttl_s: float | None
     share: NonNegativeFloat
@@ -102,22 +103,22 @@ class TtlPoint(Noun):
 
 
 class PrefixCacheLever(Noun):
-    """What prefix caching does to a deployment and a trace."""
+    """The effect of prefix caching on a deployment and a trace."""
 
     deployment: str
     source: str
     requests: NonNegativeInt
     input_tokens: NonNegativeInt
     gpu_cache_bytes: NonNegativeInt
-    """KV that a replica's GPUs have room for, each head once: running requests and cache share it."""
+    """The room for KV on a replica's GPUs, each head counted once; running requests and cache share it."""
     kv_bytes_per_token: NonNegativeInt
     rows: tuple[CacheRow, ...]
     bill: BeforeAfter | None
-    """From the first row to the cheapest; of equals the quickest to the first token. Where no SLO is set, only to
-    one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None where one of the two keeps no
-    SLO."""
-    best: str | None  # None where no setting meets the SLOs
-    slower: Slower | None  # cheaper still, but later
+    """From the first row to the cheapest; of equal bills, the one with the fastest first token. If no SLO is set, only
+    to one whose TTFT, TPOT and whole answer at p99 are no worse than without a cache. None if one of the two misses its
+    SLOs."""
+    best: str | None  # None if no setting meets the SLOs
+    slower: Slower | None  # cheaper, but it answers later
     sizes: tuple[SizePoint, ...]
     ttls: tuple[TtlPoint, ...]
     break_evens: tuple[TierBreakEven, ...]
@@ -133,7 +134,7 @@ def prefix_cache_lever(
     slos: Sequence[Slo] = (),
     say: Say = silent,
 ) -> PrefixCacheLever:
-    """Every setting on the fewest replicas that it needs, and, where asked for, what each does on ``replicas``."""
+    """Simulate every setting on the fewest replicas that it needs and, if asked, on ``replicas``."""
     if trace.prefix is None:
         raise BadInput(
             "does not say which blocks its prompts share",
@@ -168,15 +169,15 @@ def prefix_cache_lever(
     if (replicas or 1) == max(fleet.sized.replicas for fleet in fleets) == 1:
         plain, fleets = plain[:2], fleets[:2]  # one replica needs no router
     rows = [row(setting, fleet) for setting, fleet in zip(plain, fleets, strict=True)]
-    # Slower memories come behind the router that does better: following prefixes can make the load uneven.
+    # Slower memories use the better of the two routers: following prefixes can make the load uneven.
     base = min(rows[1:], key=_cost_then_wait).setting
-    # Every choice of the memories: which of them pay is not known before.
+    # Try every choice of the memories: it is not known beforehand which of them pay.
     for chosen in (some for count in range(1, len(tiers) + 1) for some in combinations(tiers, count)):
         sizes = (f"{price.tier.name} {price.tier.size_bytes / BYTES_PER_GB:g} GB" for price in chosen)
         with_tiers = base.model_copy(update={"name": f"  + {' + '.join(sizes)}", "tiers": chosen})
         rows.append(row(with_tiers, needed(with_tiers)))
     prompt = [row for row in rows if row.bill and (slos or max(_times(row, rows[0])) <= 1 + _SAME)]
-    # At the same bill, the cache with the fewest parts: rows begin without one, and each adds to those before it.
+    # At the same bill, prefer the cache with the fewest parts: each row adds to those before it.
     best = min(prompt, key=lambda one: (_cost_then_wait(one)[0], one is rows[0]), default=None)
     per_replica = usd_per_replica_hour(replicas or fleets[0].sized.replicas)
     per_token = kv_bytes_per_token(deployment)
@@ -199,7 +200,7 @@ def prefix_cache_lever(
 
 
 def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
-    """One cache for all requests, from one block to what holds everything."""
+    """Return the hits of one cache for all requests, from one block to a size that holds everything."""
     if trace.prefix is None:
         return ()
     block_bytes = trace.prefix.block_tokens * bytes_per_token
@@ -211,7 +212,7 @@ def hits_by_size(trace: Trace, bytes_per_token: int) -> tuple[SizePoint, ...]:
 
 
 def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TTLS_S) -> tuple[TtlPoint, ...]:
-    """One cache without a limit that lets go of what was not used for each time; the last point: of nothing."""
+    """Return the hits of one unlimited cache for each time to live; the last point keeps everything."""
     if trace.prefix is None:
         return ()
     block_bytes, points = trace.prefix.block_tokens * bytes_per_token, []
@@ -222,14 +223,14 @@ def hits_by_ttl(trace: Trace, bytes_per_token: int, ttls_s: Sequence[float] = TT
 
 
 class _CacheFleet(NamedTuple):
-    """The fewest replicas that hold, or that at least keep up, with what breaks on any number of them."""
+    """The fewest replicas that hold; or those that at least keep up, with what breaks on any number of them."""
 
     sized: Sized
     breaks: str | None = None
 
 
 def _sized(setup: Setup, routers: Sequence[Router | None], attempts: Attempts) -> _CacheFleet:
-    """Behind whichever of the routers needs the fewest replicas."""
+    """Size the setup behind the router that needs the fewest replicas."""
 
     def sized(targets: tuple[Slo, ...]) -> list[Sized | NotServed]:
         return [size(replace(setup, router=router, slos=targets), attempts) for router in routers]
@@ -245,7 +246,7 @@ def _sized(setup: Setup, routers: Sequence[Router | None], attempts: Attempts) -
 
 
 def _slower(rows: Sequence[CacheRow], best: CacheRow | None) -> Slower | None:
-    """The cheapest of all, where it is not the best because it answers later."""
+    """Return the cheapest row if it is not the best because it answers later."""
     cheapest, now = min(rows, key=_cost_then_wait), rows[0].bill
     if not (best and best.bill and cheapest.bill and now) or cheapest.bill.usd >= best.bill.usd * (1 - _SAME):
         return None
@@ -259,7 +260,7 @@ def _cost_then_wait(row: CacheRow) -> tuple[float, float]:
 
 
 def _times(row: CacheRow, plain: CacheRow) -> tuple[float, float, float]:
-    """TTFT, TPOT and the whole answer at p99 over those of another, each on what it needs."""
+    """Return TTFT, TPOT and the whole answer at p99 over those of ``plain``, each on the replicas that it needs."""
 
     def times(late: Spread, now: Spread) -> float:
         return late.p99 / now.p99 if late.p99 is not None and now.p99 else 1.0

@@ -1,15 +1,15 @@
-"""What to do first: every lever alone on the user's setup, and those that pay together, each bill simulated.
+"""Rank what to do first: every lever alone on the user's setup, and those that pay together, each bill simulated.
 
 A saving is a difference of two simulated bills, so saving + remaining bill = old bill. Together, levers are applied on
 top of each other, and one that no longer lowers the bill is left out: they act on the same replicas, so together they
-save less than their sum (or more, where one makes room for the other).
+save less than their sum (or more, if one makes room for the other).
 
-Beside them stands what utilization costs: the same requests at other batch limits, loads and arrivals, one thing
+The module also computes what utilization costs: the same requests at other batch limits, loads and arrivals, one thing
 changed at a time and sized anew. A burst needs the replicas of its busiest minutes and pays for them in the quiet ones.
 
-What a change keeps of the model's quality: only the precision of weights and KV cache touches the answers; everything
-else, drafts included, computes the same distribution. A score is one's own, or published for the model or its family
-(``catalog.checkpoints``). Of weights and KV cache together the product is taken.
+It also states how much of the model's quality a change keeps: only the precision of weights and KV cache affects the
+answers; everything else, drafts included, computes the same distribution. A score is the user's own, or published for
+the model or its family (``catalog.checkpoints``). For weights and KV cache together the product is taken.
 """
 
 import math
@@ -38,15 +38,15 @@ NOT_SCORED = "no score is published for this model or its family"
 
 
 class QualityKept(Noun):
-    """How much of the quality of the model as published is kept."""
+    """The share of the published model's quality that is kept."""
 
     share: float | None  # 1: nothing is lost; None: not scored
-    said: str  # by whose word
+    said: str  # who measured or published it
     scores: tuple[Recovery, ...] = ()
 
 
 def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
-    """What a change of precisions keeps of the model's quality; a precision that stays as it was loses nothing."""
+    """Return what a change of precisions keeps of the model's quality; an unchanged precision loses nothing."""
     model = after.model
     fewer = []
     if after.weights.is_below(before.weights) and after.weights.is_below(model.served):
@@ -70,44 +70,44 @@ _BUYING = {
 
 
 class Effects(Noun):
-    """What a change of the deployment does before any traffic: bytes, arithmetic, and room for sequences, apart."""
+    """The effects of a change of the deployment before any traffic: bytes, arithmetic, and room for sequences."""
 
     weight_bytes_before: PositiveFloat  # on one GPU
     weight_bytes_after: PositiveFloat
-    batch: NonNegativeFloat  # at which steps are compared: what ran before the change
+    batch: NonNegativeFloat  # the batch at which steps are compared: that before the change
     step_s_before: PositiveFloat  # a decode step of that batch: mostly bytes
     step_s_after: PositiveFloat
     prompt_s_before: PositiveFloat  # ``CHUNK`` tokens of a prompt: mostly arithmetic
     prompt_s_after: PositiveFloat
-    sequences_before: float  # of mean length, for which the memory has room: the batch
+    sequences_before: float  # sequences of mean length that fit in memory
     sequences_after: float
 
 
 class Pulled(Noun):
-    """One lever on the setup as it is."""
+    """The result of one lever on the setup as it is."""
 
     name: str
     knob: str
     effort: str
     risk: str
     quality: str
-    bill: Bill | None  # None where it does not apply, or misses an SLO
+    bill: Bill | None  # None if it does not apply, or misses an SLO
     reason: Marked | None  # why there is no bill
     saved_usd_per_month: float
     saved_share: float
     effects: Effects | None  # of levers on the deployment
-    kept: QualityKept | None = None  # of the model's quality; None where it does not apply
+    kept: QualityKept | None = None  # of the model's quality; None if it does not apply
 
 
 class Ranking(Noun):
-    """Every lever, the largest saving first."""
+    """All levers, the largest saving first."""
 
     now: Bill
     levers: tuple[Pulled, ...]
     together: Bill
     taken: tuple[str, ...]  # those that lower the bill on top of each other, in that order
     saved_share: float  # together
-    sum_of_shares: float  # of the same levers, each alone: what a list of percentages would add up to
+    sum_of_shares: float  # of the same levers, each alone
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Ranked:
 
 
 def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bills | None = None) -> Ranked | NotServed:
-    """Each lever alone, then together; or why the setup itself cannot be served."""
+    """Return each lever alone, then together; or why the setup itself cannot be served."""
     bills = bills or Bills()
     levers = all_levers(bills=bills) if levers is None else levers
     bills.begin("what runs today")
@@ -144,7 +144,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
 
 
 def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
-    """One lever on the setup: its bill, or why it has none."""
+    """Return one lever's bill on the setup, or why it has none."""
     changed = lever.apply(setup)
     made = changed if isinstance(changed, NotServed) else bills.bill_of(changed)
     if isinstance(made, Bill) and made.bought == now.bought and lever.knob in _BUYING:
@@ -172,7 +172,7 @@ def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
 def taken_on_top(
     lever: Lever, setup: Setup, usd_per_month: float, bills: Bills, above: float
 ) -> tuple[Setup, Bill] | str:
-    """The setup with one lever more and its bill, or why the lever is not taken: its bill is too far above the last."""
+    """Return the setup with one more lever and its bill, or why not: its bill may be too far above the last."""
     changed = lever.apply(setup)
     if isinstance(changed, NotServed):
         return changed.reason
@@ -185,17 +185,17 @@ def taken_on_top(
 def _together(
     setup: Setup, now: Bill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
 ) -> tuple[Setup, Bill, list[str]]:
-    """On top of each other, from the largest saving down; and once with each way to quantise and the GPUs first.
+    """Apply levers on top of each other, largest saving first; also once with each way to quantise and the GPUs first.
 
-    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. What does not matter in
-    the end is taken back.
+    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. A lever that makes no
+    difference in the end is removed.
     """
     by_name = {lever.name: lever for lever in levers}
     paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= CENT]
     hardware = [lever for lever in levers if lever.knob == "hardware"]
     possible = [by_name[lever.name] for lever in ranked if lever.bill]
     cache = [lever for lever in possible if lever.knob == "kv"]
-    # Terms that today's GPU is not sold on may be those of the next.
+    # Another GPU may be sold on terms that today's is not.
     buying = [lever for lever in levers if lever.knob in _BUYING]
     orders = [[*paying, *buying]]
     orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
@@ -227,7 +227,7 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
 
 
 def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
-    """Bytes, arithmetic and room of a deployment against the setup's own."""
+    """Return bytes, arithmetic and room of a deployment compared to the setup's own."""
     before, workload = setup.deployment, setup.load.workload
     context = workload.input_tokens + workload.output_tokens / 2
     was, becomes = step_model(before), step_model(after)
@@ -253,12 +253,12 @@ def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
 
 LIMITS = (1, 4, 16, 64, 256, 1024)
 LOADS = (1 / 16, 1 / 4, 1, 4)  # times the rate that was given
-BUSY_SHARE = 1 / 3  # of the time in which a burst-then-idle load works: the eight hours of a working day
+BUSY_SHARE = 1 / 3  # share of time in which a burst-then-idle load is busy: the eight hours of a working day
 _ROUNDS = 4  # bursts in the time simulated: each long enough that no queue can hold it
 
 
 class UtilizationPoint(Noun):
-    """One setting."""
+    """The bill at one setting."""
 
     name: str
     bill: Bill | None
@@ -266,7 +266,7 @@ class UtilizationPoint(Noun):
 
 
 class Utilization(Noun):
-    """Three ways to waste capacity, or not to."""
+    """The bill at other batch limits, loads and arrivals."""
 
     by_batch: tuple[UtilizationPoint, ...]
     by_load: tuple[UtilizationPoint, ...]
@@ -274,7 +274,7 @@ class Utilization(Noun):
 
 
 def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
-    """The setup at other batch limits, loads and arrivals."""
+    """Return the bills of the setup at other batch limits, loads and arrivals."""
     bills = bills or Bills()
     rate = setup.load.workload.rate
     limits = [limit for limit in LIMITS if limit <= setup.deployment.limits.max_sequences]
@@ -296,7 +296,7 @@ def utilization_bills(setup: Setup, bills: Bills | None = None) -> Utilization:
 
 
 def arrival_patterns(load: Load) -> dict[str, str | None]:
-    """Arrivals from the calmest to burst-then-idle; None: as given."""
+    """Return arrival patterns from the calmest to burst-then-idle; None: as given."""
     # At one request a second, the bursts together carry all requests.
     on_s = len(load.trace) / _ROUNDS
     off_s = on_s * (1 / BUSY_SHARE - 1)
@@ -309,7 +309,7 @@ def arrival_patterns(load: Load) -> dict[str, str | None]:
 
 
 def arriving(load: Load, arrivals: str | None) -> Load:
-    """The same requests in the same order and at the same mean rate, arriving otherwise."""
+    """Return the same requests in the same order and at the same mean rate, with another arrival pattern."""
     if arrivals is None:
         return load
     times = draw_arrivals(parse_arrivals(arrivals), requests=len(load.trace), seed=0)

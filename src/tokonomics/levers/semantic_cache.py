@@ -1,4 +1,4 @@
-"""What answering a prompt with the answer to a similar one saves, and how often that answer is wrong.
+"""Compute what answering a prompt with the answer to a similar one saves, and how often that answer is wrong.
 
 The user's prompts go through a cache in order: a prompt whose nearest stored neighbour is at least as similar as the
 threshold takes its answer, any other is computed and stored (GPTCache's rule: hits are not stored). Neighbours come
@@ -42,7 +42,7 @@ from tokonomics.types import Noun
 from tokonomics.units import BYTES_PER_GB, GIB, SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 LINK_BYTES = 16 * 10
-"""Of an entry, beyond its vector: 16 links, usearch's default, at 8 to 10 bytes each (hnswlib, ALGO_PARAMS.md of
+"""Bytes of an entry beyond its vector: 16 links, usearch's default, at 8 to 10 bytes each (hnswlib, ALGO_PARAMS.md of
 v0.8.0, read 2026-11-17). benchmarks/bench_vector_index.py measured 149 bytes in usearch 2.26.6 on 2026-11-17."""
 VCPU_USD_PER_HOUR = ((1.3232 - 0.9776) - 32 * GIB / BYTES_PER_GB * DRAM_USD_PER_GB_HOUR) / 8
 """AWS us-east-1, on demand, 2026-08-22 (offers.csv): g6.4xlarge and g6.2xlarge differ in 8 vCPUs and 32 GiB (and in
@@ -50,32 +50,32 @@ VCPU_USD_PER_HOUR = ((1.3232 - 0.9776) - 32 * GIB / BYTES_PER_GB * DRAM_USD_PER_
 
 
 class VectorIndex(Noun):
-    """An index as measured: what an entry takes, and processor seconds of what is done with it."""
+    """An index as measured: the bytes of an entry, and the processor seconds of each operation."""
 
     bytes_per_vector: NonNegativeInt
-    embed_s: NonNegativeFloat = 0.0  # of embedding a prompt; 0 where others do it and charge by the token
+    embed_s: NonNegativeFloat = 0.0  # to embed a prompt; 0 if an endpoint does it and charges by the token
     lookup_s: NonNegativeFloat = 0.0
     add_s: NonNegativeFloat = 0.0
     measured_entries: NonNegativeInt = 0  # in the index in which look-ups and entries were timed
 
     def slower(self, entries: int) -> float:
-        """How many times as long a look-up takes among that many entries."""
+        """Return how many times as long a look-up takes among that many entries."""
         if self.measured_entries < 2:
             return 1.0
         return max(1.0, math.log(max(entries, 2)) / math.log(self.measured_entries))
 
     def stored_bytes(self, entries: int, answer_bytes: int) -> int:
-        """Vectors, links and the answers, all together ``answer_bytes``."""
+        """Return the bytes of vectors, links and all answers, which take ``answer_bytes``."""
         return entries * (self.bytes_per_vector + LINK_BYTES) + answer_bytes
 
     def vcpus(self, entries: int, requests_per_s: float, added_per_s: float) -> int:
-        """The whole vCPUs that keep up in the mean."""
+        """Return the whole vCPUs that keep up on average."""
         asked = self.embed_s + self.lookup_s * self.slower(entries)
         busy = requests_per_s * asked + added_per_s * self.add_s * self.slower(entries)
         return math.ceil(round(busy, 9))
 
     def lines(self, entries: int, answer_bytes: int, requests_per_h: float, added_per_h: float) -> tuple[CostLine, ...]:
-        """What an hour of the index costs with that many entries."""
+        """Return the hourly cost of the index with that many entries."""
         gigabytes = self.stored_bytes(entries, answer_bytes) / BYTES_PER_GB
         vcpus = self.vcpus(entries, requests_per_h / SECONDS_PER_HOUR, added_per_h / SECONDS_PER_HOUR)
         return (
@@ -89,7 +89,7 @@ BYTES_PER_TOKEN = 4  # of an answer's text: the characters a token is taken to h
 
 
 class HitPoint(Noun):
-    """One threshold."""
+    """The hits at one threshold."""
 
     threshold: float
     hit_share: NonNegativeFloat
@@ -97,29 +97,29 @@ class HitPoint(Noun):
 
 
 class LabelPoint(Noun):
-    """One threshold, on labelled pairs."""
+    """The result of one threshold on labelled pairs."""
 
     threshold: float
     accepted: NonNegativeInt  # pairs at least as similar as the threshold
-    false_share: float | None  # of those, labelled as different; None where none is accepted
-    found_share: float | None  # of the pairs labelled the same, accepted
+    false_share: float | None  # share of the accepted pairs labelled as different; None if none is accepted
+    found_share: float | None  # share of the pairs labelled the same that are accepted
 
 
 class SemanticHits(Noun):
-    """The user's prompts through the cache."""
+    """The result of sending the user's prompts through the cache."""
 
     prompts: NonNegativeInt
     source: str
     embedded_by: str
     means: bool  # False: hashing, which sees spelling only
-    exact_share: NonNegativeFloat  # prompts that are letter for letter an earlier one: they need no embedding
+    exact_share: NonNegativeFloat  # prompts that exactly repeat an earlier one: they need no embedding
     ttl_s: float | None
     points: tuple[HitPoint, ...]
     labels: tuple[LabelPoint, ...] = ()
     embed_s: NonNegativeFloat  # a prompt, as measured
     lookup_s: NonNegativeFloat  # a search in the fullest cache, as measured
-    add_s: NonNegativeFloat = 0.0  # adding an entry, in the mean over the fullest cache, as measured
-    embedded_here: bool = True  # by this machine's processors; False: by an endpoint, which charges for it
+    add_s: NonNegativeFloat = 0.0  # mean time to add an entry to the fullest cache, as measured
+    embedded_here: bool = True  # on this machine; False: by an endpoint, which charges for it
     bytes_per_entry: NonNegativeInt
 
     def at(self, threshold: float) -> HitPoint:
@@ -127,7 +127,7 @@ class SemanticHits(Noun):
 
     @property
     def index(self) -> VectorIndex:
-        """What the index takes, as timed here in its fullest state: that of the highest threshold."""
+        """Return the index as timed here when it was fullest: at the highest threshold."""
         return VectorIndex(
             bytes_per_vector=self.bytes_per_entry,
             embed_s=self.embed_s if self.embedded_here else 0.0,
@@ -145,19 +145,19 @@ class SemanticLever(Noun):
     replicas_after: int
     wait_s: NonNegativeFloat  # for embedding and look-up, before every request that the cache does not answer
     ttft_before_s: Spread | None
-    ttft_after_s: Spread | None  # of the requests that are still computed, the wait included; None: there are none
+    ttft_after_s: Spread | None  # of the requests that are still computed, including the wait; None: there are none
     stored_bytes: NonNegativeInt  # vectors, the links between them and answers of the trace, all kept
-    breaks: str | None  # the SLO that the wait breaks on any number of replicas: there is no bill then
+    breaks: str | None  # the SLO that the wait breaks on any number of replicas; then there is no bill
     bill: BeforeAfter | None
 
     @property
     def beside_gpus(self) -> tuple[CostLine, ...]:
-        """What the cache itself costs an hour: embedding calls, memory, processors."""
+        """Return the hourly cost of the cache itself: embedding calls, memory, processors."""
         return self.bill.after.lines[1:] if self.bill else ()
 
     @property
     def share_of_gpus(self) -> float | None:
-        """That, of the bill of the GPUs that are left; None where none is."""
+        """Return that cost over the bill of the remaining GPUs; None if none remain."""
         gpus = self.bill.after.lines[0].usd if self.bill else 0.0
         return math.fsum(line.usd for line in self.beside_gpus) / gpus if gpus else None
 
@@ -191,7 +191,7 @@ def semantic_hits(
 def false_hits(
     first: Vectors, second: Vectors, same: NDArray[np.bool_], thresholds: Sequence[float] = THRESHOLDS
 ) -> tuple[LabelPoint, ...]:
-    """What labelled pairs say about each threshold; the vectors have length 1."""
+    """Return what labelled pairs say about each threshold; the vectors have length 1."""
     likeness = np.einsum("ij,ij->i", first, second)
     points = []
     for threshold in thresholds:
@@ -216,9 +216,9 @@ def semantic_cache_lever(
     slos: Sequence[Slo] = (),
     seed: int = 0,
 ) -> SemanticLever:
-    """The trace without that share of its requests, drawn at random; the others wait ``wait_s`` for their look-up.
+    """Bill the trace without that share of its requests, drawn at random; the others wait ``wait_s`` for a look-up.
 
-    The bill has the embedding of all prompts, memory for what is stored (each prompt that was computed, and its
+    The bill includes the embedding of all prompts, memory for what is stored (each prompt that was computed, and its
     answer) and the processors of embedding and index.
     """
     if not 0 <= hit_share <= 1:
@@ -265,7 +265,7 @@ def semantic_cache_lever(
 
 
 def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
-    """What is left of SLOs behind a wait that is the same for all: it moves every arrival, and nothing else."""
+    """Subtract a wait that is the same for all requests from the SLOs: it only moves every arrival."""
     waiting = [slo for slo in slos if slo.latency is not Latency.tpot]
     for slo in waiting:
         if slo.seconds <= wait_s:
@@ -277,7 +277,7 @@ def _sooner(slos: Sequence[Slo], wait_s: float) -> tuple[Slo, ...]:
 def _replay(
     vectors: Vectors, threshold: float, arrival_s: Floats | None, ttl_s: float | None
 ) -> tuple[NDArray[np.bool_], int, float, float]:
-    """Which prompts hit, how many are stored in the end, seconds of a search then, and of adding one."""
+    """Return which prompts hit, how many are stored in the end, and the seconds of a search then and of adding one."""
     index = _index(vectors.shape[1])
     hits = np.zeros(len(vectors), bool)
     stored: list[int] = []

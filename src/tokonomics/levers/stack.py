@@ -1,10 +1,10 @@
-"""The way from a naive deployment to an optimised one, step by step, each step's saving simulated.
+"""Go from a naive deployment to an optimised one, step by step, with each step's saving simulated.
 
 The baseline serves one request at a time, 16 bit, nothing cached, on demand, on the GPU that the user names. The end is
-the planner's pick for this traffic with the levers that lower its bill further. The end is found first; the steps then
-move one knob each to where the end has it, so their order changes what each one saves, not what they come to. A step
-that cannot be served alone (weights too large for its GPU) is taken with the next. Speculative decoding is a
-step only where the user says something of it: its saving is that of the acceptance.
+the planner's pick for this traffic with the levers that lower its bill further. The end is found first; each step then
+sets one knob as the end has it, so the order changes what each step saves, but not the total. A step that cannot be
+served alone (weights too large for its GPU) is combined with the next. Speculative decoding is a step only if the user
+says something about it: its saving depends on the acceptance.
 """
 
 import math
@@ -48,26 +48,26 @@ class Step(Noun):
     name: str
     knobs: tuple[str, ...]
     bill: Bill
-    saved_usd_per_month: float  # below zero where it pays only with what follows
+    saved_usd_per_month: float  # below zero if it only pays together with later steps
     saved_share: float  # of the baseline's bill: the steps add up to the whole
     kept: QualityKept  # of the model's quality
 
 
 class LeftOut(Noun):
-    """A lever that the end does without."""
+    """A lever that the end does not use."""
 
     name: str
     reason: Marked
 
 
 class Drafted(Noun):
-    """What the step of speculative decoding rests on."""
+    """The figures behind the step of speculative decoding."""
 
     acceptance: float
-    assumed: bool  # nobody measured it
+    assumed: bool  # the acceptance was not measured
     batch: float
     pays_from: float | None
-    """The acceptance from which a token takes less time than without a draft, at that batch; None: none does."""
+    """The acceptance from which a token takes less time than without a draft at that batch; None: there is none."""
 
 
 class Waterfall(Noun):
@@ -77,9 +77,9 @@ class Waterfall(Noun):
     steps: tuple[Step, ...]
     end: Bill
     batched: Bill | None
-    """The baseline with continuous batching: where most teams are. None where it does not meet the SLOs so."""
+    """The baseline with continuous batching, where most teams are. None if that does not meet the SLOs."""
     left_out: tuple[LeftOut, ...]
-    quality: tuple[str, ...]  # what published evaluations say of the steps that touch the answers
+    quality: tuple[str, ...]  # what published evaluations say about the steps that affect the answers
     saved_share: float
     saved_share_of_batched: float | None
     drafted: Drafted | None = None
@@ -95,7 +95,7 @@ class Stacked:
 
 
 def naive_setup(setup: Setup) -> Setup:
-    """The baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
+    """Return the baseline on the same GPUs: one request at a time, 16 bit, nothing cached, on demand."""
     plain = setup.deployed(weights=setup.deployment.model.served, kv=Precision.bf16, speculation=None)
     asked = copied(plain, "deployment", "load", "offers", "today", "slos", "spare", "offline")
     return Setup(**asked, max_sequences=1, prefix_cache=False)
@@ -104,7 +104,7 @@ def naive_setup(setup: Setup) -> Setup:
 def stack(
     setup: Setup, choices: Choices | None = None, order: Sequence[str] = ORDER, bills: Bills | None = None
 ) -> Stacked:
-    """The waterfall from the naive form of a setup to the best one found for its traffic."""
+    """Return the waterfall from the naive form of a setup to the best one found for its traffic."""
     bills, choices = bills or Bills(), choices or Choices()
     naive = naive_setup(setup)
     bills.begin("one request at a time")
@@ -130,7 +130,7 @@ def _drafted(end: Setup, bill: Bill, assumed: bool) -> Drafted | None:
 
 
 def order_from(text: str | None) -> tuple[str, ...]:
-    """``hardware,weights`` first, the others after them as usual."""
+    """Return the order of knobs: those named, such as ``hardware,weights``, first, the others as usual."""
     if text is None:
         return ORDER
     names = [name.strip() for name in text.split(",")]
@@ -143,7 +143,7 @@ def order_from(text: str | None) -> tuple[str, ...]:
 
 
 def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tuple[LeftOut, ...]]:
-    """The planner's pick over GPUs and precisions, then every other lever that lowers its bill."""
+    """Return the planner's pick over GPUs and precisions, with every other lever that lowers its bill."""
     left_out: list[LeftOut] = []
     bills.begin("the cheapest GPUs and precisions")
     end = _planned(replace(naive, max_sequences=None, prefix_cache=True), choices, bills)
@@ -161,7 +161,7 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
         else:
             end, usd = made[0], made[1].usd_per_month
     if naive.load.trace.prefix is None:
-        # On or off, it finds nothing: not a step.
+        # The cache would find nothing, so it is not a step.
         end = replace(end, prefix_cache=naive.prefix_cache)
         left_out.insert(0, LeftOut(name="prefix cache", reason=NOTHING_SHARED))
     return end, tuple(left_out)
@@ -186,7 +186,7 @@ def walk(
     bills: Bills | None = None,
     left_out: tuple[LeftOut, ...] = (),
 ) -> Stacked:
-    """Move the knobs in which two setups differ, in this order; each step is what its own simulation says."""
+    """Move the knobs in which two setups differ, in this order, and simulate each step."""
     bills = bills or Bills()
     first, last = _must(bills, naive), _must(bills, end)
     here, before, was = naive, first, naive
@@ -243,6 +243,6 @@ def _named(knobs: Sequence[str], end: Setup) -> str:
 
 
 def _quality(naive: Setup, end: Setup) -> tuple[str, ...]:
-    """The notes of the levers that the end took of those that touch the answers."""
+    """Return the quality notes of the levers that the end uses and that affect the answers."""
     reached = {_named([knob], end) for knob in ("weights", "kv") if differs(naive, end, knob)}
     return tuple(f"{lever.name}: {lever.quality}" for lever in all_levers() if lever.name in reached)

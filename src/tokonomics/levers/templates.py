@@ -1,14 +1,14 @@
-"""Which parts of the prompts are fixed, and what it saves to compute their KV once and keep it.
+"""Find which parts of the prompts are fixed, and what it saves to compute their KV once and keep it.
 
 With block hashes, a fixed part is a chain of leading blocks that many requests share: the longest such chain of each
-request is its template. With texts, prompts with the same first words are a group; a word is fixed where eight words
-in a row around it are found in nearly all of the group. Only what stands before the first dynamic word can be reused as
-it is: KV depends on all that comes before. Fixed words further back could be, if the prompt were put in another order.
+request is its template. With texts, prompts with the same first words are a group; a word is fixed if eight words in a
+row around it are found in nearly all of the group. Only the words before the first dynamic word can be reused as they
+are: KV depends on everything before. Fixed words further back could be reused if the prompt were reordered.
 
-A kept template is computed once on each replica; after that every request of it skips its prefill. The trace is
-simulated with the GPU's LRU cache as it is, and with the templates pinned in memory that the cache then lacks; each
-prompt is charged the physics of what was not found of it, after what was. Approximated: a prompt is taken as computed
-alone and in one piece, and a template that is in use is held beside its pinned copy (one each, so too much memory).
+A kept template is computed once on each replica; after that its requests skip its prefill. The trace is simulated with
+the GPU's LRU cache as it is, and with the templates pinned in memory that the cache then lacks; each prompt is charged
+the predicted time of computing what was not found, after what was found. Approximations: each prompt is computed alone
+and in one piece, and a template in use is held beside its pinned copy (one each, so memory is overestimated).
 """
 
 import math
@@ -33,7 +33,7 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
 
-LEAST_SHARE = 0.01  # of the requests that must share a beginning for it to be a template
+LEAST_SHARE = 0.01  # share of the requests that must share a beginning to make it a template
 _MOST_TEMPLATES = 20
 _MOST_ROOM = 0.5  # of the GPUs' room for KV that may be pinned (assumed: running requests need the rest)
 _HEAD_WORDS = 8
@@ -50,22 +50,22 @@ class Template(Noun):
     kv_bytes: NonNegativeInt
     once_s: NonNegativeFloat  # to compute it, on one replica
     saved_s_per_request: NonNegativeFloat
-    """Prefill that a request of mean length does not do: its first tokens are its cheapest."""
+    """The prefill time that a request of mean length saves: its first tokens are its cheapest."""
 
 
 class TemplateLever(Noun):
-    """What keeping the templates' KV saves, in prefill time at the replica's price."""
+    """The saving of keeping the templates' KV, in prefill time at the replica's price."""
 
     templates: tuple[Template, ...]
     requests: NonNegativeInt
     covered_share: NonNegativeFloat  # of the requests that follow a template
     fixed_share: NonNegativeFloat  # of all prompt tokens
-    pinned: NonNegativeInt  # templates that are kept: those that save most, in half of the room for KV at the most
-    kv_bytes: NonNegativeInt  # of those, on each replica; blocks that they share once
-    room_share: NonNegativeFloat  # of the GPUs' room for KV, which the cache lacks then
+    pinned: NonNegativeInt  # templates that are kept: those that save most, in at most half of the room for KV
+    kv_bytes: NonNegativeInt  # of those, on each replica; shared blocks count once
+    room_share: NonNegativeFloat  # share of the GPUs' room for KV, which the cache then lacks
     once_usd: NonNegativeFloat  # to compute them on every replica
     bill: BeforeAfter
-    """Prefill of an hour: with the cache as it is, and with the templates kept for good, computed once in the trace."""
+    """Prefill of an hour: with the cache as it is, and with templates kept, each computed once in the trace."""
 
 
 class TextTemplate(Noun):
@@ -75,12 +75,12 @@ class TextTemplate(Noun):
     prompts: PositiveInt
     tokens: NonNegativeFloat  # of a prompt, in the mean; estimated from its length
     fixed_head_tokens: NonNegativeFloat  # before the first dynamic word: a prefix cache reuses them as they are
-    fixed_later_tokens: NonNegativeFloat  # behind it: reusable only if they are moved to the front
+    fixed_later_tokens: NonNegativeFloat  # after it: reusable only if they are moved to the front
 
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What each request of a trace shares with many others."""
+    """The part that each request of a trace shares with many others."""
 
     template: NDArray[np.int64]  # by request: the last block of its template, which names it; -1 without one
     blocks: NDArray[np.int64]  # by request: of that template
@@ -96,7 +96,7 @@ def _fixed(trace: Trace, least_share: float) -> _Fixed:
     lengths = np.diff(prefix.starts)
     place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], lengths)
     owner = np.repeat(np.arange(len(trace)), lengths)
-    # Ids are chained, so the uses of a request's blocks never rise: shared ones are its first ones.
+    # Ids are chained, so later blocks of a request are never used more: shared blocks come first.
     blocks = np.bincount(owner[uses[prefix.ids] >= least], minlength=len(trace))
     template = np.full(len(trace), -1, np.int64)
     ends = place == blocks[owner] - 1
@@ -132,7 +132,7 @@ def template_lever(
     replicas: int = 1,
     least_share: float = LEAST_SHARE,
 ) -> TemplateLever:
-    """Pin the templates on every replica: the trace simulated with the GPU's cache as it is, and with them."""
+    """Pin the templates on every replica; simulate the trace with the GPU's cache as it is, and with them."""
     fixed = _fixed(trace, least_share)
     templates = _templates(trace, deployment, fixed)
     pinned, blocks, once_s = _pinned(trace, deployment, fixed, templates)
@@ -172,7 +172,7 @@ def template_lever(
 def _pinned(
     trace: Trace, deployment: Deployment, fixed: _Fixed, templates: list[tuple[int, Template]]
 ) -> tuple[set[int], int, float]:
-    """Templates that are kept, those that save most first; their distinct blocks, and seconds to compute them."""
+    """Return the templates to keep, largest saving first; their distinct blocks, and the seconds to compute them."""
     prefix, model = trace.prefix, step_model(deployment)
     assert prefix is not None
     room = _MOST_ROOM * gpu_cache_bytes(deployment) / (fixed.block_tokens * kv_bytes_per_token(deployment))
@@ -182,7 +182,7 @@ def _pinned(
     for name, _ in templates:
         request = int(np.argmax(fixed.template == name))
         chain = prefix.blocks_of(request)[: fixed.blocks[request]].tolist()
-        # Chained ids: what another template has of it is its beginning.
+        # Ids are chained, so another template can share only its beginning.
         new = [block for block in chain if block not in held]
         if len(held) + len(new) > room:
             continue
@@ -195,7 +195,7 @@ def _pinned(
 
 
 def _prefill_s(simulation: Simulation) -> float:
-    """Seconds of a replica that the prompts took, each computed after what was found of it, and alone."""
+    """Return the seconds of a replica that the prompts took, each computed alone, after what was found of it."""
     served = simulation.served
     done = served.status == DONE
     found = served.cached_tokens[done].astype(np.float64)
@@ -204,21 +204,21 @@ def _prefill_s(simulation: Simulation) -> float:
 
 
 def with_less_room(deployment: Deployment, taken_bytes: float) -> Deployment:
-    """The deployment with that much less memory for KV on its GPUs."""
+    """Return the deployment with that much less memory for KV on its GPUs."""
     gpu, before = deployment.gpu, kv_budget_bytes(deployment)
 
     def smaller(by: int) -> Deployment:
-        # What processes see, not what is built in: engines choose their limits by the latter.
+        # Reduce the memory that processes see, not the installed one, by which engines choose their limits.
         return deployment.model_copy(update={"gpu": gpu.model_copy(update={"visible_bytes": gpu.usable_bytes - by})})
 
-    # The engine takes its share of the memory, so more has to go than is missed.
+    # The engine only uses a share of the memory, so more than the difference is removed.
     by = math.ceil(taken_bytes)
     missed = max(1, before - kv_budget_bytes(smaller(by)))
     return smaller(math.ceil(by * taken_bytes / missed))
 
 
 def text_templates(prompts: Prompts, least_share: float = LEAST_SHARE) -> tuple[TextTemplate, ...]:
-    """Groups of prompts with the same first eight words, those with most fixed tokens first."""
+    """Return groups of prompts with the same first eight words, most fixed tokens first."""
     groups: dict[tuple[str, ...], list[list[str]]] = defaultdict(list)
     for text in prompts.texts:
         words = text.split()

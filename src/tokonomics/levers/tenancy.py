@@ -1,14 +1,14 @@
-"""What sharing one fleet among tenants saves: replicas by simulation, for each tenant alone and for all together.
+"""Compute what sharing one fleet among tenants saves: replicas by simulation, for each alone and for all together.
 
-Alone, each tenant's own arrivals are served on as few replicas as meet the SLOs; together, all requests on as few
-as meet them *for every tenant*, so that nobody is sold another service. The gain is what the fleets apart cost more
-than the common one. How much of it rests on whose peaks fall when is shown by moving them: the same requests with all
-peaks together, and with the peaks spread evenly (``traffic.tenants``).
+Alone, each tenant's own arrivals are served on as few replicas as meet the SLOs; together, all requests on as few as
+meet them *for every tenant*, so that no tenant gets a worse service. The gain is how much more the separate fleets cost
+than the common one. How much of it depends on the times of the tenants' peaks is shown by moving them: the same
+requests with all peaks together, and with the peaks spread evenly (``traffic.tenants``).
 
-What one tenant does to the others: the tenant that takes most of the GPUs' time sends twice as much while the fleet
-stays as it was sized; then the same with that tenant's requests served last (priorities, as vLLM's --scheduling-policy
-priority: a request in the batch is not thrown out for an urgent one unless memory runs short). What meets the SLOs
-again is searched: a larger common fleet, or the tenant on replicas of its own.
+The module also shows what one tenant does to the others: the tenant that takes most of the GPUs' time sends twice as
+much while the fleet stays as it was sized; then the same with that tenant's requests served last (priorities, as vLLM's
+--scheduling-policy priority: a request in the batch is not thrown out for an urgent one unless memory runs short). What
+meets the SLOs again is searched: a larger common fleet, or the tenant on its own replicas.
 """
 
 import math
@@ -52,7 +52,7 @@ from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK, seconds
 
 PEAKS = (("if all peaks fell together", ALIGNED), ("if peaks were spread evenly", SPREAD))
-SHAPLEY_TENANTS = 4  # up to this many are checked against the Shapley value: 15 groups, each with its own search
+SHAPLEY_TENANTS = 4  # most tenants to check against the Shapley value: 15 groups, each with its own search
 _MOST_TENANTS = 2_000  # each takes a search of its own: about a minute for 2,000 small ones
 
 
@@ -63,7 +63,7 @@ class TenantRow(Noun):
     requests: NonNegativeInt
     tokens: NonNegativeInt  # prompts and answers
     input_tokens: NonNegativeInt
-    cached_tokens: NonNegativeInt = 0  # of those, found in the cache of the shared fleet
+    cached_tokens: NonNegativeInt = 0  # of those, found in the shared fleet's cache
     output_tokens: NonNegativeInt
     alone_replicas: PositiveInt
     alone_busy_share: NonNegativeFloat
@@ -88,14 +88,14 @@ class FleetRow(Noun):
     name: str
     replicas: PositiveInt
     usd_per_hour: NonNegativeFloat
-    busy_share: NonNegativeFloat  # of the paid time, some request was being computed
+    busy_share: NonNegativeFloat  # share of the paid time with at least one request running
     load_share: float | None
-    """Requests finished ÷ those that full batches would finish: what is called utilisation here."""
+    """Requests finished ÷ those that full batches would finish; shown as utilisation."""
     correlation: float | None  # of the tenants' tokens over time, mean over pairs
 
 
 class Pooling(Noun):
-    """Tenants apart and together."""
+    """The tenants on separate fleets and together."""
 
     deployment: str
     source: str
@@ -106,13 +106,13 @@ class Pooling(Noun):
     apart: FleetRow
     together: FleetRow
     what_if: tuple[FleetRow, ...]  # the same tenants with their peaks moved, or with an SLO for all together only
-    one_fewer: str | None  # what breaks on one replica less than all need together; None where none less was tried
+    one_fewer: str | None  # what breaks on one replica fewer than all need together; None if fewer were not tried
     sized: Any = Field(default=None, exclude=True)
-    """The shared fleet as it was sized, for whoever serves other traffic on it."""
-    batch: NonNegativeFloat  # sequences in a step of the shared fleet, in the mean
-    prompt_share: NonNegativeFloat  # of the GPU time that requests take in full batches: that of prompts
+    """The shared fleet as it was sized, for callers that serve other traffic on it."""
+    batch: NonNegativeFloat  # mean sequences in a step of the shared fleet
+    prompt_share: NonNegativeFloat  # prompts' share of the GPU time that requests take in full batches
     bill: BeforeAfter  # an hour
-    shared_by_usage_usd_per_hour: tuple[float, ...]  # what each would pay if idle time followed usage, for comparison
+    shared_by_usage_usd_per_hour: tuple[float, ...]  # the bills if idle time were charged by usage, for comparison
 
     @property
     def gain(self) -> float:
@@ -130,10 +130,10 @@ class Together(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who shares what under which SLO."""
+    """The deployments, traffic and SLOs that tenants share."""
 
-    shared: Deployment  # what serves all: the base model with an adapter for each tenant, where they have any
-    own: Deployment  # what serves one tenant alone: its adapter is merged into the weights
+    shared: Deployment  # serves all: the base model with an adapter for each tenant, if they have any
+    own: Deployment  # serves one tenant alone: its adapter is merged into the weights
     trace: Trace
     slos: tuple[Slo, ...]
     usd_per_replica_hour: Callable[[int], float]  # of one replica, by the number of them
@@ -143,26 +143,26 @@ class Sharing:
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, trace: Trace, deployment: Deployment | None = None) -> Setup:
-        """Requests on what is shared, unless another deployment is named."""
+        """Return the setup for these requests on the shared deployment, or on another one."""
         handling = Handling(by_priority=self.by_priority, seed=self.seed)
         load = load_of_requests(trace)
         return Setup(deployment or self.shared, load, slos=self.slos, router=self.router, handling=handling)
 
     def serve(self, trace: Trace, sized: Sized, by_priority: bool | None = None) -> Simulation:
-        """Requests on the shared fleet as it was sized."""
+        """Simulate requests on the shared fleet as it was sized."""
         setup = self.setup(trace)
         if by_priority is not None:
             setup = replace(setup, handling=replace(setup.handling, by_priority=by_priority))
         return simulated(setup, sized)
 
     def alone(self, tenant: int, trace: Trace | None = None) -> tuple[int, Simulation]:
-        """The fewest replicas that meet the SLOs for one tenant, and what happens on them."""
+        """Return the fewest replicas that meet the SLOs for one tenant, and the simulation on them."""
         setup = self.setup(only(self.trace if trace is None else trace, [tenant]), self.own)
         found = self._sized(setup, f"{shorten(self.trace.tenants[tenant])} cannot be served even alone: ")
         return found.replicas, simulated(setup, found)
 
     def together(self, trace: Trace) -> Together:
-        """The fewest that meet the SLOs for every tenant, and what happens on them."""
+        """Return the fewest replicas that meet the SLOs for every tenant, and the simulation on them."""
         for_all = self.setup(trace)
         for_each = replace(for_all, each_tenant=True)
         of_each, over_all = (self._sized(setup, f"{setup.deployment}: ") for setup in (for_each, for_all))
@@ -176,11 +176,11 @@ class Sharing:
         return found
 
 
-_Alone = dict[int, tuple[int, Simulation]]  # by tenant, the replicas that it needs alone, and what happens on them
+_Alone = dict[int, tuple[int, Simulation]]  # by tenant: the replicas that it needs alone, and the simulation on them
 
 
 def pool(sharing: Sharing, say: Say = silent) -> Pooling:
-    """Every tenant alone, all together, and together with their peaks moved."""
+    """Compare every tenant alone, all together, and together with their peaks moved."""
     trace = sharing.trace
     senders = present(trace)
     if len(senders) < 2:
@@ -207,7 +207,7 @@ def pool(sharing: Sharing, say: Say = silent) -> Pooling:
         say(f"the replicas needed {name}")
         moved = sharing.together(with_peaks(trace, where))
         what_if.append(_row(sharing, name, moved.sized.replicas, moved.made))
-    # What every tenant is owed, or what each class is.
+    # The SLOs of every tenant, or of each class.
     owed = [("", slo) for slo in sharing.slos]
     owed += [(f"{one.name} ", slo) for one in trace.classes for slo in one.slos]
     before, after = (replica_hour(row.name, row.replicas, row.usd_per_hour / row.replicas) for row in (apart, together))
@@ -277,7 +277,7 @@ def _tenant_rows(
 
 
 def _shapley(sharing: Sharing, own: _Alone, together: FleetRow, say: Say) -> tuple[float, ...] | None:
-    """What each tenant adds on average; a group needs what its simulation says, at the pool's price of a replica."""
+    """Return what each tenant adds on average; a group's simulated replicas are charged at the pool's price."""
     senders = tuple(own)
     if len(senders) > SHAPLEY_TENANTS:
         return None
@@ -296,7 +296,7 @@ def _shapley(sharing: Sharing, own: _Alone, together: FleetRow, say: Say) -> tup
 
 
 def _apart(sharing: Sharing, own: _Alone) -> FleetRow:
-    """The fleets of all tenants as one line: paid for as long as the one whose requests come longest."""
+    """Return the fleets of all tenants as one row: paid for as long as the tenant whose requests last longest."""
     served = [(outcome(made), counted(made)) for _, made in own.values()]
     replicas, rated_s = sum(needed for needed, _ in own.values()), max(when.rated_s for _, when in served)
     loads = [one.load_share * when.paid_s for one, when in served if one.load_share is not None]
@@ -326,7 +326,7 @@ def _row(sharing: Sharing, name: str, replicas: int, made: Simulation) -> FleetR
 
 
 class NoisyRow(Noun):
-    """One case, on one fleet."""
+    """One case on one fleet."""
 
     name: str
     replicas: PositiveInt
@@ -337,18 +337,18 @@ class NoisyRow(Noun):
 
 
 class NoisyNeighbour(Noun):
-    """The loudest tenant, twice as loud."""
+    """The effects of the loudest tenant sending twice as much."""
 
     tenant: str
     times: PositiveInt
     rows: tuple[NoisyRow, ...]
     needs: PositiveInt  # replicas that meet every tenant's SLO then, all together
     apart_needs: PositiveInt  # the same with the tenant on replicas of its own, and the others on theirs
-    requests: NonNegativeInt  # with those it sends more
+    requests: NonNegativeInt  # including those it sends in addition
 
 
 def noisy_neighbour(sharing: Sharing, pooling: Pooling, times: int = 2, say: Say = silent) -> NoisyNeighbour:
-    """Simulate it on the fleet that the pool needs when everyone is quiet."""
+    """Simulate a noisy tenant on the fleet that the pool needs when everyone is quiet."""
     trace, fleet = sharing.trace, pooling.sized
     loudest = max(pooling.tenants, key=lambda row: row.usage_usd_per_hour).tenant
     tenant = trace.tenants.index(loudest)

@@ -353,7 +353,11 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     known: dict[bytes, Array] = {}
 
     def residuals(x: Array) -> Array:
-        """Kept, as slopes begin where the solver has just been; it writes into what it is given."""
+        """Return the weighted errors of the rows at ``x``, and the weighted distance of each number from its origin.
+
+        Results are remembered because ``slopes`` starts at the point where the solver has just been. A copy is returned
+        because the solver overwrites the array it gets.
+        """
         if (at := x.tobytes()) not in known:
             missed = weights * errors(rows, _correction(rows[0], numbers(x)))
             known[at] = np.concatenate([missed, pulls * (x - origin)])

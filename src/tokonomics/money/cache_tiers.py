@@ -1,4 +1,4 @@
-"""Return what a slower memory for KV costs, how fast it is, and when a block in it pays for its place.
+"""Price slower memories for KV, give their speed, and decide when a block stored in one pays for its place.
 
 Fetching a block instead of computing it frees the GPU for the time that the block would have taken. That time is worth
 the price of the replica, as if every second were used; the place in the tier costs its price while the block is stored.

@@ -1,4 +1,4 @@
-"""Return how far a prediction may be off: an 80 % interval learned from the errors on published measurements.
+"""Estimate how far a prediction may be off: an 80 % interval learned from the errors on published measurements.
 
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
 and the engine's own time were timed, come from a similar one, or from another family. A class is wide enough for a

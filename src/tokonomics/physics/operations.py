@@ -69,7 +69,7 @@ class RankKernels:
     products: str  # the engine whose matrix kernels run
     between: Layers
     own: Kernels | None  # curves timed on the user's GPU
-    era: Overhead | None  # an era of the engine, if some of its kernels differ from today's
+    era: Overhead | None  # the engine's overhead, of today's era or an older one; None: bare steps
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
@@ -313,7 +313,11 @@ class LeastKernels(RankKernels):
         return self.deployment.gpu.bandwidth_bytes_per_s
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
-        """Spread experts evenly. Sending to whole experts may be hidden behind them; sliced ones must sum."""
+        """Return the least time of all layers' routed experts, with tokens spread evenly over them, and of sending.
+
+        Sending to whole experts may overlap with computing them, so it takes no time. The results of sliced experts
+        must be summed over the GPUs, which does.
+        """
         deployment, gpu, total = self.deployment, self.deployment.gpu, np.zeros_like(tokens)
         width, peak = deployment.weights.bytes_per_weight, gpu.peak_flops(deployment.weights)
         for group in deployment.model.groups:
@@ -336,14 +340,18 @@ class LeastKernels(RankKernels):
         return super().tower_s() * GEMM_SHARE
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
-        """Send each message once from its GPU; a switch sums them."""
+        """Return the least time of an all-reduce: each GPU sends its message once, and a switch sums them."""
         return message / self.deployment.gpu.link_among(gpus) if gpus > 1 else np.zeros_like(message)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         return least_decode_attention_s(mixer, self.deployment, batch, context)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
-        """Multiply the pairs of a prompt's token and one that it attends to at peak; read rows once."""
+        """Return the least time of one layer's mixer over prompts.
+
+        For attention it is the longer of two: multiplying every pair of attending tokens at peak FLOP/s, and reading
+        each row once.
+        """
         gpu, tp = self.deployment.gpu, self.deployment.tp
         if isinstance(mixer, RecurrentMixer):
             return np.asarray(prompts * prompt * mixer.scan_flops / tp / gpu.peak_flops(Precision.bf16))
@@ -364,7 +372,11 @@ def attended_pairs(mixer: Attention, prompt: Array, past: Array) -> Array:
 
 
 def least_decode_attention_s(mixer: Mixer, deployment: Deployment, batch: Numbers, context: Numbers) -> Array:
-    """Return the time to read one layer's cached rows or states at full bandwidth, or multiply them at peak FLOP/s."""
+    """Return the least time of one layer's mixer in a decode step.
+
+    It is the longer of two: reading the cached rows at full bandwidth, and multiplying them at peak FLOP/s. A recurrent
+    state is read and written at full bandwidth.
+    """
     gpu, tp = deployment.gpu, deployment.tp
     if isinstance(mixer, RecurrentMixer):  # read and written
         return np.asarray(2.0 * batch * mixer.state_bytes / tp / gpu.bandwidth_bytes_per_s)

@@ -1,4 +1,4 @@
-"""Return what an engine adds to its kernels, by engine and era: the host's work on a step, and time outside any step.
+"""Model what an engine adds to its kernels, by engine and era: the host's work on a step, and time outside any step.
 
 **A step.** The host schedules it, launches its kernels and reads its results. A decode step is one CUDA graph: a fixed
 time, plus one for each sequence. A step with prompts is launched layer by layer: in captured pieces up to

@@ -5,8 +5,9 @@ refused, since a draft that fails costs more than none.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -82,21 +83,21 @@ def terms_from(values: Sequence[str] | None) -> tuple[Terms, ...]:
     return tuple(dict.fromkeys(parse_terms(name) for name in names))
 
 
-def offers_for(
-    known: Sequence[Offer],
-    provider: Sequence[str] | None,
-    region: Sequence[str] | None,
-    gpu: Sequence[str] | None,
-    sellers: Sequence[str] | None,
-    discounts: Mapping[str, float],
-) -> tuple[Offer, ...]:
-    """Return the offers left after the user's filters, on any terms; if none is left, name the filter to loosen."""
-    filters = {
-        "gpu": None if gpu is None else list(gpu),
-        "provider": listed(provider, "provider"),
-        "region": regions_from(region, known),
-        "sellers": sellers_from(sellers),
+Words = Sequence[str] | None
+
+
+def filters_from(asked: Mapping[str, Words], known: Sequence[Offer]) -> dict[str, Words]:
+    """Return the filters on offers that were asked for, as ``select_offers`` takes them."""
+    readers: dict[str, Callable[[Words], Words]] = {
+        "region": lambda values: regions_from(values, known),
+        "sellers": sellers_from,
     }
+    return {name: readers.get(name, partial(listed, field=name))(values) for name, values in asked.items()}
+
+
+def offers_for(known: Sequence[Offer], asked: Mapping[str, Words], discounts: Mapping[str, float]) -> tuple[Offer, ...]:
+    """Return the offers left after the user's filters, on any terms; if none is left, name the filter to loosen."""
+    filters, gpu = filters_from(asked, known), asked.get("gpu")
 
     def left(without: str | None = None) -> tuple[Offer, ...]:
         kept = {field: names for field, names in filters.items() if field != without}
@@ -226,6 +227,7 @@ def dollars(text: str | None, field: str) -> float | None:
     return 0.0 if plain == "0" else amount(plain, field, "15000, 250k or 1.2M")
 
 
+_BOUNDS = (("gt", "above"), ("ge", "at least"), ("le", "at most"))
 _ASKED_AS = {"max_usd_per_gpu_hour": "max_price", "max_gpus": "gpus", "max_age_days": "max_age"}
 
 
@@ -242,9 +244,6 @@ def limits_from(**given: object) -> Limits:
         ]
         got = shorten(str(problem["input"]))
         raise BadInput(f"must be {' and '.join(words)}, got {got}", field=_ASKED_AS.get(name, name)) from None
-
-
-_BOUNDS = (("gt", "above"), ("ge", "at least"), ("le", "at most"))
 
 
 NO_DRAFT = "none"

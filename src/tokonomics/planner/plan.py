@@ -200,13 +200,14 @@ def _set_aside(
         if catch is Catch.disaggregated:
             continue
         wider = question.taking(catch)
+        also = wider.sought(sought.load, sought.attempts)
         new = _only_new(Same(prospects(wider, sought.load, usd_per_hour)), Same(hosts))
-        sized = searched(wider, sought, new, usd_per_hour, progress).sized
+        sized = searched(wider, also, new, usd_per_hour, progress).sized
         rows = [
             row
             for placed in sized
             if placed.usd_per_hour < usd_per_hour
-            for row in _rows(placed, sought.load, wider.limits, wider.today, sought)
+            for row in _rows(placed, sought.load, wider.limits, wider.today, also)
         ]
         if rows:
             found[catch] = min(rows, key=_cheapest_then_most_faithful).row

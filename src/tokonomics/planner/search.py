@@ -35,10 +35,7 @@ _SAME = 1 + 1e-12
 
 @dataclass
 class Sought:
-    """What candidates are sized for: traffic, SLOs, the user's limits, and a router if one is given.
-
-    Attempts are made once.
-    """
+    """What candidates are sized for: traffic, SLOs, the user's limits, and a router if one is given."""
 
     load: Load
     slos: tuple[Slo, ...]

@@ -333,7 +333,7 @@ def ratios(study: Study, progress: Say = silent) -> tuple[RatioPoint, ...]:
     question, placed = study.question, study.apart.sized
     hosts, load = placed.screened.hosts, question.load
     sought = question.sought()
-    pair = pair_of(sought.setup(hosts), hosts, question.limits.max_utilization)
+    pair = pair_of(sought.setup(hosts), hosts, sought.limits.max_utilization)
     assert isinstance(pair, Pair)
     together = screen(pair.decode.deployment, pair.decode, load, question.slos)
     fleets: list[tuple[int, int, Screened]] = []

@@ -279,8 +279,10 @@ def _sentence(pick: Contender, rival: Contender) -> str:
         if max(factor, 1 / factor) >= _TELLING and not (same and name == "in_use"):
             (against if factor > 1 else favour).append(_clause(name, pick, rival))
     text = "Disaggregated, " if rival.kind is LayoutKind.apart else ""
-    costs = "would cost no less" if same and rival.at_least else "costs the same" if same else f"costs {more}"
-    costs = costs.replace("costs ", "costs at least ") if rival.at_least else costs
+    if rival.at_least:
+        costs = "would cost no less" if same else f"costs at least {more}"
+    else:
+        costs = "costs the same" if same else f"costs {more}"
     text += f"{gpu_text(rival.gpu)} ({rival.layout}) {costs}"
     text += " on one machine, without redundancy" if same and rival.machines == 1 < pick.machines else ""
     text += f": {' and '.join(against[:_CLAUSES])}" if against else ""

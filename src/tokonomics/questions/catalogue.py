@@ -5,23 +5,22 @@ from pathlib import Path
 
 from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
-from tokonomics.catalog.gpus import find_gpu, find_gpus
+from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
-from tokonomics.errors import BadInput, UnknownName, option, shorten
+from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.money.cost import require_positive
 from tokonomics.planner.parsing import (
     discounts_from,
     dollars,
+    filters_from,
     gpu_filter,
     listed,
     offers_for,
     parse_terms,
-    regions_from,
-    sellers_from,
 )
 from tokonomics.questions.inputs import Market, SomeGpus, Staffed
 from tokonomics.questions.request import SILENT, Listener
@@ -65,39 +64,21 @@ def every_offer(request: Market) -> tuple[Offer, ...]:
     """Return the offers that the request's filters leave, at its discounts."""
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
-    filters = (request.provider, request.region, names, request.sellers)
-    words = tuple(None if filter is None else tuple(filter) for filter in filters)
-    return _left(Same(_known(request)), words, tuple(discounts_from(request.discount).items()))
+    asked = {name: getattr(request, name) for name in _FILTERS} | {"gpu": names}
+    words = tuple((name, None if values is None else tuple(values)) for name, values in asked.items())
+    return _left(Same(prices_in(request.offers)), words, tuple(discounts_from(request.discount).items()))
 
 
-def _known(request: Market) -> tuple[Offer, ...]:
-    """Return the price list without excluded providers and GPUs."""
-    known = prices_in(request.offers)
-    return _without(Same(known), tuple(listed(request.exclude, "exclude") or ())) if request.exclude else known
-
-
-@lru_cache(maxsize=16)
-def _without(known: Same[tuple[Offer, ...]], names: tuple[str, ...]) -> tuple[Offer, ...]:
-    """Return the offers of other providers and other GPUs than these."""
-    providers = {offer.provider for offer in known.value}
-    left_out = set()
-    for name in names:
-        try:
-            left_out.add(name.lower() if name.lower() in providers else find_gpu(name).key)
-        except UnknownName:
-            fix = "Their names: `tokonomics offers`."
-            raise BadInput(f"no provider and no GPU is called '{shorten(name)}'", field="exclude", fix=fix) from None
-    return tuple(offer for offer in known.value if not left_out & {offer.provider, offer.gpu})
+_FILTERS = ("provider", "region", "sellers", "exclude")  # of a request, and of ``select_offers``
 
 
 @lru_cache(maxsize=16)
 def _left(
     known: Same[tuple[Offer, ...]],
-    filters: tuple[tuple[str, ...] | None, ...],
+    asked: tuple[tuple[str, tuple[str, ...] | None], ...],
     discounts: tuple[tuple[str, float], ...],
 ) -> tuple[Offer, ...]:
-    provider, region, gpu, sellers = filters
-    return offers_for(known.value, provider, region, gpu, sellers, dict(discounts))
+    return offers_for(known.value, dict(asked), dict(discounts))
 
 
 @lru_cache(maxsize=16)
@@ -150,13 +131,12 @@ def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
 def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
-    known, terms = _known(request), parse_terms(request.terms)
+    known, terms = prices_in(request.offers), parse_terms(request.terms)
+    asked = {name: getattr(request, name) for name in ("gpu", *_FILTERS)}
+    asked |= {} if names_sellers(request) else {"sellers": LISTED}
     found = select_offers(
         known,
-        provider=listed(request.provider, "provider"),
-        region=regions_from(request.region, known),
-        gpu=listed(request.gpu, "gpu"),
-        sellers=sellers_from(request.sellers) if names_sellers(request) else LISTED,
+        **filters_from(asked, known),
         terms=terms,
         max_usd_per_gpu_hour=request.max_price,
         discounts=discounts_from(request.discount),
@@ -180,5 +160,6 @@ def apis(request: ApisRequest, listener: Listener = SILENT) -> Listing:
     extra = read_litellm(Path(request.litellm)) if request.litellm else ()
     found = list_apis(host=request.host, match=request.match, extra=extra)
     priced = [(api, price_request(api, request.input, 0, request.output)) for api in found]
+    priced.sort(key=lambda row: row[1])
     documents = [api.model_dump(mode="json") | {"request_usd": usd} for api, usd in priced]
     return Listing(rows=tuple(priced), documents=tuple(documents))

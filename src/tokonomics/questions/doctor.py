@@ -37,7 +37,7 @@ OLDEST_PYTHON = (3, 11)
 NEEDED = ("numpy", "numba", "polars", "scipy", "pydantic", "typer", "rich", "aiohttp", "fastapi", "uvicorn")
 """Packages to import as a test: compiled ones fail on a machine they were not built for."""
 EXTRAS = {
-    "live": ("gpuhunt", "GPU prices fetched from the providers (prices refresh --source gpuhunt)"),
+    "live": ("gpuhunt", "GPU prices fetched from the providers (offers --refresh --source gpuhunt)"),
     "mcp": ("mcp", "tools for coding agents (tokonomics mcp)"),
     "semantic": ("model2vec", "similar prompts answered from a cache (cache --semantic)"),
     "ray": ("ray", "sweeps on a cluster (sweep --ray)"),

@@ -446,7 +446,7 @@ class Spared(Request, about=About.HARDWARE):
 
 
 class Reserve(Spared, about=About.HARDWARE):
-    max_utilization: Number | None = declared(
+    max_utilization: Share | None = declared(
         "Load replicas to at most this share.", without="what the targets allow; 0.7 quick", example=0.8, rare=True
     )
 

@@ -1,4 +1,4 @@
-"""Return the requests that a ``Traffic`` describes: those of a log, of ServeGen's clients, or generated ones."""
+"""Read or generate the requests that a ``Traffic`` describes: from a log, from ServeGen's clients, or at random."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -121,7 +121,7 @@ def _gpus(found: Sequence[Gpu]) -> blocks.View:
 
 def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
     if not found:
-        names = ("gpu", "provider", "region", "sellers", "terms", "max_price")
+        names = ("gpu", "provider", "region", "exclude", "sellers", "terms", "max_price")
         loosen = f"Loosen {', '.join(map(option, names[:-1]))} or {option(names[-1])}."
         yield blocks.section(blocks.headline("No offer matches.", mood="alert"), blocks.hint(loosen))
         return
@@ -162,12 +162,14 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
         yield blocks.section(blocks.headline("No hosted model matches.", mood="alert"), blocks.hint(said))
         return
     shown, prompt = found[: request.top], request.input
-    cheapest, price = min(found, key=lambda row: row[1])
-    size = f"{prompt:,} in, {request.output:,} out, nothing cached"
+    cheapest, price = found[0]
+    asked = f"{prompt:,} in, {request.output:,} out"
     more = f"{len(found):,} prices" + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     where = f"{cheapest.host} {cheapest.model}"
     old = aged_since(cheapest.quoted) if cheapest.quoted else ""
-    yield blocks.headline(f"{usd(price)} a request", f" is the cheapest of {more}: {where}{old}")
+    yield blocks.headline(
+        f"{usd(price)} a request", f" of {prompt:,} in, {request.output:,} out is the cheapest of {more}: {where}{old}"
+    )
     rows = []
     for api, request_usd in shown:
         rates = api.rates(prompt)
@@ -179,7 +181,7 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
     columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of"]
     yield blocks.table(columns, rows)
     yield blocks.note(
-        f"Dollars per Mtok at this request size; a request is {size}.",
+        f"Dollars per Mtok at this request size; a request is {asked}, nothing cached.",
         f"? is not in the list (genai-prices). The day: when a price was checked, or else that of its list. {_STALE}.",
     )
 

@@ -63,8 +63,10 @@ def _sections(result: CompareResult) -> blocks.View:
     cells = {(pick.model, pick.gpu): cell for cell, pick in picks}
     named = lambda pick: cells[pick.model, pick.gpu].model_name  # noqa: E731
     opened = lambda pick: _plan_of(cells[pick.model, pick.gpu])  # noqa: E731
-    cheapest = {pick.model: pick for _, pick in reversed(picks)}
-    yield ranking(sorted(cheapest.values(), key=lambda pick: pick.usd_per_mtok.blended), None, named, opened)
+    cheapest: dict[str, Candidate] = {}
+    for _, pick in picks:
+        cheapest.setdefault(pick.model, pick)
+    yield ranking(list(cheapest.values()), None, named, opened)
     if result.front:
         yield _front(result, cheapest.values())
     if result.apis:

@@ -77,9 +77,13 @@ def bought_text(bill: Bill) -> str:
     """Return the machines of a bill: ``3 × RunPod, L40S, US, on demand``."""
 
     def named(found: re.Match[str]) -> str:
-        return f"{found[1]} × {machine_text(found[2], found[3], bill.gpu)}"
+        return f"{found[1]} × {machine_text(found[2], found[3], bill.gpu, each)}"
 
-    return re.sub(r"(\d+)× (\S+) ([^,;]+)", named, bill.bought)
+    kinds = list(re.finditer(pattern := r"(\d+)× (\S+) ([^,;]+)", bill.bought))
+    each = (
+        round(bill.gpus_paid / int(kinds[0][1])) if len(kinds) == 1 else 1
+    )  # of machines of several sizes it is not told
+    return re.sub(pattern, named, bill.bought)
 
 
 def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
@@ -88,7 +92,11 @@ def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
-    return f"from {others} kernel timings, by the datasheets" if others else "from kernels timed on this GPU"
+    return (
+        f"from {others} kernel timings, by the datasheets"
+        if others
+        else "from this GPU's kernels at another precision or shape"
+    )
 
 
 def known_text(speed: Speed, profiled: Coverage | None) -> str:

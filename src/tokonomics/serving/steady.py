@@ -250,7 +250,7 @@ class ReplicaCurve:
         return [float(np.interp(batch, self.batches, curve)) for curve in curves]
 
     def _beside_others_s(self, batch: float) -> float:
-        """Return the same if others are being answered.
+        """Return the time to the first token if other requests are being answered, without any wait in a queue.
 
         Its chunks join their steps; or, if prompts go first, it waits for the current step.
         """

@@ -1,1 +1,1 @@
-"""How many replicas a set-up takes, and what they cost: the only search for replicas, and the only bill."""
+"""Find how many replicas a setup takes and what they cost: the only search for replicas, and the only bill."""

@@ -1,6 +1,6 @@
 """Simulate a setup on a number of replicas and say whether it holds its SLOs, or what breaks.
 
-What came out of a simulation is kept for later questions of the process. Behind each router the engine's own batch
+The results of a simulation are kept for later questions of the process. Behind each router the engine's own batch
 limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
 form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole answers or
 jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests are late
@@ -46,17 +46,17 @@ class Sized:
     is_lone: bool = False  # requests never met: it tells of every number of replicas
     outcome: Outcome
     tokens_late: float = 0.0
-    """Requests with late tokens over those that an SLO allows; 0: no SLO on the time per token is missed."""
-    wait_late: float = 0.0  # the same of first tokens
-    whole_late: float = 0.0  # the same of whole answers and jobs
+    """Requests with late tokens ÷ those that an SLO allows; 0: no SLO on the time per token is missed."""
+    wait_late: float = 0.0  # the same for first tokens
+    whole_late: float = 0.0  # the same for whole answers and jobs
     late: Floats = field(default_factory=lambda: np.full(2, np.inf))
-    """Of the worst missed SLO: requests that are late over those that may be, and its statistic over the objective; of
-    several settings the lowest. Infinite where none is missed."""
-    most_running: int = 0  # sequences at a time on a replica; counted only where whole answers or jobs are late
+    """For the worst missed SLO: late ÷ allowed requests, and its statistic ÷ the objective; the lowest of several
+    settings. Infinite if none is missed."""
+    most_running: int = 0  # sequences at a time on a replica; counted only if whole answers or jobs are late
     simulation: Simulation | None = None
-    """Kept only where one attempt is asked for (``attempt``): of hundreds, only what came out is."""
+    """Kept only if one attempt is asked for (``attempt``): of hundreds, only the results are kept."""
     by_time: Floats | None = None
-    """Rows of time and replicas from then on, in the part that counts; None where they are always as many."""
+    """Rows of a time and the replicas from then on, in the part that counts; None if the number is constant."""
     span_s: float = 0.0  # of that part
 
     @property
@@ -149,7 +149,7 @@ def attempt(
         prompts, served_by = (max(1, int(count * load.share + 1e-9)) for count in (prompts, replicas - prompts))
         trace = load.trace
     elif (max_sequences or setup.max_sequences) == 1 and load.is_stationary:
-        # A replica that serves one at a time evens nothing out: a part of the fleet would ask for more than the whole.
+        # If replicas serve one request at a time, a part of the fleet needs relatively more than the whole.
         trace, served_by = load.trace, replicas
     else:
         trace, served_by = load.on(replicas)
@@ -273,7 +273,7 @@ def forget_simulations() -> None:
 
 def _known_attempt(setup: Setup, replicas: int, max_sequences: int | None, times: float) -> Sized:
     """Return what an attempt came to, without its simulation; the same one is made once in a process."""
-    names = setup.load.trace.tenants if setup.each_tenant else ()  # what breaks is said of a tenant
+    names = setup.load.trace.tenants if setup.each_tenant else ()  # a message names the tenant whose SLO breaks
     key = setup.as_fixed_fleet, names, setup.today, profile_key(), replicas, max_sequences, times
     if (sized := _simulated_before.get(key)) is None:
         sized = replace(attempt(setup, replicas, max_sequences, times, whole=False), simulation=None)
@@ -291,7 +291,7 @@ class Attempts:
     """Remember the simulations of one question: each number of replicas of a setup is simulated once."""
 
     made: dict[tuple[object, int], Sized] = field(default_factory=dict)
-    """By setup and number of replicas; 0: lone requests."""
+    """By setup and number of replicas; 0 stands for lone requests."""
     count: int = 0
 
     def on(self, setup: Setup, replicas: int) -> Sized:
@@ -341,7 +341,7 @@ class Attempts:
             first = next(search)
             yield first
             if first.breaks == BEHIND and router not in rules.GATHERING:
-                # Too much work for so many replicas, whoever gets it.
+                # Too much work for this many replicas, whatever the router.
                 return
             yield from islice(search, 1)
             searches.append(search)

@@ -1,7 +1,7 @@
-"""What a setup costs a month and how its requests fare: its replicas simulated, bought on whole machines, and billed.
+"""Compute what a setup costs a month and its latencies: its replicas simulated, bought on whole machines, and billed.
 
-``Bill`` is the one bill: a plan's rows, the levers and their steps are made of it, and every dollar in them comes from
-``dollars``. Setups that differ only in how they are bought are simulated once.
+``Bill`` is the one bill: plans, levers and their steps consist of it, and every dollar in them comes from ``dollars``.
+Setups that differ only in how they are bought are simulated once.
 """
 
 import math
@@ -38,29 +38,29 @@ from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
-CENT = 0.005  # of a month: of two bills that differ by less, neither is cheaper
+CENT = 0.005  # per month: bills that differ by less count as equal
 
 
 class DraftUse(Noun):
-    """How a layout drafts."""
+    """How a layout uses a draft."""
 
     method: DraftMethod
     name: str  # such as ``mtp:3``
     tokens: int  # drafted in a round
     acceptance: float  # of a drafted token
     tokens_per_round: float
-    checkpoint: str | None  # where the draft is found, where it is not in the model's own
-    source: str | None  # who published the acceptance; None: it was given
+    checkpoint: str | None  # where the draft is found, if it is not in the model's own checkpoint
+    source: str | None  # who published the acceptance; None: the user gave it
 
 
 class JobCost(Noun):
-    """What a session of the traffic costs and takes."""
+    """The cost and the duration of one session of the traffic."""
 
-    requests: float  # in the mean
+    requests: float  # mean requests per session
     per_s: float  # sessions that start in a second
     usd: float  # its share of the whole bill
-    job_s: Spread | None  # from the first request to the last answer; None where nothing was simulated
-    server_share: float | None  # of that time, with the server; the rest are pauses
+    job_s: Spread | None  # from the first request to the last answer; None if nothing was simulated
+    server_share: float | None  # share of that time at the server; the rest are pauses
     cached_share: float | None  # of the prompt tokens
 
 
@@ -79,36 +79,36 @@ class Bill(Noun):
     kv: Precision
     engine: str
     draft: DraftUse | None  # None: nothing drafts
-    below_checkpoint: bool  # weights or KV cache are held at fewer bits than was published: check quality
+    below_checkpoint: bool  # weights or KV cache have fewer bits than the published checkpoint: check quality
     speed: Speed
     """Whether the kernels behind the speed were timed on this GPU, or are another's scaled by the datasheet."""
     speed_from: tuple[str, ...]  # those other GPUs
     profiled: Coverage | None  # whether the profile in use was measured on this layout; None without a profile
-    replicas: PositiveInt  # at the most, spare ones included; of a disaggregated setup, those that answer
-    prefill_replicas: NonNegativeInt  # those that compute prompts only, beside them
+    replicas: PositiveInt  # at most, spare ones included; in a disaggregated setup, those that answer
+    prefill_replicas: NonNegativeInt  # those that only compute prompts, in addition
     mean_replicas: PositiveFloat  # of both kinds, over time, spare ones included
     max_sequences: PositiveInt  # at a time on a replica: the engine's own limit, or a lower one that meets the SLOs
     router: Router  # how requests find their replica
     tiers: str | None = None
-    """Memories for KV behind the GPUs', of each replica, as asked for or as the hosts have left."""
+    """Memories for KV behind the GPUs', per replica, as asked for or as the hosts have left."""
     memories: tuple[TierPrice, ...] = ()  # the same with their sizes and prices
     memory_assumed: bool = False
-    """Their size is what the machine's memory is taken to have left, not what was asked for."""
+    """Their size is an assumption about the host memory left, not what was asked for."""
     price_date: date  # the oldest of the prices in it
     price_stale: bool
     gpus_paid: float  # in the mean over time
     simulated: bool = True  # otherwise the closed form's means
-    batch: NonNegativeFloat  # sequences running on a replica, in the mean
-    ttft_s: Spread  # of simulated requests; only the mean where it is the closed form's
+    batch: NonNegativeFloat  # mean sequences running on a replica
+    ttft_s: Spread  # of simulated requests; only the mean if it is from the closed form
     tpot_s: Spread
     e2e_s: Spread
     slo: tuple[SloOutcome, ...] = ()  # of simulated requests
     load_share: float | None
-    """Of what the replicas hold, for requests of mean length, under the SLO on time per token. None: not known."""
+    """Share of what the replicas hold, for mean requests, under the SLO on time per token. None: not known."""
     cached_share: NonNegativeFloat  # of the prompt tokens: found in the prefix cache
     usd_per_month: PositiveFloat
     usd_per_mtok: TokenPrices  # reservation basis: the whole bill
-    usd_per_mtok_usage: float  # blended, usage basis: only the share of the paid capacity that the traffic takes
+    usd_per_mtok_usage: float  # blended, usage basis: only for the share of the paid capacity that the traffic uses
     job: JobCost | None  # of traffic in sessions
     bill: CostTree
 
@@ -152,22 +152,22 @@ def served_fields(made: Outcome) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TokenSplit:
-    """How prompts and answers, computed and cached tokens share a bill, whatever the machines.
+    """How prompts and answers, computed and cached tokens share a bill, on any machines.
 
     Prompts pay for prefill's share of the busy time, answers for the rest (``money.cost.split_by_gpu_time``). Of
-    prefill's share, tokens that are found in the prefix cache pay for what attending to them adds
-    (``money.cost.with_cached``): the rule by which the meter charges them (``measure.meter.bill``). Where no
-    prompt of the traffic repeats another, the price is that of a token that would be found.
+    prefill's share, tokens that are found in the prefix cache pay for the time that attending to them adds
+    (``money.cost.with_cached``): the meter uses the same rule (``measure.meter.bill``). If no prompt of the traffic
+    repeats another, the price is what a cached token would cost.
     """
 
     workload: Workload
     prefill_share: float  # of the busy time of GPUs
     cached_share: float  # of the prompt tokens
     attending: float | None
-    """What one cached token adds to computing the rest of its prompt; None where no prefix is kept."""
+    """The time that one cached token adds to computing the rest of its prompt; None if no prefix is kept."""
 
     def prices(self, usd_per_month: float) -> TokenPrices:
-        """Of a setup that costs this much."""
+        """Return the token prices of a setup that costs this much."""
         rate, lengths = self.workload.rate, (self.workload.input_tokens, self.workload.output_tokens)
         prices = split_by_gpu_time(usd_per_month / SECONDS_PER_MONTH, rate, *lengths, self.prefill_share)
         if self.attending is None:
@@ -214,10 +214,10 @@ def dollars(
     made: Outcome | None = None,
     memories: Sequence[CostLine] = (),
 ) -> dict[str, Any]:
-    """The money of a bill: a month of machines by what their GPUs do, by token and by job.
+    """Return the money of a bill: a month of machines split by what their GPUs do, by token and by job.
 
-    ``gpus`` are those that replicas run on, and all that are paid. Prompts and answers are charged what they take at
-    full load, which is ``full_share`` of what the replicas hold; what a smaller batch wastes is idle capacity.
+    ``gpus`` are those that replicas run on, and all that are paid. Prompts and answers are charged for the time they
+    take at full load, which is ``full_share`` of what the replicas hold; what a smaller batch wastes is idle capacity.
     """
     used, paid = gpus
     working = used * min(1.0, full_share)
@@ -233,7 +233,7 @@ def dollars(
         for name, number in hours.items()
         if number > 1e-9
     ]
-    # Not the sum of its parts, whose last digit differs between equal bills.
+    # Not the sum of its parts, whose last digit may differ between equal bills.
     total = usd_per_month + math.fsum(line.usd for line in memories)
     prices = split.prices(total)
     return {
@@ -266,8 +266,7 @@ def job_cost(load: Load, made: Outcome | None, usd_per_month: float) -> JobCost 
 
 
 def _held_by_one(setup: Setup, hosts: Hosts, sized: Sized) -> tuple[float | None, float | None]:
-    """Return the closed form's request rate of one replica and, for a disaggregated setup, prefill's share of the GPU
-    time of both sides."""
+    """Return the closed form's request rate of one replica and, if disaggregated, prefill's share of all GPU time."""
     pair = pair_of(setup, hosts) if setup.disaggregated else None
     if not isinstance(pair, Pair):
         return held_by_one(setup), None
@@ -285,8 +284,8 @@ class Bills:
     progress: Say = silent
     attempts: Attempts = field(default_factory=Attempts)
     found: dict[object, Any] = field(default_factory=dict)
-    """What was searched on the way, for whoever asks the same again."""
-    part: str = ""  # of the work, the one being done: ``4 of 14 levers: FP8 KV cache``
+    """Results of earlier searches, for callers that ask the same again."""
+    part: str = ""  # the part of the work being done: ``4 of 14 levers: FP8 KV cache``
 
     def begin(self, part: str) -> None:
         """Report which part of the work begins."""
@@ -294,7 +293,7 @@ class Bills:
         self.progress(part)
 
     def say(self, what: str) -> None:
-        """Report what is being done, after the part of the work that it belongs to."""
+        """Report what is being done, after the name of the current part of the work."""
         self.progress(f"{self.part} ({what})" if self.part else what)
 
     def once(self, key: object, search: Callable[[], Found]) -> Found:
@@ -316,7 +315,7 @@ class Bills:
             self.say(str(setup.deployment))
             return size(setup, self.attempts)
 
-        # How prompts and answers are split depends on what the machines cost.
+        # The split into prefill and decode replicas depends on the cost of machines.
         market = (Same(setup.offers), setup.spare) if setup.disaggregated else None
         sized = self.once((setup.as_fixed_fleet, market, setup.autoscale), search)
         if isinstance(sized, NotServed):

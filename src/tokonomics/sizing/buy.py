@@ -1,13 +1,13 @@
-"""How replicas are bought: whole machines, on the terms that a setup allows, at the least a month.
+"""Buy machines for replicas: whole ones, on the terms that a setup allows, at the lowest monthly cost.
 
 On demand it is the cheapest kind of machine for that many replicas. With commitments or spot it is the fleet program
-(``money.purchase_program``) over the hours of the replicas needed, in one region of one provider; the three that
-one kind of machine makes cheapest are looked at. How much may be on spot is the verdict on this workload
-(``money.spot_machines``).
+(``money.purchase_program``) over the hours of the replicas needed, in one region of one provider; it is solved for the
+three regions that are cheapest with one kind of machine. How much may be on spot is decided by the verdict on this
+workload (``money.spot_machines``).
 
-Spot zones are AWS's own; elsewhere the offer's spot price stands for a zone of its own, with interruptions as of the
-median AWS band. The tokens that wait in a cache for their next use are known from the log
-(``traffic.prefix_reuse.waiting_state``); each replica holds its share of them, as far as its memory goes.
+Spot zones are AWS's own; elsewhere the offer's spot price stands for one zone, with interruptions as of the median AWS
+band. The tokens that wait in a cache for their next use are known from the log
+(``traffic.prefix_reuse.waiting_state``); each replica holds its share of them, as far as its memory allows.
 """
 
 import math
@@ -98,22 +98,22 @@ def lost_state(deployment: Deployment, trace: Trace | None, replicas: int, share
     )
 
 
-PLACES = 3  # regions for which the program is solved, the cheapest by one kind of machine alone
+PLACES = 3  # regions for which the program is solved: the cheapest with one kind of machine
 _NEVER_S = 60.0
-"""Against a program that never ends. A bill must not depend on how busy the computer is: the solver stops at its gap
-(``money.purchase_search.GAP``), which on every price list and week of hours tried took it 5 s at most (2026-11)."""
+"""Only against a program that never ends: a bill must not depend on how busy the computer is. The solver stops at its
+gap (``money.purchase_search.GAP``), which took it at most 5 s on every price list and week of hours tried (2026-11)."""
 
 
 @dataclass(frozen=True)
 class Bought:
-    """Machines for a setup, by the month."""
+    """The machines for a setup, by the month."""
 
     what: str
     usd_per_month: float
     gpus_paid: float  # in the mean over time
     price_date: date  # the oldest of the prices in it
     offers: tuple[Offer, ...]
-    gap: float = 0.0  # of the bill: no other purchase in the regions looked at is cheaper by a larger share
+    gap: float = 0.0  # share of the bill that another purchase in these regions could save at most
 
 
 def buy(setup: Setup, sized: Sized) -> Bought | NotServed:

@@ -1,10 +1,10 @@
-"""Disaggregated prefill/decode: how many replicas of each side, for the smallest bill.
+"""Find how many replicas each side of disaggregated prefill/decode needs for the lowest bill.
 
-Both sides are layouts of one GPU with the same precisions and engine. Closed form: a replica that computes prompts
-alone finishes so many a second, one that answers alone so many (``serving.steady``); the load divided by either is the
-fewest of each side, and their machines a bill that the pair cannot go below. More replicas of a side never hurt, so the
-fewest of each side beside the most of the other bound the search from below; from there splits are tried by their bill.
-So the ratio is whatever costs least: what trying every split would give.
+Both sides are layouts of one GPU with the same precisions and engine. The closed form gives the rate of a replica that
+only computes prompts, and of one that only answers (``serving.steady``); the load divided by each rate is the fewest
+replicas of that side, and their machines are a lower bound on the pair's bill. More replicas of a side never hurt, so
+the fewest of each side beside the most of the other bound the search from below; from there splits are tried in order
+of their bill. So the result is the cheapest split, as if every split were tried.
 """
 
 import math
@@ -26,9 +26,9 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 
 ENGINES = frozenset(("vllm", "sglang", "tensorrt-llm"))
-"""Engines that serve so (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
+"""Engines that support it (vLLM docs, "Disaggregated Prefilling"; SGLang docs, "PD Disaggregation"; TensorRT-LLM docs,
 "Disaggregated Serving")."""
-_FURTHEST = 2  # times the closed form's fewest replicas, and ``_MORE``: beyond, a side is not what breaks
+_FURTHEST = 2  # times the closed form's fewest replicas, plus ``_MORE``: beyond that, this side is not the problem
 _MORE = 4
 
 
@@ -46,13 +46,13 @@ def served_on(setup: Setup, hosts: Hosts, replicas: int) -> Setup:
 class Pair:
     """A prefill and a decode layout that serve together, with the best rate of one replica of each."""
 
-    setup: Setup  # what both serve, in the layout that answers
+    setup: Setup  # what both serve, with the layout of the decode side
     prefill: Deployment
     decode: Hosts
     curve: ReplicaCurve  # of the decode side
-    prompts: float  # a second, of one replica that computes nothing else
-    answers: Capacity  # of one replica that computes no prompts
-    least: tuple[int, int]  # replicas of each side that the load takes at the very least
+    prompts: float  # prompts a second of one prefill replica
+    answers: Capacity  # of one decode replica
+    least: tuple[int, int]  # fewest replicas of each side for the load
 
     def hosts(self, prompts: int) -> Hosts:
         """Return the hosts with this many prefill replicas."""

@@ -1,14 +1,14 @@
-"""The command that starts a planned deployment: the engine's program and flags, its weights, its container.
+"""Write the command that starts a planned deployment: the engine's program and flags, its weights, its container.
 
 Flags and values are those of the versions in ``catalog/data/engines.toml``, read in the engines' own argument parsers;
-a test holds every flag against the list taken from the wheels (docs/deploy.md). A value that a plan cannot know is a
-placeholder, which the command names for filling in.
+a test checks every flag against the list taken from the wheels (docs/deploy.md). A value that a plan cannot know is a
+placeholder, which the command lists for filling in.
 
-Memories behind the GPUs' KV cache. vLLM 0.32.0 keeps KV in host memory with ``--kv-offloading-size``, in GiB of one
-engine however many ranks it has (config/cache.py, config/vllm.py); what lies behind host memory is a list of its
-offloading connector (v1/kv_offload/tiering/spec.py). Each group of the attention is an engine, and so are its memories.
-SGLang 0.5.23 counts host memory in whole GB of each rank (``--hicache-size``: mem_cache/pool_host/base.py), and has one
-store behind it (mem_cache/hicache_storage.py). Both write KV through as it is computed, as the plan assumes.
+Memories behind the GPUs' KV cache: vLLM 0.32.0 keeps KV in host memory with ``--kv-offloading-size``, in GiB of one
+engine however many ranks it has (config/cache.py, config/vllm.py); memories behind the host's are a list of its
+offloading connector (v1/kv_offload/tiering/spec.py). Each attention group is an engine with its own memories. SGLang
+0.5.23 counts host memory in whole GB of each rank (``--hicache-size``: mem_cache/pool_host/base.py), and has one store
+behind it (mem_cache/hicache_storage.py). Both write KV through as it is computed, as the plan assumes.
 """
 
 import json
@@ -26,27 +26,27 @@ from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
 from tokonomics.units import BYTES_PER_GB, GIB
 
-FILL_IN = "FILL-IN"  # what every placeholder begins with, so that a search finds them all
+FILL_IN = "FILL-IN"  # every placeholder begins with this, so that a search finds them all
 _FOLDERS = {
     "ssd": (f"{FILL_IN}-kv-folder", "a disk"),
     "remote": (f"{FILL_IN}-shared-kv-folder", "a file system that all replicas share"),
 }
-"""Placeholders of the folders that KV is kept in, and what they are on."""
+"""Placeholders of the folders that KV is kept in, and the storage they are on."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""vLLM 0.32.0, config/lora.py (MaxLoRARanks): a rank in between takes the next."""
+"""vLLM 0.32.0, config/lora.py (MaxLoRARanks): other ranks are rounded up to the next of these."""
 _SGLANG_DRAFTS = {DraftMethod.mtp: "EAGLE", DraftMethod.eagle3: "EAGLE3", DraftMethod.draft_model: "STANDALONE"}
 
 
 class Role(StrEnum):
-    """What the replicas of a disaggregated fleet do."""
+    """The work of a replica in a disaggregated fleet."""
 
     prefill = "prefill"
     decode = "decode"
 
 
 class ServerPlan(NamedTuple):
-    """What one server is started for."""
+    """What one server has to serve."""
 
     deployment: Deployment
     limits: Defaults  # of batch and memory
@@ -56,7 +56,7 @@ class ServerPlan(NamedTuple):
 
 
 class EngineCommand(NamedTuple):
-    """What starts one server, without host and port, and what the user has to fill in first."""
+    """The command for one server, without host and port, and what the user has to fill in first."""
 
     program: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -67,17 +67,17 @@ class EngineCommand(NamedTuple):
 
     @property
     def container_program(self) -> list[str]:
-        """The program in the engine's own container, which has python3; not all have python."""
+        """Return the program in the engine's own container, which has python3; not all have python."""
         return ["python3" if word == "python" else word for word in self.program]
 
     @property
     def repository(self) -> str:
-        """Where the weights are, as clients name the model: the first word of vLLM, the first value of SGLang."""
+        """Return where the weights are, as clients name the model: vLLM's first word, SGLang's first value."""
         return self.arguments[self.arguments[0].startswith("--")]
 
 
 class _Engine(NamedTuple):
-    """What there is to know of an engine besides its flags."""
+    """Properties of an engine besides its flags."""
 
     program: tuple[str, ...]
     images: Mapping[str, str]  # published containers by the GPU's vendor
@@ -102,7 +102,7 @@ _ENGINES = {
 
 
 def engine_command(server: ServerPlan) -> EngineCommand:
-    """The planned engine's command; only vLLM and SGLang are written out."""
+    """Return the planned engine's command; only vLLM and SGLang are supported."""
     deployment = server.deployment
     engine, vendor, weights = deployment.engine, deployment.gpu.vendor, _weights(deployment)
     if engine.key not in _ENGINES:
@@ -144,9 +144,9 @@ def engine_command(server: ServerPlan) -> EngineCommand:
 
 
 def copies_in_one_server(deployment: Deployment, replicas: int) -> tuple[str, ...] | None:
-    """The flag that runs the replicas of a machine behind one port; None where the engine has no such thing.
+    """Return the flag that runs a machine's replicas behind one port; None if the engine has none.
 
-    vLLM's data parallelism copies dense models, but shares the experts of the others out over all the copies.
+    vLLM's data parallelism copies dense models, but distributes the experts of other models over all the copies.
     """
     if replicas == 1:
         return ()
@@ -163,11 +163,11 @@ class Weights(NamedTuple):
 
     repository: str
     to_fp8: bool
-    fill_in: str | None = None  # what the user has to put right, in words; None when the repository is known
+    fill_in: str | None = None  # what the user has to correct, in words; None if the repository is known
 
 
 def _weights(deployment: Deployment) -> Weights:
-    """The checkpoint to serve: as published, one that others made, converted on load, or one that the user names."""
+    """Return the checkpoint to serve: as published, made by others, converted on load, or one that the user names."""
     model, wanted = deployment.model, deployment.weights
     published = catalogue_repository(model)
     listed = checkpoint_for(model, wanted) if wanted.is_below(model.served) else None
@@ -175,7 +175,7 @@ def _weights(deployment: Deployment) -> Weights:
         return Weights(listed.repository, to_fp8=False)
     unquantised = model.served is Precision.bf16
     as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
-    # What is already quantised stays as it is: engines convert 16- and 32-bit checkpoints only, and those to FP8.
+    # Engines convert only 16- and 32-bit checkpoints, to FP8; a quantised checkpoint stays as it is.
     to_fp8 = unquantised and wanted is Precision.fp8
     if published is not None and (as_published or to_fp8):
         return Weights(published, to_fp8)
@@ -189,17 +189,17 @@ def _weights(deployment: Deployment) -> Weights:
 
 
 def catalogue_repository(model: ModelSpec) -> str | None:
-    """The Hugging Face repository among a model's names; the catalogue lists it last."""
+    """Return the Hugging Face repository among a model's names; the catalogue lists it last."""
     return next((alias for alias in reversed(model.aliases) if _REPOSITORY.fullmatch(alias)), None)
 
 
 def slug(text: str) -> str:
-    """Lower-case letters, digits and single dashes, at most 40 of them."""
+    """Return a text as lower-case letters, digits and single dashes, at most 40 of them."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "model"
 
 
 def _draft_repository(drafts: Speculation) -> str:
-    """Where the draft is found; a placeholder where the catalogue does not know."""
+    """Return where the draft is found; a placeholder if the catalogue does not know."""
     known = drafts.checkpoint or (drafts.draft and catalogue_repository(drafts.draft))
     return known or f"{FILL_IN}/{slug(drafts.draft.key if drafts.draft else 'draft')}"
 
@@ -222,7 +222,7 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
         "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
         "data-parallel-size": deployment.dp if deployment.dp > 1 else None,
         "enable-expert-parallel": deployment.ep > 1,
-        # Over machines tokens are sent to their experts, one half of a batch while the other is computed.
+        # Across machines, one half of a batch is sent to its experts while the other half is computed.
         "all2all-backend": "deepep_low_latency" if deployment.spans_machines else None,
         "enable-dbo": deployment.spans_machines,
         # `--quantization fp8` is for checkpoints that are FP8 already; 16-bit ones are converted under another name
@@ -230,7 +230,7 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
         "quantization": "fp8_per_tensor" if weights.to_fp8 else None,
         "dtype": _dtype(deployment),
         "kv-cache-dtype": _kv(deployment, fp8="fp8"),
-        # Limits are those of each group of the attention (vllm 0.32.0, "Data Parallel Deployment").
+        # Limits are per attention group (vllm 0.32.0, "Data Parallel Deployment").
         "max-num-seqs": -(-limits.max_sequences // deployment.dp),
         "max-num-batched-tokens": limits.max_batched_tokens // deployment.dp,
         "max-model-len": server.max_context,
@@ -250,11 +250,11 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
 def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     deployment, limits, drafts = server.deployment, server.limits, server.deployment.speculation
     adapters, role = deployment.lora_adapters, server.role
-    # With a reserve in bytes the share is the engine's own, worked out at start from the GPU and the batch.
+    # With a reserve in bytes, the engine computes its memory share at start from the GPU and the batch.
     shares = deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes
     flags: dict[str, object] = {
         "model-path": weights.repository,
-        # Of SGLang's tensor ranks, groups attend to sequences of their own.
+        # SGLang's tensor ranks form groups that attend to their own sequences.
         "tp-size": deployment.expert_gpus,
         # `--dp-size N --enable-dp-attention` is deprecated until the end of 2026 (0.5.23, arg_groups/parallel_hook.py).
         "attn-dp-size": deployment.dp if deployment.dp > 1 else None,
@@ -292,7 +292,7 @@ def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
 
 
 def _dtype(deployment: Deployment) -> str:
-    """The type of activations, and of weights that are not quantised; ``auto`` is the checkpoint's own 16 bits."""
+    """Return the type of activations and unquantised weights; ``auto`` is the checkpoint's own 16 bits."""
     if deployment.weights is Precision.fp32:
         return "float32"
     if "bf16" not in deployment.gpu.flops:
@@ -310,12 +310,12 @@ def _kv(deployment: Deployment, *, fp8: str) -> str:
 
 
 def tier_bytes(deployment: Deployment, tiers: str | None) -> dict[str, float]:
-    """Bytes of each memory by name: of one replica, or of all together where it is shared."""
+    """Return the bytes of each memory by name: of one replica, or of all together if it is shared."""
     return {price.tier.name: price.tier.size_bytes for price in parse_tiers(tiers, deployment)} if tiers else {}
 
 
 def _vllm_memories(server: ServerPlan, sizes: Mapping[str, float]) -> tuple[Flags, tuple[str, ...]]:
-    """Host memory by its own flag; with disks or a shared folder, the connector's configuration instead."""
+    """Return the flag for host memory; with disks or a shared folder, the connector's configuration instead."""
     host = sizes.get("dram", 0.0) / server.deployment.dp
     if not host:
         raise BadInput(
@@ -337,7 +337,7 @@ def _vllm_memories(server: ServerPlan, sizes: Mapping[str, float]) -> tuple[Flag
 
 
 def _sglang_memories(server: ServerPlan, sizes: Mapping[str, float]) -> tuple[Flags, tuple[str, ...]]:
-    """Its hierarchical cache: of host memory each rank has its part, and one store may lie behind."""
+    """Return the flags of its hierarchical cache: host memory by rank, with one store that may lie behind."""
     behind, gpus = [name for name in sizes if name != "dram"], server.deployment.gpus
     host_gb = int(sizes.get("dram", 0.0) / gpus // BYTES_PER_GB)
     if not host_gb or len(behind) > 1:

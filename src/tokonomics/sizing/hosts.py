@@ -1,7 +1,8 @@
-"""Machines that replicas stand on: which offers can hold a deployment, how many of them it takes, what they cost.
+"""Choose the machines that replicas run on: which offers can hold a deployment, how many it takes, what they cost.
 
-Machines are bought whole: a replica takes some GPUs of one, or several machines of which it uses every GPU. Over
-several it needs the network that its speed was worked out for, and every host needs memory for the weights it loads.
+Machines are bought whole: a replica takes some GPUs of one, or several machines of which it uses every GPU. Across
+several machines it needs the network that its predicted speed assumes, and every host needs memory for the weights it
+loads.
 """
 
 import math
@@ -26,14 +27,14 @@ from tokonomics.sizing.spare import NO_SPARE, ZONED, Spare, machines_for, machin
 from tokonomics.types import today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, usd
 
-_NEAR = 0.9  # of the network that speeds were worked out for
-HOST_MEMORY = "host"  # asks for KV in what the bought machine's memory has left
+_NEAR = 0.9  # of the network that predicted speeds assume
+HOST_MEMORY = "host"  # asks for KV in the host memory that the bought machine has left
 UNUSED = "unused GPUs"  # GPUs of a paid machine on which no replica runs
 
 
 @dataclass(frozen=True)
 class Machine:
-    """An offer on terms it has a price for."""
+    """An offer with the terms of one of its prices."""
 
     offer: Offer
     terms: Terms
@@ -58,7 +59,7 @@ class Machine:
 
 
 class PrefillPool(NamedTuple):
-    """The replicas of a disaggregated candidate that compute prompts only."""
+    """The replicas of a disaggregated candidate that only compute prompts."""
 
     deployment: Deployment
     replicas: int
@@ -169,7 +170,7 @@ class Shape(NamedTuple):
 
     gpus: int
     memory_gb: float | None
-    bytes_per_s: float  # of one GPU to other machines; 0 where no network is known
+    bytes_per_s: float  # of one GPU to other machines; 0 if no network is known
     has_zones: bool
 
 
@@ -302,7 +303,7 @@ def left_gb(deployment: Deployment, offer: Offer) -> float | None:
     if offer.memory_gb is None:
         return None
     left = (offer.memory_gb - host_gib(deployment, offer.gpus)) * GIB / BYTES_PER_GB
-    # A replica has its part of a machine, or several machines to itself.
+    # A replica has a part of a machine, or several whole machines.
     if deployment.gpus > offer.gpus:
         return left * deployment.gpus / offer.gpus
     return left / (offer.gpus // deployment.gpus)
@@ -322,7 +323,7 @@ class Hosts:
     spare: Spare = NO_SPARE
     prefill: PrefillPool | None = None
     tiers: str | None = None
-    """Memories for KV behind the GPUs', of each replica, that come with the machines: ``dram=200@0``."""
+    """Memories for KV behind the GPUs', per replica, that come with the machines: ``dram=200@0``."""
 
     def with_memories(self, tiers: str) -> "Hosts":
         """Add KV tiers; for host memory, keep the machines with at least as much left as the cheapest."""
@@ -401,7 +402,7 @@ class Hosts:
 
     @cached_property
     def _bills(self) -> dict[int, float]:
-        """Dollars an hour by replicas: a search asks for the same again and again."""
+        """Return the hourly costs found so far, by number of replicas: a search asks for the same again and again."""
         return {}
 
     def usd_per_month(self, replicas: int) -> float:

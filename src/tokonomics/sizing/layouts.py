@@ -1,10 +1,9 @@
-"""List what could serve a model, every way to lay it on GPUs of a kind, or say why it cannot.
+"""List every way to lay out a model on GPUs of a kind, or say why it cannot be served.
 
-A layer is split over the GPUs of one machine (TP), experts are split likewise or dealt out whole (EP). Groups of GPUs
-may attend to sequences of their own over one set of experts (DP), in one machine or over several with a fast network.
-Stages (PP) are tried where GPUs have no fast link between them, so that splitting every layer is slow, and where
-nothing else holds a sequence. Every verb that chooses a layout chooses from these. What machines they stand on:
-``sizing.hosts``.
+A layer is split over the GPUs of one machine (TP); experts are split likewise or distributed whole (EP). Groups of GPUs
+may attend to their own sequences over one set of experts (DP), in one machine or over several with a fast network.
+Stages (PP) are tried if GPUs have no fast link between them, so that splitting every layer is slow, and if nothing else
+holds a sequence. Every verb that chooses a layout chooses from these. ``sizing.hosts`` finds the machines for them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,8 +50,8 @@ class NotServed:
     """Why a setup cannot meet its SLOs or be bought, or why a lever changes nothing."""
 
     kind: Reason
-    reason: str  # the case in words
-    fix: str | None = None  # what to change, where more is known than the kind tells
+    reason: str  # the reason in words
+    fix: str | None = None  # what to change, if more is known than the usual fix
 
     @property
     def what_to_do(self) -> str | None:
@@ -72,20 +71,20 @@ _FIXES = {
 
 
 _QUANTISED = (Precision.fp8, Precision.int4)
-"""What a bf16 checkpoint is commonly served at besides its own precision (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
+"""The precisions at which a bf16 checkpoint is commonly served (vLLM: fp8 weights per tensor, AWQ, GPTQ)."""
 FLOOR = Precision.fp8
-"""The fewest bits of weights that any verb tries unless told: published scores of FP8 stay near those of 16 bits, INT4
-needs a checkpoint of its own and a look at its quality."""
+"""The lowest precision of weights that any verb tries by default: published scores of FP8 stay near those of 16 bits,
+INT4 needs its own checkpoint and a check of its quality."""
 _STAGES = (2, 4, 8)
 _MACHINES = (2, 4, 8)
 _WIDEST = 72
-"""GPUs among which experts are shared: DeepSeek's own decoding used 144, published results of others up to 72."""
+"""GPUs that share experts: DeepSeek's own decoding used 144, published results of others up to 72."""
 
 
 def weight_choices(model: ModelSpec, floor: Precision | None = FLOOR) -> tuple[Precision, ...]:
-    """What every verb tries unless told: the precision as published, then the common ones below it, down to the floor.
+    """Return the precisions every verb tries by default: as published, then common lower ones, down to the floor.
 
-    None has no floor.
+    A floor of None sets no limit.
     """
     fewer = [precision for precision in _QUANTISED if precision.is_below(model.served)]
     return (model.served, *(precision for precision in fewer if floor is None or not precision.is_below(floor)))
@@ -110,10 +109,10 @@ def _layouts(single: Deployment, most_gpus: int, context: int) -> Iterator[dict[
 
 
 def _shared_experts(single: Deployment, degrees: Sequence[int], most_gpus: int) -> Iterator[dict[str, int]]:
-    """Groups of the attention over one set of experts: in a machine each expert split over all, or dealt out whole.
+    """Yield attention groups over one set of experts: in a machine each expert split over all GPUs, or kept whole.
 
-    Over several machines with a fast network they are dealt out whole and every GPU is a group, as DeepSeek and those
-    who follow it deploy; only where splitting the attention further would copy its KV cache.
+    Over several machines with a fast network experts are kept whole and every GPU is a group, as DeepSeek and those who
+    follow it deploy; only if splitting the attention further would copy its KV cache.
     """
     model, gpu, node = single.model, single.gpu, single.gpu.gpus_per_node
     mixtures = [group.mlp.experts for group in model.groups if isinstance(group.mlp, MoeMlp)]
@@ -167,8 +166,10 @@ def fitting(
     most_gpus: int,
     context: int,
 ) -> tuple[tuple[Deployment, NotServed | None], ...]:
-    """Every layout and precision on GPUs of a kind, of which the largest machine has ``most_gpus``, each with why it
-    cannot serve sequences of this length; kept, as one plan asks for it at several prices."""
+    """Return every layout and precision on GPUs of a kind, and why it cannot serve sequences of this length, if so.
+
+    The largest machine has ``most_gpus``. Results are cached, as one plan asks for them at several prices.
+    """
     layouts = (
         single.model_copy(update=layout)
         for weight, cached in product(weights, kv)

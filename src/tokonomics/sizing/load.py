@@ -1,11 +1,11 @@
-"""The traffic a plan is made for: its mean request for the closed form, its requests for the simulator.
+"""Describe the traffic a plan is made for: its mean request for the closed form, its requests for the simulator.
 
-A log is served as it is, or replayed faster or slower for another rate. Made-up requests are drawn once at one a second
-and replayed at the rate asked for, so that plans for two rates meet the same requests; there are so many that a p99
-rests on 200 of them and that they last twenty times as long as an answer. The tail of their lengths is cut to the
-model's context, as a service would do; of a log and of conversations, what is longer is left out. A large fleet of
-equal replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the
-whole or milder.
+A log is served as it is, or replayed faster or slower for another rate. Generated requests are drawn once at one a
+second and replayed at the rate asked for, so that plans for two rates meet the same requests; there are enough that 200
+lie beyond a p99 and that they last twenty times as long as an answer. The tail of their lengths is cut to the model's
+context, as a service would do; longer requests of a log or of conversations are left out. A large fleet of equal
+replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the whole or
+milder.
 """
 
 import math
@@ -29,18 +29,18 @@ from tokonomics.traffic.workload import Workload, workload_of
 _MOST_REQUESTS = 500_000  # about a second of simulation
 _MOST_OF_A_CURVE = 2_000_000  # requests of a day or a week: a few seconds of simulation
 _PERIODS_WITH_SILENCE = 20
-_ENOUGH_REPLICAS = 16  # of a large fleet: pooling more of them changes a p99 by less than the requests' own chance does
+_ENOUGH_REPLICAS = 16  # of a large fleet: simulating more changes a p99 by less than random requests do
 _MOST_WRITTEN = 1e9
-"""Tokens of all answers in one simulation, unless ``ENOUGH_REQUESTS`` write more: a few seconds of it. Of answers of
-100,000 tokens, sixteen replicas of Llama 3.1 8B get 13 times the length of one."""
-_ANSWERS_LONG = 20  # a fleet starts empty: in so many times the length of an answer, its filling no longer counts
-_SESSIONS_LONG = 10  # the same for sessions, which ramp up over the length of one
-_ROUNDS, _CLOSE_ENOUGH = 8, 0.005  # of finding how many conversations make a rate of requests: two or three rounds do
+"""Tokens of all answers in one simulation, unless ``ENOUGH_REQUESTS`` need more: a few seconds. With answers of 100,000
+tokens, sixteen replicas of Llama 3.1 8B get requests for 13 times the length of one answer."""
+_ANSWERS_LONG = 20  # in answer lengths: a fleet starts empty, and after this long its filling no longer matters
+_SESSIONS_LONG = 10  # the same in session lengths: load ramps up over the length of a session
+_ROUNDS, _CLOSE_ENOUGH = 8, 0.005  # for finding how many conversations give a request rate: two or three rounds suffice
 
 
 _LEAST_RATE = 1e-9  # requests a second that a ``Workload`` takes
 _OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
-"""Of a load, what its rate has no part in; each takes a look at every request."""
+"""The properties of a load that do not depend on its rate; computing each looks at every request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +49,13 @@ class Load:
 
     workload: Workload
     trace: Trace
-    share: float = 1.0  # of the rate that the trace carries: below 1 where whole days would be too many requests
+    share: float = 1.0  # share of the rate that the trace carries: below 1 if whole days would be too many requests
     is_log: bool = False
-    lasts_s: float = 0.0  # how long made-up requests should last
-    is_stationary: bool = False  # made up, with the same rate at all times
+    lasts_s: float = 0.0  # how long generated requests should last
+    is_stationary: bool = False  # generated, with a constant rate
     bad_rows: int = 0  # of the log, left out
     too_long: int = 0  # requests of a log or of conversations that were left out because the model's context is shorter
-    talks: bool = False  # made up, of conversations: the prompt of a turn holds those before it
+    talks: bool = False  # generated conversations: the prompt of a turn contains those before it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Load) and self.content == other.content
@@ -66,7 +66,8 @@ class Load:
     @cached_property
     def content(self) -> tuple[object, ...]:
         """Return what tells loads apart; unlike the load it is small enough to keep."""
-        return self.trace.digest, self.workload.rate, self.share, self.is_stationary, self.lasts_s
+        rate, written = self.workload.rate, self.workload.output_tokens
+        return self.trace.digest, rate, written, self.share, self.is_stationary, self.lasts_s
 
     @cached_property
     def longest(self) -> int:
@@ -141,7 +142,7 @@ class Load:
     def on(self, replicas: int) -> tuple[Trace, int]:
         """Return what to simulate for this many replicas: the requests, and the replicas that serve them."""
         if not self.is_stationary:
-            # Whole replicas of the slice, under as much as each of the fleet gets.
+            # Simulate whole replicas of the slice, each with the load of one in the fleet.
             served_by = max(1, int(replicas * self.share + 1e-9))
             times = served_by / (replicas * self.share)
             return self.trace if math.isclose(times, 1) else self.trace.faster(times), served_by
@@ -298,10 +299,10 @@ class Extent:
     """How much of an arrival process is enough to judge a fleet: requests at one rate, or whole periods of a curve."""
 
     process: Arrivals
-    rate: float  # requests a second, in the mean over all of it
+    rate: float  # mean requests a second over all of it
     expected: float
-    span_s: float | None  # of a curve; None where the rate is the same at all times
-    lasts_s: float  # how long requests should arrive at the least
+    span_s: float | None  # of a curve; None if the rate is constant
+    lasts_s: float  # how long requests should arrive at least
 
     @property
     def slices(self) -> int:
@@ -333,14 +334,14 @@ def extent_of(
         rate = curve.rate_after if rate is None else rate
         process = process.times(rate / curve.rate_after)
         return Extent(process, rate, _enough_at(rate, lasts_s), None, lasts_s)
-    # Whole periods, or as long again as the last change of the rate came late.
+    # Whole periods; or twice the time of the rate's last change.
     span_s = period_s or 2 * max(float(curve.times[-1]), lasts_s)
     own_rate = curve.by(span_s) / span_s
     rate = own_rate if rate is None else rate
     if period_s:
         periods = math.ceil(ENOUGH_REQUESTS / (rate * period_s))
         if curve.times[-1] < period_s:
-            # The trace ends with its last request: the silence after it must be a small part of the whole.
+            # The trace ends with its last request, so the silence after it must be a small part of the whole.
             periods = max(periods, min(_PERIODS_WITH_SILENCE, int(_MOST_OF_A_CURVE / (rate * period_s))))
         span_s *= periods
     return Extent(process.times(rate / own_rate), rate, rate * span_s, span_s, lasts_s)

@@ -1,8 +1,8 @@
-"""The closed form for every candidate: what a replica holds at best, and the floor no replica goes below.
+"""Screen every candidate with the closed form: what a replica holds at best, and the latency it cannot go below.
 
-A lone request on an idle replica is the fastest there is: where even that misses an SLO, nothing helps. The highest
-rate at which the mean time per token meets the SLO bounds the replicas from below, since a p90 or p99 is not below
-the mean and waiting only adds; with ``LEEWAY`` for what the simulator finishes beyond the closed form.
+A lone request on an idle replica is the fastest possible: if even that misses an SLO, nothing helps. The highest rate
+at which the mean time per token meets the SLO gives a lower bound on replicas, since a p90 or p99 is not below the mean
+and waiting only adds; with ``LEEWAY`` for what the simulator finishes beyond the closed form.
 """
 
 import math
@@ -29,7 +29,7 @@ from tokonomics.traffic.workload import spread
 from tokonomics.units import percent, seconds
 
 LEEWAY = 1.05  # simulated over closed-form capacity was at most 1.016 in 442 cases (``benchmarks/bench_plan.py``)
-_FLOOR_REQUESTS = 64  # evenly through the order of lengths, to tell what a lone request takes in the mean
+_FLOOR_REQUESTS = 64  # evenly spaced in the order of lengths, to estimate the mean time of a lone request
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Screened:
     hosts: Hosts
     curve: ReplicaCurve
     capacity: Capacity  # of one replica, for mean requests
-    fewest: int  # replicas that the load takes at the very least
+    fewest: int  # fewest replicas for the load
 
     @property
     def name(self) -> str:
-        """Tells it from every other candidate of a plan."""
+        """Return a name that is unique among the candidates of a plan."""
         prefill = self.hosts.prefill
         apart = f" after {prefill.replicas} of {prefill.deployment}" if prefill else ""
         apart += f" {self.hosts.tiers}" if self.hosts.tiers else ""
@@ -153,7 +153,7 @@ def _least_busy_s(deployment: Deployment, computed: float, written: float, held:
     flops = 2.0 * (parts.mixers + parts.dense_mlps + parts.active_experts) * (computed + written)
     # A round of drafts reads the cache once for all tokens that it yields.
     reads = written / (deployment.speculation.tokens_per_round if deployment.speculation else 1.0)
-    # What is read of a sequence, on each of the ranks that hold a part of it.
+    # Bytes read per sequence, on each of the ranks that hold a part of it.
     layers, one = [(group.count, group.mixer) for group in model.groups if group.mixer], np.float64(1)
     pairs = np.float64(held)
     once_s = sum(count * float(least_decode_attention_s(mixer, deployment, one, pairs)) for count, mixer in layers)
@@ -192,7 +192,7 @@ def _most_answered(
 def _curve(
     deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float, profile: str | None
 ) -> ReplicaCurve:
-    """Cache curves: the same lengths are asked about at many rates, prices and SLOs."""
+    """Return the closed form, cached: the same lengths are asked about at many rates, prices and SLOs."""
     return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
 
 
@@ -227,12 +227,12 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
             # The whole prompt in one step: chunks only add.
             return _prefills_s(steps, tuple(_at(computed, slo.statistic))) + outside_s
         if slo.latency is Latency.tpot:
-            # The first token is told when the next step has been launched: the sooner seem the others to come.
+            # The first token is only reported after the next step was launched, so the others seem to come sooner.
             late_s = float(steps.engine.host_s(1)) if steps.engine and steps.engine.overlapped else 0.0
             shortened_s = late_s / max(float(outputs[0]) - 1, 1.0)
             return max(0.0, _decodes_s(steps, tuple(_at(inputs, slo.statistic))) - shortened_s)
         if slo.latency is Latency.job:
-            return 0.0  # its pauses are judged apart (``late_by_pauses``), and how many turns it has differs
+            return 0.0  # pauses are judged separately (``late_by_pauses``), and the number of turns differs
         prefill_s, decode_s = _lone_s(steps, computed[0], inputs[0])
         answer = float(outputs.mean() if slo.statistic == "mean" else _at(outputs, slo.statistic)[0])
         return prefill_s + (answer - 1) * decode_s + outside_s
@@ -240,7 +240,7 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
     return {slo: floor(slo) for slo in slos}
 
 
-# Kept, as the same requests are asked about at other rates and prices.
+# Cached, as the same requests are asked about at other rates and prices.
 
 
 @lru_cache(maxsize=4096)

@@ -1,9 +1,9 @@
-"""The replicas that a setup takes, and the highest rate that a fleet of it holds: the only search for either.
+"""Search the replicas that a setup takes, and the highest rate that a fleet holds: the only search for either.
 
-Every setup is first sized as a fixed fleet: from the fewest replicas that the closed form allows, up in steps that
-double, then halving; a disaggregated one by its splits instead (``disaggregation``). An autoscaled one is tried with a
-few rules on how many outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold
-starts included. A rate is searched with the same attempts.
+Every setup is first sized as a fixed fleet: from the fewest replicas that the closed form allows, up in doubling steps,
+then by bisection; a disaggregated one by its splits instead (``disaggregation``). An autoscaled one is tried with a few
+rules on how many outstanding requests call for a replica, from greedy to careful, until one meets the SLOs, cold starts
+included. A rate is searched with the same attempts.
 """
 
 import math
@@ -72,8 +72,10 @@ def _with_limit(setup: Setup, made: Sized | NotServed) -> Sized | NotServed:
 
 
 def cannot_serve(setup: Setup) -> NotServed | None:
-    """Say, before any simulation, why no number of replicas will do: context, memory, engine, or a lone request that
-    misses an SLO. None if nothing speaks against it."""
+    """Say, before any simulation, why no number of replicas is enough; None if nothing is known against it.
+
+    The reason is context, memory, engine, or a lone request that misses an SLO.
+    """
     refusal = why_not(setup.deployment, setup.load.longest)
     if refusal and refusal.kind is Reason.does_not_fit:
         return replace(refusal, fix=_what_fits(setup))
@@ -180,7 +182,7 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
     fullest = _outstanding(always) / always.fleet.replicas
     broken: str | None = None
     for share in rules.SCALING_TARGETS:
-        # A rule that misses an SLO with one replica that always stays misses it without.
+        # A rule that misses an SLO with one permanent replica also misses it without.
         staying = _scaled(setup, fixed, fullest * share, 1)
         if staying.holds:
             leaving = _scaled(setup, fixed, fullest * share, 0)
@@ -224,9 +226,9 @@ def changes_over_time(load: Load) -> float:
 
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
-CLOSE_ENOUGH = 1.01  # of two rates: chance alone moves a capacity found with 20,000 requests by about as much
-_MOST_REQUESTS = 500_000  # of one simulation: a few seconds of it
-_FURTHEST = 2.0**20  # times or parts of the guess: a search that goes further has not understood the traffic
+CLOSE_ENOUGH = 1.01  # ratio of two rates: chance alone changes a capacity found with 20,000 requests by about as much
+_MOST_REQUESTS = 500_000  # of one simulation: a few seconds
+_FURTHEST = 2.0**20  # factor above or below the guess: beyond it the guess was meaningless
 
 
 class Trial(Noun):
@@ -236,7 +238,7 @@ class Trial(Noun):
     replicas: PositiveInt
     max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     router: Router | None = None
-    breaks: str | None  # what gives way; None when it holds
+    breaks: str | None  # what breaks; None if it holds
     outcome: Outcome
 
     @property
@@ -257,8 +259,8 @@ class HighestRate(Noun):
 
     rate: PositiveFloat
     at_most: PositiveFloat  # the lowest rate tried that did not hold
-    breaks: str = Field(alias="broken")  # what gives way there
-    sessions_per_s: float | None = None  # that begin at that rate, where requests wait for each other
+    breaks: str = Field(alias="broken")  # what breaks at that rate
+    sessions_per_s: float | None = None  # sessions that begin at that rate, if requests wait for each other
     max_sequences: PositiveInt | None = None  # at a time, where it is not the engine's own limit
     outcome: Outcome
     trials: tuple[Trial, ...]
@@ -275,7 +277,7 @@ class ReplicasNeeded(Noun):
 
 
 class NeverHolds(TokonomicsError):
-    """Not even the lightest load or the largest fleet meets the SLO, or nothing can be served at all."""
+    """The SLO is missed even by the lightest load or the largest fleet, or nothing can be served at all."""
 
     def __init__(self, refused: NotServed, whose: str = "") -> None:
         super().__init__(f"{whose}{refused.reason}", fix=refused.what_to_do)

@@ -1,7 +1,7 @@
-"""Everything that decides a bill, as one value: what a lever changes, and what two bills differ by.
+"""Collect everything that decides a bill in one value: levers change it, and two bills differ by it.
 
-A setup is served by the simulator on as few replicas as meet its SLOs (``search``); those stand on whole machines
-bought on the terms it allows, and that is its bill (``bill``). Equal setups have equal bills, however they came about.
+A setup is simulated on as few replicas as meet its SLOs (``search``); those run on whole machines bought on the terms
+it allows, and that is its bill (``bill``). Equal setups have equal bills, however they came about.
 """
 
 import math
@@ -19,18 +19,18 @@ from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import NO_SPARE, Spare
 from tokonomics.traffic.slo import Slo
 
-Say = Callable[[str], None]  # told what is being done
+Say = Callable[[str], None]  # reports what is being done
 
 
 def silent(what: str) -> None:
-    """Tell nobody."""
+    """Ignore progress messages."""
 
 
 @dataclass(frozen=True)
 class Handling:
     """How an engine and its clients handle requests, beside what is searched for."""
 
-    timeout_s: float = math.inf  # clients hang up after it
+    timeout_s: float = math.inf  # clients hang up after this time
     retries: int = 0
     backoff_s: float = FIRST_BACKOFF_S
     by_priority: bool = False
@@ -52,19 +52,19 @@ class Setup:
     prefix_cache: bool = True
     router: Router | None = None  # None: whichever needs the fewest replicas (``rules.routers``)
     tiers: str | tuple[TierPrice, ...] | None = None
-    """Memories for KV behind the GPU's: themselves, or as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. Size
-    and speed then follow from the hardware when it is served and billed, so that they follow it when it changes."""
+    """Memories for KV behind the GPU's: themselves, or as asked for: ``dram=200,ssd=2000@0``, or ``HOST_MEMORY``. In
+    the latter cases their size and speed are derived from the hardware when the setup is served and billed."""
     disaggregated: bool = False  # prefill and decode run on replicas of their own, in the ratio that takes the fewest
-    prefill: Deployment | None = None  # what computes prompts, where it is not as what answers
-    prefill_replicas: int = 0  # of the replicas, those that compute prompts only, where the ratio is given
-    link_bytes_per_s: float = LINK_BYTES_PER_S  # what each GPU sends KV over
+    prefill: Deployment | None = None  # the prefill layout, if it differs from the decode layout
+    prefill_replicas: int = 0  # replicas that only compute prompts, if the ratio is given
+    link_bytes_per_s: float = LINK_BYTES_PER_S  # the link over which each GPU sends KV
     autoscale: bool = False  # replicas come and go with the requests outstanding
     each_tenant: bool = False  # the SLOs are owed to every tenant, not only to all requests together
     handling: Handling = Handling()
     commit: bool = False  # reserved machines may be bought
     spot: bool = False  # spot may carry what the verdict on this workload allows
     spare: Spare = NO_SPARE
-    offline: bool = False  # a batch that can be done again: nobody waits for its answers
+    offline: bool = False  # a batch that can be repeated: nobody waits for its answers
 
     def memories(self) -> tuple[TierPrice, ...]:
         """Return the KV tiers of this deployment at the prices of the day."""
@@ -86,7 +86,7 @@ class Setup:
         return replace(hosts, prefill=pool), refused
 
     def deployed(self, **changes: object) -> "Setup":
-        """The setup with another deployment."""
+        """Return the setup with another deployment."""
         return replace(self, deployment=self.deployment.model_copy(update=changes))
 
     @property

@@ -1,8 +1,7 @@
-"""How many whole machines some replicas take, and how many more so that machines, or a zone, may fail.
+"""Count the whole machines that replicas take, and the spare ones needed so that machines, or a zone, may fail.
 
-Machines fail, not replicas: with one spare, the machines that are left after any one of them is lost still have room
-for every replica that the targets need. Replicas are spread evenly over the machines, so that a loss takes as few as
-possible with it.
+Machines fail, not replicas: with one spare, the machines left after the loss of any one still have room for every
+replica that the targets need. Replicas are spread evenly over the machines, so that a loss takes as few as possible.
 """
 
 import math

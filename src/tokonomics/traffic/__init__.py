@@ -1,1 +1,1 @@
-"""What arrives: the requests a fleet must serve."""
+"""Read, describe and generate the requests that a fleet must serve."""

@@ -1,4 +1,4 @@
-"""Turns a text such as ``gamma:2,cv=3`` or ``diurnal:5,peak=3`` into sorted arrival times; and forecasts traffic.
+"""Turn a text such as ``gamma:2,cv=3`` or ``diurnal:5,peak=3`` into sorted arrival times, and forecast traffic.
 
 Every process is a renewal process whose clock runs at the current rate: gaps of mean one and a given coefficient of
 variation (exponential, gamma, Weibull or even) are summed, and the sum is read backwards through the curve of requests
@@ -30,9 +30,10 @@ EXAMPLES = (
     "poisson:2, gamma:2,cv=3, weibull:2,cv=2, constant:2, onoff:10,on=60,off=300, diurnal:5,peak=3, "
     "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
 )
-MOST_REQUESTS = 200_000_000  # in one trace, on any machine; how many this one has room for is less, as a rule
+MOST_REQUESTS = 200_000_000  # in one trace, on any machine; memory usually allows fewer
 BYTES_PER_REQUEST = 55
-"""While they are made: the peak of ``generate`` over 4 million requests, less that over one (Linux, ru_maxrss)."""
+"""Memory while traffic is generated: ``generate``'s peak for 4 million requests less that for one (Linux, ru_maxrss).
+"""
 _MOST_RATE = 1e6
 _MOST_CV = 30.0
 _MOST_PEAK = 20.0
@@ -55,7 +56,7 @@ class RateCurve:
     rate_after: float = 0.0
 
     def by(self, moment_s: float) -> float:
-        """Requests expected by that moment."""
+        """Return the requests expected by that moment."""
         if self.period_s is None:
             beyond = max(moment_s - float(self.times[-1]), 0.0)
             return float(np.interp(moment_s, self.times, self.expected)) + beyond * self.rate_after
@@ -63,7 +64,7 @@ class RateCurve:
         return whole * float(self.expected[-1]) + float(np.interp(rest, self.times, self.expected))
 
     def when(self, expected: Floats) -> Floats:
-        """The moments by which these numbers of requests are expected: the inverse of ``by``."""
+        """Return the moments by which these numbers of requests are expected: the inverse of ``by``."""
         last = float(self.expected[-1])
         if self.period_s is None:
             beyond = np.maximum(expected - last, 0.0)
@@ -75,7 +76,7 @@ class RateCurve:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """A process, read from a text."""
+    """An arrival process, read from a text."""
 
     text: str
     curve: RateCurve
@@ -85,17 +86,17 @@ class Arrivals:
 
     @property
     def is_stationary(self) -> bool:
-        """The same rate at all times."""
+        """Return whether the rate is the same at all times."""
         return self.at_once is None and self.curve.period_s is None and float(self.curve.expected[-1]) == 0
 
     def times(self, factor: float) -> "Arrivals":
-        """The same process with ``factor`` times the rate."""
+        """Return the same process at ``factor`` times the rate."""
         expected, rate_after = self.curve.expected * factor, self.curve.rate_after * factor
         return replace(self, curve=replace(self.curve, expected=expected, rate_after=rate_after))
 
 
 def parse_arrivals(text: str, field: str = "arrivals") -> Arrivals:
-    """Read one process. Rates are requests a second; times are seconds, or such as 10m and 2h."""
+    """Read one process. Rates are requests a second; times are seconds, or texts such as 10m and 2h."""
     phrase = parse_phrase(text, _KINDS, field=field, examples=EXAMPLES)
     options, curve_of = _KINDS[phrase.name]
     phrase.allow(*options)
@@ -121,7 +122,7 @@ def draw_arrivals(
     duration_s: float | None = None,
     seed: int | np.random.SeedSequence = 0,
 ) -> Floats:
-    """Sorted times from 0 of the first ``requests``, those before ``duration_s``, or whichever ends first."""
+    """Draw sorted arrival times from 0: ``requests`` of them, those before ``duration_s``, or whichever ends first."""
     if arrivals.at_once is None and requests is None and duration_s is None:
         raise BadInput("no end is given", fix=f"Say {option('requests', 10000)} or {option('duration', '1h')}.")
     if requests is not None and not 1 <= requests <= MOST_REQUESTS:
@@ -153,7 +154,7 @@ def _check_requests(number: float, field: str) -> None:
 
 
 def _clock(arrivals: Arrivals, rng: np.random.Generator, requests: int | None, end: float) -> Floats:
-    """Running sums of gaps from 0: ``requests`` of them, or until the end is passed."""
+    """Return running sums of gaps from 0: ``requests`` of them, or until the end is passed."""
     parts, last, drawn = [np.zeros(1)], 0.0, 1
     while last < end and (requests is None or drawn < requests):
         likely = math.inf if math.isinf(end) else (end - last) + 5 * math.sqrt(end - last) + 100
@@ -171,7 +172,7 @@ def _exponential(rng: np.random.Generator, size: int) -> Floats:
 
 
 def _gamma(cv: float) -> GapsOfMeanOne:
-    """Shape 1/cv², scale cv²."""
+    """Draw gamma gaps of shape 1/cv² and scale cv²."""
     if cv == 1:
         return _exponential
     if cv == 0:
@@ -180,7 +181,7 @@ def _gamma(cv: float) -> GapsOfMeanOne:
 
 
 def weibull_shape(cv: float) -> float:
-    """The shape k with Γ(1 + 2/k) ÷ Γ(1 + 1/k)² − 1 = cv², by bisection: cv falls as k rises."""
+    """Return the shape k with Γ(1 + 2/k) ÷ Γ(1 + 1/k)² − 1 = cv², by bisection: cv falls as k rises."""
 
     def excess(shape: float) -> float:
         return math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape) - math.log1p(cv**2)
@@ -193,7 +194,7 @@ def weibull_shape(cv: float) -> float:
 
 
 def daily_shape(peak: float) -> Floats:
-    """The rate of each minute of a day ÷ its mean, lowest at the start and highest at noon.
+    """Return the rate of each minute of a day over its mean, lowest at the start and highest at noon.
 
     Up to a peak of twice the mean a sinusoid; above, the raised sinusoid ((1 − cos) / 2)ⁿ, narrower as n grows: its
     mean is Γ(n + ½) ÷ (√π Γ(n + 1)), a half at n = 1, where the two forms meet.
@@ -221,7 +222,7 @@ def _onoff(phrase: Phrase, rate: float) -> RateCurve:
 
 
 def _cycle(phrase: Phrase, rate: float) -> RateCurve:
-    """Days of one shape, at the weekend of another weight, repeated; their mean rate is the one given."""
+    """Return the curve of a repeated day or week of this mean rate; weekends may have another weight."""
     days = [1.0]
     if phrase.name == "weekly":
         days = [1.0] * 5 + [phrase.number("weekend", 0.01, 100, 0.5)] * 2
@@ -232,7 +233,7 @@ def _cycle(phrase: Phrase, rate: float) -> RateCurve:
 
 
 def _change(phrase: Phrase, rate: float) -> RateCurve:
-    """Another rate from a time on: for good, or for a while."""
+    """Return the curve of a rate that changes at some time, for good or for a while."""
     other, at = phrase.number("to", 1e-6, _MOST_RATE), phrase.time_s("at", 1e-3, _LONGEST_S)
     if phrase.name == "step":
         return RateCurve(np.array([0.0, at]), np.array([0.0, rate * at]), rate_after=other)
@@ -253,10 +254,10 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[[Phrase, float], RateCurve]]] 
     "spike": (("to", "at", "for", "cv"), _change),
     "burst": ((), _steady),
 }
-"""The options that each process takes, and its curve."""
+"""The options of each process, and the function that makes its curve."""
 
 
-RECENT = 10  # moments that a trend is drawn through: fewer follow chance, more come late
+RECENT = 10  # moments that a trend is fitted to: fewer follow chance, more react late
 
 
 class ForecastError(Noun):
@@ -270,17 +271,20 @@ class ForecastError(Noun):
 
 
 def rates_by_moment(arrival_s: Floats, moment_s: float, moments: int) -> Floats:
-    """Requests a second in each of ``moments`` moments from 0 on."""
+    """Return the requests a second in each of ``moments`` moments from 0 on."""
     place = np.floor(arrival_s / moment_s).astype(np.int64)
     inside = (place >= 0) & (place < moments)
     return np.asarray(np.bincount(place[inside], minlength=moments) / moment_s, np.float64)
 
 
 def by_period(rates: Floats, first: int, ahead: int, period: int) -> Floats:
-    """Row k: moments first + k, …, first + k + ahead as the mean of the same moment in all periods before them."""
+    """Forecast each moment as the mean of the same moment in all earlier periods.
+
+    Row k holds moments first + k, …, first + k + ahead.
+    """
     known: Floats = np.zeros(len(rates) + ahead)
     for moment in range(first, len(known)):
-        # The last period may hold moments that are still to come when the row is made: those before it do not.
+        # Skip the last period if it holds moments that are still in the future when the row is made.
         last = moment - period * max(1, math.ceil((ahead + 1) / period))
         known[moment] = rates[last::-period].mean() if last >= 0 else 0.0
     rows = np.arange(first, len(rates))[:, None] + np.arange(ahead + 1)
@@ -288,7 +292,10 @@ def by_period(rates: Floats, first: int, ahead: int, period: int) -> Floats:
 
 
 def by_trend(rates: Floats, first: int, ahead: int) -> Floats:
-    """Row k: the same moments on the least-squares line through the last few before first + k; never below 0."""
+    """Forecast each moment on the least-squares line through the last few moments seen; never below 0.
+
+    Rows are those of ``by_period``.
+    """
     rows = np.zeros((len(rates) - first, ahead + 1))
     for row in range(len(rows)):
         seen = rates[max(0, first + row - RECENT) : first + row]
@@ -299,7 +306,7 @@ def by_trend(rates: Floats, first: int, ahead: int) -> Floats:
 
 
 def error_of(method: str, forecast: Floats, came: Floats, moment_s: float) -> ForecastError:
-    """The error of the forecasts made furthest ahead; ``came`` are the actual rates of the rows' own moments."""
+    """Return the error of the forecasts made furthest ahead; ``came`` are the actual rates of the rows' own moments."""
     ahead = min(forecast.shape[1] - 1, len(came) - 1)
     said, true = forecast[: len(came) - ahead, ahead], came[ahead:]
     total = max(float(true.sum()), 1e-12)

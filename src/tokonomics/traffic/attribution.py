@@ -1,4 +1,4 @@
-"""Finds the tenant of a request by the labels that the user asks for, in the fields, metadata and tags of a log.
+"""Find the tenant of a request by the labels that the user asks for, in the fields, metadata and tags of a log.
 
 A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_id``, ``_name`` or
 ``_alias`` behind it; the names that tools use for it; the same in the metadata; a tag ``team:search`` or
@@ -17,7 +17,7 @@ from typing import Any
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.traffic.formats import BY_SIZE, UNNAMED, LogLayout, spelling
 
-BETWEEN = " / "  # the values of several labels, as the name of one tenant
+BETWEEN = " / "  # separates the values of several labels in the name of one tenant
 MOST_LABELS = 4
 _ENDINGS = ("", "_id", "_alias", "_name")
 _ALSO = {
@@ -26,15 +26,15 @@ _ALSO = {
     "session": ("gen_ai_conversation_id",),
     "model": ("provided_model_name", "model_group", "gen_ai_request_model", "gen_ai_response_model"),
 }
-"""Of LiteLLM (its spend logs), Langfuse (its exports) and OpenTelemetry (gen_ai, user and enduser attributes)."""
+"""Names in LiteLLM's spend logs, Langfuse's exports and OpenTelemetry's attributes (gen_ai, user and enduser)."""
 _NESTED = ("metadata", "spend_logs_metadata", "requester_metadata")  # the last two within LiteLLM's metadata
 _TAGS = ("tags", "request_tags", "trace_tags")
 _LONGEST = 100  # characters of a value
-_MOST_NAMES = 40  # names of fields that are remembered, to name them in a message
+_MOST_NAMES = 40  # names of fields to remember for a message
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """An object, given as such, as JSON in a cell, or as the key-value pairs of a parquet map; else an empty one."""
+    """Return an object given as such, as JSON in a cell, or as the pairs of a parquet map; otherwise an empty one."""
     read = _cell(value, "{")
     if isinstance(read, list) and read and all(isinstance(pair, dict) and "key" in pair for pair in read):
         return {str(pair["key"]): pair.get("value") for pair in read}
@@ -42,7 +42,7 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def _cell(value: Any, opening: str) -> Any:
-    """The JSON in a cell that begins so, None where it is broken; any other value as it is."""
+    """Parse a cell that begins like JSON, None if it is broken; return any other value unchanged."""
     if not isinstance(value, str) or value.lstrip()[:1] != opening:
         return value
     try:
@@ -52,7 +52,7 @@ def _cell(value: Any, opening: str) -> Any:
 
 
 def labels_in(by: Iterable[str]) -> tuple[str, ...]:
-    """The labels that were asked for, one by one or with commas between them, checked."""
+    """Return the labels asked for, given one by one or separated by commas; refuse names that no label can have."""
     labels = [label.strip() for part in by for label in part.split(",")]
     for label in labels:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", label):
@@ -65,14 +65,14 @@ def labels_in(by: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass
 class Attribution:
-    """Names the tenant of each request by the labels asked for, and remembers which of them a log has."""
+    """Name the tenant of each request by the labels asked for, and remember which of them a log has."""
 
     by: tuple[str, ...]
     seen: set[str] = field(default_factory=set)
-    names: dict[str, None] = field(default_factory=dict)  # of the fields that were met first
+    names: dict[str, None] = field(default_factory=dict)  # names of the first fields seen
 
     def tenant(self, item: Mapping[str, Any]) -> str:
-        """The values of the labels, in their order; ``(none)`` where a request has none."""
+        """Return the values of the labels, in their order; ``(none)`` for a label that the request does not have."""
         holders = list(_holders(item))
         if len(self.names) < _MOST_NAMES:
             self.names |= dict.fromkeys(name for holder in holders for name in holder)
@@ -81,7 +81,7 @@ class Attribution:
         return BETWEEN.join(UNNAMED if value is None else value for value in values.values())
 
     def tells(self, column: str) -> bool:
-        """Whether a column of that name may hold one of the labels."""
+        """Return whether a column of that name may hold one of the labels."""
         spelled = _spelled(column)
         if column == "response" or spelled in (*_NESTED, *_TAGS):
             return True
@@ -93,7 +93,7 @@ class Attribution:
         self.names |= dict.fromkeys(map(_spelled, columns))
 
     def check(self, where: str) -> list[str]:
-        """Notes on labels that no request has; an error where no request has any of them."""
+        """Return notes on labels that no request has; refuse a log in which no request has any of them."""
         missing = [label for label in self.by if label not in self.seen]
         if self.by and len(missing) == len(self.by):
             guess = did_you_mean(missing[0], self.names, 1)
@@ -105,7 +105,7 @@ class Attribution:
 
 
 def values_of(tenant: str, labels: int) -> tuple[str, ...]:
-    """The values that ``Attribution.tenant`` made a name of."""
+    """Return the label values that a name made by ``Attribution.tenant`` consists of."""
     return tuple(tenant.split(BETWEEN)) if labels > 1 else (tenant,)
 
 
@@ -113,7 +113,7 @@ _spelled = lru_cache(maxsize=4096)(spelling)
 
 
 def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The request, then its metadata and its answer, with keys as ``spelling`` writes them."""
+    """Yield the request, then its metadata and its answer, with keys as ``spelling`` writes them."""
     here = {_spelled(key): value for key, value in item.items() if isinstance(key, str)}
     yield here
     for name in _NESTED:
@@ -126,7 +126,7 @@ def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 @lru_cache(maxsize=64)
 def _names(label: str) -> tuple[str, ...]:
-    """What a label may be called."""
+    """Return the names that a label may have."""
     return (*(f"{label}{ending}" for ending in _ENDINGS), *_ALSO.get(label, ()))
 
 
@@ -149,7 +149,7 @@ def _value(holders: Sequence[Mapping[str, Any]], label: str) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """A value as a name of bounded length; None where there is none."""
+    """Return a value as a name of bounded length; None if there is none."""
     if isinstance(value, list):
         value = ",".join(str(part) for part in value if isinstance(part, str | int | float))
     if value is None or isinstance(value, dict):
@@ -162,7 +162,7 @@ _ROW = {
     "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost", "tenant": "tenant",
     "session": "session", "ended": "end time",
 }  # fmt: skip
-"""What the fields of an unfolded row are called, in messages too."""
+"""The names of an unfolded row's fields, also used in messages."""
 Row = dict[str, Any]
 Item = Mapping[str, Any]
 
@@ -172,10 +172,10 @@ class Unfolding:
     """The labels asked for, and what was found in one pass over a log."""
 
     attribution: Attribution | None = None
-    left_out: Counter[str] = field(default_factory=Counter)  # why rows are no requests
+    left_out: Counter[str] = field(default_factory=Counter)  # reasons why rows are no requests
     spread: int = 0  # requests that totals were spread over
     parents: dict[int, int] = field(default_factory=dict)
-    """The parent of each span, filled by a pass of its own, since a child is often written first."""
+    """The parent of each span, filled in a separate pass because a child is often written first."""
     counting: set[int] = field(default_factory=set)  # spans that count tokens
 
     def restart(self) -> None:
@@ -185,18 +185,18 @@ class Unfolding:
             found.clear()
 
     def notes(self, where: str) -> list[str]:
-        """Notes for the user after a pass."""
+        """Return notes for the user after a pass."""
         left = [f"{number:,} {what}" for what, number in self.left_out.items()]
         return left + (self.attribution.check(where) if self.attribution else [])
 
     def tenant(self, item: Item, *usual: Any) -> Any:
-        """The tenant by the labels asked for, else the first usual value that is not empty."""
+        """Return the tenant by the labels asked for, otherwise the first of the usual values that is not empty."""
         if self.attribution:
             return self.attribution.tenant(item)
         return next((value for value in usual if value not in (None, "")), None)
 
     def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
-        """Yield what is a request, and count why the rest is none."""
+        """Yield the requests, and count the reasons why others are left out."""
         for one in found:
             if isinstance(one, str):
                 self.left_out[one] += 1
@@ -205,18 +205,18 @@ class Unfolding:
 
 
 def layout_of_rows(name: str, attribution: Attribution | None, tenants: str, note: str | None) -> LogLayout:
-    """The layout of the rows that a log is unfolded into."""
+    """Return the layout of the rows that a log is unfolded into."""
     notes = (note, None if attribution else f"tenants are {tenants}")
     places = {field: ((label,),) for field, label in _ROW.items()}
     return LogLayout(name, places, {"arrival": BY_SIZE}, note="; ".join(said for said in notes if said))
 
 
 def row(**fields: Any) -> Row:
-    """One request by the labels of ``_ROW``; what is missing is reported where rows are checked."""
+    """Return one request with the names of ``_ROW``; missing fields are reported when rows are checked."""
     return {_ROW[name]: value for name, value in fields.items()}
 
 
 def tenant_in(unfolded: Row) -> str | None:
-    """The tenant of an unfolded row, as text."""
+    """Return the tenant of an unfolded row, as text."""
     value = unfolded[_ROW["tenant"]]
     return value if value is None or isinstance(value, str) else str(value)

@@ -1,13 +1,12 @@
-"""Turns the fields of a log, as they were written, into times and token counts, and says why where it cannot.
+"""Turn the fields of a log, as written, into times and token counts, or say why a row cannot be used.
 
 Each batch is handled as columns: a value that cannot be read becomes null. A row with such a value, or one out of
 range, is set aside with its place in the file and the reason. No row disappears without being counted.
 
-Keeps Rust's panic messages about damaged files off the screen, since an error of ours reports them.
-
-Polars raises a PanicException, but by then a thread of its own has written the text of the panic, with a backtrace, to
+The module also keeps Rust's panic messages about damaged files off the screen, since an error of ours reports them.
+Polars raises a PanicException, but by then one of its threads has written the text of the panic, with a backtrace, to
 file descriptor 2. While a file is read, that descriptor leads to a temporary file, and Python's own standard error to
-the screen. If the file could be read, what was caught is shown afterwards.
+the screen. If the file could be read, the text that was caught is shown afterwards.
 """
 
 import math
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from tokonomics.traffic.readers import Problems
 
 FIRST_SHOWN = 5
-LATEST_S = 1e11  # a time beyond year 5000 counted in seconds: it was in finer units
-MOST_S = 1e12  # either side of 1970 or of the log's own start, some 30,000 years: what is beyond is no time in any unit
+LATEST_S = 1e11  # counted in seconds it would be beyond year 5000, so it is in finer units
+MOST_S = 1e12  # before or after 1970 or the log's own start: 30,000 years, more than any time in any unit
 MOST_URGENT, LEAST_URGENT = -(2**31), 2**31 - 1
-MOST_USD = 1e6  # of one request: beyond any price of a hundred million tokens, so a slip in the file
+MOST_USD = 1e6  # of one request: above any price of a hundred million tokens, so more is a mistake in the file
 
 
 def seconds(column: pl.Series, per_second: float) -> pl.Series:
-    """Times as seconds: numbers in the log's unit, or dates (without a zone: UTC) as unix time."""
+    """Return times as seconds: numbers in the log's unit, or dates (UTC if they have no zone) as unix time."""
     if column.dtype == pl.Date:
         column = column.cast(pl.Datetime("us"))
     if column.dtype == pl.Datetime:
@@ -52,9 +51,10 @@ def seconds(column: pl.Series, per_second: float) -> pl.Series:
 
 
 def _dates(text: pl.Series) -> pl.Series:
-    """Unix time of ISO dates: with or without fraction, zone, and the T between date and time.
+    """Return the unix time of ISO dates: with or without fraction, zone, and the T between date and time.
 
-    Seconds and the rest are read apart: a fixed format is parsed several times as fast as one with a fraction.
+    Whole seconds and the rest are read separately: a fixed format is parsed several times as fast as one with a
+    fraction.
     """
     spaced = text
     if (text.str.slice(10, 1) == "T").any():
@@ -87,7 +87,7 @@ def _scaled(numbers: pl.Series, per_second: float) -> pl.Series:
 
 
 def counts(column: pl.Series, _: float = 1.0) -> pl.Series:
-    """Whole numbers; also those written as 12.0. Null where a value is none."""
+    """Return whole numbers, also those written as 12.0; null where a value is not one."""
     if column.dtype.is_integer():
         return column.cast(pl.Int64, strict=False)
     if column.dtype == pl.String:
@@ -104,26 +104,26 @@ def counts(column: pl.Series, _: float = 1.0) -> pl.Series:
 
 
 def waits(column: pl.Series, per_second: float) -> pl.Series:
-    """Lengths of time as seconds: numbers only, no dates. Null where a value is no number."""
+    """Return lengths of time as seconds: numbers only, no dates; null where a value is not a number."""
     if column.dtype != pl.String and not column.dtype.is_numeric():
         return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     return _scaled(column.cast(pl.Float64, strict=False), per_second)
 
 
 def dollars(column: pl.Series, _: float) -> pl.Series:
-    """The costs of requests; null where a value is no such amount."""
+    """Return the costs of requests; null where a value is not a valid amount."""
     inside = pl.when(pl.col("usd").is_between(0, MOST_USD)).then(pl.col("usd"))
     return waits(column, 1.0).alias("usd").to_frame().select(inside).to_series()
 
 
 class _Rule(NamedTuple):
-    """How a field is read, and what it must be."""
+    """How a field is read, and its valid range."""
 
     read: Callable[[pl.Series, float], pl.Series]
     least: float
     most: float
     what: str | None = None
-    """What a message says it must be; None: a value that cannot be read is none, and the row can be used."""
+    """What a message says the value must be; None: an unreadable value counts as missing, and the row can be used."""
 
 
 _RULES = {
@@ -140,13 +140,13 @@ _RULES = {
 
 
 def _checked(layout: LogLayout, present: Collection[str]) -> dict[str, _Rule]:
-    """The fields whose values make a row one that can be used; a cost only where somebody said which column it is."""
+    """Return the fields whose values must be valid; a cost only if the user named its column."""
     rules = {name: rule for name, rule in _RULES.items() if rule.what and (name != "usd" or layout.usd_told)}
     return {name: rule for name, rule in rules.items() if name in present}
 
 
 def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The usable rows as columns arrival, input, output, …; and the places and reasons of the others."""
+    """Return the usable rows with columns arrival, input, output, …; and the others with their places and values."""
     bare = pl.col("usd").str.strip_chars().str.strip_prefix("$").str.strip_chars()
     for name, text in (("patience", pl.col("patience").str.strip_chars()), ("usd", bare)):
         if name in raw.columns and raw[name].dtype == pl.String:
@@ -163,7 +163,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
     if "trouble" in raw.columns:
         good &= pl.col("trouble").is_null()
     if "prefix" in raw.columns and not layout.prefix_is_key:
-        # No block without an id, and not more blocks than the prompt covers and than prompt and answer fill.
+        # Every block needs an id, and the blocks must fit into the prompt, or into prompt and answer.
         blocks, size = pl.col("prefix").list.len().fill_null(0).cast(pl.Int64), layout.block_tokens or 1
         good &= ~pl.col("prefix").list.eval(pl.element().is_null()).list.any().fill_null(value=False)
         good &= ((blocks - 1) * size < pl.col("input")) | (blocks * size <= pl.col("input") + pl.col("output"))
@@ -174,7 +174,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         "tenant": pl.col("tenant").cast(pl.String).fill_null(UNNAMED),
         "priority": pl.col("priority").fill_null(0),
         "patience": pl.col("patience").fill_null(math.inf),
-        # Null is left where there is something that is no cost: to be counted by whoever asked.
+        # An unreadable cost stays null, so that the caller can count it.
         "usd": pl.when(pl.col("usd_raw").is_null()).then(0.0).otherwise(pl.col("usd")).alias("usd"),
         "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
         **{name: pl.col(name).cast(pl.String) for name in ("session", "request", "parent")},
@@ -185,7 +185,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def reason(row: dict[str, Any], layout: LogLayout) -> str:
-    """Why a row cannot be used, in the words of its log."""
+    """Say why a row cannot be used, in the words of its log."""
     if row.get("trouble"):
         return shorten(str(row["trouble"]), 120)
     if all(row[f"{name}_raw"] is None for name in REQUIRED):
@@ -210,7 +210,7 @@ def reason(row: dict[str, Any], layout: LogLayout) -> str:
 def set_aside(
     problems: "Problems", bad: pl.DataFrame, layout: LogLayout, file: str, place: str, *, strict: bool
 ) -> None:
-    """Count the unusable rows and keep the first few; when strict, the first is an error."""
+    """Count the unusable rows and keep the first few; if ``strict``, refuse the first."""
     for row in bad.head(FIRST_SHOWN - len(problems.first)).iter_rows(named=True):
         why = reason(row, layout)
         if strict:
@@ -227,7 +227,7 @@ _caught: "_Caught | None" = None
 
 
 class _Caught:
-    """File descriptor 2 while it leads to a temporary file."""
+    """Lead file descriptor 2 to a temporary file until it is released."""
 
     def __init__(self) -> None:
         self.text: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `release`
@@ -252,12 +252,12 @@ class _Caught:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Keep what a library writes to standard error off the screen; does nothing where that is no file."""
+    """Keep what a library writes to standard error off the screen; do nothing if standard error is not a file."""
     global _reading, _caught
     with _LOCK:
         _reading += 1
         if _reading == 1 and _is_plain():
-            with suppress(OSError):  # no room for a temporary file: a panic is on the screen as well
+            with suppress(OSError):  # without room for a temporary file, a panic also appears on the screen
                 _caught = _Caught()
     shown = False
     try:
@@ -272,7 +272,7 @@ def without_panics() -> Iterator[None]:
 
 
 def _is_plain() -> bool:
-    """Whether Python's standard error is the descriptor that Rust writes to."""
+    """Return whether Python's standard error is the descriptor that Rust writes to."""
     try:
         return sys.stderr is not None and sys.stderr.fileno() == _STDERR
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Reads what engines and load generators write themselves: logs of requests line by line, and results of runs.
+"""Read what engines and load generators write themselves: logs of requests line by line, and results of runs.
 
 Logs are those of vLLM with ``--enable-log-requests`` and ``--enable-log-outputs``, and SGLang with ``--log-requests``.
 vLLM (``vllm/entrypoints/logger.py``, from 0.9, commit 01ff126, to the form of late 2026) lists the ids of tokens, which
@@ -39,18 +39,18 @@ _IDS = re.compile(r"(?:array\('\w', )?[\[(]([0-9, ]*)[\])]")
 _NO_ANSWER = "requests are left out: their answers are not counted (vLLM: --enable-log-outputs and DEBUG) or not done"
 _NOT_DONE = "requests are left out: the log ends before their answers"
 _NO_PROMPT = "requests are left out: their prompts are not counted (vLLM: VLLM_LOGGING_LEVEL=DEBUG)"
-_BANNER = 20  # lines in which an engine's own begin
+_BANNER = 20  # the first lines, among which an engine's own lines must begin
 _A_YEAR, _YEAR_S = 1972, 366 * 86400
-"""vLLM writes no year: times are counted in a leap year that no log is from, so that no dates are shown."""
+"""vLLM writes no year: times are counted in a leap year that no log is from, so no dates are shown."""
 
 
 def engine_of(lines: Iterable[str]) -> str | None:
-    """The engine that writes such lines about requests; None where none of them is one."""
+    """Return the engine that writes such lines about requests; None if no line is about one."""
     return next((engine for line in lines if (engine := _engine(line))), None)
 
 
 def looks_like_an_engine(lines: Iterable[str]) -> bool:
-    """Whether lines begin as an engine's do, even if they mention no request yet."""
+    """Return whether lines begin as an engine's do, even if they mention no request yet."""
     return any(_VLLM_TIME.search(line[:200]) or _ISO.match(line) for line in islice(lines, _BANNER))
 
 
@@ -69,25 +69,25 @@ def engine_layout(engine: str, attribution: Attribution | None) -> LogLayout:
 
 @dataclass
 class _OpenRequest:
-    """A request that was received and not answered yet."""
+    """A request that was received and is not answered yet."""
 
     start: float | str | None
     prompt: int | None = None
     answer: int | None = None
     adapter: str | None = None
-    counted: bool = False  # by the engine itself when it ends, whatever is switched on
+    counted: bool = False  # the engine counts tokens itself when the request ends, whatever its log options
 
 
 @dataclass
 class _Reading:
-    """Requests under way, and the clock of a log without years."""
+    """The requests under way, and the clock of a log without years."""
 
     open: dict[str, _OpenRequest] = field(default_factory=dict)
     years: int = 0
     month: int = 1
 
     def clock(self, line: str) -> float | str | None:
-        """When a line was written: the time before it where a collector put one, else the engine's own."""
+        """Return when a line was written: by the time that a collector put before it, otherwise by the engine's own."""
         if found := _ISO.match(line):
             return f"{found[1]} {found[2].replace(',', '.')}{found[3] or ''}"
         found = _VLLM_TIME.search(line[:200])
@@ -103,7 +103,7 @@ class _Reading:
 
 
 def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Iterator[tuple[int, Row]]:
-    """The requests, each with the line on which it ended; what never ended or is not counted is left out."""
+    """Yield the requests, each with the line on which it ended; skip those that never ended or have no counts."""
     reading = _Reading()
     for place, line in lines:
         if engine := _engine(line):
@@ -127,7 +127,7 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | str | Non
         prompt = _listed(line, "prompt_token_ids: ")
         asked.prompt = asked.prompt if prompt is None else prompt
         return None
-    # The id of a completion has the number of its prompt behind it when it is received, and none when it is answered.
+    # The id of a completion ends with the number of its prompt when it is received, but not when it is answered.
     key = next((key for key in (name, f"{name}-0", f"{name}_0") if key in reading.open), None)
     if key is None:
         return None
@@ -145,7 +145,7 @@ def _vllm(line: str, reading: _Reading, unfolding: Unfolding) -> Row | str | Non
 
 
 def _listed(line: str, name: str) -> int | None:
-    """The number of ids in the last list of that name on the line, since a prompt may hold anything."""
+    """Count the ids in the last list of that name on the line; earlier ones may be text of a prompt."""
     place = line.rfind(name)
     ids = _IDS.match(line, place + len(name)) if place >= 0 else None
     return None if ids is None else len(ids[1].replace(",", " ").split())
@@ -180,7 +180,7 @@ def _sglang_json(line: str, reading: _Reading, unfolding: Unfolding) -> Row | No
 def _finished(
     asked: _OpenRequest | None, when: Any, info: dict[str, Any], said: dict[str, Any], unfolding: Unfolding
 ) -> Row:
-    """A request that SGLang has counted; one received before the log begins started its latency before its end."""
+    """Return a request that SGLang has counted; if the log does not show its start, use its end less its latency."""
     start = asked.start if asked else when
     if asked is None:
         with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
@@ -203,12 +203,12 @@ class FoundRequests(NamedTuple):
 
 
 def is_result(item: Any) -> bool:
-    """A result of a load generator, rather than a line of a log."""
+    """Return whether a document is the result of a load generator, rather than a line of a log."""
     return isinstance(item, dict) and ("input_lens" in item or "request_throughput" in item or "benchmarks" in item)
 
 
 def requests_of(documents: list[Any], where: str) -> FoundRequests | None:
-    """The requests of the results of a load generator, of one run or of several; None where it is something else."""
+    """Return the requests in the results of a load generator, of one or several runs; None if it is something else."""
     if not all(is_result(item) for item in documents):
         return None
     reports = ["benchmarks" in item for item in documents]

@@ -1,4 +1,4 @@
-"""Logs that tools export, whose requests must be worked out first: sums, nested lists, totals of an hour.
+"""Unfold logs that tools export and whose requests must be worked out first: sums, nested lists, totals of an hour.
 
 Each is recognised by the keys of its objects and unfolded into plain rows (time, tokens, cost, tenant). What is no
 request to a model (a tool's span, an answer from a cache) is left out and counted. Names are those of
@@ -21,33 +21,33 @@ from tokonomics.traffic.attribution import Attribution, Item, Row, Unfolding, as
 from tokonomics.traffic.formats import REQUIRED, LogLayout
 
 SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
-"""The GenAI conventions that spans are read by; the names they replaced (up to 1.26.0) are understood too."""
+"""The GenAI conventions by which spans are read; the names they replaced (up to 1.26.0) are understood too."""
 BULKY = frozenset({"input", "output", "messages", "response", "proxy_server_request", "tool_definitions", "tool_calls"})
-"""Columns of tables that hold texts, which nothing here needs."""
+"""Columns of tables that hold texts, which are not needed here."""
 MOST_SPREAD = 2_000_000  # requests that totals are spread over: as many as generated traffic has by default
 
 
 @dataclass(frozen=True)
 class Export:
-    """One tool's log: how its objects are recognised, and the requests in one of them."""
+    """One tool's log: how its objects are recognised, and how requests are read from one of them."""
 
     name: str
     is_one: Callable[[Item], bool]
     unfold: Callable[[Item, Unfolding], Iterable[Row | str]]  # the requests of an object, or why there is none
-    tenants: str  # what tenants are where no labels are asked for
+    tenants: str  # what tenants are if no labels are asked for
     note: str | None = None
     look_over: Callable[[Item, Unfolding], None] | None = None
-    """Looks at every object before the first is unfolded, where one depends on the others."""
+    """Looks at every object before the first is unfolded, if one depends on others."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The columns of each field of a request, where an export may be a table of any length."""
+    """The columns of each field of a request, for exports that may be tables of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The columns that say whether a row is a request, and whose; with the keys that matter where one holds objects."""
+    """The columns that say whether a row is a request, and whose; with the keys that matter if one holds objects."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
         return layout_of_rows(self.name, attribution, self.tenants, self.note)
 
     def layout_of_table(self, columns: Collection[str], known: LogLayout) -> LogLayout | None:
-        """Where a table has the fields of a request; None where one is missing or stands in several columns."""
+        """Return where a table has the fields of a request; None if one is missing or in several columns."""
         there = {name: tuple((one,) for one in names if one in columns) for name, names in self.columns.items()}
         if not all(there.get(name) for name in REQUIRED) or any(len(names) > 1 for names in there.values()):
             return None
@@ -55,7 +55,7 @@ class Export:
 
 
 def export_of(objects: Iterable[Any]) -> Export | None:
-    """The tool that half of the objects or more come from."""
+    """Return the tool that at least half of the objects come from."""
     listed = [item for item in objects if isinstance(item, dict)]
     for export in EXPORTS:
         if listed and 2 * sum(export.is_one(item) for item in listed) >= len(listed):
@@ -64,7 +64,7 @@ def export_of(objects: Iterable[Any]) -> Export | None:
 
 
 def opened(item: Any) -> list[Any]:
-    """The objects of a page, as the APIs of these tools wrap them in ``data``; else the object itself."""
+    """Return the objects of a page, which the APIs of these tools wrap in ``data``; otherwise the object itself."""
     if isinstance(item, dict) and isinstance(listed := item.get("data"), list):
         return listed
     return [item]
@@ -75,7 +75,7 @@ def _first(item: Item, *names: str) -> Any:
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    """The sum of numbers, also of those written as text; a value that is no number itself, so that the row names it."""
+    """Return the sum of numbers, also of those written as text; or the first value that is no number, to report it."""
     total: float | int | None = None
     for value in values:
         if value is None:
@@ -96,7 +96,7 @@ _OBSERVATIONS = (*_CALLS, "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN", "RETRIEVER"
 
 
 def _is_langfuse(item: Item) -> bool:
-    """Whether it is an observation; a table is judged by its columns alone, all null here."""
+    """Return whether it is an observation; a table is judged by its columns alone, whose values are all null here."""
     kind = item.get("type", "")
     is_typed = kind is None or (isinstance(kind, str) and kind.upper() in _OBSERVATIONS)
     counted = {"usageDetails", "usage_details", "inputUsage"} | ({"usage", "promptTokens"} if is_typed else set())
@@ -134,12 +134,12 @@ def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
 
 
 def _langfuse_prompt(details: Item) -> Any:
-    """The sum of all types of prompt tokens, where those of a cache count once under several names."""
+    """Return the sum of all types of prompt tokens; cached ones, which have several names, count once."""
     own = {key: value for key, value in details.items() if key.startswith("input")}
     whole = _sum(own.values())
     rest = _sum(value for key, value in details.items() if key.startswith("output"))
     if details.get("total") is not None and _sum((whole, rest)) == _sum((details["total"],)):
-        return whole  # what a cache holds is in it already
+        return whole  # it already includes cached tokens
     written = any("cache" in key and "creation" in key for key in own)
     read = any("cache" in key and "creation" not in key for key in own)
     cached = {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
@@ -174,14 +174,14 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------
 
 _WRAPPERS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "plan", "retrieval")
-"""Operations whose usage, where they have one, is that of the model calls below them."""
+"""Operations whose usage, if they have any, is that of the model calls below them."""
 _DEEPEST = 5
 _HIGHEST = 100
-"""Spans above one that are gone through: more than calls have, and an end where they go round in a circle."""
+"""The most ancestors of a span that are followed: more than calls have, and a limit if they form a circle."""
 
 
 def _spans(item: Item) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Each span with its attributes and those of its resource."""
+    """Yield each span with its attributes and those of its resource."""
     for resource in _objects(_first(item, "resourceSpans", "resource_spans")):
         shared = attributes(as_object(resource.get("resource")).get("attributes"))
         for scope in _objects(_first(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans")):
@@ -190,7 +190,7 @@ def _spans(item: Item) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[st
 
 
 def _key(span: Item, *names: str) -> int | None:
-    """A span within its trace, by its own id or its parent's; a number, as a log may have millions."""
+    """Return a number for a span within its trace, by its own or its parent's id; a log may have millions of spans."""
     trace, own = _first(span, "traceId", "trace_id"), _first(span, *names)
     return hash((trace, own)) if isinstance(trace, str) and isinstance(own, str) else None
 
@@ -208,7 +208,7 @@ def _look_over_spans(item: Item, unfolding: Unfolding) -> None:
 
 
 def _is_counted_above(span: Item, unfolding: Unfolding) -> bool:
-    """Whether a span above it has the same tokens: the client's call, of which this is the server's part."""
+    """Return whether an ancestor has the same tokens: the client's call, of which this is the server's part."""
     at = _key(span, "spanId", "span_id")
     for _ in range(_HIGHEST):
         at = None if at is None else unfolding.parents.get(at)
@@ -218,7 +218,7 @@ def _is_counted_above(span: Item, unfolding: Unfolding) -> bool:
 
 
 def _span_tokens(stated: Item) -> tuple[Any, Any]:
-    """The tokens of the prompt and of the answer."""
+    """Return the tokens of the prompt and of the answer."""
     prompt = _first(stated, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
     return prompt, _first(stated, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 
@@ -240,7 +240,7 @@ def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
                 arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
                 input=prompt,
                 output=0 if answer is None else answer,
-                usd=stated.get("gen_ai.usage.cost"),  # in no convention: OpenLIT and Langfuse write it
+                usd=stated.get("gen_ai.usage.cost"),  # not in any convention, but OpenLIT and Langfuse write it
                 tenant=unfolding.tenant({**shared, **stated}, user, shared.get("service.name")),
                 session=_first({**span, **stated}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
                 ended=_first(span, "endTimeUnixNano", "end_time_unix_nano"),
@@ -252,7 +252,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def attributes(listed: Any) -> dict[str, Any]:
-    """Attributes of OTLP/JSON by their dotted names: ``{"key": …, "value": {"intValue": "3"}}``, nested or not."""
+    """Return attributes of OTLP/JSON by dotted name: ``{"key": …, "value": {"intValue": "3"}}``, nested or not."""
     if not isinstance(listed, dict):  # some exporters write an object
         listed = {str(pair.get("key")): pair.get("value") for pair in _objects(listed)}
     found: dict[str, Any] = {}
@@ -270,7 +270,7 @@ def attributes(listed: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The value of an AnyValue of OTLP: an integer is text there, a map a list of pairs."""
+    """Return the value of an OTLP AnyValue, where an integer is text and a map is a list of pairs."""
     if not isinstance(value, dict) or depth >= _DEEPEST:
         return value
     for kind in ("stringValue", "intValue", "doubleValue", "boolValue"):
@@ -289,7 +289,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _bucket(item: Item, unfolding: Unfolding) -> Iterator[Row]:
-    """Spread totals over their time: as many requests as there were, evenly, all of the mean length."""
+    """Spread totals evenly over their time: as many requests as there were, all of the mean length."""
     results = [dict(item)] if "num_model_requests" in item else _objects(_first(item, "results", "result"))
     if any(result.get("object") == "organization.costs.result" for result in results):
         raise BadInput("a page of costs, which lists no tokens", fix="Export /v1/organization/usage/completions.")
@@ -308,7 +308,7 @@ def _bucket(item: Item, unfolding: Unfolding) -> Iterator[Row]:
             raise BadInput(f"totals of more than {MOST_SPREAD:,} requests", fix=f"Plan their means: {rate} {mean}.")
         tenant = unfolding.tenant(result, _first(result, "project_id", "user_id", "api_key_id", "model"))
         for place in range(requests):
-            # Whole numbers that differ by one at the most and sum to the totals.
+            # Whole numbers that differ by at most one and sum to the totals.
             prompts, answers = (
                 total * (place + 1) // requests - total * place // requests for total in (prompt, answer)
             )
@@ -317,7 +317,7 @@ def _bucket(item: Item, unfolding: Unfolding) -> Iterator[Row]:
 
 
 def _count(value: Any) -> int | None:
-    """A whole number, or text of one, from 0 to what a float holds exactly."""
+    """Return a whole number, or text of one, from 0 to the largest that a float holds exactly."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,16}", value.strip()):
         value = int(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 2**53

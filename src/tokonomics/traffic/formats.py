@@ -1,4 +1,4 @@
-"""One table of the logs people have: what each calls the fields of a request, and by which names it is recognised.
+"""List the logs people have: what each calls the fields of a request, and by which names it is recognised.
 
 A log is recognised by the names it uses, never by its file name. Names were read from the published files and the
 released source of the tools (Azure public dataset, Mooncake FAST25 traces, BurstGPT v1 and v2, Qwen-Bailian usage
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).with_name("data")
 TRACES = ("azure-code", "azure-conv", "mooncake-conversation", "mooncake-synthetic")
-"""What ``open_trace`` takes by name."""
+"""The names that ``open_trace`` takes."""
 SAMPLES = (*TRACES, "arxiv", "sharegpt")
-"""What ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
+"""The names that ``sample_lengths`` takes: the traces, and the samples that have lengths only."""
 
 
 def sample_path(name: str) -> Path:
-    """The file of a sample."""
+    """Return the file of a sample."""
     if name not in SAMPLES:
         raise UnknownName("sample", name, SAMPLES)
     return FOLDER / f"{name}.parquet"
 
 
 def sample_lengths(name: str) -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
-    """Tokens of the prompt and of the answer of each request, paired, in the order of the sample."""
+    """Return the tokens of the prompt and of the answer of each request, paired, in the order of the sample."""
     import polars as pl
 
     table = pl.read_parquet(sample_path(name), columns=["input_tokens", "output_tokens"]).cast(pl.Int64)
@@ -46,7 +46,7 @@ FieldPath = tuple[str, ...]  # the column of a field, or the keys that lead to i
 
 
 class LogField(NamedTuple):
-    """A field of a request: what it is, what people call it, and how else its column is guessed."""
+    """A field of a request: its meaning, its usual names, and how else its column is guessed."""
 
     what: str
     usual: str = ""  # names as ``spelling`` writes them: a log that has only one of them is read without asking
@@ -123,7 +123,7 @@ UNNAMED = "(none)"  # the tenant of a request that names none
 SUPPORTED = f"{KNOWN}; any other CSV, JSON lines or parquet with usual names of columns, or {COLUMNS_HELP}"
 USUAL = "columns by their usual names"
 DEPTH = 4  # of keys within keys that are looked at
-_LONGEST_NAME = 200  # characters of a column that somebody names: our choice
+_LONGEST_NAME = 200  # characters of a column name that a user gives: our choice
 BY_SIZE = 0.0  # unix times in seconds, milli-, micro- or nanoseconds: their size tells which
 
 
@@ -134,35 +134,35 @@ class LogLayout:
     name: str
     places: Mapping[str, tuple[FieldPath, ...]]
     units: Mapping[str, float] = field(default_factory=dict)
-    """How many units make a second, for the fields that are times in another unit."""
+    """Units per second, for the fields that are times in another unit."""
     block_tokens: int | None = None
     prefix_is_key: bool = False  # the prefix field names a shared prompt, rather than listing its blocks
-    usd_told: bool = False  # the user named the column of costs: a row with an unreadable cost is then unusable
-    unanswered: str | None = None  # what an answer of no tokens means in this log
+    usd_told: bool = False  # the user named the cost column: a row with an unreadable cost is then unusable
+    unanswered: str | None = None  # what an answer of 0 tokens means in this log
     note: str | None = None
     tells: tuple[FieldPath, ...] = ()  # keys that only this log has
     needs: tuple[str, ...] = REQUIRED  # fields without which it is not this log
-    usual_sessions: bool = False  # fields of sessions that it does not name are looked for by their usual names
+    usual_sessions: bool = False  # look for missing session fields by their usual names
 
     def paths(self, name: str) -> tuple[FieldPath, ...]:
-        """The places of a field; none where the log does not have it."""
+        """Return the places of a field; none if the log does not have it."""
         return self.places.get(name, ())
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has the fields without which it is not this log."""
+        """Return whether it has the fields without which it is not this log."""
         return all(self.paths(name) for name in self.needs)
 
     def label(self, name: str) -> str:
-        """What a message calls the field."""
+        """Return what a message calls the field."""
         return " or ".join(".".join(path) for path in self.paths(name)[:2])
 
     def moved(self, **places: tuple[FieldPath, ...]) -> "LogLayout":
-        """The same with some fields at other places."""
+        """Return the same layout with some fields at other places."""
         return replace(self, places={**self.places, **places})
 
     def narrowed(self, present: Iterable[FieldPath], key: Callable[[FieldPath], FieldPath] = tuple) -> "LogLayout":
-        """Only the places that the log at hand has, as it spells them; names are the same where their keys are."""
+        """Return only the places that this log has, as it spells them; names are compared by ``key``."""
         there = {key(path): path for path in present}
         found = {name: [there.get(key(path)) for path in paths] for name, paths in self.places.items()}
         return self.moved(**{name: tuple(path for path in paths if path) for name, paths in found.items()})
@@ -173,12 +173,12 @@ def _paths(dotted: str) -> tuple[FieldPath, ...]:
 
 
 def _anywhere(*names: str) -> str:
-    """At the top of a log line, or in the response that a proxy or the batch API wraps."""
+    """Return a key's places: at the top of a log line, or in the response that a proxy or the batch API wraps."""
     return "|".join(f"{outer}{name}" for outer in ("", "response.body.", "response.") for name in names)
 
 
 def layout(name: str, places: Mapping[str, str], **more: Any) -> LogLayout:
-    """A log by the places of its fields: columns, or keys with dots between them, and ``|`` between places."""
+    """Make a layout from the places of its fields: columns, or keys joined by dots, with ``|`` between places."""
     return LogLayout(name, {field: _paths(dotted) for field, dotted in places.items()}, **more)
 
 
@@ -209,7 +209,7 @@ VLLM = layout("vLLM bench serve", {"arrival": "start_times", "input": "input_len
 _OPENAI = layout(
     "OpenAI-style usage log",
     {
-        # When the request came in, where a proxy wrote it down; `created` is when the server began the answer.
+        # The time of the request, if a proxy logged it; `created` is when the server began the answer.
         "arrival": f"startTime|start_time|request_time|{_anywhere('created', 'created_at')}|timestamp|time",
         "input": f"{_anywhere('usage.prompt_tokens', 'usage.input_tokens')}|prompt_tokens|input_tokens",
         "output": f"{_anywhere('usage.completion_tokens', 'usage.output_tokens')}|completion_tokens|output_tokens",
@@ -249,7 +249,7 @@ OBJECTS = (_BAILIAN, _MOONCAKE, OWN, _OPENAI_BATCH, _OPENAI, _OPENAI_MODELS)
 
 
 def known_layout(present: Collection[FieldPath], *, of_table: bool) -> LogLayout | None:
-    """The known log that has these columns, in upper or lower case, or these keys."""
+    """Return the known log that has these columns (in any case) or these keys."""
 
     def lowered(path: FieldPath) -> FieldPath:
         return tuple(name.strip().lower() for name in path)
@@ -262,18 +262,18 @@ def known_layout(present: Collection[FieldPath], *, of_table: bool) -> LogLayout
 
 
 def spelling(name: str) -> str:
-    """A name as ``LOG_FIELDS`` has it: ``promptTokens``, ``Prompt Tokens`` and ``prompt-tokens`` are one."""
+    """Return a name as ``LOG_FIELDS`` has it: ``promptTokens``, ``Prompt Tokens`` and ``prompt-tokens`` are one."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
     return re.sub(r"[ .-]+", "_", parted.lower())
 
 
 def without_unit(spelled: str) -> str:
-    """The name of a time without the unit at its end: ``timestamp`` for ``timestamp_ms``."""
+    """Return the name of a time without the unit at its end: ``timestamp`` for ``timestamp_ms``."""
     return re.sub(r"_(s|ms|us|ns|utc)$", "", spelled)
 
 
 def layout_of_usual_names(names: Sequence[str]) -> LogLayout | None:
-    """The layout of columns with usual names; an error where two could be the same required field."""
+    """Return the layout of columns with usual names; refuse two that could be the same required field."""
     there: dict[str, list[str]] = {name: [] for name in USUAL_NAMES}
     for name in names:
         spelled = spelling(name)
@@ -302,12 +302,12 @@ def layout_of_usual_names(names: Sequence[str]) -> LogLayout | None:
 
 
 def usual_name(name: str, spelled: Mapping[str, str], *also: str) -> str | None:
-    """The column that has the first of the usual names of a field, of columns by their spelling."""
+    """Return the column with the first of a field's usual names; ``spelled`` has columns by their spelling."""
     return next((spelled[usual] for usual in (*USUAL_NAMES.get(name, ()), *also) if usual in spelled), None)
 
 
 def _of_sessions(names: Iterable[str]) -> dict[str, str]:
-    """What a log calls the fields of its sessions."""
+    """Return what a log calls the fields of its sessions."""
     there: dict[str, str] = {}
     for name in names:
         there.setdefault(spelling(name), name)
@@ -315,13 +315,13 @@ def _of_sessions(names: Iterable[str]) -> dict[str, str]:
 
 
 def tells_sessions(fields: Iterable[str]) -> bool:
-    """Whether these fields say which requests belong together."""
+    """Return whether these fields say which requests belong together."""
     there = set(fields)
     return "session" in there or {"request", "parent"} <= there
 
 
 def _with_sessions(known: LogLayout, present: set[FieldPath]) -> LogLayout:
-    """The same with the fields of sessions by their usual names where it has none of its own.
+    """Return the same layout with session fields by their usual names, if it has none of its own.
 
     A key that holds an object is no id: ``request`` may be all that was asked.
     """
@@ -335,7 +335,7 @@ def _with_sessions(known: LogLayout, present: set[FieldPath]) -> LogLayout:
 
 
 def paths_in(item: Any, depth: int = DEPTH) -> set[FieldPath]:
-    """Every path to a field in an object that is not null."""
+    """Return every path to a field in an object that is not null."""
     found: set[FieldPath] = set()
     for key, value in item.items():
         if value is None:
@@ -347,7 +347,7 @@ def paths_in(item: Any, depth: int = DEPTH) -> set[FieldPath]:
 
 
 def layout_from_option(columns: str, present: set[FieldPath]) -> LogLayout:
-    """What ``columns`` says, checked against the columns there are."""
+    """Read the option ``columns`` and check it against the columns there are."""
     chosen: dict[str, tuple[FieldPath, ...]] = {}
     block_tokens: int | None = None
     for part in columns.split(","):
@@ -369,12 +369,12 @@ def layout_from_option(columns: str, present: set[FieldPath]) -> LogLayout:
 
 
 def block_tokens_of(text: str) -> int | None:
-    """Tokens of one block, as somebody wrote them down; None where it is no such number."""
+    """Return the tokens of one block as somebody wrote them down; None if it is not such a number."""
     return int(text) if re.fullmatch(r"[0-9]{1,7}", text) and 1 <= int(text) <= 2**20 else None
 
 
 def can_be_told(name: str) -> bool:
-    """Whether ``columns`` can name this column: commas part its fields, and it is a text of bounded length."""
+    """Return whether ``columns`` can name this column: a text of bounded length without commas."""
     return bool(name.strip()) and "," not in name and name.isprintable() and len(name) <= _LONGEST_NAME
 
 
@@ -391,7 +391,7 @@ def _find(name: str, present: set[FieldPath]) -> FieldPath:
 
 
 def _units(places: Mapping[str, tuple[FieldPath, ...]]) -> dict[str, float]:
-    """How many make a second of each time, by the ending of the name of its column."""
+    """Return the units per second of each time, by the ending of its column's name."""
     endings = {"_ms": 1e3, "_us": 1e6, "_ns": 1e9}
     return {
         name: endings.get(places[name][0][-1].lower()[-3:], BY_SIZE if name == "arrival" else 1.0)

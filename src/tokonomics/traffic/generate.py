@@ -1,4 +1,4 @@
-"""Generates traffic with the structure of real traffic: shared system prompts, growing conversations, agents, tenants.
+"""Generate traffic with the structure of real traffic: shared system prompts, growing conversations, agents, tenants.
 
 Arrivals start sessions, by default of one request. A turn's prompt is the whole conversation so far and the new tokens
 of the user or the tool; it waits for the answer before it and is sent a pause later (``Turns``). The arrival time of a
@@ -31,7 +31,7 @@ from tokonomics.traffic.lengths import Lengths, draw_lengths
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, Turns
 
 DEFAULT = "coding"
-_FINE = 10_000  # points at which a table's own mean is taken
+_FINE = 10_000  # points for computing the mean of a table
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Agent:
-    """What one job of an agent is like."""
+    """The figures that describe one job of an agent."""
 
     name: str
     what: str
@@ -63,7 +63,7 @@ class Agent:
     first: Quantiles  # tokens of the first prompt after the shared head
     added: Quantiles  # tokens that each later prompt adds to those before it and their answers
     answer: Quantiles
-    pause_s: Quantiles  # from an answer to the next call: what tools take
+    pause_s: Quantiles  # from an answer to the next call: the time of tools
 
     @property
     def inputs(self) -> Lengths:
@@ -78,7 +78,7 @@ class Agent:
 
 @cache
 def agent_named(name: str) -> Agent:
-    """One of the described agents."""
+    """Return one of the described agents."""
     agents: dict[str, Any] = json.loads((FOLDER / "agents.json").read_text(encoding="utf-8"))
     if name not in agents:
         known = ", ".join(f"agent:{key}" for key in agents)
@@ -93,11 +93,11 @@ def agent_named(name: str) -> Agent:
 AGENT = "agent"  # what sessions that are jobs of an agent begin with
 BLOCK_TOKENS = 64
 ENOUGH_REQUESTS = 20_000
-"""To judge a deployment by: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
+"""Enough to judge a deployment: 200 lie beyond a p99, and a batch of 1,024 fills and empties twenty times."""
 USUAL_TPOT_S = 0.05
-"""The time of a token, which decides about when turns come: a common SLO, and slower than most deployments."""
+"""The time per token that decides roughly when turns arrive: a common SLO, and slower than most deployments."""
 _BYTES_PER_TURN, _BYTES_PER_BLOCK = 160, 35
-"""While they are made: peaks over 2 million turns of conversations, and over 50 million blocks of system prompts."""
+"""Memory while traffic is generated: peaks for 2 million turns, and for 50 million blocks of system prompts."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ class SystemPrompts:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Conversations: a geometric number of turns, exponential pauses. Or jobs of an agent, whose figures it has."""
+    """Conversations with a geometric number of turns and exponential pauses; or jobs of an agent, with its figures."""
 
     turns: float  # mean, at least 1
     think_s: float = 30.0  # mean, from an answer to the next turn
     limit: int = 131_072
-    """A conversation ends before prompt and answer pass this number of tokens, by default the window of Llama 3.1."""
+    """A conversation ends before prompt and answer exceed this many tokens; the default is Llama 3.1's context."""
     branches: float = 0.0  # share of the turns after the first that have a branch beside them
     agent: Agent | None = None
     text: str = field(default="", compare=False)  # as the user wrote it
@@ -129,19 +129,19 @@ class Sessions:
         return rng.geometric(1 / self.turns, sessions) if self.turns > 1 else np.ones(sessions, np.int64)
 
     def draw_pauses(self, rng: np.random.Generator, turns: int) -> Floats:
-        """Draw the seconds before each turn."""
+        """Draw the pause in seconds before each turn."""
         if self.agent and self.think_s > 0:
             return replace(self.agent.pause_s, mean=self.think_s).draw(rng, turns)
         return rng.exponential(self.think_s, turns)
 
     def seconds(self, mean_answer: float) -> float:
-        """The mean time of a session at a usual speed."""
+        """Return the mean time of a session at a usual speed."""
         return self.turns * (self.think_s + mean_answer * USUAL_TPOT_S)
 
 
 @dataclass(frozen=True)
 class Tenants:
-    """Customers; the r-th sends in proportion to 1/r^skew."""
+    """Customers; the r-th sends requests in proportion to 1/r^skew."""
 
     count: int
     skew: float = 1.0
@@ -161,7 +161,7 @@ def generate(
     tenants: Tenants | None = None,
     block_tokens: int = BLOCK_TOKENS,
 ) -> Trace:
-    """The first ``requests``, or those before ``duration_s``; equal seeds give equal traces.
+    """Generate the first ``requests``, or those before ``duration_s``; equal seeds give equal traces.
 
     ``inputs`` are the user's own tokens: the system prompt and the conversation so far come on top.
     """
@@ -180,7 +180,7 @@ def generate(
     else:
         talk = _conversations(arrivals, sessions, inputs, outputs, system.tokens, requests, duration_s, streams[0], rng)
     source = arrivals.text
-    if sessions is not None:  # the rate in the text of arrivals is not that of their requests
+    if sessions is not None:  # the rate in the arrivals' text is that of sessions, not of requests
         is_poisson = arrivals.text.partition(":")[0].strip().lower() == "poisson"
         started = "" if is_poisson else f", started by {arrivals.text}"
         source = f"sessions {sessions.text or f'{sessions.turns:g}'}{started}"
@@ -203,7 +203,7 @@ def generate(
 
 @dataclass(frozen=True)
 class _Talk:
-    """Requests by arrival, with the conversation each belongs to and the tokens said in it before."""
+    """Requests by arrival, with the conversation of each and the tokens said in it before."""
 
     arrival_s: Floats
     session: NDArray[np.int64]
@@ -220,7 +220,7 @@ class _Talk:
         return replace(self, **taken)
 
     def beside(self, others: "_Talk") -> "_Talk":
-        """Both, one after the other."""
+        """Return both, one after the other."""
         both: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _COLUMNS}
         return replace(self, **both)
 
@@ -239,7 +239,7 @@ def _conversations(
     seed: np.random.SeedSequence,
     rng: np.random.Generator,
 ) -> _Talk:
-    """Whole conversations, the first to start first; where ``requests`` are asked for, the last one may be cut."""
+    """Generate whole conversations in order of their start; if ``requests`` is given, the last one may be cut."""
     number = None if requests is None else min(math.ceil(requests / sessions.turns * 1.1) + 100, requests)
     while True:
         starts = draw_arrivals(arrivals, requests=number, duration_s=duration_s, seed=seed)
@@ -257,7 +257,7 @@ def _conversations(
 def _turns(
     starts: Floats, sessions: Sessions, head: int, inputs: Lengths, outputs: Lengths, rng: np.random.Generator
 ) -> _Talk:
-    """Every turn of conversations that start then: one conversation after the other, then the branches."""
+    """Return every turn of conversations with these starts: one conversation after the other, then the branches."""
     turns = sessions.draw_turns(rng, len(starts))
     if turns.sum() > MOST_REQUESTS:
         raise BadInput(f"more than {MOST_REQUESTS:,} requests", field="sessions", fix="Ask for fewer.")
@@ -294,7 +294,7 @@ def _turns(
 
 
 def _who_waits(talk: _Talk) -> Turns:
-    """A turn waits for all of its conversation's turn before it."""
+    """Return the turns, where each turn waits for everything in its conversation's previous turn."""
     width = int(talk.turn.max(initial=0)) + 2
     key = talk.session * width + talk.turn
     order = np.argsort(key, kind="stable")
@@ -311,7 +311,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 
 def _sum_within(values: NDArray[Number], first: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[Number]:
-    """Running sums that start anew at each conversation."""
+    """Return running sums that start anew at each conversation."""
     sums = np.cumsum(values)
     return np.asarray(sums - np.repeat(sums[first] - values[first], turns))
 
@@ -319,7 +319,7 @@ def _sum_within(values: NDArray[Number], first: NDArray[np.int64], turns: NDArra
 def _prefix(
     talk: _Talk, system: SystemPrompts, rng: np.random.Generator, block_tokens: int, whole: bool
 ) -> PrefixBlocks | None:
-    """Blocks of the system prompts first, then those of each conversation in turn.
+    """Number the blocks of the system prompts first, then those of each conversation in turn.
 
     A request on its own lists what others share, the system prompt; a turn lists all of its prompt and answer.
     """
@@ -362,7 +362,7 @@ def _zipf(rng: np.random.Generator, count: int, skew: float, number: int) -> NDA
 
 
 def parse_system(text: str) -> SystemPrompts:
-    """``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
+    """Read ``20,tokens=1k,skew=1``: twenty system prompts of 1,000 tokens."""
     phrase = unnamed_phrase(text, "system_prompts", "20,tokens=1000, 5,tokens=2k,skew=0")
     phrase.allow("tokens", "skew")
     count, tokens = _whole(phrase, None, 10**6), _whole(phrase, "tokens", 10**7)
@@ -370,7 +370,7 @@ def parse_system(text: str) -> SystemPrompts:
 
 
 def parse_sessions(text: str) -> Sessions:
-    """``5,think=30,limit=32k``: five turns on average, half a minute between, at most 32,000 tokens; or ``agent``."""
+    """Read ``5,think=30,limit=32k``: five turns on average, 30 s between them, at most 32,000 tokens; or ``agent``."""
     examples = "5, 5,think=30, 8,think=2m,limit=32k, agent, agent:swe,turns=40,branches=0.1"
     phrase, agent = unnamed_phrase(text, "sessions", examples), agent_in(text)
     if agent is None and phrase.value and phrase.value[0].isalpha():
@@ -389,13 +389,13 @@ def parse_sessions(text: str) -> Sessions:
 
 
 def agent_in(text: str | None) -> Agent | None:
-    """The agent that sessions name, such as ``agent:swe,turns=40``; None where they are conversations."""
+    """Return the agent that sessions name, such as ``agent:swe,turns=40``; None if they are conversations."""
     name, _, kind = (text or "").partition(",")[0].strip().lower().partition(":")
     return agent_named(kind.strip() or DEFAULT) if name.strip() == AGENT else None
 
 
 def parse_tenants(text: str) -> Tenants:
-    """``3,skew=1,priorities=0/1/1``: three tenants, the first of them served first."""
+    """Read ``3,skew=1,priorities=0/1/1``: three tenants, of which the first is served first."""
     phrase = unnamed_phrase(text, "tenants", "10, 10,skew=1, 3,priorities=0/1/1")
     phrase.allow("skew", "priorities")
     count = _whole(phrase, None, 10**6)

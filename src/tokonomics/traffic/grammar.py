@@ -1,4 +1,5 @@
-"""The small text grammar of traffic: ``name:value,key=value,…``; times are ``90``, ``10m``, ``2h``, tokens ``32k``."""
+"""Parse the small text grammar of traffic: ``name:value,key=value,…``; times are ``90``, ``10m``, ``2h``, tokens
+``32k``."""
 
 import math
 import re
@@ -14,7 +15,7 @@ _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
 
 @dataclass(frozen=True)
 class Phrase:
-    """One text, taken apart: ``gamma:2,cv=3`` is the name ``gamma``, the value ``2`` and the option ``cv``."""
+    """One parsed text: ``gamma:2,cv=3`` is the name ``gamma``, the value ``2`` and the option ``cv``."""
 
     text: str
     name: str
@@ -27,7 +28,7 @@ class Phrase:
         return BadInput(f"'{shorten(self.text)}': {why}", field=self.field, fix=f"Such as: {self.examples}.")
 
     def allow(self, *names: str) -> None:
-        """Refuse options that mean nothing here."""
+        """Refuse options that have no meaning here."""
         for name in self.options:
             if name not in names:
                 guess = nearest(name, names, 1)
@@ -35,11 +36,11 @@ class Phrase:
                 raise self.wrong(f"unknown option '{shorten(name, 20)}='; {known}")
 
     def number(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
-        """The option of that name, or the plain value for None: a number from low to high."""
+        """Return an option, or the plain value if ``name`` is None, as a number from low to high."""
         return self._read(name, low, high, default, _plain_number, "a number")
 
     def tokens(self, name: str | None, low: float, high: float, default: float | None = None) -> float:
-        """Likewise, a number of tokens: ``6000`` or ``6k``."""
+        """Return an option, or the plain value if ``name`` is None, as a number of tokens: ``6000`` or ``6k``."""
         return self._read(name, low, high, default, scaled, "a number of tokens")
 
     def time_s(self, name: str, low: float, high: float, default: float | None = None) -> float:
@@ -70,7 +71,7 @@ class Phrase:
 
 
 def parse_phrase(text: str, names: Iterable[str], *, field: str, examples: str) -> Phrase:
-    """Take a text apart and check its name; options are checked by whoever reads them."""
+    """Parse a text and check its name; the caller checks its options."""
     name, _, rest = text.strip().partition(":")
     name, known = name.strip().lower(), list(names)
     blank = Phrase(text, name, None, {}, field, examples)
@@ -82,12 +83,12 @@ def parse_phrase(text: str, names: Iterable[str], *, field: str, examples: str) 
 
 
 def unnamed_phrase(text: str, field: str, examples: str) -> Phrase:
-    """A text without a name before its value: ``20,tokens=1k``."""
+    """Parse a text without a name before its value: ``20,tokens=1k``."""
     return read_options(Phrase(text, "", None, {}, field, examples), text)
 
 
 def read_options(phrase: Phrase, rest: str) -> Phrase:
-    """The same phrase with the value and the options written in ``rest``."""
+    """Return the same phrase with the value and the options written in ``rest``."""
     value: str | None = None
     options: dict[str, str] = {}
     for part in filter(None, map(str.strip, rest.split(","))):
@@ -109,14 +110,14 @@ def _plain_number(text: str) -> float | None:
 
 
 def _written_span(span: float) -> str:
-    """A time as it may be given, in the largest unit from hours down of which it is a whole number."""
+    """Write a time in the largest unit, from hours down, of which it is a whole number."""
     whole = (unit for unit in ("h", "m", "s", "ms") if span and span % _SECONDS[unit] == 0)
     unit = next(whole, "s")
     return f"{span / _SECONDS[unit]:,.12g}{unit}" if span else "0"
 
 
 def span_s(text: str) -> float | None:
-    """Seconds of a text such as ``90``, ``1.5h``, ``10m`` or ``250ms``; None where it is no time."""
+    """Return the seconds of a text such as ``90``, ``1.5h``, ``10m`` or ``250ms``; None if it is no time."""
     found = re.fullmatch(rf"({_NUMBER})\s*(ms|s|min|m|h|d|w)?", text.strip())
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""How long prompts and answers are: a text such as ``512``, ``lognormal:mean=800,p99=6000`` or ``sample:sharegpt``.
+"""Draw the lengths of prompts and answers from a text: ``512``, ``lognormal:mean=800,p99=6000`` or ``sample:sharegpt``.
 
 A number is a mean: around it lengths vary as in measured chat traffic (``PROMPTS``, ``ANSWERS``); ``const:512`` makes
 all lengths equal. A lognormal is fixed by its centre (mean or median) and its spread (coefficient of variation or a
@@ -52,7 +52,7 @@ _FAR_OUT = (
 
 
 def normal_quantiles(shares: Floats) -> Floats:
-    """Standard deviations from the mean below which each of these shares lies; shares are above 0 and below 1."""
+    """Return the quantiles of the standard normal distribution at these shares, above 0 and below 1."""
     from_half = shares - 0.5
     quantiles = from_half * _ratio(0.180625 - from_half**2, _IN_MIDDLE)
     outer = np.flatnonzero(np.abs(from_half) > _MIDDLE)
@@ -94,12 +94,12 @@ _MOST_CV = 30.0
 
 @dataclass(frozen=True)
 class Lengths:
-    """A distribution of lengths; ``pairs`` where it stands for those of real requests."""
+    """A distribution of lengths; ``pairs`` if it consists of real requests."""
 
     text: str
     draw: Callable[[np.random.Generator, int], NDArray[np.float64]] | None = None
     pairs: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # prompts and answers of the same requests
-    mean: float | None = None  # where it was given as such
+    mean: float | None = None  # if it was given
     is_constant: bool = False
 
 
@@ -150,7 +150,7 @@ def _constant(tokens: int, text: str) -> Lengths:
 
 
 def _around(mean: int, text: str, spread: LengthSpread) -> Lengths:
-    """A lognormal on top of one token, scaled so that the lengths drawn have exactly this mean."""
+    """Return a lognormal plus one token, scaled so that the lengths drawn have exactly this mean."""
     if mean <= 1:
         return _constant(mean, text)
 
@@ -162,7 +162,7 @@ def _around(mean: int, text: str, spread: LengthSpread) -> Lengths:
 
 
 def _lognormal_draws(rng: np.random.Generator, mu: float, sigma: float, number: int) -> NDArray[np.float64]:
-    """Lognormal draws, one from each of ``number`` equally likely parts, in random order."""
+    """Draw from a lognormal, once from each of ``number`` equally likely parts, in random order."""
     parts = (rng.permutation(number) + rng.random(number)) / number
     return np.asarray(np.exp(mu + sigma * normal_quantiles(np.clip(parts, 1e-300, _BELOW_ONE))), np.float64)
 
@@ -181,7 +181,7 @@ def _lognormal(phrase: Phrase) -> Lengths:
 
 
 def _sigma(phrase: Phrase, centre_name: str, centre: float, spread_name: str) -> float:
-    """The spread of the logarithm: cv² = e^σ² − 1, and ln(percentile) = μ + zσ with μ = ln(mean) − σ²/2."""
+    """Return the spread of the logarithm: cv² = e^σ² − 1, and ln(percentile) = μ + zσ with μ = ln(mean) − σ²/2."""
     if spread_name == "cv":
         return math.sqrt(math.log1p(phrase.number("cv", 0, _MOST_CV) ** 2))
     tail = phrase.tokens(spread_name, 1, MOST_TOKENS)
@@ -208,7 +208,7 @@ def _uniform(phrase: Phrase) -> Lengths:
 
 
 def _pairs(kind: str, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Prompts and answers of a sample or of a log."""
+    """Return the prompts and answers of a sample or of a log."""
     if kind == "sample":
         from tokonomics.traffic.formats import sample_lengths
 

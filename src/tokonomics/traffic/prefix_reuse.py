@@ -1,4 +1,4 @@
-"""How much of the prompts a cache of prefix blocks would spare: the trace replayed through one LRU cache.
+"""Compute how many prompt tokens a cache of prefix blocks would save, by replaying the trace through one LRU cache.
 
 A request hits its leading blocks that are resident. Then all of its blocks are touched from the last to the first, so
 that a prompt's tail leaves before its head, as vLLM frees them, and the least recently touched leave until the cache
@@ -21,7 +21,7 @@ UNBOUNDED = np.iinfo(np.int64).max
 
 
 def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
-    """Cached tokens of each request; ``None``: nothing is ever evicted."""
+    """Return the cached tokens of each request; a capacity of None never evicts."""
     return reuse_within(prefix, input_tokens, np.zeros(len(input_tokens)), capacity_blocks)[0]
 
 
@@ -32,7 +32,7 @@ def reuse_within(
     capacity_blocks: int | None = None,
     ttl_s: float | None = None,
 ) -> tuple[Counts, int]:
-    """Cached tokens of each request, and the most blocks held at once; what ``ttl_s`` has not touched is let go."""
+    """Return each request's cached tokens, and the most blocks held at once; unused blocks expire after ``ttl_s``."""
     capacity = UNBOUNDED if capacity_blocks is None else max(capacity_blocks, 0)
     ttl = math.inf if ttl_s is None else ttl_s
     block = prefix.block_tokens
@@ -46,7 +46,7 @@ def reuse_within(
 
 
 def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float | None = None) -> tuple[float, int]:
-    """Of all prompt tokens, those that one cache finds, and the most blocks it holds; none where none are named."""
+    """Return the share of prompt tokens that one cache finds, and the most blocks it holds; 0 if none are named."""
     if trace.prefix is None:
         return 0.0, 0
     hits, held = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, capacity_blocks, ttl_s)
@@ -54,10 +54,10 @@ def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float |
 
 
 def waiting_state(trace: Trace) -> tuple[float, float]:
-    """Prompt tokens that lie in a cache and will be found again, and requests that will find them: at a mean moment.
+    """Return the mean number of cached prompt tokens that will be used again, and of requests that will use them.
 
-    A token found waits from the last time it was used until then. So many arrive a second and wait so long: their
-    product is how many wait (Little's law), and what a cache that is lost makes its users compute again.
+    A token waits in the cache from its last use until the next. By Little's law, tokens used again per second × their
+    wait is how many wait at a time: what users must compute again if the cache is lost.
     """
     prefix, duration_s = trace.prefix, trace.duration_s
     if prefix is None or not duration_s > 0 or not len(prefix.ids):
@@ -70,7 +70,7 @@ def waiting_state(trace: Trace) -> tuple[float, float]:
     before = order[:-1][prefix.ids[order][1:] == prefix.ids[order][:-1]]
     waited_s = np.full(len(place), -1.0)
     waited_s[again] = trace.arrival_s[request[again]] - trace.arrival_s[request[before]]
-    # Blocks behind one that is new, or beyond the prompt, are not found.
+    # Blocks after a new one, or beyond the prompt, are not found.
     whole = trace.input_tokens // prefix.block_tokens
     beyond = (counts - 1) * prefix.block_tokens >= trace.input_tokens
     found = np.where(beyond, whole, counts)
@@ -91,7 +91,7 @@ REUSE = Unit("reuse", [Path(__file__)], _example)
 
 
 class Room(NamedTuple):
-    """What a replay keeps, by node or request."""
+    """The state of a replay, by node or request."""
 
     newer: Counts
     older: Counts
@@ -112,7 +112,7 @@ def _replay(
     capacity: int,
     ttl_s: float,
 ) -> int:
-    """The most blocks held after any request; ``room.hits`` gets the leading resident blocks of each, in order.
+    """Return the most blocks held after any request; ``room.hits`` gets the leading resident blocks of each, in order.
 
     The cache is a doubly linked list through arrays, newest first. A node is a block, or the own blocks of one request
     together (node ``distinct + i``), which leave one by one from its size. ``end`` is a sentinel before the newest and

@@ -1,4 +1,4 @@
-"""The texts of prompts, from a file of the user's, and as vectors: what semantic caching and templates look at.
+"""Read the texts of prompts from a user's file, and embed them as vectors, for semantic caching and templates.
 
 One prompt a line (.txt), or a column of a table (.csv, .parquet, .jsonl, each also gzipped): ``prompt``, ``text``,
 ``input``, ``question`` or ``messages`` (then all their contents), or the column that is named. A column ``arrival_s``
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TEXT_COLUMNS = ("prompt", "text", "input", "question", "messages")
 TIME_COLUMNS = ("arrival_s", "timestamp")
 CHARACTERS_PER_TOKEN = 4.0
-"""English text, roughly (OpenAI, "What are tokens and how to count them?"), where a file has no counts."""
+"""Roughly right for English (OpenAI, "What are tokens and how to count them?"); used if a file has no counts."""
 MOST_PROMPTS = 1_000_000
 
 
@@ -65,7 +65,7 @@ class Pairs(NamedTuple):
 
 
 def read_prompts(path: Path, column: str | None = None) -> Prompts:
-    """The prompts of a file, sorted by time where it has any; at most ``MOST_PROMPTS``, the first ones."""
+    """Read the prompts of a file, sorted by time if it has times; only the first ``MOST_PROMPTS``."""
     table = _table(path)
     names = list(table.columns)
     chosen = column or next((name for name in TEXT_COLUMNS if name in names), None)
@@ -92,7 +92,7 @@ def read_prompts(path: Path, column: str | None = None) -> Prompts:
 
 
 def read_pairs(path: Path, limit: int | None = None) -> Pairs:
-    """Columns text_a, text_b, and label: 1 where one answer serves both."""
+    """Read the columns text_a, text_b, and label: 1 where one answer serves both."""
     table = _table(path)
     missing = [name for name in ("text_a", "text_b", "label") if name not in table.columns]
     if missing:
@@ -109,7 +109,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
 
 
 def tokens_of(text: str) -> int:
-    """Estimated from its length."""
+    """Estimate the tokens of a text from its length."""
     return max(1, round(len(text) / CHARACTERS_PER_TOKEN))
 
 
@@ -138,7 +138,7 @@ def _table(path: Path) -> "pl.DataFrame":
 
 
 def _content(path: Path) -> bytes:
-    """The whole file, unpacked; a small one may hold more than any memory."""
+    """Return the whole file, unpacked; refuse a small file that unpacks into more than memory should hold."""
     if not is_packed(path):
         return path.read_bytes()
     most = min(LARGEST_DOCUMENT, most_unpacked(path.stat().st_size))
@@ -150,7 +150,7 @@ def _content(path: Path) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """A text, or the contents of chat messages one after the other."""
+    """Return a text, or the contents of chat messages joined."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -175,12 +175,12 @@ class Embedded(NamedTuple):
     vectors: Vectors
     how: str
     means: bool  # made by a model that was trained on meaning; False for hashing
-    seconds_per_text: float  # as it took on this machine, or over the network
-    here: bool = True  # by this machine's processors; False: by an endpoint
+    seconds_per_text: float  # measured on this machine, or over the network
+    here: bool = True  # computed on this machine; False: by an endpoint
 
 
 def embed(texts: Sequence[str], with_what: str, model: str | None = None) -> Embedded:
-    """The vectors of some texts; equal texts are embedded once."""
+    """Return the vectors of some texts; equal texts are embedded once."""
     place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = list(place)
     remote = with_what.startswith(("http://", "https://"))

@@ -1,4 +1,4 @@
-"""Reads a request log of any supported kind, in batches of bounded memory or whole, as a ``Trace``.
+"""Read a request log of any supported kind as a ``Trace``, in batches of bounded memory or whole.
 
 A file is recognised by what it holds. Every row ends up in a batch or in ``problems``, with its place and the reason;
 a file without a usable row is an error.
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 _BYTES_PER_ROW, _BYTES_PER_BLOCK = 110, 30
-"""While a log is read whole: peaks over 3 million rows with tenants, and over 30 million block ids, as parquet."""
+"""Memory while a log is read whole: peaks for 3 million rows with tenants, and for 30 million block ids, as parquet."""
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 8192
 MERGED_ROWS = 1_000_000
 _BYTES_PER_KEY = 260  # peak over that of a log with one, by key: 1.5 and 3 million keys of 36 characters, as parquet
 BLOCKS_A_REQUEST = 32
-"""On average, at most: keeps a long log of long shared prompts within memory at a loss of less than 1 block in 32."""
+"""The highest average: it keeps a long log of long shared prompts within memory and loses less than 1 block in 32."""
 UPPER_BOUND = (
     "requests with the same {column} are taken to share their prompt up to the shortest of them: "
     "an upper bound on what a prefix cache can reuse"
@@ -49,7 +49,7 @@ UPPER_BOUND = (
 
 @dataclass
 class Problems:
-    """Rows that could not be used: how many, the first few with place and reason; and what else to know."""
+    """Rows that could not be used: their number, the first few with place and reason; and other notes."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -70,11 +70,11 @@ class TraceFile:
 
     @property
     def block_tokens(self) -> int | None:
-        """Of the shared blocks, where the log has any."""
+        """Return the tokens of a shared block, if the log has any."""
         return self.log.layout.block_tokens if self.log.layout.paths("prefix") else None
 
     def read(self, most: int | None = None) -> Trace:
-        """The whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
+        """Read the whole log: sorted by arrival, times from the first request, tenants and blocks numbered.
 
         With ``most`` it ends with the batch in which requests and their blocks reach that number, or after which
         memory is full.
@@ -126,7 +126,7 @@ class TraceFile:
         return replace(trace, turns=found.turns, prefix=prefix)
 
     def batches(self) -> "Iterator[pl.DataFrame]":
-        """All usable rows, some hundred thousand at a time, in any order.
+        """Yield all usable rows, some hundred thousand at a time, in any order.
 
         Columns are arrival (unix time for dates, or the log's own clock), input and output; where the log has them,
         tenant, priority, patience (infinite where the client never hangs up), prefix (a list of block ids), usd (the
@@ -175,7 +175,7 @@ class TraceFile:
 def open_trace(
     path: Path | str, *, columns: str | None = None, strict: bool = False, by: Sequence[str] = ()
 ) -> TraceFile:
-    """Recognise a log, or a shipped sample by its name, and make it ready to be read.
+    """Recognise a log, or a shipped sample by its name, and prepare it for reading.
 
     ``columns`` says which column is what (``arrival=…,input=…,output=…``) where the log is not a known one: times are
     seconds (milliseconds where the name ends in ``_ms``) or dates; ``prefix`` is a list of ids of chained blocks
@@ -194,7 +194,7 @@ def open_trace(
 
 
 def _with_blocks(file: TraceFile) -> TraceFile:
-    """The same file with the size of its blocks: as stated, as its lists show, or from a pass over its keys."""
+    """Return the same file with its block size: as stated, as its lists show, or from a pass over its keys."""
     from tokonomics.traffic.cleaning import clean
 
     log, layout, keys = file.log, file.log.layout, None
@@ -214,7 +214,7 @@ def _with_blocks(file: TraceFile) -> TraceFile:
 
 
 def _shared_parts(batches: "Iterable[pl.DataFrame]", where: str) -> "tuple[pl.DataFrame, int]":
-    """The blocks that requests with the same key share, and the size of a block.
+    """Return the blocks that requests with the same key share, and the size of a block.
 
     One pass over the log finds the shortest prompt of every key; memory grows with the number of keys only.
     """
@@ -232,7 +232,7 @@ def _shared_parts(batches: "Iterable[pl.DataFrame]", where: str) -> "tuple[pl.Da
                 "prefix", shortest=pl.col("input"), requests=pl.lit(1, pl.Int64)
             )
         )
-        # Not after every batch: with millions of keys the work would grow with the square of the log.
+        # Not after every batch: with millions of keys the work would grow quadratically with the log.
         if sum(map(len, parts[1:])) >= max(len(parts[0]), MERGED_ROWS):
             parts = [merged()]
             check_room(
@@ -253,7 +253,7 @@ def _shared_parts(batches: "Iterable[pl.DataFrame]", where: str) -> "tuple[pl.Da
 
 
 def _block_size(batch: "pl.DataFrame") -> int | None:
-    """The block size at which the lists of blocks just cover the prompts; None where no power of two does."""
+    """Return the block size at which the lists of blocks just cover the prompts; None if no power of two does."""
     lengths = batch["prefix"].list.len().to_numpy().astype(np.int64)
     prompts = batch["input"].to_numpy()[lengths > 0]
     lengths = lengths[lengths > 0]
@@ -267,7 +267,7 @@ def _block_size(batch: "pl.DataFrame") -> int | None:
 
 
 def _blocks(lists: "pl.Series", block_tokens: int | None) -> PrefixBlocks | None:
-    """Ids numbered from 0: by a table where they lie close together, else by sorting."""
+    """Number ids from 0: by a table if they lie close together, otherwise by sorting."""
     if not block_tokens:
         return None
     ids = lists.filter(lists.list.len() > 0).explode().to_numpy().astype(np.int64)
@@ -288,7 +288,7 @@ def _blocks(lists: "pl.Series", block_tokens: int | None) -> PrefixBlocks | None
 # --- a table that is no known log -------------------------------------------------------------------------------------
 
 SHOWN_ROWS = 5
-MOST_COLUMNS = 100  # that are shown and can be chosen from: our choice, a request log has some dozen
+MOST_COLUMNS = 100  # to show and choose from: our choice, a request log has some dozen
 _CELL = 40  # characters
 _OF_TOKENS = {"token", "tokens", "tok", "toks", "len", "length", "count", "n", "num"}
 
@@ -303,7 +303,7 @@ class TablePreview:
 
 
 def preview(path: Path) -> TablePreview | None:
-    """The columns and first rows of a table, so that the user can say which column is what; None: no table."""
+    """Return the columns and first rows of a table, so that the user can name its columns; None if it is no table."""
     try:
         rows = _first_rows(path)
     except BadInput:
@@ -332,7 +332,7 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _flat(item: Mapping[str, Any], above: str = "", depth: int = formats.DEPTH) -> Iterator[tuple[str, Any]]:
-    """Fields that are not null, by the keys that lead to them with dots between."""
+    """Yield the fields that are not null, by the keys that lead to them, joined by dots."""
     for key, value in item.items():
         if isinstance(value, dict) and depth > 1:
             yield from _flat(value, f"{above}{key}.", depth - 1)
@@ -347,7 +347,7 @@ def _cell(value: Any) -> str:
 
 
 def guessed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The probable column of each field: one with a usual name, else one with a word of the field, such as ``when``.
+    """Return the likely column of each field: one with a usual name, or with a word of the field, such as ``when``.
 
     Tokens are numbers, so a column of text holds none. The fields of sessions are kept only where they say which
     requests belong together.
@@ -365,7 +365,7 @@ def guessed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, 
         guess = formats.usual_name(name, there, *known.likely.split(), name)
         words = {column: set(spelling(column).split("_")) for column in left}
         fit = [column for column in left if words[column] & {*known.words.split()}]
-        if guess or fit:  # of columns with a word of the field, rather one that counts tokens
+        if guess or fit:  # among columns with a word of the field, prefer one that counts tokens
             found[name] = guess or next((column for column in fit if words[column] & _OF_TOKENS), fit[0])
     if formats.tells_sessions(found):
         return found

@@ -1,4 +1,4 @@
-"""Recognises which kind of log a file is, from its first bytes, header or keys, and says how to read it.
+"""Recognise which kind of log a file is, from its first bytes, header or keys, and decide how to read it.
 
 The order is: parquet by its magic number, an engine's log by its lines, JSON by its first character, everything else as
 a table with a header. What tools export is unfolded first (``exports``). Where the user asks for labels
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SEPARATORS = ",\t;|"
 SERVEGEN_COLUMNS = {"model", "client", "t_s", "rate_rps"}
 _BEFORE_A_REQUEST = 50_000  # lines in which an engine that has started must have logged one
-_BY = (("\x01by",),)  # where the tenant by the labels asked for stands, beside the keys of a row
+_BY = (("\x01by",),)  # the key of the tenant found by labels, beside the keys of a row
 _NO_TOKENS = ("0", "")
 _REMEMBERED = 200_000  # answers about rows that are alike
 
@@ -45,7 +45,7 @@ Batches = Callable[[], Iterator["pl.DataFrame"]]
 
 @dataclass(frozen=True)
 class Log:
-    """A file that was recognised: what its fields are called, and how to get at its rows."""
+    """A recognised file: the names of its fields, and how to read its rows."""
 
     layout: LogLayout
     raw: Batches
@@ -55,7 +55,7 @@ class Log:
 
 
 class DescribesClients(BadInput):
-    """Not a log of requests; whoever takes both draws requests from it with ``servegen_trace``."""
+    """The file describes clients and is no log; callers that take both draw requests with ``servegen_trace``."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
@@ -67,7 +67,7 @@ class DescribesClients(BadInput):
 
 
 def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
-    """The log that a file holds; an error that names what was found where it is none that we know."""
+    """Return the log that a file holds; if it is no known one, refuse it and say what was found."""
     asked = _LogFile(file, columns, Attribution(by) if by else None)
     if first_bytes(file).startswith(sources.PARQUET):
         return asked.table(TableFile(file))
@@ -84,7 +84,7 @@ def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
 
 
 def text_lines(file: Path) -> list[str]:
-    """The first lines of a file that is text."""
+    """Return the first lines of a text file."""
     sources.refuse_bomb(file)
     lines = sources.head(file)
     if not lines:
@@ -97,20 +97,20 @@ def text_lines(file: Path) -> list[str]:
 
 
 def separator_of(lines: list[str]) -> str:
-    """What stands between the columns of a table whose first line is its header."""
+    """Return the separator of columns in a table whose first line is its header."""
     return max(SEPARATORS, key=lines[0].count)
 
 
 @dataclass(frozen=True)
 class _LogFile:
-    """The file, and what somebody said about it."""
+    """The file, and what the user said about it."""
 
     file: Path
     columns: str | None
     by: Attribution | None
 
     def layout(self, present: Collection[formats.FieldPath], *, of_table: bool) -> LogLayout:
-        """Where the fields are among these columns or keys: as the user said, as in a known log, or by usual names."""
+        """Return where the fields are: as the user said, as in a known log, or by usual names."""
         if self.columns is not None:
             return formats.layout_from_option(self.columns, set(present))
         names = [*dict.fromkeys(path[0] for path in (present if of_table else sorted(present)))]
@@ -122,14 +122,14 @@ class _LogFile:
         return found
 
     def layout_of_objects(self, objects: list[dict[str, Any]]) -> LogLayout:
-        """The same for JSON objects; the first that have a prefix say whether it is a list of blocks or a key."""
+        """Return where JSON objects have the fields; the first prefixes show whether they are block lists or keys."""
         found = self.layout(set().union(*(paths_in(item) for item in objects)), of_table=False)
         values = (sources.value_at(item, found.paths("prefix")) for item in objects)
         first: Any = next((value for value in values if value is not None), [])
         return replace(found, prefix_is_key=not isinstance(first, list | dict))
 
     def log(self, layout: LogLayout, rows: Rows, place: str, raw: Batches | None = None) -> Log:
-        """The log in batches where there are any; row by row where the user asks whose requests they are."""
+        """Return the log, read in batches if possible; row by row if the user asks for labels."""
         by = self.by
         if by is None:
             return Log(layout, raw, place) if raw else self.one_by_one(layout, rows, place, Unfolding())
@@ -141,7 +141,7 @@ class _LogFile:
         return self.one_by_one(layout.moved(tenant=_BY), with_tenants, place, Unfolding(by))
 
     def one_by_one(self, layout: LogLayout, rows: Rows, place: str, unfolding: Unfolding) -> Log:
-        """The log of rows that are made one by one; an error in them names the file."""
+        """Return a log whose rows are made one by one; an error in them names the file."""
 
         def batches() -> "Iterator[pl.DataFrame]":
             unfolding.restart()
@@ -158,7 +158,7 @@ class _LogFile:
         return Log(layout, batches, place, unfolding=unfolding)
 
     def exported(self, export: Export, items: Rows, place: str) -> Log:
-        """The log of a tool's objects, each of which may hold several requests or none."""
+        """Return the log of a tool's objects, each of which may hold several requests or none."""
         unfolding = Unfolding(self.by)
 
         def rows() -> Iterator[tuple[int, Any]]:
@@ -175,7 +175,7 @@ class _LogFile:
         return self.one_by_one(export.layout(self.by), rows, place, unfolding)
 
     def table(self, table: TableFile) -> Log:
-        """The log of a table, in batches unless the columns that say whose requests they are hold objects."""
+        """Return the log of a table, in batches unless the columns that identify the tenant hold objects."""
         schema = table.schema()
         place = "line" if table.separator else "row"
         if self.columns is None and (export := export_of([dict.fromkeys(schema)])):
@@ -201,7 +201,7 @@ class _LogFile:
     def asked_once(
         self, layout: LogLayout, table: TableFile, fields: LogLayout, telling: list[str], export: Export | None = None
     ) -> Log:
-        """The log of a table in batches: ``telling`` columns say whether a row is a request, and whose."""
+        """Return the log of a table in batches: ``telling`` columns say whether a row is a request, and whose."""
         import polars as pl
 
         by, unfolding = self.by, Unfolding(self.by)
@@ -244,7 +244,7 @@ class _LogFile:
 def _by_distinct(
     batch: "pl.DataFrame", names: list[str], asked: Callable[..., tuple[str | None, str | None]]
 ) -> "pl.DataFrame":
-    """The tenant of each row, or why it is left out; rows that are alike in these columns are asked about once."""
+    """Return the tenant of each row, or why it is left out; rows that are equal in these columns are decided once."""
     import polars as pl
 
     schema = {"tenant": pl.String(), "left": pl.String()}
@@ -322,7 +322,7 @@ def _document(asked: _LogFile) -> Log:
 
 
 def _results(asked: _LogFile, runs: list[Any]) -> Log:
-    """The requests in results of a load generator, which do not say whose they are."""
+    """Return the requests in the results of a load generator, which have no tenants."""
     found = requests_of(runs, named(asked.file))
     if found is None:
         keys = [str(key) for run in runs[:1] if isinstance(run, dict) for key in run]
@@ -333,9 +333,9 @@ def _results(asked: _LogFile, runs: list[Any]) -> Log:
 
 
 def suggested_columns(names: list[str]) -> str:
-    """The option ``columns``, filled with those names of a file that are usual ones."""
+    """Write the option ``columns`` with those names of a file that are usual ones."""
     there = {spelling(name): name for name in names}
-    # A column called input may hold the text as well as its tokens: suggested, not read by.
+    # A column called input may hold text or tokens, so it is only suggested.
     found = {name: usual_name(name, there, name) for name in formats.USUAL_NAMES}
     if not any(found.values()):
         return formats.COLUMNS_HELP

@@ -1,4 +1,4 @@
-"""Draws requests from ServeGen's description of a provider's clients: every client is a tenant with its own rhythm.
+"""Draw requests from ServeGen's description of a provider's clients: every client is a tenant with its own rhythm.
 
 ServeGen (Alibaba, NSDI'26) publishes no requests but, for each client and 600-s window, a rate and the family and
 shape of the gaps between requests, and for each 6-h window the distribution of lengths. Two ways of storing it are
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FAMILIES = ("Gamma", "Weibull")
 QUANTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p99.9")
 COLUMNS = ("client", "t_s", "rate_rps", "cv", "family", "p1", "p2")
-"""Of a chunk-N-trace.csv, but for the client, which is the N."""
+"""The columns of a chunk-N-trace.csv, except for the client, which is the N."""
 DEFAULT_WINDOW_S = 600.0
 MOST_DRAWN = 20_000_000  # requests at a time: 1 GB while they are drawn
 BYTES_PER_REQUEST = 52  # measured with 2.4 million
@@ -49,7 +49,7 @@ class ClientLengths(NamedTuple):
     probability: Floats
     value: Floats
     steps: bool
-    """The value of the first point not below (all probabilities known), or a line between points (quantiles)."""
+    """True: take the first point not below (all probabilities are known); False: interpolate between quantiles."""
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         chance = rng.random(count)
@@ -60,11 +60,11 @@ class ClientLengths(NamedTuple):
 
 
 Fields = dict[str, ClientLengths]
-Windows = list[tuple[float, Fields]]  # of a client: from when on, and how long what is; in order of time
+Windows = list[tuple[float, Fields]]  # of a client: the start of each window and its lengths, in order of time
 
 
 class Clients(NamedTuple):
-    """The windows of one model's clients in which any request is sent, by client and time; and the lengths."""
+    """One model's clients: the windows in which they send requests, by client and time, and their lengths."""
 
     model: str
     names: tuple[str, ...]
@@ -123,7 +123,7 @@ def _table(path: Path, needed: tuple[str, ...]) -> "pl.DataFrame":
 
 
 def _clients(model: str, table: "pl.DataFrame", lengths: dict[tuple[int, float], Fields], where: str) -> Clients:
-    """``lengths`` are by client and start of the window."""
+    """Collect the clients; ``lengths`` are by client and start of the window."""
     import polars as pl
 
     ids = table["client"].unique().sort()
@@ -211,7 +211,7 @@ def _folder_lengths(folder: Path) -> dict[tuple[int, float], Fields]:
 
 
 def _probabilities(text: str) -> ClientLengths:
-    """From "35: 0.25, 36: 0.75"."""
+    """Read a distribution written as "35: 0.25, 36: 0.75"."""
     pairs = np.array([part.split(":") for part in text.split(",")], float)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.isfinite(pairs).all() or (pairs < 0).any():
         raise ValueError("probabilities must be pairs of length and share")
@@ -230,7 +230,7 @@ def servegen_trace(
     scale: float = 1.0,
     seed: int = 0,
 ) -> Trace:
-    """Requests of one model between two times of the description (all of it by default), at ``scale`` times the rate.
+    """Draw the requests of one model between two times (by default all of it), at ``scale`` times the rate.
 
     ``arrivals_path`` is the table of arrivals, with the table of lengths beside it (…arrivals… and …lengths…), or a
     folder as ServeGen publishes it. Clients without lengths take those of the model's others; ``source`` says so.
@@ -263,7 +263,7 @@ def servegen_trace(
 def _arrivals(
     clients: Clients, start_s: float, end_s: float, scale: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Floats]:
-    """The window (its index) and the time of every request, by window."""
+    """Return the window (its index) and the time of every request, by window."""
     chosen = np.flatnonzero((clients.start_s + clients.window_s > start_s) & (clients.start_s < end_s))
     expected = clients.rate[chosen] * clients.window_s * scale
     begins, ends = clients.start_s[chosen], clients.start_s[chosen] + clients.window_s
@@ -287,7 +287,7 @@ def _arrivals(
 def _stretched(
     clients: Clients, windows: NDArray[np.intp], requests: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Times of that many requests in each window: gaps of its shape, scaled so that they fill it."""
+    """Return the times of that many requests in each window: gaps of its shape, scaled so that they fill it."""
     gaps_in = requests + 1
     shape = np.repeat(clients.shape[windows], gaps_in)
     weibull = np.repeat(clients.weibull[windows], gaps_in)
@@ -314,7 +314,7 @@ def _stretched(
 def _lengths(
     clients: Clients, window: NDArray[np.intp], rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Tokens of every prompt and answer; and how many clients had to borrow theirs."""
+    """Return the tokens of every prompt and answer, and how many clients had to borrow theirs."""
     inputs, outputs = np.empty(len(window), np.int64), np.empty(len(window), np.int64)
     weight = {client: float(clients.rate[clients.client == client].sum()) for client in clients.lengths}
     borrowers: set[int] = set()
@@ -334,14 +334,14 @@ def _lengths(
 
 
 def _at(windows: Windows, time: float) -> Fields:
-    """The last window that began by then, or the first where none had."""
+    """Return the last window that began by then, or the first if none had."""
     return [fields for place, (start, fields) in enumerate(windows) if start <= time or place == 0][-1]
 
 
 def _borrowed(
     clients: Clients, weight: dict[int, float], time: float, start: int, many: int, rng: np.random.Generator
 ) -> list[tuple[slice, Fields]]:
-    """Draw each request like one of another client; a busier client is more likely."""
+    """Draw each request's lengths from another client; a busier client is more likely."""
     donors, shares = list(weight), np.array(list(weight.values()))
     shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(donors), 1 / len(donors))
     drawn = rng.multinomial(many, shares)
@@ -354,7 +354,7 @@ def _borrowed(
 
 
 def _prompts(fields: Fields, size: int, rng: np.random.Generator) -> Floats:
-    """Tokens of text, and of as many images, sounds and videos as the request has."""
+    """Return the tokens of text, and of as many images, sounds and videos as the request has."""
     if "input_tokens" in fields:
         return fields["input_tokens"].draw(rng, size)
     tokens = fields["text_tokens"].draw(rng, size)

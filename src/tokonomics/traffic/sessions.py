@@ -1,4 +1,4 @@
-"""The sessions of a log: who waited for whose answer, and what conversations and jobs are like.
+"""Find the sessions of a log: which request waited for whose answer, and statistics of conversations and jobs.
 
 Where the log has ids of the requests that one waits for, they decide; an id that is not in the log, or of a later
 request, is ignored. Otherwise a request waits for those of its session that were answered when it came, or for the one
@@ -32,7 +32,7 @@ GROWING = (
 )
 _NOBODY = ("", "-1", "null", "none", "None")
 _SMALLEST_BLOCK, _BLOCKS_A_REQUEST = 16, 256
-"""The block of vLLM, or larger where prompts are long: this average number a request keeps a long log within memory."""
+"""The block of vLLM, or larger if prompts are long: this average per request keeps a long log within memory."""
 
 
 class FoundTurns(NamedTuple):
@@ -53,7 +53,7 @@ _NO_WAITS = _Waits(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def turns_of(rows: "pl.DataFrame") -> FoundTurns:
-    """The turns of a log, in the order of its arrivals."""
+    """Return the turns of a log, in the order of its arrivals."""
     there = rows.columns
     by_id = {"request", "parent"} <= set(there)
     if not by_id and ("session" not in there or not rows["session"].drop_nulls().len()):
@@ -83,7 +83,7 @@ def turns_of(rows: "pl.DataFrame") -> FoundTurns:
 
 
 def _by_first(values: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for each value, in the order in which values first occur."""
+    """Number values in the order in which they first occur."""
     _, first, number = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -91,7 +91,7 @@ def _by_first(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _sessions(names: "pl.Series", waits: _Waits) -> NDArray[np.int64]:
-    """Sessions numbered by their first request.
+    """Number the sessions by their first request.
 
     A request without a session belongs to that of the one it waits for, else of the one that waits for it, else it is
     one of its own.
@@ -114,7 +114,7 @@ def _sessions(names: "pl.Series", waits: _Waits) -> NDArray[np.int64]:
 
 
 def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
-    """When each was answered; not a number where the log does not say."""
+    """Return when each request was answered; NaN if the log does not say."""
     ended = np.full(len(rows), np.nan)
     if "took" in rows.columns:
         ended = arrival + rows["took"].fill_null(np.nan).to_numpy()
@@ -125,7 +125,7 @@ def _ends(rows: "pl.DataFrame", arrival: Floats) -> Floats:
 
 
 def _by_id(rows: "pl.DataFrame") -> tuple[_Waits, int]:
-    """By the ids that requests name, and how many requests name one that does not come before them."""
+    """Return the waits by the ids that requests name, and how many requests name one that does not come before them."""
     import polars as pl
 
     place = pl.int_range(pl.len(), dtype=pl.Int64)
@@ -142,14 +142,17 @@ def _by_id(rows: "pl.DataFrame") -> tuple[_Waits, int]:
 
 
 def _by_time(session: NDArray[np.int64], arrival: Floats, ended: Floats) -> _Waits:
-    """Within a session: for the one before; where it is known when each was answered, for those answered by then."""
+    """Return the waits within each session: for the previous request, or for those answered when the request arrives.
+
+    The latter is used if the log says when every request was answered.
+    """
     order = np.argsort(session, kind="stable")
     same = session[order[1:]] == session[order[:-1]]
     child, parent = order[1:][same], order[:-1][same]
     if np.isnan(ended).any() or not (arrival[child] < ended[parent]).any():
         return _Waits(child, parent)
     children, parents = [], []
-    open_now: dict[int, list[int]] = {}  # by session: those that nobody waits for yet
+    open_now: dict[int, list[int]] = {}  # by session: the requests that nobody waits for yet
     last: dict[int, list[int]] = {}  # what its latest request waits for
     for request, number in enumerate(session.tolist()):
         running = open_now.setdefault(number, [])
@@ -163,7 +166,7 @@ def _by_time(session: NDArray[np.int64], arrival: Floats, ended: Floats) -> _Wai
 
 
 def _groups(waits: _Waits, requests: int) -> NDArray[np.int64]:
-    """Requests that are connected by waits, each group numbered by its first."""
+    """Number the groups of requests that are connected by waits, each by its first request."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -185,7 +188,7 @@ def _turns(waits: _Waits, requests: int, session: NDArray[np.int64]) -> Turns:
 
 
 def _pauses(rows: "pl.DataFrame", turns: Turns, arrival: Floats, ended: Floats) -> tuple[Floats, bool]:
-    """Seconds before each request, and whether all of them are without the answers' own time."""
+    """Return the seconds before each request, and whether all of them exclude the time of answering."""
     waiting = np.flatnonzero(~turns.roots)
     known = np.where(np.isnan(ended), arrival, ended)
     since = np.maximum.reduceat(known[turns.waits_for], turns.starts[waiting])
@@ -201,7 +204,7 @@ def _pauses(rows: "pl.DataFrame", turns: Turns, arrival: Floats, ended: Floats) 
 
 
 def growing_prefix(turns: Turns, input_tokens: Counts, output_tokens: Counts) -> PrefixBlocks | None:
-    """Blocks of prompts that hold what was said before them in their session; None where nothing is shared.
+    """Return blocks for prompts that contain what was said before in their session; None if nothing is shared.
 
     A prompt that is shorter than the one before it was written anew and shares nothing. Of several that a request
     waits for, it goes on from the longest that it can hold.
@@ -227,19 +230,19 @@ def growing_prefix(turns: Turns, input_tokens: Counts, output_tokens: Counts) ->
 
 
 def _continued(turns: Turns, inputs: NDArray[np.int64], said: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The request whose text each goes on from; -1 for none."""
+    """Return the request whose text each one continues; -1 for none."""
     child = np.repeat(np.arange(len(inputs)), np.diff(turns.starts))
     parent = turns.waits_for.astype(np.int64)
     fits = inputs[parent] <= inputs[child]
     child, parent = child[fits], parent[fits]
     order = np.lexsort((np.minimum(said[parent], inputs[child]), child))
     found = np.full(len(inputs), -1, np.int64)
-    found[child[order]] = parent[order]  # the last of a child, which holds most, stays
+    found[child[order]] = parent[order]  # of each child the last pair stays, which shares most
     return found
 
 
 _TURN_GROUPS = (1, 2, 3, 4, 5, 10, 20, 50, 100)
-"""First turns of the rows of a table: the first five one by one, where caches fill; then together."""
+"""The first turn of each row of a table: the first five one by one, while caches fill; then in groups."""
 
 
 class SessionSpread(Noun):
@@ -253,36 +256,36 @@ class SessionSpread(Noun):
 
 
 class TurnsAlike(Noun):
-    """The turns of these numbers, of all sessions together."""
+    """The turns with these numbers, over all sessions."""
 
     first: int
     last: int
     requests: int
     mean_input: float
     cached_share: float | None = None
-    """Of their prompt tokens, what a cache without limit would find; None where the trace does not say."""
+    """The share of their prompt tokens that an unlimited cache would find; None if the trace does not say."""
 
 
 class SessionSummary(Noun):
-    """Conversations or jobs of a trace."""
+    """Statistics of a trace's conversations or jobs."""
 
     sessions: int
-    turns: SessionSpread  # requests a session
+    turns: SessionSpread  # requests per session
     pause_s: SessionSpread | None  # between an answer and the next request; None where every session has one request
-    growth_tokens: float | None  # tokens by which a prompt is longer than the one it follows, in the mean
+    growth_tokens: float | None  # mean tokens by which a prompt is longer than the one it follows
     branch_share: float  # of the requests: those sent together with another that waits for the same answers
     by_turn: tuple[TurnsAlike, ...]
 
 
 def session_spread(values: NDArray[Any]) -> SessionSpread:
-    """The mean and percentiles of at least one value."""
+    """Return the mean and percentiles of at least one value."""
     found = np.percentile(values, PERCENTILES, method="inverted_cdf")
     cuts = {f"p{rank}": float(cut) for rank, cut in zip(PERCENTILES, found, strict=True)}
     return SessionSpread(mean=float(values.mean()), **cuts)
 
 
 class LogPace(Noun):
-    """The rates of a log of sessions: in its steady state, and over all its time, while it fills and drains."""
+    """The rates of a log of sessions: in its steady state, and over all its time, filling and draining included."""
 
     sessions_per_s: float
     requests_per_session: float
@@ -291,7 +294,7 @@ class LogPace(Noun):
 
 
 def log_pace(trace: Trace) -> LogPace | None:
-    """The rates of a log; None where it has no sessions, or lasts no time."""
+    """Return the rates of a log; None if it has no sessions or no duration."""
     if trace.turns is None or trace.duration_s <= 0:
         return None
     turns = len(trace) / trace.turns.sessions
@@ -304,7 +307,7 @@ def log_pace(trace: Trace) -> LogPace | None:
 
 
 def turn_groups(numbers: Counts) -> list[tuple[int, int, NDArray[np.intp]]]:
-    """The first and last number of each row of a table, and the requests in it."""
+    """Return the first and last turn of each row of a table, and the requests in it."""
     edges = [*_TURN_GROUPS, int(numbers.max(initial=0)) + 1]
     rows = []
     for first, after in pairwise(edges):
@@ -315,7 +318,7 @@ def turn_groups(numbers: Counts) -> list[tuple[int, int, NDArray[np.intp]]]:
 
 
 def summarize_sessions(trace: Trace) -> SessionSummary | None:
-    """The sessions of a trace; None where no request waits for another."""
+    """Describe the sessions of a trace; None if no request waits for another."""
     turns = trace.turns
     if turns is None or not len(turns.waits_for):
         return None

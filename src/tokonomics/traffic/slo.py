@@ -1,4 +1,4 @@
-"""What users are owed: latency SLOs, such as "99 % of first tokens within half a second", and classes of service.
+"""Read latency SLOs, such as "99 % of first tokens within half a second", and classes of service.
 
 ``ttft_p99=0.5,tpot_p99=0.05`` are SLOs. ``gold,tenants=acme/beta*,slo=ttft_p99=0.5+tpot_p99=40ms,priority=0`` is the
 class ``gold``: the requests of the tenant acme and of those whose names begin with beta, under two latency targets,
@@ -19,13 +19,13 @@ from tokonomics.types import Noun
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = (*(f"p{percentile}" for percentile in PERCENTILES), "mean")
 
-_LONGEST_S = 120.0  # nobody waits two minutes for a first token: milliseconds without their unit
+_LONGEST_S = 120.0  # nobody waits two minutes for a first token: a larger number was meant as milliseconds
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Latency(StrEnum):
-    """What a user waits for."""
+    """The latencies that an SLO can be set on."""
 
     ttft = "ttft"  # the first token, from the request's arrival
     tpot = "tpot"  # each token after the first, in the mean over one answer
@@ -45,13 +45,13 @@ class Slo(Noun):
 
     @property
     def label(self) -> str:
-        """``TTFT p99``."""
+        """Return the name to show: ``TTFT p99``."""
         name = self.latency.upper() if self.latency in (Latency.ttft, Latency.tpot) else self.latency.value
         return f"{name} {self.statistic}"
 
 
 def parse_slos(text: str) -> tuple[Slo, ...]:
-    """``ttft_p99=0.5,tpot_p99=50ms`` → SLOs; a name without a statistic means p99."""
+    """Read SLOs such as ``ttft_p99=0.5,tpot_p99=50ms``; a name without a statistic means p99."""
     slos: dict[str, Slo] = {}
     for part in text.split(","):
         name, _, value = (piece.strip().lower() for piece in part.partition("="))
@@ -96,12 +96,12 @@ class ServiceClass(Noun):
     name: str
     tenants: tuple[str, ...] = ()  # names, or patterns with * and ?
     share: float | None = None
-    """Of the requests that no class names by tenant; None, without tenants: all that are left."""
+    """The share of the requests whose tenant no class names; None, if no tenants are named: all that are left."""
     slos: tuple[Slo, ...] = ()
     priority: int = 0  # smaller is more urgent, as in vLLM
     max_wait_s: float | None = None
     max_queue: int | None = None
-    shed: float | None = None  # the share that may be turned away; None: who is turned away counts as never answered
+    shed: float | None = None  # the share that may be turned away; None: a rejected request counts as never answered
 
     @property
     def takes_the_rest(self) -> bool:
@@ -109,7 +109,7 @@ class ServiceClass(Noun):
 
 
 def parse_classes(texts: Sequence[str], slos: Sequence[Slo] = ()) -> tuple[ServiceClass, ...]:
-    """The classes, each checked and all together; ``slos`` are those of a class that names none."""
+    """Read the classes and check each and all together; ``slos`` apply to a class that names none."""
     found = [_parse(text, tuple(slos)) for text in texts]
     names = [one.name for one in found]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -159,7 +159,7 @@ def _parse(text: str, slos: tuple[Slo, ...]) -> ServiceClass:
 
 
 def _share(phrase: Phrase, name: str) -> float | None:
-    """``0.05`` or ``5%``."""
+    """Read ``0.05`` or ``5%``."""
     given = phrase.options.get(name)
     if given is None:
         return None

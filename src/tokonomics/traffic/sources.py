@@ -1,4 +1,4 @@
-"""Reads a file in batches of rows: CSV, JSON lines, JSON documents and parquet; plain, gzip or zstd; memory bounded.
+"""Read a file in batches of rows within bounded memory: CSV, JSON lines, JSON or parquet; plain, gzip or zstd.
 
 Polars streams, decompresses and parses. A batch holds the fields of a layout as they were written (text, or the type
 of the parquet column) and the place of each row in the file. JSON lines are parsed a batch at a time; only a batch in
@@ -30,33 +30,33 @@ BATCH_ROWS = 200_000
 BATCH_LINES = 50_000
 BLOCK_BYTES = 8_000_000  # of a table of text that is cut between lines
 SLICE_ROWS = 1_000_000
-"""Of a parquet file, asked for at once: given the whole, polars decodes far ahead of whoever reads it (its issue 28569;
-40 million rows took 840 MB, in slices 150)."""
+"""Rows of a parquet file read at once: given the whole, polars decodes far ahead of its reader (its issue 28569; 40
+million rows took 840 MB, in slices 150)."""
 BATCH_BYTES = 32_000_000  # of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)
 HEAD_LINES = 500
 LARGEST_DOCUMENT = 1_000_000_000  # bytes of a JSON document, which is read whole (JSON lines have no limit)
 UNPACKED_BYTES, UNPACKED_TIMES = 64_000_000, 50
-"""Bytes that a packed file may unfold into, where all or one line must be held; a log shrinks to a tenth, a bomb more.
+"""Bytes that a packed file may unpack into if all or one line must be held; a log shrinks to a tenth, a bomb more.
 
 JSON, once parsed, takes up to 25 times its text (measured on empty lists): a small file takes 1.6 GB at the most.
 """
 ROW = "row"
-_INDEX = "\x01row"  # the same beside the columns of a table, of which one may be called row
-BESIDE = "\x02"  # before the name of a column that is no field of a request
+_INDEX = "\x01row"  # the same for a table, whose own columns may include one called row
+BESIDE = "\x02"  # prefix of a column that is no field of a request
 MOST_ROWS: ContextVar[int | None] = ContextVar("most_rows", default=None)
-"""The most rows that are read of a stranger's file, since a small one can unfold into billions; None: no limit."""
+"""The most rows to read of an untrusted file, since a small one can unpack into billions; None: no limit."""
 PARQUET = b"PAR1"  # how such a file begins
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip (RFC 1952) and zstd (RFC 8878) begin
 _DAMAGED = "It is damaged or not whole: copy or export it anew, or write it as CSV or JSON lines."
-_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # what disks and unpackers say
+_UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error)  # errors of disks and unpackers
 
 
 class TooManyRows(BadInput):
-    """More than ``MOST_ROWS``."""
+    """The file has more than ``MOST_ROWS`` rows."""
 
 
 def check_rows(rows: int, path: Path, *, is_total: bool = False) -> None:
-    """Refuse a file with more rows than may be read; ``is_total``: these are all of its rows."""
+    """Refuse a file with more rows than may be read; ``is_total``: the number is the total, not the rows so far."""
     most = MOST_ROWS.get()
     if most is not None and rows > most:
         counted = f"{rows:,}" if is_total else f"more than {most:,}"
@@ -70,20 +70,20 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file is gzip or zstd, by its first bytes."""
+    """Return whether a file is gzip or zstd, by its first bytes."""
     with readable(path):
         return _first_bytes(path).startswith(_PACKED)
 
 
 def most_unpacked(packed_bytes: int) -> int:
-    """Bytes that a packed file of that size may unfold into where they are held at once."""
+    """Return the bytes that a packed file of that size may unpack into if they are held at once."""
     return max(UNPACKED_BYTES, UNPACKED_TIMES * packed_bytes)
 
 
 def refuse_bomb(path: Path) -> None:
-    """Refuse a gzip file with a line out of all proportion: it is no log, and memory may not hold it.
+    """Refuse a gzip file with a line of absurd length: it is no log, and memory may not hold it.
 
-    Every line of a stranger's file is checked, but only the first of one's own.
+    Every line of an untrusted file is checked, but only the first of the user's own.
     """
     with readable(path), path.open("rb") as opened:
         if opened.read(2) != _PACKED[0]:
@@ -102,7 +102,7 @@ def refuse_bomb(path: Path) -> None:
 def _counted(
     path: Path, table: "pl.LazyFrame", chunk: int, rows: int = 0, known: int | None = None
 ) -> "Iterator[pl.DataFrame]":
-    """The batches of a table, after ``rows`` rows that were read before; ``known`` is how many there should be.
+    """Yield the batches of a table, after ``rows`` rows that were read before; ``known`` is the expected total.
 
     When a thread of polars panics on a damaged file, the batches may simply end early.
     """
@@ -116,13 +116,13 @@ def _counted(
 
 
 def named(path: Path | str) -> str:
-    """A file in a message: printable and of bounded length, whatever it is called."""
+    """Return a file's name for a message: printable and of bounded length."""
     return shorten(str(path), 200)
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn whatever the parser or the disk says against the file into one message."""
+    """Turn any error of the parser or the disk into one message."""
     import polars as pl
 
     try:
@@ -135,7 +135,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def _scan(path: Path | io.BytesIO, separator: str | None, rows: int = 0, **lines: Any) -> "pl.LazyFrame":
-    """A table of text with a separator, else of parquet; its first column is the place of each row.
+    """Scan a table of text with a separator, otherwise of parquet; its first column is the place of each row.
 
     Places are lines, where the header is line 1, or rows. A quoted field that spans lines counts as one.
     """
@@ -149,13 +149,13 @@ def _scan(path: Path | io.BytesIO, separator: str | None, rows: int = 0, **lines
 
 
 def _lines(path: Path) -> "pl.LazyFrame":
-    """One row a line. A separator that JSON may not contain unescaped keeps each line whole."""
+    """Scan a file as one row per line. A separator that JSON may not contain unescaped keeps each line whole."""
     plain: dict[str, Any] = {"has_header": False, "new_columns": ["line"], "quote_char": None, "raise_if_empty": False}
     return _scan(path, "\x01", row_index_name=ROW, row_index_offset=1, **plain)
 
 
 def _filled_lines(path: Path, chunk: int = BATCH_LINES) -> "Iterator[pl.DataFrame]":
-    """The lines that are not blank, with their numbers, in batches."""
+    """Yield the lines that are not blank, with their numbers, in batches."""
     import polars as pl
 
     with readable(path):
@@ -164,7 +164,7 @@ def _filled_lines(path: Path, chunk: int = BATCH_LINES) -> "Iterator[pl.DataFram
 
 
 def head(path: Path) -> list[str]:
-    """The first lines that are not blank."""
+    """Return the first lines that are not blank."""
     with readable(path):
         table = _lines(path).head(HEAD_LINES).collect()
     lines: Iterable[str | None] = table["line"] if "line" in table.columns else []
@@ -172,13 +172,13 @@ def head(path: Path) -> list[str]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line that is not blank, with its number."""
+    """Yield every line that is not blank, with its number."""
     for batch in _filled_lines(path):
         yield from batch.select(ROW, "line").iter_rows()
 
 
 def held_lines(path: Path) -> list[str]:
-    """Every line that is not blank, of a file small enough to be held in memory."""
+    """Return every line that is not blank, of a file small enough to be held in memory."""
     size, most, lines = 0, LARGEST_DOCUMENT, list[str]()
     if is_packed(path):
         most = min(most, most_unpacked(path.stat().st_size))
@@ -192,20 +192,20 @@ def held_lines(path: Path) -> list[str]:
 
 
 def document(path: Path) -> Any:
-    """A whole JSON document; None where the file is none."""
+    """Return a whole JSON document; None if the file is not one."""
     value = load("\n".join(held_lines(path)))
     return None if isinstance(value, NotJson) else value
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table of text whose columns have a separator, else of parquet."""
+    """A table of text if there is a separator, otherwise of parquet."""
 
     path: Path
     separator: str | None = None
 
     def schema(self) -> "dict[str, pl.DataType]":
-        """Its columns and their types."""
+        """Return its columns and their types."""
         with readable(self.path):
             if MOST_ROWS.get() is not None:
                 check_rows(self._length() or 0, self.path, is_total=True)
@@ -216,7 +216,7 @@ class TableFile:
             return _scan(self.path, self.separator).head(rows).collect().drop(_INDEX).to_dicts()
 
     def rows(self, without: Collection[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows as objects with their places, without some columns."""
+        """Yield the rows as objects with their places, without some columns."""
         with readable(self.path):
             table = _scan(self.path, self.separator)
             names = [name for name in table.collect_schema().names() if name not in without]
@@ -225,7 +225,7 @@ class TableFile:
                     yield item.pop(_INDEX), item
 
     def batches(self, layout: LogLayout, beside: Collection[str] = ()) -> "Iterator[pl.DataFrame]":
-        """The fields of requests; ``beside`` are columns that come along, marked with ``BESIDE``."""
+        """Yield the fields of requests; ``beside`` are extra columns, marked with ``BESIDE``."""
         with readable(self.path):
             table = _scan(self.path, self.separator)
             fields = _fields(table.collect_schema(), layout, beside)
@@ -252,13 +252,13 @@ class TableFile:
                 yield batch
 
     def _length(self) -> int | None:
-        """The number of rows that a parquet file says it has."""
+        """Return the number of rows that a parquet file says it has."""
         import polars as pl
 
         return None if self.separator else int(_scan(self.path, None).select(pl.len()).collect().item())
 
     def block_tokens(self) -> int | None:
-        """The size of a block, which our own parquet files state."""
+        """Return the size of a block, which our own parquet files state."""
         import polars as pl
 
         with readable(self.path):
@@ -266,7 +266,7 @@ class TableFile:
 
 
 def _has_a_row_a_line(path: Path) -> bool:
-    """Whether a table can be cut between any two lines: not packed, its header first, and nothing quoted."""
+    """Return whether a table can be cut between any two lines: not packed, its header first, and nothing quoted."""
     with path.open("rb") as opened:
         header = opened.readline(BLOCK_BYTES)
         if header.startswith(_PACKED) or not header.strip():
@@ -275,7 +275,7 @@ def _has_a_row_a_line(path: Path) -> bool:
 
 
 def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Collection[str]) -> "list[pl.Expr]":
-    """The place of a row, the fields of its request, and the columns that come along."""
+    """Return the place of a row, the fields of its request, and the extra columns."""
     import polars as pl
 
     named_fields = [(field, name) for field in FIELDS for (name,) in layout.paths(field)]
@@ -284,7 +284,7 @@ def _fields(schema: "Mapping[str, pl.DataType]", layout: LogLayout, beside: Coll
 
 
 def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayout) -> "pl.Expr":
-    """Names and keys as text; block ids as 64-bit numbers, whatever they were."""
+    """Cast names and keys to text, and block ids to 64-bit numbers."""
     import polars as pl
 
     if field == "parent" and dtype.is_nested():
@@ -301,7 +301,7 @@ def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayo
 
 
 def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
-    """The fields of JSON lines, in batches; blank lines are no rows."""
+    """Yield the fields of JSON lines, in batches; blank lines are no rows."""
     first = head(path)
     mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
     for batch in _filled_lines(path, min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)):
@@ -310,7 +310,7 @@ def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
 
 
 def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
-    """The fields of a batch of lines, all at once where each line is as expected."""
+    """Return the fields of a batch of lines, parsed all at once if each line is as expected."""
     import polars as pl
 
     text = batch["line"].str.join("\n").item().encode()
@@ -330,11 +330,11 @@ def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
 
 
 class NotJson(str):
-    """Why a line is not an object."""
+    """The reason why a line is not an object."""
 
 
 def load(line: str) -> Any:
-    """The value of a line of JSON, or what is wrong with it."""
+    """Return the value of a line of JSON, or what is wrong with it."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -342,7 +342,7 @@ def load(line: str) -> Any:
 
 
 def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
-    """The types of the places that a layout knows, nested as in the lines: text, but for the lists of ids."""
+    """Return the types of the places that a layout knows, nested as in the lines: text, except for lists of ids."""
     import polars as pl
 
     tree: dict[str, Any] = {}
@@ -361,7 +361,7 @@ def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
 
 
 def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.DataFrame":
-    """The fields of objects, one by one: slower than all at once, and takes anything."""
+    """Return the fields of objects, read one by one: slower than all at once, but it accepts anything."""
     import polars as pl
 
     fields = [field for field in FIELDS if layout.paths(field)]
@@ -387,7 +387,7 @@ def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.Da
 
 
 def value_at(item: dict[str, Any], paths: tuple[formats.FieldPath, ...]) -> Any:
-    """What the first of the places that holds something holds."""
+    """Return the value at the first of the places that holds one."""
     for path in paths:
         value: Any = item
         for key in path:
@@ -407,7 +407,7 @@ def _text(value: Any) -> str | None:
 
 
 def _ids(value: Any) -> list[int | None] | None:
-    """Ids of blocks as 64-bit numbers; text and larger numbers by a hash."""
+    """Return ids of blocks as 64-bit numbers; text and larger numbers are hashed."""
     if value is None:
         return None
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Describes a trace: how fast, how bursty, how long, how much shared, and what the quiet hours cost.
+"""Describe a trace: its rate, burstiness, lengths and shared prompts, and what the quiet hours cost.
 
 Everything but the prefix structure is counted in one pass over batches (``tally``), so the log need not fit in memory:
 memory grows with the number of tenants and of different lengths. As much of the prefix structure is replayed as memory
@@ -51,9 +51,9 @@ _CURVE_BINS = 400
 _TOP_TENANTS = 10
 _PART = 1_000_000
 _BYTES_PER_TENANT = 380
-"""Peak over that of a log with one, by tenant: 1.5 and 3 million tenants with names of 36 characters, as parquet."""
+"""Peak memory over that with one tenant, per tenant: 1.5 and 3 million names of 36 characters, as parquet."""
 _HISTOGRAM_EDGES = np.unique(np.concatenate([[0], np.rint(2 ** np.arange(0, 27.01, 0.25))])).astype(np.int64)
-"""Lengths in quarter octaves, up to more than any prompt; none at all apart."""
+"""Lengths in quarter octaves, up to more than any prompt; a length of 0 has its own bar."""
 
 
 class Share(Noun):
@@ -65,7 +65,7 @@ class Share(Noun):
 
 
 class LengthSummary(Noun):
-    """Tokens of prompts or of answers."""
+    """The lengths of prompts or of answers, in tokens."""
 
     total: int
     mean: float
@@ -135,7 +135,7 @@ class TraceSummary(Noun):
     bad_rows: int = 0
     first_problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    started: datetime | None = None  # in UTC, where the log has dates
+    started: datetime | None = None  # in UTC, if the log has dates
     duration_s: float
     rate: float  # mean requests a second from the first arrival to the last; 0 where all arrive at once
     peaks: tuple[Peak, ...]
@@ -144,11 +144,11 @@ class TraceSummary(Noun):
     """The same from neighbouring gaps only: 0 even, 1 Poisson, above it bursts, whatever the time of day."""
     gaps: tuple[Share, ...]
     same_time: float  # share of requests with the same time as the one before
-    clock_step_s: float | None  # where times come in steps too coarse to see burstiness within them
+    clock_step_s: float | None  # set if the log's times are too coarse to show burstiness within a step
     out_of_order: int
     input: LengthSummary
     output: LengthSummary
-    input_per_output: float | None  # prompt tokens for each answer token; None where nothing is answered
+    input_per_output: float | None  # prompt tokens per answer token; None if there are no answers
     tokens_per_second: float  # prompts and answers, mean over the span
     peak_minute_over_mean: float | None
     """Tokens in the fullest minute ÷ the mean; None for less than ten minutes or where bins are wider."""
@@ -175,7 +175,7 @@ def summarize(
     by: Sequence[str] = (),
     on_rows: Callable[[int], None] | None = None,
 ) -> TraceSummary:
-    """Read a log once; one that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
+    """Describe a log in one pass; one that lists prefix blocks is read a second time for them, up to ``MOST_REPLAYED``.
 
     With the capacity and the price of one machine, the idle time is priced too. ``by`` are the labels that tenants
     are named by; each is summed up. ``on_rows`` is called after every batch with the number of rows read so far.
@@ -211,7 +211,7 @@ def summarize(
     known: dict[str, Any] = {"source": name}
     notes: list[str] = []
     if not isinstance(source, Trace):
-        # Taken before the file is read again, which counts its problems anew.
+        # Copied before the file is read again, which counts its problems anew.
         found = source.problems
         known |= {"format": source.format, "bad_rows": found.count, "first_problems": tuple(found.first)}
         notes += found.notes
@@ -240,7 +240,7 @@ def summarize(
 
 
 def _in_parts(trace: Trace) -> "Iterator[pl.DataFrame]":
-    """A trace as batches of a log."""
+    """Yield a trace as batches of a log."""
     import polars as pl
 
     for start in range(0, len(trace), _PART):
@@ -309,7 +309,7 @@ def _summary(tally: Tally, tenants: "pl.DataFrame", **known: Any) -> TraceSummar
 
 
 def _clock_step(tally: Tally, span_s: float) -> float | None:
-    """The smallest gap, where it is no small part of the mean although many requests share a time.
+    """Return the log's clock step: the smallest gap, if it is large and many requests share a time; otherwise None.
 
     Among a hundred or more independent arrivals the smallest gap is far below a tenth of the mean.
     """
@@ -335,7 +335,7 @@ def _lengths(values: Values) -> LengthSummary:
 
 
 def _curve(tally: Tally) -> tuple[int, tuple[RateBin, ...]]:
-    """Bins for a chart: the narrowest on the ladder that make no more than some hundreds."""
+    """Return bins for a chart: the narrowest width on the ladder that needs no more than some hundreds."""
     narrow = (step for step in LADDER_S if step >= tally.bins.width_s and tally.duration_s / step < _CURVE_BINS)
     width = next(narrow, LADDER_S[-1])
     sums = fold(tally.bins.sums, width // tally.bins.width_s)
@@ -355,7 +355,7 @@ def _peak_minute(tally: Tally) -> float | None:
 
 
 def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The rate by hour of the day, from a day on, and by weekday, from a week on; each ÷ the mean."""
+    """Return the rate by hour of the day, from a day on, and by weekday, from a week on; each over the mean."""
     width = tally.bins.width_s
     if tally.duration_s < DAY_S or width > SECONDS_PER_HOUR:
         return (), ()
@@ -364,7 +364,7 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
 
     def over_mean(place: NDArray[np.floating[Any]], places: int) -> tuple[float, ...]:
         index = place.astype(np.int64)
-        # A day that the log covers twice must not look busier for it.
+        # An hour or weekday that the log covers twice must not look busier because of it.
         lasting = np.bincount(index, minlength=places)
         return tuple(np.bincount(index, requests, places) / lasting / requests.mean())
 
@@ -374,7 +374,7 @@ def _calendar(tally: Tally, dated: bool) -> tuple[tuple[float, ...], tuple[float
 
 
 def _reuse(trace: Trace) -> Iterator[Reuse]:
-    """The reuse in caches of several sizes; those too large to ever fill are left out."""
+    """Yield the reuse in caches of several sizes; those too large to ever fill are left out."""
     from tokonomics.traffic.prefix_reuse import found_share
 
     prefix = trace.prefix
@@ -388,7 +388,7 @@ def _reuse(trace: Trace) -> Iterator[Reuse]:
 
 
 def _idle_cost(bins: Bins, span_s: float, tokens_per_second: float, usd_per_hour: float) -> Idle:
-    """The idle time of windows that the trace fills, so that its end does not look idle."""
+    """Price the idle time of whole windows only, so that the trace's end does not look idle."""
     given = {"machine_tokens_per_second": tokens_per_second, "machine_usd_per_hour": usd_per_hour}
     for field, value in given.items():
         if not 1e-6 <= value <= 1e12:

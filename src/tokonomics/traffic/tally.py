@@ -1,4 +1,4 @@
-"""Running totals over the rows of a log, so that a log larger than memory can be summed up.
+"""Keep running totals over the rows of a log, so that a log larger than memory can be summarised.
 
 Lengths are counted value by value, which keeps their percentiles exact. Rows pass through a buffer that puts them in
 order of arrival: gaps, windows and bins see them sorted unless a row comes more than ``KEPT`` rows late. Bins over time
@@ -26,7 +26,7 @@ MOST_BINS = 200_000
 LADDER_S = (1, 2, 10, 60, 300, 600, 3600, 21600, 86400, 864000, 8640000)
 """Widths of bins, each a multiple of the one before: a minute holds for 138 days."""
 GAP_EDGES = np.logspace(-4, 4, 33)
-"""Four bins to a factor of ten, from 0.1 ms to 3 h; what lies outside falls in the first or the last."""
+"""Four bins per factor of ten, from 0.1 ms to 3 h; gaps outside fall in the first or the last."""
 MOST_VALUES = 1000  # of one label that are listed
 MERGED_TENANTS = 200_000  # tenants of batches that are held before they are added up
 
@@ -39,7 +39,7 @@ class Values:
     counts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, new: NDArray[np.integer]) -> None:
-        """Count more values, which are whole numbers from 0 on."""
+        """Count more values: whole numbers from 0 on."""
         if int(new.max()) < 8 * len(new):  # a table is many times faster than a sort
             table = np.bincount(new)
             values = np.flatnonzero(table)
@@ -56,14 +56,14 @@ class Values:
         return int(self.values @ self.counts)
 
     def percentile(self, share: float) -> int:
-        """The smallest value that at least that share of all does not pass."""
+        """Return the smallest value that at least this share of all values does not exceed."""
         upto = np.cumsum(self.counts)
         return int(self.values[np.searchsorted(upto, math.ceil(share * upto[-1]))])
 
 
 @dataclass
 class Window:
-    """Requests in consecutive windows of one width: the fullest, and their sum of squares."""
+    """The requests in consecutive windows of one width: the fullest, and their sum of squares."""
 
     width_s: int
     peak: int = 0
@@ -85,7 +85,7 @@ class Window:
         self.open_index, self.open_count = int(index[-1]), int(counts[-1])
 
     def dispersion(self, requests: int, span_s: float) -> float | None:
-        """Variance ÷ mean of the counts of whole windows: 1 for a Poisson process. None for fewer than ten."""
+        """Return variance ÷ mean of the counts of whole windows: 1 for a Poisson process. None for fewer than ten."""
         whole = math.floor(span_s / self.width_s)
         if whole < 10:
             return None
@@ -120,14 +120,14 @@ class Bins:
 
 
 def fold(sums: Ints, factor: int) -> Ints:
-    """Bins ``factor`` times as wide; the last may be partly filled."""
+    """Return bins ``factor`` times as wide; the last may be partly filled."""
     padded = np.pad(sums, ((0, 0), (0, -sums.shape[1] % factor)))
     return np.asarray(padded.reshape(len(sums), -1, factor).sum(axis=2))
 
 
 @dataclass
 class Gaps:
-    """Times between one arrival and the next."""
+    """Statistics of the times between one arrival and the next."""
 
     number: int = 0
     none: int = 0
@@ -143,7 +143,7 @@ class Gaps:
             return
         before = np.concatenate([[self.previous_s], gaps[:-1]])
         both = before + gaps
-        some = both > 0  # not so for the first gap of all, which has none before
+        some = both > 0  # false for the very first gap, which has none before it
         self.pairs += int(np.count_nonzero(some))
         self.variation += float(np.square((gaps - before)[some] / both[some]).sum())
         self.previous_s = float(gaps[-1])
@@ -157,7 +157,7 @@ class Gaps:
             self.histogram += np.histogram(inside, GAP_EDGES)[0]
 
     def cv(self, span_s: float) -> float | None:
-        """Standard deviation ÷ mean; None where all arrive at once. Evenly spaced: 0, Poisson: 1."""
+        """Return standard deviation ÷ mean; None if all arrive at once. Evenly spaced: 0, Poisson: 1."""
         if not self.number or span_s <= 0:
             return None
         mean = span_s / self.number
@@ -165,7 +165,7 @@ class Gaps:
 
     @property
     def local_cv(self) -> float | None:
-        """The CV that gamma gaps of the same local variation have, which slow swings of the rate leave as it is.
+        """Return the CV of gamma gaps with the same local variation; slow swings of the rate do not change it.
 
         Lv = 3 × mean of ((a − b) ÷ (a + b))² over neighbouring gaps is 3 ÷ (2k + 1) for gamma gaps of shape k = 1/CV²
         (Shinomoto, Shima & Tanji, Neural Computation 15, 2003). None for fewer than a hundred pairs.
@@ -178,7 +178,7 @@ class Gaps:
 
 @dataclass
 class Tally:
-    """All of it; ``add`` takes rows in any order, ``finish`` empties the buffer."""
+    """All totals; ``add`` takes rows in any order, ``finish`` empties the buffer."""
 
     windows: tuple[Window, ...]
     inputs: Values = field(default_factory=Values)
@@ -217,7 +217,7 @@ class Tally:
             self._pass_on(self._waiting)
 
     def _pass_on(self, number: int) -> None:
-        """Sort the rows that wait, and count the earliest ``number`` of them."""
+        """Sort the buffered rows, and count the earliest ``number`` of them."""
         columns = [np.concatenate(parts) for parts in zip(*self._pending, strict=True)]
         if np.any(np.diff(columns[0]) < 0):
             order = np.argsort(columns[0], kind="stable")
@@ -267,16 +267,16 @@ class TenantSums:
         rows = batch.select("tenant", "input", "output", requests=pl.lit(1, pl.Int64), usd=usd)
         self._parts.append(_summed(rows, "tenant"))
         merged, *since = map(len, self._parts)
-        # Not after every batch: with millions of tenants the work would grow with the square of the log.
+        # Not after every batch: with millions of tenants the work would grow quadratically with the log.
         if sum(since) >= max(merged, MERGED_TENANTS):
             self._parts = [_summed(pl.concat(self._parts), "tenant")]
 
     def __len__(self) -> int:
-        """The number of tenants when they were last merged."""
+        """Return the number of tenants when they were last merged."""
         return len(self._parts[0]) if self._parts else 0
 
     def ranked(self) -> "pl.DataFrame":
-        """One row for each tenant: requests, input, output and usd (null where no log states it); most tokens first."""
+        """Return a row per tenant, most tokens first: requests, input, output and usd (null if no log states it)."""
         import polars as pl
 
         nobody = pl.DataFrame(schema=dict.fromkeys(("tenant", "requests", "input", "output", "usd"), pl.Null))
@@ -297,7 +297,7 @@ def _ranked(sums: "pl.DataFrame", key: str) -> "pl.DataFrame":
 
 
 def billed_by(tenants: "pl.DataFrame", labels: Sequence[str], place: int) -> PaidBy:
-    """The ranked tenants, summed up by the value of one of the labels that they are named by."""
+    """Sum up the ranked tenants by the value of one of the labels in their names."""
     import polars as pl
 
     value = pl.col("tenant").str.split(BETWEEN).list.get(place) if len(labels) > 1 else pl.col("tenant")

@@ -1,4 +1,4 @@
-"""Tenants and classes of a trace: each one's own requests, several logs as one, and the same days moved or made busier.
+"""Handle tenants and classes of a trace: select or join their requests, move their peaks, or make one busier.
 
 Moving is a rotation: what leaves the end of the trace comes back at its beginning, so that every tenant keeps its
 requests, its gaps and its rhythm, and only the hour of its peak changes. A tenant's peak is where its first harmonic
@@ -25,13 +25,13 @@ from tokonomics.units import plural
 _BINS = 24  # in which loads are correlated: the hours of a day's trace
 _A_PEAK = 0.1  # the first harmonic of a day whose rate is 1 + 0.2 cos
 _NO_CHANCE = 30.0
-"""Requests × harmonic²: steady arrivals reach it by chance with probability exp(-30 ÷ cv²) (Rayleigh), one in 2,000 for
-a coefficient of variation of 2."""
+"""Requests × harmonic²: steady arrivals exceed it by chance with probability exp(-30 ÷ cv²) (Rayleigh), one in 2,000
+for a coefficient of variation of 2."""
 ALIGNED, SPREAD = "together", "spread"  # where the peaks of the tenants are put
 
 
 def tenant_numbers(trace: Trace) -> Counts:
-    """The tenant of each request; a mistake where the trace does not say."""
+    """Return the tenant of each request; refuse a trace that does not say."""
     if trace.tenant is None or not trace.tenants:
         raise BadInput(
             "does not say which request is whose",
@@ -44,17 +44,17 @@ def tenant_numbers(trace: Trace) -> Counts:
 
 
 def only(trace: Trace, tenants: Sequence[int]) -> Trace:
-    """The requests of some tenants, at the times at which they arrive among the others."""
+    """Return the requests of some tenants, at the times at which they arrive among the others."""
     return trace.take(np.flatnonzero(np.isin(tenant_numbers(trace), np.asarray(tenants))))
 
 
 def present(trace: Trace) -> tuple[int, ...]:
-    """Tenants that send anything, in the order of the trace's names."""
+    """Return the tenants that send anything, in the order of the trace's names."""
     return tuple(np.unique(tenant_numbers(trace)).tolist())
 
 
 def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
-    """One trace of several, each a tenant of its own; all begin together and share no prompts."""
+    """Join several traces into one, each as its own tenant; all begin together and share no prompts."""
     return _in_order(
         Trace(
             arrival_s=np.concatenate([trace.arrival_s for trace in traces]),
@@ -69,7 +69,7 @@ def joined(traces: Sequence[Trace], names: Sequence[str]) -> Trace:
 
 
 def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
-    """Only where all logs say what prompts share, in blocks of one size."""
+    """Join the blocks, only if all logs say what prompts share, in blocks of one size."""
     known = [trace.prefix for trace in traces if trace.prefix is not None]
     if len(known) < len(traces) or len({prefix.block_tokens for prefix in known}) != 1:
         return None
@@ -84,12 +84,12 @@ def _joined_blocks(traces: Sequence[Trace]) -> PrefixBlocks | None:
 
 
 def peak_phase(arrival_s: Floats, span_s: float) -> float:
-    """The place of the peak, as a share of the span from 0 to 1."""
+    """Return where the peak lies, as a share of the span from 0 to 1."""
     return float(np.angle(_first_harmonic(arrival_s, span_s)) / (2 * math.pi)) % 1.0
 
 
 def have_peaks(trace: Trace) -> bool:
-    """Whether two tenants or more have a first harmonic beyond what steady traffic shows by chance."""
+    """Return whether at least two tenants have a first harmonic beyond what steady traffic shows by chance."""
     span_s, clear = _span_s(trace), 0
     for own in by_tenant(trace).values():
         length = abs(_first_harmonic(trace.arrival_s[own], span_s))
@@ -102,7 +102,7 @@ def _first_harmonic(arrival_s: Floats, span_s: float) -> complex:
 
 
 def with_peaks(trace: Trace, where: str) -> Trace:
-    """The trace with each tenant's requests rotated so that all peaks coincide, or lie evenly over the trace."""
+    """Rotate each tenant's requests in time so that all peaks coincide, or lie evenly over the trace."""
     tenant, span_s = tenant_numbers(trace), _span_s(trace)
     arrival = trace.arrival_s.copy()
     # The busiest two are put opposite each other, then the next two between them: large tenants are spread first.
@@ -116,12 +116,12 @@ def with_peaks(trace: Trace, where: str) -> Trace:
 
 
 def _van_der_corput(place: int) -> float:
-    """0, 1/2, 1/4, 3/4, 1/8 …: however many are taken, they lie almost evenly on a circle."""
+    """Return 0, 1/2, 1/4, 3/4, 1/8 …: however many are taken, they lie almost evenly on a circle."""
     return sum(0.5 ** (bit + 1) for bit in range(place.bit_length()) if place >> bit & 1)
 
 
 def load_by_time(trace: Trace, weights: Floats) -> Floats:
-    """The sum of the weights of requests, by tenant and 24th of the trace."""
+    """Return the sum of the weights of requests, by tenant and 24th of the trace."""
     bins = np.minimum((trace.arrival_s / _span_s(trace) * _BINS).astype(np.int64), _BINS - 1)
     loads = np.zeros((len(trace.tenants), _BINS))
     np.add.at(loads, (tenant_numbers(trace), bins), weights)
@@ -129,7 +129,7 @@ def load_by_time(trace: Trace, weights: Floats) -> Floats:
 
 
 def correlation(trace: Trace) -> float | None:
-    """Of the tenants' tokens over time: mean over pairs, in 24 bins; None where fewer than two vary."""
+    """Return the mean pairwise correlation of the tenants' tokens in 24 bins; None if fewer than two vary."""
     loads = load_by_time(trace, trace.input_tokens.astype(np.float64) + trace.output_tokens)
     loads = loads[loads.std(axis=1) > 0]
     if len(loads) < 2:
@@ -138,10 +138,10 @@ def correlation(trace: Trace) -> float | None:
 
 
 def busier(trace: Trace, tenant: int, times: int = 2, seed: int = 0) -> Trace:
-    """One tenant sends ``times`` as much: copies of its requests, each a random while after the one it copies.
+    """Return the trace with one tenant sending ``times`` as much: each copy arrives a random time after its original.
 
-    The while is exponential with the tenant's mean gap, so that its day keeps its shape. Copies share prompts with each
-    other and not with the originals: they come from other users.
+    That time is exponential with the tenant's mean gap, so that its day keeps its shape. Copies share prompts with each
+    other but not with the originals: they come from other users.
     """
     own = np.flatnonzero(tenant_numbers(trace) == tenant)
     span_s = _span_s(trace)
@@ -155,12 +155,12 @@ def busier(trace: Trace, tenant: int, times: int = 2, seed: int = 0) -> Trace:
 
 
 def served_last(trace: Trace, tenant: int) -> Trace:
-    """The same requests where one tenant gives way to all others; what priorities there were are dropped."""
+    """Return the same requests with one tenant served after all others; earlier priorities are dropped."""
     return replace(trace, priority=(tenant_numbers(trace) == tenant).astype(np.int32))
 
 
 def by_tenant(trace: Trace) -> dict[int, NDArray[np.intp]]:
-    """The places of each tenant's requests."""
+    """Return the places of each tenant's requests."""
     tenant = tenant_numbers(trace)
     order = np.argsort(tenant, kind="stable")
     numbers, starts = np.unique(tenant[order], return_index=True)
@@ -168,7 +168,7 @@ def by_tenant(trace: Trace) -> dict[int, NDArray[np.intp]]:
 
 
 def _span_s(trace: Trace) -> float:
-    """The length of the trace, one mean gap after the last arrival included, so that a rotation closes."""
+    """Return the length of the trace plus one mean gap after the last arrival, so that a rotation closes."""
     last = float(trace.arrival_s[-1]) if len(trace) else 0.0
     return last * (1 + 1 / max(1, len(trace) - 1)) or 1.0
 
@@ -182,7 +182,7 @@ _NOBODY = -1
 
 
 def classed(trace: Trace, classes: Sequence[ServiceClass], seed: int = 0) -> Trace:
-    """The same requests, each in a class, whose priority is theirs; as it is where there are no classes."""
+    """Return the same requests, each with a class and its priority; unchanged if there are no classes."""
     if not classes:
         return trace
     service = _class_by_tenant(trace, classes)
@@ -199,12 +199,12 @@ def classed(trace: Trace, classes: Sequence[ServiceClass], seed: int = 0) -> Tra
 
 
 def without_classes(trace: Trace) -> Trace:
-    """The same requests, all alike."""
+    """Return the same requests without classes."""
     return replace(trace, service=None, classes=(), priority=None)
 
 
 def strictest(classes: Sequence[ServiceClass]) -> tuple[Slo, ...]:
-    """The shortest target of any class for each latency and statistic: one SLO that would satisfy all classes."""
+    """Return the shortest target of any class for each latency and statistic: SLOs that would satisfy all classes."""
     found: dict[str, Slo] = {}
     for slo in (slo for one in classes for slo in one.slos):
         found[str(slo)] = min(slo, found.get(str(slo), slo), key=lambda either: either.seconds)
@@ -212,7 +212,7 @@ def strictest(classes: Sequence[ServiceClass]) -> tuple[Slo, ...]:
 
 
 def most_shed(one: ServiceClass) -> float:
-    """The largest share of a class that may be turned away while it gets what it is owed."""
+    """Return the largest share of a class that may be turned away while its targets are met."""
     if one.max_wait_s is None and one.max_queue is None:
         return 0.0
     percentiles = [float(slo.statistic[1:]) for slo in one.slos if slo.statistic != "mean"]
@@ -220,7 +220,7 @@ def most_shed(one: ServiceClass) -> float:
 
 
 def hurried(trace: Trace, times: float) -> Trace:
-    """The same requests with everybody's patience and the targets of classes divided by ``times``."""
+    """Return the same requests with their patience and the targets of classes divided by ``times``."""
 
     def sooner(one: ServiceClass) -> ServiceClass:
         slos = tuple(slo.model_copy(update={"seconds": slo.seconds / times}) for slo in one.slos)
@@ -232,13 +232,13 @@ def hurried(trace: Trace, times: float) -> Trace:
 
 
 def by_class(trace: Trace) -> dict[int, NDArray[np.intp]]:
-    """The places of each class's requests; of every class, in the order given."""
+    """Return the places of each class's requests, for every class, in the order given."""
     assert trace.service is not None
     return {place: np.flatnonzero(trace.service == place) for place in range(len(trace.classes))}
 
 
 def _class_by_tenant(trace: Trace, classes: Sequence[ServiceClass]) -> Counts:
-    """The class of each request whose tenant some class names."""
+    """Return the class of each request whose tenant is named by a class."""
     named = [one for one in classes if one.tenants]
     if not named:
         return np.full(len(trace), _NOBODY, np.int32)
@@ -260,10 +260,10 @@ def _class_by_tenant(trace: Trace, classes: Sequence[ServiceClass]) -> Counts:
 
 
 def _class_by_share(trace: Trace, left: NDArray[np.intp], classes: Sequence[ServiceClass], seed: int) -> Counts:
-    """A class for each of the requests that no tenant decides."""
+    """Draw a class for each of the requests that no tenant decides."""
     shares = np.array([one.share or 0.0 for one in classes])
     rest = next((place for place, one in enumerate(classes) if one.takes_the_rest), _NOBODY)
-    # The fifth stream of the seed: made-up requests are drawn from the first four.
+    # The fifth stream of the seed: generated requests are drawn from the first four.
     rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(5)[4])
     together = np.arange(len(trace)) if trace.turns is None else trace.turns.session
     draws = rng.random(int(together.max(initial=-1)) + 1)[together][left]

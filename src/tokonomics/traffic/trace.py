@@ -1,4 +1,4 @@
-"""A trace holds requests in order of arrival, as columns: logs and generators make one, the simulator serves it.
+"""Hold requests in order of arrival, as columns: logs and generators make a trace, the simulator serves it.
 
 Times count from the first request. A request may name the blocks of its prompt that others share: ids of whole blocks
 of ``block_tokens`` tokens, the first block first, chained (an id stands for the block and all before it), so that two
@@ -40,18 +40,18 @@ class Turns:
 
     waits_for: Counts  # positions in the trace
     starts: Offsets
-    pause_s: Floats  # by request: from the last of those answers until it is sent; 0 where it waits for nobody
+    pause_s: Floats  # by request: from the last of those answers until it is sent; 0 if it waits for nobody
     session: Counts
-    """By request: its conversation or job, numbered from 0 without gaps. None waits for one of another session."""
+    """By request: its conversation or job, numbered from 0 without gaps. No request waits for another session's."""
 
     @property
     def roots(self) -> NDArray[np.bool_]:
-        """Requests that wait for nobody."""
+        """Return which requests wait for nobody."""
         return np.asarray(np.diff(self.starts) == 0)
 
     @property
     def linked(self) -> bool:
-        """Some request waits for another."""
+        """Return whether any request waits for another."""
         return len(self.waits_for) > 0
 
     @property
@@ -59,7 +59,7 @@ class Turns:
         return int(self.session.max(initial=-1)) + 1
 
     def columns(self) -> "dict[str, pl.Series]":
-        """The columns of a log: the number of each request, those it waits for, its pause and its session."""
+        """Return the columns of a log: the number of each request, those it waits for, its pause and its session."""
         import polars as pl
 
         requests = np.arange(len(self.starts) - 1)
@@ -70,7 +70,7 @@ class Turns:
 
     @property
     def children(self) -> tuple[Counts, Offsets]:
-        """Who waits for request ``i``: those from ``starts[i]`` to ``starts[i + 1]`` of a flat list, and the starts."""
+        """Return who waits for request ``i``, as items ``starts[i]`` to ``starts[i + 1]`` of a list; and the starts."""
         requests = len(self.starts) - 1
         waiting = np.repeat(np.arange(requests, dtype=np.int32), np.diff(self.starts))
         starts = np.concatenate([[0], np.cumsum(np.bincount(self.waits_for, minlength=requests))]).astype(np.int64)
@@ -78,7 +78,7 @@ class Turns:
 
     @cached_property
     def depth(self) -> Counts:
-        """By request: its turn, from 1: one more than the longest chain of those it waits for."""
+        """Return each request's turn, from 1: one more than the longest chain of requests it waits for."""
         depth = np.ones(len(self.starts) - 1, np.int32)
         for parents, reached in self._answered():
             np.maximum.at(depth, reached, depth[parents] + 1)
@@ -86,7 +86,7 @@ class Turns:
 
     @property
     def paused_s(self) -> Floats:
-        """By session: the pauses along its slowest path, which it takes however fast the answers come."""
+        """Return, by session, the pauses along its slowest path: it takes at least that long."""
         ready_s, found = np.zeros(len(self.starts) - 1), np.zeros(self.sessions)
         for parents, reached in self._answered():
             np.maximum.at(ready_s, reached, ready_s[parents] + self.pause_s[reached])
@@ -94,7 +94,7 @@ class Turns:
         return found
 
     def _answered(self) -> Iterator[tuple[Ints, Counts]]:
-        """Requests that others wait for and who does, pair by pair: nobody's answer before all that it waits for."""
+        """Yield pairs of requests and those that wait for them, in an order that respects all waits."""
         waiting, starts = self.children
         left = np.diff(self.starts)
         front = np.flatnonzero(left == 0)
@@ -105,7 +105,7 @@ class Turns:
             front = np.unique(reached[left[reached] == 0])
 
     def take(self, chosen: NDArray[np.intp]) -> "Turns":
-        """Those of the chosen requests, in that order; who waited only for requests left out begins by itself."""
+        """Return the turns of the chosen requests, in that order; one that waited only for others waits for nobody."""
         place = np.full(len(self.starts) - 1, -1, np.int64)
         place[chosen] = np.arange(len(chosen))
         listed, starts = take_lists(self.waits_for, self.starts, chosen)
@@ -120,12 +120,12 @@ class Turns:
             session=session.astype(np.int32),
         )
         if len(chosen) == len(self.session):
-            # All of them in another order, as a simulation sends them: each keeps its turn.
+            # All of them once, in another order, as a simulation sends them: each keeps its turn.
             taken.__dict__["depth"] = self.depth[chosen]
         return taken
 
     def repeated(self, times: int) -> "Turns":
-        """The same sessions again and again, each time others."""
+        """Return the same sessions ``times`` times, each time as new sessions."""
         rounds, requests = np.arange(times), len(self.starts) - 1
         offsets = np.repeat(rounds, len(self.waits_for)) * requests
         ends = self.starts[1:] + (rounds * len(self.waits_for))[:, None]
@@ -137,9 +137,9 @@ class Turns:
         )
 
     def started(self, arrival_s: Floats, roots_s: Floats) -> Floats:
-        """Arrivals of sessions whose roots are sent at other times, ``roots_s`` where it is a root.
+        """Return arrivals of all requests if roots are sent at ``roots_s``.
 
-        Others keep their distance to the root of the first of those they wait for, unless another of those comes later.
+        Others keep their distance to the root of the first request they wait for, unless another of those comes later.
         """
         waiting = np.flatnonzero(~self.roots)
         root = np.arange(len(arrival_s))
@@ -154,14 +154,14 @@ class Turns:
 
 
 def take_lists(ids: Counts, starts: Offsets, chosen: NDArray[np.intp]) -> tuple[Counts, Offsets]:
-    """The chosen ones of many lists in one array, the i-th of which goes from ``starts[i]`` to ``starts[i + 1]``."""
+    """Return the chosen lists as one array with starts; list i of all is ``ids[starts[i]:starts[i + 1]]``."""
     lengths = np.diff(starts)[chosen]
     begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     places = np.repeat(starts[:-1][chosen] - begin[:-1], lengths) + np.arange(begin[-1])
     return ids[places], begin
 
 
-MOST_TOKENS = 10**8  # of one prompt or answer: beyond any model, so a slip in the file
+MOST_TOKENS = 10**8  # of one prompt or answer: beyond any model, so more is a mistake in the file
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ class PrefixBlocks:
         return self.ids[self.starts[request] : self.starts[request + 1]]
 
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
-        """The blocks of the chosen requests, in that order; ids stay as they are."""
+        """Return the blocks of the chosen requests, in that order; ids stay as they are."""
         ids, starts = take_lists(self.ids, self.starts, chosen)
         return replace(self, ids=ids, starts=starts)
 
     def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
-        """The blocks that fit prompts of another length; where they name answers too, prompts and answers."""
+        """Return the blocks that fit prompts of another length; if they name answers too, prompts and answers."""
         counts = np.diff(self.starts)
         prompts = -(-before[0].astype(np.int64) // self.block_tokens)
         room = -(-after[0].astype(np.int64) // self.block_tokens)
@@ -198,7 +198,7 @@ class PrefixBlocks:
         return replace(self, ids=self.ids[place < np.repeat(left, counts)], starts=starts)
 
     def apart(self, rounds: NDArray[np.int64]) -> "PrefixBlocks":
-        """The same lists, where only requests of one round share blocks; ``rounds`` counts from 0, by request."""
+        """Return lists with new ids, so that only requests of one round share blocks; rounds count from 0."""
         distinct = self.distinct * (int(rounds.max(initial=0)) + 1)
         if distinct > np.iinfo(np.int32).max:
             raise BadInput(f"{distinct:,} shared blocks are too many to number")
@@ -220,7 +220,7 @@ class Trace:
     prefix: PrefixBlocks | None = None
     usd: Floats | None = None  # what the log says each request cost; 0 where it says nothing
     turns: Turns | None = None
-    """Who waits for whose answer; None: every request is sent at its time, whatever happens to the others."""
+    """Which request waits for whose answer; None: every request is sent at its time, whatever happens to the others."""
     service: Counts | None = None  # index into ``classes``; None: all requests are alike
     classes: tuple[ServiceClass, ...] = ()
     source: str = "generated"
@@ -234,7 +234,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of everything that decides how the trace is served; costs and names do not."""
+        """Return a hash of everything that decides how the trace is served; costs and names do not."""
         found = blake2b(repr((self.classes, self.prefix and self.prefix.block_tokens)).encode(), digest_size=16)
         parts = [self.arrival_s, self.input_tokens, self.output_tokens, self.tenant, self.priority, self.patience_s]
         turns = self.turns
@@ -245,7 +245,7 @@ class Trace:
         return found.digest()
 
     def to_frame(self) -> "pl.DataFrame":
-        """One row a request, with the columns of a log that is read back."""
+        """Return one row per request, with the columns of a log that can be read back."""
         import polars as pl
 
         waits = pl.Series([] if self.patience_s is None else self.patience_s, dtype=pl.Float64)
@@ -264,14 +264,14 @@ class Trace:
 
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last."""
+        """Return the time from the first arrival to the last."""
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
 
     @property
     def rate(self) -> float:
-        """Mean requests a second between the first arrival and the last; 0 where all arrive at once.
+        """Return the mean requests a second between the first arrival and the last; 0 if all arrive at once.
 
-        Where some wait for others, it is counted from the first session's start to the last: the rate once as many
+        If some wait for others, it is counted from the first session's start to the last: the rate once as many
         sessions end as start, since the server decides when later turns come.
         """
         if self.turns is not None and (span_s := float(np.ptp(starts := self.arrival_s[self.turns.roots]))) > 0:
@@ -279,16 +279,16 @@ class Trace:
         return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
 
     def take(self, chosen: NDArray[np.intp]) -> "Trace":
-        """The chosen requests, in the order given."""
+        """Return the chosen requests, in the order given."""
         names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd", "service")
         there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
         prefix = None if self.prefix is None else self.prefix.take(chosen)
         return replace(self, **there, prefix=prefix, turns=None if self.turns is None else self.turns.take(chosen))
 
     def faster(self, speed: float) -> "Trace":
-        """The same requests arriving ``speed`` times as fast; clients wait as long as before.
+        """Return the same requests arriving ``speed`` times as fast; clients wait as long as before.
 
-        Where some wait for others, sessions begin faster, but the pauses inside them stay.
+        If some wait for others, sessions begin faster, but the pauses inside them stay.
         """
         if not speed > 0:
             raise BadInput(f"must be above 0, got {speed}", field="speed")
@@ -298,10 +298,10 @@ class Trace:
         return moved.take(np.argsort(moved.arrival_s, kind="stable"))
 
     def sampled(self, share: float, seed: int = 0) -> "Trace":
-        """Each request kept with that probability: the same shape over time at a lower rate.
+        """Keep each request with that probability: the same shape over time at a lower rate.
 
-        Sessions are drawn whole where the trace has them. Otherwise requests are drawn one by one, not by conversation
-        or shared prompt, so prefixes find less to reuse.
+        Sessions are drawn whole if the trace has them. Otherwise requests are drawn one by one, not by conversation or
+        shared prompt, so less of their prefixes can be reused.
         """
         if not 0 < share <= 1:
             raise BadInput(f"must be above 0 and at most 1, got {share}", field="sample")
@@ -309,20 +309,20 @@ class Trace:
         return self.take(np.flatnonzero(drawn if self.turns is None else drawn[self.turns.session]))
 
     def resized(self, input_tokens: Counts, output_tokens: Counts) -> "Trace":
-        """Prompts and answers of another length. They grow and shrink at their ends: what they share stays."""
+        """Return the requests with other lengths. Prompts and answers change at their ends: shared parts stay."""
         before, after = (self.input_tokens, self.output_tokens), (input_tokens, output_tokens)
         prefix = None if self.prefix is None else self.prefix.cut(before, after)
         return replace(self, input_tokens=input_tokens, output_tokens=output_tokens, prefix=prefix)
 
     def cut_to(self, context: int) -> "Trace":
-        """The same requests with prompts, and if need be answers, shortened to fit into a context."""
+        """Return the same requests with prompts, and if need be answers, shortened to fit into a context."""
         outputs = np.minimum(self.output_tokens, context - 1)
         return self.resized(np.minimum(self.input_tokens, context - outputs), outputs)
 
     def repeated(self, times: int) -> "Trace":
-        """The same requests again and again, one mean gap apart; what they share, they share within one round only.
+        """Return the same requests several times, one mean gap apart; prompts are shared only within one round.
 
-        Where some wait for others, a round begins one mean gap after the last session of the round before began.
+        If some wait for others, a round begins one mean gap after the last session of the round before began.
         """
         if times == 1:
             return self
@@ -340,9 +340,9 @@ class Trace:
         return again.take(np.argsort(again.arrival_s, kind="stable"))
 
     def window(self, start_s: float, end_s: float) -> "Trace":
-        """The requests that arrive in ``[start, end)``, counted from the start of the window.
+        """Return the requests that arrive in ``[start, end)``, with times from the start of the window.
 
-        Who waits for one from before the window is sent at its time.
+        A request that waits for one from before the window is sent at its time.
         """
         inside = self.take(np.flatnonzero((self.arrival_s >= start_s) & (self.arrival_s < end_s)))
         return replace(inside, arrival_s=inside.arrival_s - start_s)
@@ -361,7 +361,7 @@ def make_trace(
     usd: ArrayLike | None = None,
     source: str = "generated",
 ) -> Trace:
-    """A checked trace from columns in any order: sorted by arrival, times counted from the first."""
+    """Check columns in any order and make a trace: sorted by arrival, times counted from the first."""
     arrival = np.asarray(arrival_s, np.float64)
     inputs, outputs = np.asarray(input_tokens), np.asarray(output_tokens)
     if not len(arrival) == len(inputs) == len(outputs):
@@ -393,7 +393,7 @@ def make_trace(
 
 
 def _lists(prefix: PrefixBlocks) -> "pl.Series":
-    """The blocks of each request as one list; empty where it names none."""
+    """Return the blocks of each request as one list; empty if it names none."""
     import polars as pl
 
     requests = np.arange(len(prefix.starts) - 1)

@@ -1,14 +1,14 @@
-"""The traffic a plan is made for: its rate and lengths, the part that is thinking, and when all of it is offered.
+"""Describe the traffic a plan is made for: rate, lengths, share of thinking, and when its full load is offered.
 
 **Thinking** is the part of a reasoning model's output that comes before the answer: ``0.7`` of it, or ``2000`` tokens.
-It changes no total, as thinking is output like any other; it tells when the answer begins, and what its tokens cost.
+It changes no total, as thinking is output like any other; it decides when the answer begins, and what its tokens cost.
 
-**The stretch** of a trace is when its load is really offered, known before anyone serves it. Requests that wait for
-nobody are offered from the first arrival to the last: all of them count. Sessions begin from the first to the last of
-their first requests, but later turns ramp up for as long as sessions last, and after the last beginning the load runs
-dry. So a stretch of sessions ends with the last beginning, and begins as soon as 97 % of the whole load comes in the
-mean until then: at time ``t`` the requests are missing that come later than ``t`` after the beginning of their session,
-by the times of the trace as it was made.
+**The stretch** of a trace is the time in which its full load is offered, known before anyone serves it. Requests that
+wait for nobody are offered from the first arrival to the last: all of them count. Sessions begin from the first to the
+last of their first requests, but later turns ramp up for as long as sessions last, and after the last session began the
+load runs dry. So a stretch of sessions ends when the last one begins, and begins as soon as, from then on, 97 % of the
+whole load arrives on average: at time ``t`` the missing requests are those that come later than ``t`` after the
+beginning of their session, by the times of the trace as it was made.
 
 ``spread`` gives the percentiles and the mean of a latency, as every answer states one.
 """
@@ -25,16 +25,16 @@ from tokonomics.traffic.trace import MOST_TOKENS, Floats, Trace, Turns
 from tokonomics.types import Noun
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, whole_number
 
-_NO_ANSWER = 1e-6  # tokens that stand for none: a price per token of output is asked of every workload
+_NO_ANSWER = 1e-6  # stands for no tokens, because every workload needs a price per output token
 
 
 class Workload(Noun):
-    """Requests in the mean, at a constant mean rate."""
+    """The mean request, at a constant mean rate."""
 
     rate: float = Field(ge=1e-9, le=1e9)  # requests a second
     input_tokens: float = Field(gt=0, le=1e8)  # mean
     output_tokens: float = Field(gt=0, le=1e8)  # mean
-    input_p50: float | None = None  # None where only the means are known, as for the other percentiles
+    input_p50: float | None = None  # None, like the other percentiles, if only the means are known
     input_p99: float | None = None
     output_p50: float | None = None
     output_p99: float | None = None
@@ -43,12 +43,12 @@ class Workload(Noun):
 
     @property
     def writes(self) -> bool:
-        """Whether there are answers at all: an encoder gives none."""
+        """Return whether there are answers at all: an encoder gives none."""
         return self.output_tokens > _NO_ANSWER
 
     @property
     def lengths_text(self) -> str:
-        """``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
+        """Write the lengths: ``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
         text = f"{_tokens(self.input_tokens)} in{_spread_text(self.input_tokens, self.input_p50, self.input_p99)}"
         if self.writes:
             spread = _spread_text(self.output_tokens, self.output_p50, self.output_p99)
@@ -65,7 +65,7 @@ class Workload(Noun):
 
 
 def workload_of(trace: Trace, rate: float, cut: int = 0) -> Workload:
-    """The means, medians and 99th percentiles of requests, ``cut`` of them shortened, at a rate."""
+    """Return the means, medians and 99th percentiles of requests at a rate; ``cut`` of them were shortened."""
     inputs, outputs = (
         [float(tokens.mean()), *(float(cut) for cut in np.percentile(tokens, (50, 99), method="inverted_cdf"))]
         for tokens in (trace.input_tokens, trace.output_tokens)
@@ -83,12 +83,11 @@ def workload_of(trace: Trace, rate: float, cut: int = 0) -> Workload:
 
 
 def lengths_text(trace: Trace, cut: int = 0) -> str:
-    """How long prompts and answers are: ``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
+    """Write how long prompts and answers are: ``1,000 in (p50 722, p99 4,720) / 300 out (constant)``."""
     return workload_of(trace, 1.0, cut).lengths_text
 
 
 def _spread_text(mean: float, p50: float | None, p99: float | None) -> str:
-    """How lengths vary around a mean."""
     if p50 is None or p99 is None:
         return ""
     return " (constant)" if mean == p50 == p99 else f" (p50 {_tokens(p50)}, p99 {_tokens(p99)})"
@@ -99,9 +98,9 @@ def _tokens(number: float) -> str:
 
 
 USUAL_SHARE = 0.74
-"""Of the output tokens of DeepSeek-R1 in production: 73 clients over a day, weighted by requests and tokens (ServeGen,
-alibaba/ServeGen, Apache-2.0, arXiv:2505.09999); ``benchmarks/fit_thinking.py``, 2026-11-17. Clients have from a half
-to nearly all."""
+"""The share of the output tokens of DeepSeek-R1 in production: 73 clients over a day, weighted by requests and tokens
+(ServeGen, alibaba/ServeGen, Apache-2.0, arXiv:2505.09999); ``benchmarks/fit_thinking.py``, 2026-11-17. Clients range
+from a half to nearly all."""
 _FIX = "Write a share, such as 0.7, or tokens, such as 2000."
 
 
@@ -110,10 +109,10 @@ class Thinking(Noun):
 
     share: float | None = Field(default=None, ge=0, le=1)
     tokens: int | None = Field(default=None, ge=0)
-    assumed: bool = False  # not said: the usual share of a model that reasons
+    assumed: bool = False  # the user said nothing: the usual share of a reasoning model
 
     def thinking_tokens(self, output_tokens: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Thinking tokens of each output."""
+        """Return the thinking tokens of each output."""
         outputs = output_tokens.astype(np.float64)
         return outputs * self.share if self.share is not None else np.minimum(outputs, float(self.tokens or 0))
 
@@ -122,7 +121,7 @@ USUAL = Thinking(share=USUAL_SHARE, assumed=True)
 
 
 def parse_thinking(text: str | None, reasons: bool) -> Thinking | None:
-    """What was said, or the usual share of a model that reasons; None without any."""
+    """Read what the user said, or take the usual share if the model reasons; None if it does not."""
     if text is None:
         return USUAL if reasons else None
     written = text.strip()
@@ -139,16 +138,16 @@ def parse_thinking(text: str | None, reasons: bool) -> Thinking | None:
 
 
 NEARLY_ALL = 0.97
-"""Of a load, what passes for all of it: with 20,000 requests, chance alone makes less than 1 % of difference."""
+"""The share of a load that counts as all of it: with 20,000 requests, chance alone changes it by less than 1 %."""
 _MOST_RAMP = 0.5
-"""Of the time in which sessions begin: where the ramp-up takes more, less than half of the requests would count."""
-_STEPS = 64  # from nothing to that: what begins later than it could by one of them loses 1 % of the stretch
-_LONGER = 1.5  # times at which a longer run is asked for: with steps so large it is not on the edge again
+"""The longest ramp-up, as a share of the time in which sessions begin: beyond it, too few requests would count."""
+_STEPS = 64  # from 0 to ``_MOST_RAMP``: a ramp one step too long loses 1 % of the stretch
+_LONGER = 1.5  # factor by which a run is lengthened: large enough not to be at the edge again
 
 
 @dataclass(frozen=True)
 class LoadStretch:
-    """From when a load is offered as a whole until it no longer is."""
+    """The time from which the full load is offered until it no longer is."""
 
     first_s: float  # when the first request is sent
     ramp_s: float | None  # from then until the load is whole; None: it never is, and everything counts
@@ -158,7 +157,7 @@ class LoadStretch:
 
     @property
     def span_s(self) -> float:
-        """Over which requests that wait for nobody are sent."""
+        """Return the time over which requests that wait for nobody are sent."""
         return self.end_s - self.first_s
 
     @property
@@ -166,28 +165,29 @@ class LoadStretch:
         return self.first_s + (self.ramp_s or 0.0)
 
     def counts(self, sent_s: Floats) -> NDArray[np.bool_]:
-        """Which of the requests or sessions that are sent or begin at these times are judged."""
+        """Return which requests or sessions are judged, given the times at which they are sent or begin."""
         if not self.ramp_s:
             return np.ones(len(sent_s), np.bool_)
         return np.asarray((sent_s >= self.begin_s) & (sent_s <= self.end_s))
 
 
 def stretch_of(trace: Trace) -> LoadStretch:
-    """When the load of a trace is offered."""
+    """Return when the full load of a trace is offered."""
     sent_s, turns = trace.arrival_s, trace.turns
     linked = turns is not None and turns.linked
     roots_s = sent_s[turns.roots] if turns is not None and linked else sent_s
     since_s = sent_s - session_starts_s(turns, sent_s) if turns is not None and linked else np.zeros(1)
     first_s, end_s = float(roots_s.min()), float(roots_s.max())
     ramp_s, longer = ramp_up_s(since_s, end_s - first_s), times_longer(since_s, end_s - first_s)
-    few = 1 / (1 - NEARLY_ALL) / len(roots_s)  # the last one ends a gap of time that belongs to the rate
+    few = 1 / (1 - NEARLY_ALL) / len(roots_s)  # the last one ends a gap that counts towards the rate
     return LoadStretch(first_s, None if few > 1 else ramp_s, end_s, max(longer, few) if longer else 0.0)
 
 
 def ramp_up_s(since_s: Floats, span_s: float) -> float | None:
-    """How long it takes until nearly the whole load comes; None: too long. ``since_s`` is from the start of a session.
+    """Return how long it takes until nearly the whole load arrives; None if too long.
 
-    Sessions begin for ``span_s``. From ``t`` until its end, a request is missing for as long as it comes after ``t``.
+    ``since_s`` is each request's time since the start of its session. Sessions begin for ``span_s``. From ``t`` until
+    its end, a request is missing for as long as it comes after ``t``.
     """
     if span_s <= 0:
         return None
@@ -200,7 +200,7 @@ def ramp_up_s(since_s: Floats, span_s: float) -> float | None:
 
 
 def times_longer(since_s: Floats, span_s: float) -> float:
-    """How many times longer sessions should begin for there to be a stretch; 1: long enough, 0: all begin at once."""
+    """Return how many times longer sessions should begin for a stretch; 1: long enough, 0: all begin at once."""
     times = float(span_s > 0)
     while span_s > 0 and ramp_up_s(since_s, times * span_s) is None:
         times *= _LONGER
@@ -208,14 +208,14 @@ def times_longer(since_s: Floats, span_s: float) -> float:
 
 
 def session_starts_s(turns: Turns, sent_s: Floats) -> Floats:
-    """By request: when the first request of its session is sent."""
+    """Return, by request, when the first request of its session is sent."""
     first_s = np.full(turns.sessions, np.inf)
     np.minimum.at(first_s, turns.session, sent_s)
     return np.asarray(first_s[turns.session])
 
 
 class Spread(Noun):
-    """A latency over requests, in seconds; None where no request has it."""
+    """A latency over requests, in seconds; None if no request has it."""
 
     p50: float | None
     p90: float | None
@@ -225,7 +225,7 @@ class Spread(Noun):
 
 
 def spread(values: Floats) -> Spread:
-    """Percentiles and mean of what is a number."""
+    """Return percentiles and mean of the values that are numbers."""
     known = values[~np.isnan(values)]
     if not len(known):
         return Spread(p50=None, p90=None, p95=None, p99=None, mean=None)
@@ -235,8 +235,7 @@ def spread(values: Floats) -> Spread:
 
 
 def _percentiles(known: Floats) -> Floats:
-    """What ``np.percentile`` gives to the last digit, straight between neighbours; to sort them is five times quicker
-    than its partition."""
+    """Return exactly what ``np.percentile`` gives, interpolated linearly; sorting first is five times faster."""
     ordered = np.sort(known)
     place = np.array(PERCENTILES) / 100 * (len(ordered) - 1)
     below = place.astype(np.intp)

@@ -333,7 +333,7 @@ def _where(path: Path) -> str:
 
 
 def _by_day(start: float, seconds: float, usd: float, since: float, until: float) -> Iterator[tuple[int, float, float]]:
-    """Return the parts of a row in each day of a window: the day, where the part begins, and its dollars."""
+    """Yield the part of a row in each day of a window: the day, where the part begins, and its dollars."""
     first, end = max(start, since), min(start + seconds, until)
     while first < end:
         day = int(first // DAY_S)

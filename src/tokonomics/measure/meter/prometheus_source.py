@@ -77,7 +77,7 @@ def _address(target: TargetKey) -> str | None:
 
 
 def _refuse_at_once(scraped: Scraped, same_for: Callable[[TargetKey], str | None], said: str) -> None:
-    """Refuse two targets for which ``same_for`` gives one text and which were scraped at the same time."""
+    """Refuse two targets with the same ``same_for`` text if their periods of scrapes overlap."""
     spans: dict[tuple[str, str], dict[TargetKey, tuple[float, float]]] = defaultdict(dict)
     for target, at in scraped:
         same = same_for(target)

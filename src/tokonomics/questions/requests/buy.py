@@ -352,7 +352,7 @@ class CostRequest(GpuPrice, LengthInputs, PriceList):
     )
     gpu: Text | None = declared("GPU whose cheapest offer is the price instead.", example="H100")
     gpus: Whole = declared("Number of GPUs.", 1, example=8)
-    utilization: Number | None = declared("Share of full speed really produced, 0 to 1.", without="1", example=0.5)
+    utilization: Share | None = declared("Share of full speed really produced, 0 to 1.", without="1", example=0.5)
     load: Texts | None = declared(
         "A load profile instead: HOURSxUTILIZATION,… such as 8x0.99,16x0. Repeat to compare.", example=["8x0.99,16x0"]
     )
