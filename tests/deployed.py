@@ -8,6 +8,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.physics.deployment import Deployment, deploy
 
 
-def on(gpu: str = "H100", model: str = "llama-3.1-8b", engine: str = "vllm", **more: Any) -> Deployment:
+def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm", **more: Any) -> Deployment:
     """A model on a GPU as its engine starts it."""
     return deploy(find_model(model), find_gpu(gpu), find_engine(engine), **more)

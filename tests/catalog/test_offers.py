@@ -32,6 +32,11 @@ from tokonomics.catalog.offers import (
     write_offers,
 )
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName
+from tokonomics.measure.meter.spending import Prices
+from tokonomics.questions.cost import cost
+from tokonomics.questions.meter import asked as meter_settings
+from tokonomics.questions.requests.buy import CostRequest
+from tokonomics.questions.requests.run import MeterWatchRequest
 from tokonomics.types import today
 
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
@@ -262,6 +267,15 @@ def test_a_host_that_could_not_load_a_quarter_of_its_gpus_memory_is_no_bargain()
     assert cheapest_offer("H100", offers=[thin, enough, untold]) == enough
     assert cheapest_offer("H100", offers=[thin, untold]) == untold
     assert cheapest_offer("H100", offers=[thin]) == thin  # better than no price
+
+
+def test_neither_cost_nor_the_meter_takes_the_price_of_a_host_that_could_load_nothing() -> None:
+    """Two machines with one H100 each: $1 with 4 GB beside it, $2 with 64."""
+    tiny, whole = (offer(gpus=1, usd_per_hour=price, memory_gb=size) for price, size in ((1.0, 4), (2.0, 64)))
+    write_offers(cache_file(), [tiny, whole])
+    costed = cost(CostRequest(gpu="H100", tokens_per_second=2900))
+    metered = meter_settings(MeterWatchRequest(urls=("http://gpu:8000",), gpu="H100"))
+    assert (costed.usd_per_hour, metered.usd_per_hour) == (2.0, Prices(2.0))
 
 
 def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:

@@ -74,9 +74,9 @@ def test_a_slip_is_told(tokonomics: Call, flags: tuple[str, ...], message: str) 
 
 
 def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
-    roomy = on("H200")
+    roomy = on(gpu="H200")
     assert longest_context(roomy) == roomy.model.max_context
-    tight = on("L4")
+    tight = on(gpu="L4")
     longest = longest_context(tight)
     assert longest < tight.model.max_context
     assert max_sequences(tight, longest) >= 1

@@ -169,6 +169,13 @@ def test_a_smaller_step_takes_a_prompt_in_more_of_them(tokonomics: Call) -> None
     assert parts["ttft_s"]["p50"] > whole["ttft_s"]["p50"]
 
 
+def test_a_cut_of_a_log_is_what_is_served(tokonomics: Call) -> None:
+    arrival = open_trace("azure-code").read().arrival_s
+    made = answer(tokonomics, *ON, "--trace=azure-code", "--from=10m", "--to=12m")
+    assert made["requests"] == ((arrival >= 600) & (arrival < 720)).sum()
+    assert answer(tokonomics, *ON, "--trace=azure-code", "--requests=70")["requests"] == 70
+
+
 @pytest.mark.parametrize(
     ("traffic", "says"),
     [

@@ -104,6 +104,7 @@ def test_two_sizes_of_fleet_at_two_prices_name_both_offers() -> None:
     assert both.startswith("$1.90 apart (one), $2.00 together (two): ")
 
 
+@pytest.mark.usefixtures("simulated_anew")
 def test_a_slo_no_request_meets_is_refused_before_trials(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     from tokonomics.serving.simulator import simulate
     from tokonomics.sizing import attempt

@@ -26,7 +26,7 @@ from tokonomics.money.spot_machines import counted_share
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
-L40S = on("L40S")
+L40S = on(gpu="L40S")
 
 
 def present(places: list[Place], at_s: float) -> int:

@@ -29,7 +29,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.units import DAY_S, HOURS_PER_MONTH
 
-L40S = on("L40S")
+L40S = on(gpu="L40S")
 COLD_S = 200.0
 
 

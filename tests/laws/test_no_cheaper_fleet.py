@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.explore import EXPLORE
-from tests.planner.small_catalogue import on
 from tests.there import there
 
 from tokonomics.physics.deployment import Deployment
@@ -35,7 +35,7 @@ MOST_LIMIT = 96
 
 def deployed(rng: np.random.Generator) -> Deployment:
     gpu = str(rng.choice(["A100-80GB", "H100", "L40S"]))
-    return on(gpu)
+    return on(gpu=gpu)
 
 
 def world(number: int) -> Setup:

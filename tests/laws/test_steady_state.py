@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.planner.small_catalogue import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.questions.load import load_of
@@ -173,7 +173,7 @@ def test_a_stretch_has_both_of_its_ends() -> None:
 
 
 def on_l4() -> Any:
-    return on("L4")
+    return on(gpu="L4")
 
 
 def test_a_backlog_is_paid_for_until_it_is_done() -> None:

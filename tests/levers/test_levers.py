@@ -46,7 +46,7 @@ from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 
-A100 = on("A100-80GB")
+A100 = on(gpu="A100-80GB")
 CHEAP = (
     OFFERS[0],
     offer("A100-80GB", 1, 2.0, spot_usd_per_hour=0.9, reserved_1yr_usd_per_hour=1.5),
@@ -296,7 +296,7 @@ def test_the_order_changes_the_steps_and_not_the_end() -> None:
 
 def test_a_step_that_does_not_fit_alone_is_taken_with_the_next() -> None:
     """A 70B in 16 bits fits four A100s and no single H100; in int4 it does."""
-    big = on("A100-80GB", "llama-3.1-70b", tp=4)
+    big = on("llama-3.1-70b", "A100-80GB", tp=4)
     start = Setup(big, load_of_shape(0.2, "const:500", "const:100"), CHEAP, TODAY)
     end = start.deployed(weights=Precision.int4, gpu=find_gpu("H100"), tp=1)
     made = walk(start, end, ("hardware", "weights", *(knob for knob in ORDER if knob not in ("hardware", "weights"))))
@@ -401,7 +401,7 @@ def test_a_draft_saves_time_from_the_acceptance_that_is_told() -> None:
 
 
 def on_h100(model: str, weights: Precision = Precision.bf16) -> Deployment:
-    return on("H100", model, tp=1, weights=weights, kv=Precision.bf16)
+    return on(model, "H100", tp=1, weights=weights, kv=Precision.bf16)
 
 
 def test_what_leaves_the_precisions_alone_loses_nothing() -> None:

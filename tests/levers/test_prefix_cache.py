@@ -156,7 +156,7 @@ def test_a_block_pays_for_its_place_as_long_as_its_time_is_worth_more(deployment
 
 def test_where_computing_is_quicker_a_block_never_pays_whatever_its_place_costs() -> None:
     """The 1B model computes sixteen tokens in less time than a disk takes to bring their 524 KB."""
-    small = on("H100", "llama-3.2-1b")
+    small = on("llama-3.2-1b", "H100")
     for text in ("ssd=1000", "ssd=1000@0"):
         made = break_even(small, parse_tiers(text, small)[0], USD)
         assert made.fetch_s == pytest.approx(16 * 2 * 16 * 8 * 64 * 2 / 6.9e9)
@@ -168,12 +168,12 @@ def test_where_computing_is_quicker_a_block_never_pays_whatever_its_place_costs(
 def test_every_rank_fetches_its_copy_of_what_is_not_split() -> None:
     """MLA's 576 numbers a layer go to all eight ranks; four KV heads on eight ranks lie twice."""
     tier = Tier(name="t", size_bytes=1e12, bytes_per_s=1e9)
-    latent = on("H200", "deepseek-v3", tp=8)
+    latent = on("deepseek-v3", "H200", tp=8)
     token = 61 * 576 * 2
     assert token == 70_272 == kv_bytes_per_token(latent)
     assert float(fetch_s(latent, tier, 1)) == pytest.approx(token / 1e9)
     assert gpu_cache_bytes(latent) == pytest.approx(kv_budget_bytes(latent), rel=1e-6)
-    grouped = on("H100", "qwen3-30b-a3b", tp=8)
+    grouped = on("qwen3-30b-a3b", "H100", tp=8)
     token = 48 * 2 * 4 * 128 * 2
     assert float(fetch_s(grouped, tier, 1)) == pytest.approx(token / 4 / 1e9)
     assert gpu_cache_bytes(grouped) == pytest.approx(kv_budget_bytes(grouped) * 4, rel=1e-6)

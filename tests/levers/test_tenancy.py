@@ -152,7 +152,7 @@ def test_prompts_shared_within_a_tenant_make_the_pool_cheaper_to_fill(deployment
 
 
 def test_c24_fifty_adapters_on_one_70b_base() -> None:
-    base = on("A100-80GB", "llama-2-70b", tp=4, lora_rank=16,
+    base = on("llama-2-70b", "A100-80GB", tp=4, lora_rank=16,
                   lora_adapters=50)  # fmt: skip
     found = lora(base, 32, 1024)
     # Llama 2 70B: 80 layers of q and o 8192 → 8192, k and v 8192 → 1024, gate, up and down 8192 ↔ 28672. Split over
@@ -196,7 +196,7 @@ def test_c25_pooling_depends_on_when_the_peaks_fall() -> None:
         parse_arrivals("diurnal:1.2,peak=2"), parse_lengths("const:500", "input"),
         parse_lengths("const:100", "output"), duration_s=86_400, tenants=parse_tenants("10,skew=0"),
     ).faster(12)  # fmt: skip
-    small = on("L4")
+    small = on(gpu="L4")
     made = pool(sharing(small, trace, "ttft_p99=2,tpot_p99=200ms"))
     same, spread = made.together, made.what_if[-1]
     assert made.apart.load_share == pytest.approx(0.4, abs=0.05)

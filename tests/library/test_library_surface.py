@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_every_function_says_what_it_answers_with_an_example_and_every_argument(
         assert f"\n    {each}: " in said
         assert parameter.annotation is not parameter.empty
     assert "--" not in said
+
+
+def test_help_shows_a_function_with_its_arguments() -> None:
+    said = pydoc.render_doc(tk.fit, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    assert "Does a model fit" in said
+    assert "tp: Tensor parallelism" in said
+    assert str(inspect.signature(tk.fit)).startswith("(model: 'Words', *, gpu: 'Words', context: 'int | str' = 4096")
+    assert inspect.signature(tk.fit).return_annotation == "FitResult"
 
 
 @pytest.mark.parametrize(

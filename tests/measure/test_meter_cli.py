@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -52,6 +53,14 @@ def test_a_report_adds_up_however_it_is_grouped(tokonomics: Call, by: str) -> No
     assert sum(line["sums"]["usd"] for line in made["lines"]) == pytest.approx(5 * 24 * (4.98 + 2.49))
     for name in ("input_total", "output", "answered"):
         assert sum(line["sums"][name] for line in made["lines"]) == made["total"][name]
+
+
+def test_windows_that_meet_share_no_token_and_no_dollar(tokonomics: Call) -> None:
+    whole = reported(tokonomics)["total"]
+    edges = ["2026-11-09", "2026-11-10T13:17", "2026-11-12T23:59:59", "2026-11-14"]
+    parts = [reported(tokonomics, f"--since={start}", f"--until={end}")["total"] for start, end in pairwise(edges)]
+    assert sum(part["output"] for part in parts) == whole["output"]
+    assert sum(part["usd"] for part in parts) == pytest.approx(whole["usd"])
 
 
 def test_the_table_as_csv_has_the_same_figures_and_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_shapley_is_the_mean_over_every_order_of_joining(costs: list[float]) -> 
 
 
 def test_gpu_time_sums_to_the_load_and_follows_length() -> None:
-    deployment = on("H100")
+    deployment = on(gpu="H100")
     arrival = np.arange(200) * 0.5
     inputs, outputs = np.tile([200, 2000], 100), np.tile([50, 100], 100)
     simulation = simulate(deployment, make_trace(arrival, inputs, outputs))

@@ -18,7 +18,7 @@ from tokonomics.traffic.trace import make_trace
 
 @cache
 def deployment() -> Deployment:
-    return on("H100")
+    return on(gpu="H100")
 
 
 @cache

@@ -84,7 +84,7 @@ def test_what_waits_in_a_cache_equals_losing_it_at_every_moment() -> None:
 
 
 def test_a_replica_loses_its_share_and_no_more_than_its_memory_holds() -> None:
-    deployment = on("L4")
+    deployment = on(gpu="L4")
     blocks = [list(range(number)) for number in (400, 800)]
     trace = make_trace([0.0, 10.0], [6400, 12800], [1, 1], prefix=blocks_of(blocks, 16))
     one, two = (lost_state(deployment, trace, replicas) for replicas in (1, 2))

@@ -18,7 +18,7 @@ CLASSES = tomllib.loads(files("tokonomics.physics").joinpath("data/intervals.tom
 
 @pytest.mark.parametrize(("kind", "model"), list(product(get_args(Kind), ("llama-3.1-8b", "qwen3-30b-a3b"))))
 def test_every_situation_has_an_interval_and_the_less_is_known_the_wider_it_is(kind: Kind, model: str) -> None:
-    deployment = on("H100", model)
+    deployment = on(model, "H100")
     names = [error_class(kind, deployment, badge) for badge in KNOWN]
     assert all(CLASSES[name]["low"] < 0 < CLASSES[name]["high"] for name in names)
     for better, worse in pairwise(CLASSES[name] for name in names):

@@ -20,7 +20,7 @@ from tokonomics.traffic.trace import make_trace
 
 def r1(gpu: str = "GB200", *, tp: int = 1, ep: int = 1, dp: int = 1) -> Deployment:
     split = {"tp": tp, "ep": ep, "dp": dp}
-    return on(gpu, "deepseek-r1", "sglang", weights=Precision.fp8, **split)
+    return on("deepseek-r1", gpu, "sglang", weights=Precision.fp8, **split)
 
 
 # Microseconds that DeepEP's README states for its low-latency kernels: H800 machines of 8 with 400 Gbit/s a GPU, 128

@@ -15,7 +15,7 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
 from tokonomics.types import Badge
 
-PLAIN = on("H100", "llama-3.1-70b", tp=4)
+PLAIN = on("llama-3.1-70b", "H100", tp=4)
 DRAFT = find_model("llama-3.2-1b")
 
 

@@ -2,8 +2,6 @@
 
 from datetime import date
 
-from tests.deployed import on as on  # laws take it from here
-
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model

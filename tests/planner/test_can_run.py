@@ -101,7 +101,7 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
 
 def test_speeds_are_those_that_predict_says_of_the_same_layout() -> None:
     row = row_of(asked("llama-3.1-8b"), "fp8")
-    layout = on("RTX3090", tp=row.tp, weights=Precision.fp8)
+    layout = on(gpu="RTX3090", tp=row.tp, weights=Precision.fp8)
     assert row.alone_tokens_per_s == predict(layout, 1, 4096).tokens_per_s
     assert row.ttft_s == predict(layout, 1, 4096).ttft_s
     assert row.tokens_per_s == predict(layout, row.users, 4096).tokens_per_s

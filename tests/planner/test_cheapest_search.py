@@ -35,7 +35,7 @@ def test_at_many_replicas_most_are_ruled_out_by_their_answers() -> None:
 @pytest.mark.parametrize("gpu", ["L4", "A100-80GB", "H100-SXM"])
 @pytest.mark.parametrize("slo", [None, STRICT])
 def test_no_replica_holds_more_than_its_answers_alone(gpu: str, slo: str | None) -> None:
-    deployment = on(gpu)
+    deployment = on(gpu=gpu)
     slos = parse_slos(slo) if slo else ()
     limit = slos[0].seconds if slos else None
     for load in (BUSY, stretched(BUSY, inputs=4), stretched(BUSY, outputs=0.1)):

@@ -35,7 +35,7 @@ def plan_of(asked: Load, slos: tuple[Slo, ...] = ()) -> Study:
 
 
 def on_l40s(times: float, replicas: int = 4) -> Simulation:
-    deployment = on("L40S")
+    deployment = on(gpu="L40S")
     return simulate(deployment, load().trace.faster(times), FleetSettings(replicas=replicas))
 
 

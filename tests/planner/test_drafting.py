@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.deployed import on
 from tests.planner.small_catalogue import BF16, BUSY, CHAT, asked, planned
@@ -99,9 +100,19 @@ def test_a_module_takes_its_own_weights_and_not_the_models_tables_again() -> Non
     assert draft_bytes(plain) == 0
 
 
+@pytest.mark.parametrize(("name", "tp"), [("llama-3.1-8b", 1), ("llama-3.3-70b", 4)])
+def test_the_gain_of_a_dense_model_falls_with_the_batch(name: str, tp: int) -> None:
+    plain = on(model=name, tp=tp)
+    made = plain.model_copy(update={"speculation": published_draft(plain.model)})
+    batches = np.array([1, 32, 256])
+    gains = step_model(plain).decode(batches, 500) / step_model(made).decode(batches, 500)
+    assert (np.diff(gains) < 0).all()
+    assert gains[0] > 1.5
+
+
 def test_published_speed_ups_of_deepseeks_module() -> None:
     """1.8 times at batch 1 and 1.5 at 32 on H200, TP 8 (SGLang, "DeepSeek V3", docs/references/deepseek.md)."""
-    plain = on("H200", "deepseek-v3", engine="sglang", tp=8)
+    plain = on("deepseek-v3", "H200", engine="sglang", tp=8)
     made = plain.model_copy(update={"speculation": published_draft(plain.model)})
     for batch, measured in ((1, 1.8), (32, 1.5)):
         gain = float(step_model(plain).decode(batch, 1000) / step_model(made).decode(batch, 1000))

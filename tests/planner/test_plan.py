@@ -58,7 +58,7 @@ def test_the_best_is_the_lowest_bill_found_by_trying_each_by_hand() -> None:
     bills = []
     for each in OFFERS:
         for tp in (tp for tp in valid_tp(find_model("llama-3.1-8b"), each.gpus)):
-            deployment = on(each.gpu, tp=tp)
+            deployment = on(gpu=each.gpu, tp=tp)
             if not max_sequences(deployment, 1300):
                 continue
             capacity = ReplicaCurve(deployment, 1000, 300).capacity().rate
@@ -217,7 +217,7 @@ def test_a_lone_request_is_no_quicker_than_the_floor_says() -> None:
     slos = parse_slos("ttft_p99=1,ttft_p50=1,tpot_p90=1,e2e_p99=99,e2e_mean=99,ttft_mean=1")
     for seed, gpu in product(range(3), ("H100-SXM", "L4")):
         load = load_of_shape(2, "lognormal:mean=800,p99=6000", "lognormal:mean=200,p99=900", seed=seed)
-        one = on(gpu)
+        one = on(gpu=gpu)
         apart = replace(load.trace, arrival_s=np.arange(len(load.trace), dtype=np.float64) * 1e4)
         delivered = {each.slo: each.delivered_s or 0.0 for each in outcome(simulate(one, apart), slos).slo}
         for slo, floor_s in floors(step_model(one), load, slos).items():

@@ -53,7 +53,7 @@ def test_a_cached_token_costs_what_attending_to_it_adds_to_prefill() -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-27b", "deepseek-v3", "qwen2.5-0.5b"])
 @pytest.mark.parametrize("gpu", ["L4", "H100"])
 def test_a_cached_token_never_costs_more_than_a_computed_one(name: str, gpu: str) -> None:
-    deployment = on(gpu, name)
+    deployment = on(name, gpu)
     for tokens in (16, 100, 1000, 8000, 30_000, 60_000, 100_000):
         plain = split_by_gpu_time(0.01, 2.0, tokens, 300, 0.4)
         for share in (0.0, 0.1, 0.5, 0.9):

@@ -51,7 +51,7 @@ SLOW = {"model": "qwen3-8b", "gpu": "H100", "input": "const:900", "output": "con
 
 
 @pytest.fixture
-def _never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def _never_simulated(monkeypatch: pytest.MonkeyPatch, simulated_anew: None) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("it was simulated")
 
@@ -80,7 +80,7 @@ def test_an_slo_below_a_lone_request_is_refused_at_once(verb: str) -> None:
 
 def test_the_floor_is_that_of_the_step_model() -> None:
     """A token after a prompt of 900 on an idle H100: an SLO of nine tenths of it is refused, of 11 tenths not."""
-    deployment = on("H100", "qwen3-8b")
+    deployment = on("qwen3-8b", "H100")
     load = load_of_shape(0.1, "const:900", "const:99")
     token_s = float(step_model(deployment).decode(1.0, 900.0))
     tight, loose = (parse_slos(f"tpot_p99={token_s * times}") for times in (0.9, 1.1))

@@ -2,28 +2,35 @@
 
 import datetime as dt
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import altair as alt
+import numpy as np
 import pytest
 from tests.planner.small_catalogue import SLOS, asked
+from tests.there import there
 
+from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.vary import bill_range
-from tokonomics.questions.plan import measured_beside, plan
+from tokonomics.questions.plan import api_bills, measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
+from tokonomics.sizing.load import load_of_log
 from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
 
 RESULTS = Path(__file__).parents[1] / "measure" / "results"
@@ -170,3 +177,18 @@ def test_without_slos_nothing_is_shaded() -> None:
     found, made = around(study(asked(simulate=False)))
     spec = frontier_chart(made, found.plan, "A model").to_dict()
     assert not any(layer["mark"]["type"] == "rect" for panel in spec["hconcat"] for layer in panel["layer"])
+
+
+def test_an_api_reads_from_its_cache_what_a_log_repeats() -> None:
+    """Four prompts of 64 tokens, half of each alike: three of them begin as the one 200 seconds before."""
+    prefix = PrefixBlocks(np.tile(np.arange(2, dtype=np.int32), 4), np.arange(0, 9, 2), block_tokens=16, distinct=2)
+    log = load_of_log(make_trace([0, 200, 400, 600], [64] * 4, [10] * 4, prefix=prefix))
+    found, made = planned()
+    bills = api_bills(replace(found.question, model=find_model("gpt-oss-120b"), load=log), "gpt-oss-120b")
+    (groq,) = [bill for bill in bills if bill.name == "groq:openai/gpt-oss-120b"]
+    quoted = find_api(groq.name)
+    share = 3 * 32 / (4 * 64)
+    prompt = (1 - share) * quoted.input_usd_per_mtok + share * there(quoted.cached_input_usd_per_mtok)
+    assert groq.usd_per_mtok == pytest.approx((64 * prompt + 10 * quoted.output_usd_per_mtok) / 74)
+    (line,) = of_kind(frontier_rows(made, found.plan, apis=[groq]), "API")
+    assert "38 % of prompts from its cache" in line["price"]

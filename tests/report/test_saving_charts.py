@@ -42,7 +42,7 @@ def result(verb: str) -> dict[str, Any]:
 
 @cache
 def setup() -> Setup:
-    deployment = on("H100-SXM")
+    deployment = on(gpu="H100-SXM")
     return Setup(deployment, load_of_shape(5, "const:1000", "const:300"), OFFERS, TODAY, SLOS)
 
 

@@ -1,28 +1,18 @@
-"""What tests of serving ask for again and again: a deployment, requests and rules as arrays, the times of a table."""
+"""What tests of serving ask for again and again: requests and rules as arrays, the times of a table."""
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from tests.serving.reference_replica import EngineTimes
 
-from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.serving.state import Requests, Rules
 from tokonomics.serving.step_table import StepTable, after_s, context_points, gpu_s, launching_s, prompt_axes
 from tokonomics.traffic.trace import Trace, make_trace
 
 KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
 """Llama 3.1 8B: keys and values of 32 layers, 8 heads of 128, in 16 bits."""
-
-
-@cache
-def on(model: str = "llama-3.1-8b", gpu: str = "H100", engine: str = "vllm", **split: Any) -> Deployment:
-    return deploy(find_model(model), find_gpu(gpu), find_engine(engine), **split)
 
 
 def poisson(rate: float, count: int, inputs: int, outputs: int) -> Trace:

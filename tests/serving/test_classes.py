@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from tests.serving.small_worlds import ROOMY, asked, flat_table, on
+from tests.deployed import on
+from tests.serving.small_worlds import ROOMY, asked, flat_table
 
 from tokonomics.errors import BadInput
 from tokonomics.serving.capacity import what_breaks

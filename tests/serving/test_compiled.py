@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.serving.small_worlds import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics import machine_code

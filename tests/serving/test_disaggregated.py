@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, on, poisson
+from tests.deployed import on
+from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, poisson
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
+from tests.deployed import on
 from tests.serving.reference import serve
-from tests.serving.small_worlds import on, times_of
+from tests.serving.small_worlds import times_of
 from tests.serving.strategies import (
     IN_TURN,
     MOST_INPUT,

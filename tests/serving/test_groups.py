@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.serving import reference
 from tests.serving.reference_replica import EngineTimes
-from tests.serving.small_worlds import on
 from tests.there import there
 
 from tokonomics.catalog.layers import Precision

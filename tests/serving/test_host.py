@@ -4,8 +4,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.physics.hosts import hostless
-from tests.serving.small_worlds import ROOMY, asked, flat_table, on
+from tests.serving.small_worlds import ROOMY, asked, flat_table
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.physics.overhead import overhead

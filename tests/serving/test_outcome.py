@@ -8,8 +8,9 @@ from statistics import mean
 import numpy as np
 import polars as pl
 import pytest
+from tests.deployed import on
 from tests.physics.hosts import lone
-from tests.serving.small_worlds import on, some_traffic
+from tests.serving.small_worlds import some_traffic
 
 from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import step_model

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.deployed import on
 from tests.serving import reference
-from tests.serving.small_worlds import on, some_traffic, times_of
+from tests.serving.small_worlds import some_traffic, times_of
 from tests.serving.test_sessions import linked_users
 from tests.there import there
 

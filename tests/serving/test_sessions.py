@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.serving.small_worlds import on
+from tests.deployed import on
 from tests.there import there
 
 from tokonomics.errors import BadInput

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.serving.small_worlds import on
+from tests.deployed import on
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import step_model

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from tests.deployed import on
 from tests.physics.hosts import hostless, lone
-from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, ROOMY, asked, on, poisson
+from tests.serving.small_worlds import KV_BYTES_PER_TOKEN, ROOMY, asked, poisson
 from tests.there import there
 
 from tokonomics.errors import BadInput, DoesNotFit

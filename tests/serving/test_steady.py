@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.deployed import on
 from tests.physics.hosts import hostless, lone
-from tests.serving.small_worlds import on
 
 from tokonomics.catalog.engines import all_engines, find_engine
 from tokonomics.catalog.gpus import find_gpu

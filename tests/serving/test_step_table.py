@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.serving.small_worlds import on
+from tests.deployed import on
 
 from tokonomics.catalog.checkpoints import mtp_module
 from tokonomics.physics.deployment import DraftMethod, Speculation

@@ -23,7 +23,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 A100 = OFFERS[1]
-ON_A100 = on("A100-80GB")
+ON_A100 = on(gpu="A100-80GB")
 
 
 def poisson(rate: float, inputs: int, outputs: int, count: int = 2000) -> Load:

@@ -24,7 +24,7 @@ from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
 
 SMALL = on()
-LARGE = on("H100", "llama-3.3-70b", tp=4, weights=Precision.fp8)
+LARGE = on("llama-3.3-70b", "H100", tp=4, weights=Precision.fp8)
 
 
 def has_room(deployment: Deployment, offer: Offer) -> bool:

@@ -15,7 +15,7 @@ from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
 DAY = Setup(
-    on("L4"),
+    on(gpu="L4"),
     load_of_shape(None, "const:1500", "const:200", arrivals="diurnal:0.5,peak=3"),
     OFFERS,
     TODAY,

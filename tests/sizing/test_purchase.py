@@ -15,7 +15,7 @@ from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 
-A100 = on("A100-80GB")
+A100 = on(gpu="A100-80GB")
 OFFERS = (
     offer("A100-80GB", 1, 2.0, reserved_1yr_usd_per_hour=1.5, spot_usd_per_hour=0.8),
     offer("A100-80GB", 8, 15.0, reserved_1yr_usd_per_hour=10.0),

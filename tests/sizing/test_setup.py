@@ -34,7 +34,7 @@ from tokonomics.traffic.generate import parse_sessions
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import make_trace
 
-A100 = on("A100-80GB")
+A100 = on(gpu="A100-80GB")
 LOAD = load_of_shape(20, "const:1000", "const:300")
 
 

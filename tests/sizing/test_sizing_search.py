@@ -72,6 +72,7 @@ def test_behind_a_prefix_aware_router_a_smaller_fleet_that_holds_is_found(monkey
     assert [found(router) for router in (Router.prefix_aware, Router.round_robin)] == [60, 121]
 
 
+@pytest.mark.usefixtures("simulated_anew")
 def test_what_was_simulated_for_one_question_is_known_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal set-ups share it however they came about; other traffic, limits or a profile do not."""
     asked = replace(NOW, load=load_of_shape(7, "const:900", "const:90"))

@@ -15,7 +15,7 @@ ZONE = Spare(zone=True)
 
 
 def deployed(tp: int, pp: int = 1) -> Deployment:
-    return on("H100", "llama-3.1-70b", tp=tp, pp=pp)
+    return on("llama-3.1-70b", "H100", tp=tp, pp=pp)
 
 
 def machine(gpus: int) -> Offer:

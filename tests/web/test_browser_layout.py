@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
+from playwright.sync_api import Browser, Error, FilePayload, Locator, Page, expect
 from tests.web.browser import NAME, NEEDS_BROWSER, Visit, served, settled, visit
 
 pytestmark = NEEDS_BROWSER
@@ -254,7 +254,9 @@ def test_no_label_title_or_legend_of_a_chart_is_cut_on_a_phone(narrow: Visit, qu
 
 AXE = (resources.files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
 RUN = """async () => {
-  const made = (row) => [row, ...row.querySelectorAll("*")].map(({tagName, className}) => tagName + className).join();
+  const told = (node) => node.getAttributeNames().filter((name) => name.startsWith("aria-"));
+  const part = (node) => [node.tagName, node.className, node.role, ...told(node)].join();
+  const made = (row) => [row, ...row.querySelectorAll("*")].map(part).join(";");
   for (const body of document.querySelectorAll("tbody")) {
     const known = new Set();
     for (const row of body.rows) row.toggleAttribute("data-alike", known.has(made(row)) || !known.add(made(row)));
@@ -363,3 +365,20 @@ def test_a_person_logs_in_and_out_on_a_form_that_breaks_no_rule(browser: Browser
                 expect(page.get_by_label("Token")).to_be_visible()
             assert [said for said in window.wrong if "401" not in said] == []  # the browser notes a refusal
     assert {look: rules for look, rules in found.items() if rules} == {}
+
+
+def test_a_row_with_a_role_of_its_own_is_not_taken_for_one_like_the_others(window: Visit) -> None:
+    page = window.answered("?view=accuracy")
+    ends = page.locator("tbody:has(tr + tr) tr:last-child")
+    for row, attribute in ((ends.first, "role"), (ends.last, "aria-nonsense")):
+        row.locator("td").last.evaluate("(cell, name) => cell.setAttribute(name, 'nonsense')", attribute)
+    said = " ".join(broken(page))
+    assert "aria-roles at" in said
+    assert "aria-valid-attr at" in said
+
+
+def test_no_other_machine_is_reached_even_by_its_number(browser: Browser, address: str) -> None:
+    for other in ("http://192.0.2.1/", "http://[2001:db8::1]/", "http://other.example/"):
+        with visit(browser, address) as window, pytest.raises(Error, match="ERR_PROXY_CONNECTION_FAILED"):
+            window.page.goto(other)
+        assert window.wrong == [f"request to {other}"]
