@@ -64,7 +64,7 @@ def every_offer(request: Market) -> tuple[Offer, ...]:
     """Return the offers that the request's filters leave, at its discounts."""
     wanted = request.gpu if isinstance(request, SomeGpus) else None
     names, _ = gpu_filter(wanted, request.gpus if isinstance(request, PlanRequest) else None)
-    asked = {name: getattr(request, name) for name in _FILTERS} | {"gpu": names}
+    asked = {"gpu": names} | {name: getattr(request, name) for name in _FILTERS}
     words = tuple((name, None if values is None else tuple(values)) for name, values in asked.items())
     return _left(Same(prices_in(request.offers)), words, tuple(discounts_from(request.discount).items()))
 

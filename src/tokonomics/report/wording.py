@@ -92,11 +92,10 @@ def speed_text(speed: Speed, speed_from: Sequence[str]) -> str:
     if speed is Speed.assumed:
         near = f" nearer than {others}'s" if others else ""
         return f"by the datasheet, no kernels{near} timed: measure before you buy"
-    return (
-        f"from {others} kernel timings, by the datasheets"
-        if others
-        else "from this GPU's kernels at another precision or shape"
-    )
+    if others:
+        return f"from {others} kernel timings, by the datasheets"
+    at = "timed on this GPU" if speed is Speed.timed else "of this GPU at another precision or shape"
+    return f"from kernels {at}"
 
 
 def known_text(speed: Speed, profiled: Coverage | None) -> str:
