@@ -344,12 +344,13 @@ def test_a_password_in_the_address_is_not_kept(server: Loopback) -> None:
 
 
 def test_a_server_that_hangs_up_after_each_answer_costs_no_retry() -> None:
-    """llama.cpp SLOs to keep the connection and closes it: found out once, then each request opens its own."""
+    """llama.cpp promises to keep the connection and closes it: found out once, then each request opens its own."""
     with loopback() as server:
         run = bench(server, "leaves", users=[3], retries=0)
         assert counted(run) == dict(server.sent)
     assert (run.points[0].failed, run.points[0].retries) == (0, 0)
-    assert len(run.notes) == 2  # the server's address, and that it hangs up
+    # The server's address, and that it hangs up; on a busy machine also that the client took a whole core.
+    assert len([note for note in run.notes if "core" not in note]) == 2
 
 
 def test_an_interrupted_test_keeps_the_loads_it_finished() -> None:
