@@ -190,6 +190,11 @@ def search(problem: FleetProblem, gap: float, time_limit_s: float) -> Solution |
     except OutOfTime:
         if not (tried := _repeated(problem, gap, day_s)):
             raise
+    return _best(problem, tried, began)
+
+
+def _best(problem: FleetProblem, tried: Sequence[Solution], began: float) -> Solution:
+    """Return the cheapest fleet of those tried, with the highest bound that any of them proved."""
     best = min(tried, key=lambda solution: problem.bill(solution.counts))
     bound = max(solution.lower_bound for solution in tried)
     return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
@@ -209,9 +214,7 @@ def _at_once_or_apart(problem: FleetProblem, gap: float, time_limit_s: float) ->
         return _taken_apart(problem, gap, max(left, 0.4 * time_limit_s))
     with suppress(OutOfTime):
         if (taken_apart := _taken_apart(problem, gap, left)) is not None:
-            best = min((at_once, taken_apart), key=lambda solution: problem.bill(solution.counts))
-            bound = max(at_once.lower_bound, taken_apart.lower_bound)
-            return replace(best, lower_bound=bound, solve_s=time.perf_counter() - began)
+            return _best(problem, (at_once, taken_apart), began)
     return at_once
 
 
