@@ -1,10 +1,12 @@
 """Makes the price list that is shipped out of a table of GPU offers in every region.
 
     python benchmarks/reduce_offers.py gpu_offers_all.csv.gz src/tokonomics/catalog/data
+    python benchmarks/reduce_offers.py --history gpu_price_history.csv.gz src/tokonomics/catalog/data
 
 Writes ``offers.csv`` (a machine at one price is one row, with every region it is sold in), ``places.csv`` (the country
 of each provider's regions) and ``sellers.csv`` (what kind of seller each provider is). Rows are left out where the GPU
-is not in the catalogue, and where there is no price or no region.
+is not in the catalogue, and where there is no price or no region. With ``--history``
+it writes ``price_history.csv`` alone: what a GPU-hour cost month by month.
 """
 
 import argparse
@@ -90,11 +92,36 @@ def write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]])
         writer.writerows(rows)
 
 
+_GPU_OF_HISTORY = {"A100": "A100-40GB", ("runpod", "H100"): "H100-PCIe"}
+"""Names that mean another GPU in the history than in a price list: A100 there is the card of 40 GB (aws p4d, gcp
+a2-highgpu, Lambda's gpu_1x_a100), and RunPod lists its PCIe card as H100, the other one as H100-SXM."""
+
+
+def history(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return the monthly prices of GPUs in the catalogue, by seller; those in euro are left out."""
+    found = []
+    for row in rows:
+        name, provider = row["gpu"], row["provider"]
+        gpu = _GPU_OF_HISTORY.get((provider, name)) or _GPU_OF_HISTORY.get(name) or known_gpu(name)
+        if gpu and provider not in IN_EUR:
+            prices = ("month_end", "list_last_changed", "min_usd_per_gpu_hour", "median_usd_per_gpu_hour")
+            found.append({one: row[one] for one in prices} | {"provider": provider, "name": name, "gpu": gpu})
+            found[-1]["terms"] = row["kind"]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--history", action="store_true", help="the table has prices month by month")
     parser.add_argument("offers", type=Path, help="the full table, gzipped")
     parser.add_argument("out", type=Path, help="the folder of the shipped files")
     paths = parser.parse_args()
+    if paths.history:
+        with gzip.open(paths.offers, "rt", newline="", encoding="utf-8") as file:
+            months = history(csv.DictReader(file))
+        write(paths.out / "price_history.csv", tuple(months[0]), months)
+        print(f"{len(months)} monthly prices")
+        return
     with gzip.open(paths.offers, "rt", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     left_out = Counter(reason for row in rows if (reason := why_left_out(row)))
