@@ -1,7 +1,7 @@
 """Decide which offers may be bought, and which of their prices count: by place, seller, age, host, price and discount.
 
 Every caller uses one price rule (``prices_that_count``): sellers with a price list unless others are named, prices of
-the last year, hosts that could load a model, and an old price only if recent ones cost over a quarter more.
+the last year, hosts that could load a model, and of each GPU and market only the most recent prices.
 """
 
 import datetime as dt
@@ -22,7 +22,7 @@ from tokonomics.catalog.offers import (
     gpu_key,
     load_offers,
 )
-from tokonomics.catalog.places import Seller, place_filter, seller_of
+from tokonomics.catalog.places import Seller, perhaps_in, place_filter, seller_of
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.types import today
 from tokonomics.units import GIB
@@ -36,7 +36,9 @@ that were copied can be released, so less than this may be enough."""
 _WEIGHTS_SHARE = 0.25
 """Share of a GPU's memory: a host counts only if it can load weights of this size, whichever model is asked about. An
 8B model in 16 bits has a fifth of 80 GB; for a model below a quarter, a smaller GPU would hold as much cache."""
-STALE_MUST_SAVE = 0.25  # an old price counts only if the cheapest recent one is higher by more than this share
+
+Market = tuple[str, bool]
+"""Quotes that can show each other to be out of date: of one GPU, from marketplaces or from sellers with a list."""
 
 
 class NoOffer(BadInput):
@@ -46,12 +48,15 @@ class NoOffer(BadInput):
 def market_offers(provider: str | None = None) -> tuple[Offer, ...]:
     """Return the offers of the user's own market (``[market]`` in the user's catalogue), or of a named provider.
 
-    Marketplaces are left out, unless the market names providers, sellers or a file of offers.
+    Marketplaces are left out, unless the market names providers, sellers or a file of offers; so are machines that are
+    only perhaps in its region, unless it names providers.
     """
     market = user_market() | ({"provider": [provider]} if provider else {})
     known = load_offers(Path(market["offers"]).expanduser() if "offers" in market else None)
     filters = {name: market.get(name) for name in ("provider", "region", "sellers")}
     found = select_offers(known, terms=None, discounts=parse_discounts(market.get("discount", ())), **filters)
+    if "region" in market and "provider" not in market:
+        found = certainly_there(found)
     return found if market.keys() & {"provider", "sellers", "offers"} else list_prices(found)
 
 
@@ -69,7 +74,8 @@ def select_offers(
 ) -> tuple[Offer, ...]:
     """Return the offers asked for that can be bought on these terms, cheapest GPU-hour first, after discounts.
 
-    With no terms, return every offer asked for, in the given order.
+    With no terms, return every offer asked for, in the given order. Those of a region include machines that are only
+    perhaps there: ``certainly_there`` tells them apart.
     """
     known = tuple(offers)
     everyone = {offer.provider for offer in known}
@@ -81,14 +87,16 @@ def select_offers(
         if (providers is None or offer.provider in providers) and (kinds is None or offer.seller in kinds)
     ]
     places = {offer.place for offer in within}
-    is_there = None if region is None or not within else place_filter(_names(region), places)
+    regions = () if region is None or not within else _names(region)
+    is_there = place_filter(regions, places) if regions else None
     gpus = None if gpu is None else {gpu_key(name) for name in _names(gpu)}
     left_out = {_provider_or_gpu(name, everyone) for name in exclude or ()}
     shares = {_known("provider", name, everyone): share for name, share in (discounts or {}).items()}
     chosen = [
         apply_discount(offer, shares.get(offer.provider, 0.0))
         for offer in within
-        if (is_there is None or is_there(offer.place)) and (gpus is None or offer.gpu in gpus)
+        if (gpus is None or offer.gpu in gpus)
+        and (is_there is None or is_there(offer.place) or (_is_placeless(offer) and perhaps_in(regions, offer.region)))
         if not left_out & {offer.provider, offer.gpu}
     ]
     if terms is None:
@@ -107,11 +115,21 @@ def cheapest_offer(
     """
     key, on = gpu_key(gpu), today()
     known = market_offers() if offers is None else tuple(offers)
-    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None and offer.gpus >= together]
-    counted = prices_that_count(within_age(sold, on), terms, on)
+    sold = [offer for offer in known if offer.gpu == key and offer.price(terms) is not None]
+    recent = within_age(sold, on)
+    large = [offer for offer in recent if offer.gpus >= together]
+    counted = prices_that_count(large, terms, newest_quotes(recent, terms))
     if not counted:
-        raise no_offer(key, terms, together, "all that are known are over a year old" if sold else "")
+        raise no_offer(key, terms, together, _none_counts(sold, recent, large))
     return min(counted, key=lambda offer: (machines_usd_per_hour(offer, gpus, terms), *_by_price(terms, offer)))
+
+
+def _none_counts(sold: Sequence[Offer], recent: Sequence[Offer], large: Sequence[Offer]) -> str:
+    """Say why no price counts: all are too old, or those of such machines are older than others of the GPU."""
+    if not recent:
+        return "all that are known are over a year old" if sold else ""
+    newest = max(offer.date for offer in recent)
+    return f"the newest is of {max(offer.date for offer in large)}, other machines have prices of {newest}" * bool(large)
 
 
 def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffer:
@@ -124,29 +142,62 @@ def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffe
     )
 
 
-def prices_that_count(sold: Sequence[Offer], terms: Terms, on: dt.date | None) -> tuple[Offer, ...]:
-    """Return the machines whose price on these terms counts, among suitable ones with the same kind of GPU.
+def prices_that_count(
+    sold: Sequence[Offer], terms: Terms, newest: Mapping[Market, dt.date] | None = None, *, any_age: bool = False
+) -> tuple[Offer, ...]:
+    """Return the machines whose price on these terms counts, among suitable ones.
 
-    A host that could not load a quarter of its GPUs' memory counts only if all are like that. A price older than 90
-    days counts only if the cheapest recent one, of a machine no larger, is over 25 % higher per GPU-hour, so its
-    replacement never has more GPUs. Neither rule depends on the number of replicas or on who asks. Without a day,
-    prices of any age count: the user has said how old they may be.
+    Of a GPU on one market (``Market``) only quotes within 90 days of the newest count: a seller who raised a price
+    since shows that an older, lower list is no longer what the machine costs. Quotes are compared with each other and
+    not with today, so that the same ones count as long as nobody quotes anew. ``newest`` has the days of the newest
+    quotes where others than ``sold`` are known: machines that are too small or too expensive also show how the market
+    moved. So an old quote does not come back where only it has a machine of the needed size, even if the newer ones do
+    not contradict it: otherwise a seller of such machines, added at any price, could make the answer more expensive.
+
+    With ``any_age`` every age counts: the user has said how old prices may be. A host that could not load a quarter
+    of its GPUs' memory counts only if all are like that. Neither rule depends on the number of replicas, on who asks
+    or on the day.
     """
+    roomy = _roomy(sold)
+    if any_age:
+        return tuple(roomy)
+    days = newest_quotes(sold, terms) if newest is None else newest
+    return tuple(offer for offer in roomy if (days[market_of(offer)] - offer.date).days <= STALE_AFTER_DAYS)
+
+
+def newest_quotes(offers: Iterable[Offer], terms: Terms) -> dict[Market, dt.date]:
+    """Return the day of the newest quote on these terms for each market, from hosts that could load a model."""
+    found: dict[Market, dt.date] = {}
+    for offer in _roomy([offer for offer in offers if offer.price(terms) is not None]):
+        market = market_of(offer)
+        found[market] = max(offer.date, found.get(market, offer.date))
+    return found
+
+
+def market_of(offer: Offer) -> Market:
+    """Return the market on which an offer's price is compared with newer ones."""
+    return offer.gpu, offer.seller is Seller.marketplace
+
+
+def newer_quote(old: Offer, offers: Iterable[Offer], terms: Terms) -> Offer | None:
+    """Return the cheapest quote that counts on an old offer's market and shows that it is out of date, if any does."""
+    same = [offer for offer in offers if market_of(offer) == market_of(old) and offer.price(terms) is not None]
+    counted = prices_that_count(same, terms)
+    if old in counted:
+        return None
+    return min(counted, key=partial(_by_price, terms), default=None)
+
+
+def _roomy(sold: Sequence[Offer]) -> list[Offer]:
+    """Return the machines whose host could load a quarter of its GPUs' memory; on a market without such, all."""
     least_gib = {gpu: _least_host_gib(gpu) for gpu in {offer.gpu for offer in sold}}
-    roomy = [
-        offer for offer in sold if offer.memory_gb is None or offer.memory_gb >= least_gib[offer.gpu] * offer.gpus
-    ] or sold
-    fresh = {id(offer): offer for offer in (roomy if on is None else _recent(roomy, on))}
-    lowest: dict[int, float] = {}
-    for offer in fresh.values():
-        usd = offer.usd_per_gpu_hour(terms)
-        lowest[offer.gpus] = min(lowest.get(offer.gpus, math.inf), math.inf if usd is None else usd)
-
-    def is_near(old: Offer) -> bool:
-        instead = min((usd for gpus, usd in lowest.items() if gpus <= old.gpus), default=math.inf)
-        return instead <= (old.usd_per_gpu_hour(terms) or 0.0) * (1 + STALE_MUST_SAVE)
-
-    return tuple(offer for offer in roomy if id(offer) in fresh or not is_near(offer))
+    enough = [offer.memory_gb is None or offer.memory_gb >= least_gib[offer.gpu] * offer.gpus for offer in sold]
+    if all(enough):
+        return list(sold)
+    with_room = {market_of(offer) for offer, is_enough in zip(sold, enough, strict=True) if is_enough}
+    return [
+        offer for offer, is_enough in zip(sold, enough, strict=True) if is_enough or market_of(offer) not in with_room
+    ]
 
 
 def loading_gib(weights_bytes: float, processes: int) -> float:
@@ -172,15 +223,19 @@ def usual_host_gib(gpu: str) -> float:
     return loading_gib(_WEIGHTS_SHARE * find_gpu(gpu).memory_bytes, 1)
 
 
+def certainly_there(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Return the offers of a region that was asked for which are certain to be in it."""
+    return tuple(offer for offer in offers if offer.is_place_certain)
+
+
+def _is_placeless(offer: Offer) -> bool:
+    """Tell whether nobody knows in which country a machine stands; in a user's own list a region's name is enough."""
+    return offer.country is None and not offer.is_place_certain
+
+
 def list_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
     """Return the offers of sellers with a price list: no marketplaces."""
     return tuple(offer for offer in offers if offer.seller is not Seller.marketplace)
-
-
-def _recent(offers: Sequence[Offer], on: dt.date) -> tuple[Offer, ...]:
-    """Return the offers of the last 90 days; if all are older, those of the 90 days before the newest."""
-    newest = min((offer.age_days(on) for offer in offers), default=0)
-    return within_age(offers, on, STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0))
 
 
 def within_age(offers: Iterable[Offer], on: dt.date, days: int | None = None) -> tuple[Offer, ...]:

@@ -24,7 +24,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tokonomics.catalog.entries import DATA, shipped_rows, user_tables
-from tokonomics.catalog.places import Place, Seller, country_of, seller_of
+from tokonomics.catalog.places import LISTED_EVERYWHERE, Place, Seller, country_of, seller_of
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.files import cache_folder, make_folder, write_text
 from tokonomics.types import Noun, today
@@ -81,6 +81,16 @@ class Offer(Noun):
     def place(self) -> Place:
         """Return its region and country."""
         return self.region, self.country
+
+    @property
+    def is_place_certain(self) -> bool:
+        """Tell whether the machine is known to be where the row says.
+
+        It is not where a seller lists every machine for every region, or names a region of no known country.
+        """
+        if self.provider in LISTED_EVERYWHERE:
+            return False
+        return self.country is not None or (self.seller is None and self.region != UNSPECIFIED)
 
     @property
     def network_bytes_per_s(self) -> float | None:

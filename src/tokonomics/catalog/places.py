@@ -37,6 +37,7 @@ class Seller(StrEnum):
 
 LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
 """Sellers whose price list names every machine in every region, which does not show that it is available there."""
+_BEGINNINGS = {"ap": "asia", "eu": "europe"}  # of regions, as the continent that providers mean; others say it in full
 _SHOWN = 8  # names in an error
 _LETTERS = 4  # fewer are a typing error rather than the beginning of a name
 
@@ -66,10 +67,18 @@ def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Plac
     chosen: set[Place] = set()
     for name in names:
         found = {place for place in places if _is_in(name, place)} or _beginning(name, places)
-        if not found:
+        if not found and not any(country is None and perhaps_in([name], region) for region, country in places):
             raise _nowhere(name, places)
         chosen |= found
     return chosen.__contains__
+
+
+def perhaps_in(names: Iterable[str], region: str) -> bool:
+    """Tell whether a region of no known country may be in one of these areas, by how its name begins."""
+    begins = re.split("[^a-z]", region.casefold(), maxsplit=1)[0]
+    hinted = _areas().get(_BEGINNINGS.get(begins, begins))
+    wanted = [countries for name in names if (countries := _areas().get(_spelled(name)))]
+    return any(hinted is None or hinted & countries for countries in wanted)
 
 
 def _is_in(name: str, place: Place) -> bool:

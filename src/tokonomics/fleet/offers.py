@@ -132,8 +132,8 @@ def fleet_machines(
     stocks, unsold = usable(offers, terms, today)
 
     def standing(deployment: Deployment) -> list[Machine]:
-        """Return the machines with room for a whole replica, at the prices that count that day."""
-        hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key], today)
+        """Return the machines with room for a whole replica, at the prices that count."""
+        hosts, _ = hosts_of(deployment, stocks[deployment.gpu.key])
         return [machine for machine in hosts.machines if machine.offer.gpus >= deployment.gpus]
 
     old = [offer.date for offer, refusal in unsold if refusal.kind is Reason.old_price]

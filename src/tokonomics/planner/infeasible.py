@@ -76,7 +76,7 @@ def left_out(
 ) -> dict[str, str]:
     """Say which of the named providers, regions and GPUs offer nothing that can be bought, and why: age, memory …
 
-    ``every`` are the offers before marketplaces were set aside.
+    ``every`` are the offers before marketplaces and those in uncertain places were set aside.
     """
     sold = {
         name: [offer for offer in every if offer.provider == name.lower()]
@@ -91,8 +91,8 @@ def left_out(
     def why(name: str, offers: Sequence[Offer]) -> str | None:
         if offers:
             return _why_left_out(question, offers)
-        named_gpu = name in (gpus or ())
-        return f"nobody sells it there ({option('offers', 'my.csv')})" if named_gpu else "it sells nothing there"
+        seen = "no public price of it is known" if name in (gpus or ()) else "no price of it is known"
+        return f"{seen}{' there' if regions else ''} ({option('offers', 'my.csv')})"
 
     return {name: reason for name, offers in sold.items() if (reason := why(name, offers))}
 
@@ -105,6 +105,8 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
     if not sold and all(offer.seller is Seller.marketplace for offer in offers):
         older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
         return f"only marketplaces sell it ({option('sellers', 'all')}{older})"
+    if not sold and not any(offer.is_place_certain for offer in offers):
+        return f"it is not certain that anybody sells it there ({option('provider', offers[0].provider)})"
     if any(machine.offer in sold for hosts in prospects(question, question.load) for machine in hosts.machines):
         return None
     asked = replace(question, offers=list(sold))

@@ -17,6 +17,7 @@ from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.price_index import outdated
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
@@ -162,7 +163,7 @@ def study(
 
     ranked, apart = rows_of(search.sized), next(iter(rows_of(pairs)), None)
     if apart and not question.disaggregate:
-        asides[Catch.disaggregated] = apart.row
+        asides.append(SetAside(catch=Catch.disaggregated, candidate=apart.row))
     made = Plan(
         model=question.model.key,
         workload=load.workload,
@@ -171,7 +172,7 @@ def study(
         simulations=search.sought.attempts.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
-        set_aside=tuple(SetAside(catch=catch, candidate=row) for catch, row in asides.items()),
+        set_aside=tuple(asides),
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
@@ -193,9 +194,9 @@ def searched(
 
 def _set_aside(
     question: Question, hosts: tuple[Hosts, ...], sought: Sought, usd_per_hour: float, progress: Say
-) -> dict[Catch, Candidate]:
+) -> list[SetAside]:
     """Return the cheapest candidate with each catch, if it is below the pick's bill."""
-    found: dict[Catch, Candidate] = {}
+    found: list[SetAside] = []
     for catch in question.catches:
         if catch is Catch.disaggregated:
             continue
@@ -210,8 +211,25 @@ def _set_aside(
             for row in _rows(placed, sought.load, wider.limits, wider.today, also)
         ]
         if rows:
-            found[catch] = min(rows, key=_cheapest_then_most_faithful).row
+            cheapest = min(rows, key=_cheapest_then_most_faithful)
+            found.append(
+                _at_old_price(cheapest, question.offers)
+                if catch is Catch.old_price
+                else SetAside(catch=catch, candidate=cheapest.row)
+            )
     return found
+
+
+def _at_old_price(cheapest: RankedRow, offers: Sequence[Offer]) -> SetAside:
+    """Return a candidate at an old price, with what shows that it is old."""
+    since = outdated(cheapest.machine.offer, offers, cheapest.machine.terms)
+    moved = since.moved if since else None
+    return SetAside(
+        catch=Catch.old_price,
+        candidate=cheapest.row,
+        outdated=since,
+        usd_per_month_if_moved=cheapest.row.usd_per_month * moved.ratio if moved else None,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ from pydantic import Field
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
+from tokonomics.catalog.price_index import Outdated
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.spare import NO_SPARE, Spare
@@ -24,6 +25,7 @@ class Catch(StrEnum):
     """Why a cheaper candidate is set aside: it is shown below the pick, and taken only on request."""
 
     marketplace = "on a marketplace"
+    uncertain_place = "in a region that is not certain"
     fewer_bits = "at fewer bits"
     assumed_speed = "at an assumed speed"
     old_price = "at an old price"
@@ -90,6 +92,8 @@ class SetAside(Noun):
 
     catch: Catch
     candidate: Candidate
+    outdated: Outdated | None = None  # at an old price: what was quoted since, and how the market moved
+    usd_per_month_if_moved: float | None = None  # its bill, had its price moved with the market
 
 
 class Rejection(Noun):

@@ -119,8 +119,8 @@ def _prospects(question: _Sought) -> _Found:
                 if refusal := refusal or why_not_known(deployment, question.assumed_speeds):
                     refused.append((deployment, refusal, 1))
                     continue
-                on = question.today if limits.max_age_days is None else None
-                hosts, without = _standing(deployment, Same(on_this_gpu), on, limits.max_gpus, limits.spare)
+                any_age = limits.max_age_days is not None
+                hosts, without = _standing(deployment, Same(on_this_gpu), any_age, limits.max_gpus, limits.spare)
                 refused += ((deployment, refusal, count) for count, refusal in without)
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
@@ -141,10 +141,10 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
 
 @lru_cache(maxsize=8192)
 def _standing(
-    deployment: Deployment, machines: Same[Stock], on: date | None, max_gpus: int | None, spare: Spare
+    deployment: Deployment, machines: Same[Stock], any_age: bool, max_gpus: int | None, spare: Spare
 ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
     """Return the machines that can run a deployment and those that cannot; cached, as requests do not matter."""
-    return hosts_of(deployment, machines.value, on, max_gpus, spare)
+    return hosts_of(deployment, machines.value, any_age=any_age, max_gpus=max_gpus, spare=spare)
 
 
 @lru_cache(maxsize=64)

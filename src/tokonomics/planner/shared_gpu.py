@@ -45,7 +45,7 @@ from tokonomics.planner.shared_ways import (
     nearest,
 )
 from tokonomics.serving.shared import SharedEngine, TurnRules, in_turns
-from tokonomics.sizing.hosts import Machine, Stock, usable
+from tokonomics.sizing.hosts import Machine, usable
 from tokonomics.sizing.layouts import is_faithful, weight_choices
 from tokonomics.sizing.search import highest_between
 from tokonomics.sizing.setup import Say, silent
@@ -221,12 +221,12 @@ def _machines(tenants: Sequence[Tenant]) -> Iterator[Machine]:
     needed_gb, most_gpus = loading_gib(sum(fewest), len(fewest)), limits.max_gpus or math.inf
     cheapest = []
     for stock in stocks.values():
-        fits = Stock(
+        fits = stock.of(
             machine
             for machine in stock
             if machine.offer.gpus <= most_gpus and (machine.offer.memory_gb or math.inf) >= needed_gb
         )
-        counted = fits.that_count(question.today if limits.max_age_days is None else None)
+        counted = fits.that_count(any_age=limits.max_age_days is not None)
         cheapest += sorted(counted, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus))[:1]
     yield from sorted(cheapest, key=lambda machine: (machine.usd_per_hour, machine.offer.gpus))
 

@@ -7,7 +7,7 @@ from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
 from tokonomics.catalog.gpus import find_gpus
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offer_choice import list_prices, select_offers
+from tokonomics.catalog.offer_choice import certainly_there, list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
 from tokonomics.errors import BadInput, option, shorten
@@ -44,20 +44,44 @@ def names_sellers(request: Market) -> bool:
 
 
 def offers_of(request: Market) -> tuple[Offer, ...]:
-    """Return the offers that may be bought; marketplaces only if the request names its sellers."""
+    """Return the offers that may be bought, of those that the request's filters leave."""
     return allowed_of(request, every_offer(request))
 
 
 def allowed_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
-    """Return the offers without marketplaces, unless the request names its sellers."""
-    allowed = offers if names_sellers(request) else _list_prices(Same(offers))
+    """Return the offers that a headline may name.
+
+    Marketplaces are left out unless the request names its sellers; what is only perhaps in the region asked for,
+    unless it names providers.
+    """
+    allowed = listed_of(request, offers)
     if not allowed and offers:
         age = min(offer.age_days(today()) for offer in offers)
         older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
         raise BadInput(
             "only marketplaces sell that", field="sellers", fix=f"Allow them: {option('sellers', 'all')}{older}."
         )
-    return allowed
+    there = certain_of(request, allowed)
+    if not there and allowed:
+        names = sorted({offer.provider for offer in allowed})
+        raise BadInput(
+            f"nobody is certain to sell that there: {', '.join(names)} list machines for regions where they may have none",
+            field="region",
+            fix=f"Ask them. To plan with one: {option('provider', names[0])}.",
+        )
+    return there
+
+
+def listed_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """Return the offers of sellers with a price list; all if the request names its sellers."""
+    return offers if names_sellers(request) else _list_prices(Same(offers))
+
+
+def certain_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
+    """Return the offers that are certain to be in the region asked for; all if none is, or if providers are named."""
+    if request.region is None or request.provider is not None:
+        return offers
+    return _certainly_there(Same(offers))
 
 
 def every_offer(request: Market) -> tuple[Offer, ...]:
@@ -84,6 +108,11 @@ def _left(
 @lru_cache(maxsize=16)
 def _list_prices(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
     return list_prices(offers.value)
+
+
+@lru_cache(maxsize=16)
+def _certainly_there(offers: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
+    return certainly_there(offers.value)
 
 
 def extras_of(request: Staffed) -> tuple[Extra, ...]:

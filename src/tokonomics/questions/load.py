@@ -16,7 +16,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offer_choice import list_prices
-from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
+from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer
 from tokonomics.errors import BadInput, UnknownName, option, shorten
 from tokonomics.physics.deployment import Speculation
 from tokonomics.planner.infeasible import Blame, blame
@@ -38,7 +38,7 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch, Limits
-from tokonomics.questions.catalogue import allowed_of, every_offer
+from tokonomics.questions.catalogue import allowed_of, certain_of, every_offer, listed_of
 from tokonomics.questions.deployment import (
     NO_ANSWERS,
     check_jobs,
@@ -164,10 +164,11 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         tiers=_tiers(request, load) if isinstance(request, PlanRequest) else None,
     )
     catches: Catches = {}
-    if request.max_age is None and any(offer.is_stale(question.today) for offer in allowed):
+    days = [offer.date for offer in allowed]
+    if request.max_age is None and (max(days) - min(days)).days > STALE_AFTER_DAYS:
         catches[Catch.old_price] = {"limits": question.limits.model_copy(update={"max_age_days": MAX_AGE_DAYS})}
     if isinstance(request, PlanRequest):
-        catches |= _catches(request, question, offers if len(offers) > len(allowed) else None)
+        catches |= _catches(request, question, offers)
     return replace(question, catches=catches)
 
 
@@ -205,11 +206,15 @@ def _tiers(request: PlanRequest, load: Load) -> str | None:
     return text
 
 
-def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...] | None) -> Catches:
-    """Return what a plan sets aside below its pick; ``offers`` include marketplaces, if they were left out."""
+def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]) -> Catches:
+    """Return what a plan sets aside below its pick; ``offers`` include those that a headline may not name."""
     catches: Catches = {}
-    if offers is not None:
-        catches[Catch.marketplace] = {"offers": offers}
+    for catch, wider in (
+        (Catch.marketplace, certain_of(request, offers)),
+        (Catch.uncertain_place, listed_of(request, offers)),
+    ):
+        if len(wider) > len(question.offers):
+            catches[catch] = {"offers": wider}
     model, floor = question.model, share_of_quality(request.min_recovery) or 0.0
 
     def allowed(precisions: tuple[Precision, ...], part: QuantisedPart = "weights") -> tuple[Precision, ...]:

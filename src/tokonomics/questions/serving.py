@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.offer_choice import NoOffer
-from tokonomics.catalog.offers import Offer
+from tokonomics.catalog.offer_choice import NoOffer, prices_that_count, within_age
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
@@ -235,10 +235,11 @@ def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -
         found = price_of(deployment, fleet, priced)
         first = price_of(fleet.prefill or deployment, fleet, priced)
         return (first[0], *found) if first and found else None
+    either = deployment.gpu.key, fleet.prefill.gpu.key
+    known = [offer for offer in offers_of(priced) if offer.gpu in either and offer.usd_per_hour is not None]
     sold: dict[tuple[str, str], list[Offer]] = defaultdict(list)
-    for offer in offers_of(priced):
-        if offer.gpu in (deployment.gpu.key, fleet.prefill.gpu.key):
-            sold[offer.provider, offer.region].append(offer)
+    for offer in prices_that_count(within_age(known, today()), Terms.on_demand):  # before they are told apart by place
+        sold[offer.provider, offer.region].append(offer)
     ways = []
     for offers in sold.values():
         with suppress(NoOffer):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE, usual_host_gib
+from tokonomics.catalog.offer_choice import usual_host_gib
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.money.cost import LoadCost, Needed
@@ -24,8 +24,8 @@ def cost(result: CostResult, request: CostRequest) -> Answer:
     if request.gpu is not None:
         rule = (
             f"The cheapest price for this GPU on hosts with {usual_host_gib(request.gpu):.0f} GB of memory a GPU or "
-            f"more; one older than {STALE_AFTER_DAYS} days only where recent ones cost over {percent(STALE_MUST_SAVE)} "
-            "more. A plan pays the same, unless its model's weights need a larger host."
+            f"more, at most {STALE_AFTER_DAYS} days older than the newest price of this GPU. A plan pays the same, unless "
+            "its model's weights need a larger host."
         )
     return Answer(result, "What a million tokens costs", partial(_sections, result, rule))
 

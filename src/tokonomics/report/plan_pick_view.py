@@ -18,7 +18,9 @@ from tokonomics.report.wording import (
     aged,
     and_slos,
     machine_text,
+    provider_text,
     rented_text,
+    signed_text,
     speed_text,
     time_text,
     workload_text,
@@ -128,8 +130,21 @@ def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
         yield blocks.line(
             blocks.Span(f"{saved}{_asked_for(aside, plan.best)}", "strong"),
             f" ({catch}): from {usd(row.usd_per_month)} a month, {served_as(row)} at {rented_text(row)}",
-            f"{aged(row.price_age_days)}{rests_on}",
+            f"{aged(row.price_age_days)}{_since(aside)}{rests_on}",
         )
+
+
+def _since(aside: SetAside) -> str:
+    """Say what shows that an old price is out of date, and what it would be now."""
+    if (since := aside.outdated) is None:
+        return ""
+    newer = f"{provider_text(since.newer_provider)} asked {usd(since.newer_usd_per_gpu_hour)} a GPU-hour"
+    said = f"; {newer} on {since.newer_date}"
+    if since.moved is None or aside.usd_per_month_if_moved is None:
+        return said
+    moved = f"{since.moved.gpus} at {plural(since.moved.sellers, 'seller')}: {signed_text(since.moved.ratio - 1)}"
+    months = f"{since.moved.since:%Y-%m} to {since.moved.until:%Y-%m}"
+    return f"{said}; {usd(aside.usd_per_month_if_moved)} had it moved with the market ({moved}, {months})"
 
 
 def tiers_text(tiers: str) -> str:
@@ -162,6 +177,7 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
     row = aside.candidate
     asked = {
         Catch.marketplace: option("sellers", "all"),
+        Catch.uncertain_place: option("provider", row.provider),
         Catch.assumed_speed: option("gpu", row.gpu),
         Catch.old_price: option("max_age", row.price_age_days),
         Catch.drafting: option("draft", row.draft.method) if row.draft else "",

@@ -17,7 +17,14 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tokonomics.catalog.gpus import Gpu
-from tokonomics.catalog.offer_choice import loading_gib, market_offers, no_offer, prices_that_count
+from tokonomics.catalog.offer_choice import (
+    Market,
+    loading_gib,
+    market_offers,
+    newest_quotes,
+    no_offer,
+    prices_that_count,
+)
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.physics.deployment import NETWORKED, Deployment
 from tokonomics.physics.memory import draft_bytes, shard
@@ -74,11 +81,14 @@ def usable(
 ) -> tuple[Mapping[str, "Stock"], list[tuple[Offer, NotServed]]]:
     """Return, by GPU, the machines priced on these terms, cheap and recent enough; and why the others are not.
 
-    Without a limit by the user, prices may be a year old. ``hosts_of`` decides which of them count.
+    Without a limit by the user, prices may be a year old. ``hosts_of`` decides which of them count: a machine that is
+    too expensive still shows that an older price of its GPU is out of date.
     """
     oldest = MAX_AGE_DAYS if max_age_days is None else max_age_days
     kept: list[Machine] = []
     refused: list[tuple[Offer, NotServed]] = []
+    recent = [offer for offer in offers if offer.age_days(today) <= oldest]
+    newest = {term: newest_quotes(recent, term) for term in terms}
     for offer in offers:
         prices = [(term, price) for term in terms if (price := offer.price(term)) is not None]
         cheap = [(term, price) for term, price in prices if price / offer.gpus <= (max_usd_per_gpu_hour or math.inf)]
@@ -94,7 +104,7 @@ def usable(
         else:
             kept += [Machine(offer, term, price) for term, price in cheap]
     by_gpu = attrgetter("offer.gpu")
-    return {gpu: Stock(group) for gpu, group in groupby(sorted(kept, key=by_gpu), key=by_gpu)}, refused
+    return {gpu: Stock(group, newest) for gpu, group in groupby(sorted(kept, key=by_gpu), key=by_gpu)}, refused
 
 
 def told_apart(offers: Sequence[Offer]) -> list[str]:
@@ -116,13 +126,14 @@ def told_apart(offers: Sequence[Offer]) -> list[str]:
 def hosts_of(
     deployment: Deployment,
     machines: Sequence[Machine],
-    on: date | None,
+    *,
+    any_age: bool = False,
     max_gpus: int | None = None,
     spare: Spare = NO_SPARE,
 ) -> tuple["Hosts", list[tuple[int, NotServed]]]:
     """Return the machines that a deployment can run on; for the others, how many there are and why not.
 
-    Only machines whose price counts on day ``on`` are kept; None keeps every age, where the user set a limit.
+    Only machines whose price counts are kept (``prices_that_count``); of any age where the user set a limit.
     """
     stock = machines if isinstance(machines, Stock) else Stock(machines)
     verdicts: dict[Reason | None, list[Shape]] = {}
@@ -135,7 +146,7 @@ def hosts_of(
         if shapes := verdicts.get(kind):
             number = sum(len(stock.shapes[shape]) for shape in shapes)
             refused.append((number, NotServed(kind, _why_not_on(deployment, kind, stock, shapes))))
-    return Hosts(deployment, kept.that_count(on), max_gpus, spare), refused
+    return Hosts(deployment, kept.that_count(any_age=any_age), max_gpus, spare), refused
 
 
 def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare) -> Reason | None:
@@ -177,6 +188,17 @@ class Shape(NamedTuple):
 class Stock(tuple[Machine, ...]):
     """Machines with one kind of GPU. Thousands of offers have few shapes, so results are kept by shape."""
 
+    newest: Mapping[Terms, Mapping[Market, date]] | None
+    """The days of the newest quotes, of machines that are not in it as well; None: those in it are all."""
+
+    def __new__(
+        cls, machines: Iterable[Machine] = (), newest: Mapping[Terms, Mapping[Market, date]] | None = None
+    ) -> "Stock":
+        """Return the machines as a stock."""
+        made = super().__new__(cls, machines)
+        made.newest = newest
+        return made
+
     @cached_property
     def shapes(self) -> dict[Shape, list[Machine]]:
         """Group the machines by shape."""
@@ -192,7 +214,7 @@ class Stock(tuple[Machine, ...]):
         if shapes not in self._parts:
             wanted = set(shapes)
             pairs = zip(self, self._shape_of_each, strict=True)
-            self._parts[shapes] = Stock(machine for machine, shape in pairs if shape in wanted)
+            self._parts[shapes] = self.of(machine for machine, shape in pairs if shape in wanted)
         return self._parts[shapes]
 
     def cheapest_of_each_size(self, network: float) -> tuple[Machine, ...]:
@@ -206,14 +228,25 @@ class Stock(tuple[Machine, ...]):
             self._cheapest[network] = tuple(by_size.values())
         return self._cheapest[network]
 
-    def that_count(self, on: date | None) -> "Stock":
-        """Return the machines whose price counts that day (``prices_that_count``)."""
-        if on not in self._counted:
+    def of(self, machines: Iterable[Machine]) -> "Stock":
+        """Return some of its machines, of which the same quotes are out of date."""
+        newest = self.newest
+        if newest is None:
             sold = {term: [machine.offer for machine in self if machine.terms is term] for term in Terms}
-            counted = {(id(offer), term) for term in Terms for offer in prices_that_count(sold[term], term, on)}
-            kept = Stock(machine for machine in self if (id(machine.offer), machine.terms) in counted)
-            self._counted[on] = self if len(kept) == len(self) else kept
-        return self._counted[on]
+            newest = {term: newest_quotes(offers, term) for term, offers in sold.items()}
+        return Stock(machines, newest)
+
+    def that_count(self, *, any_age: bool = False) -> "Stock":
+        """Return the machines whose price counts (``prices_that_count``)."""
+        if any_age not in self._counted:
+            counted: set[tuple[int, Terms]] = set()
+            for term in {machine.terms for machine in self}:
+                sold = [machine.offer for machine in self if machine.terms is term]
+                newest = None if self.newest is None else self.newest[term]
+                counted |= {(id(offer), term) for offer in prices_that_count(sold, term, newest, any_age=any_age)}
+            kept = self.of(machine for machine in self if (id(machine.offer), machine.terms) in counted)
+            self._counted[any_age] = self if len(kept) == len(self) else kept
+        return self._counted[any_age]
 
     @cached_property
     def usd_per_hour(self) -> float:
@@ -238,7 +271,7 @@ class Stock(tuple[Machine, ...]):
         return {}
 
     @cached_property
-    def _counted(self) -> "dict[date | None, Stock]":
+    def _counted(self) -> "dict[bool, Stock]":
         return {}
 
 
@@ -270,7 +303,7 @@ def cheapest_host(
     known = market_offers() if offers is None else offers
     sold = [offer for offer in known if offer.gpu == gpu and offer.usd_per_hour is not None]
     stocks, _ = usable(sold, (Terms.on_demand,), on)
-    hosts, refused = hosts_of(deployment, stocks.get(gpu, ()), on)
+    hosts, refused = hosts_of(deployment, stocks.get(gpu, ()))
     if not hosts.machines:
         why = refused[0][1].reason if refused else "all that are known are over a year old" if sold else ""
         raise no_offer(gpu, Terms.on_demand, deployment.tp * deployment.dp, why)

@@ -81,7 +81,7 @@ class Setup:
         """
         gpu = self.deployment.gpu.key
         stocks, _ = usable([offer for offer in self.offers if offer.gpu == gpu], terms, self.today)
-        hosts, refused = hosts_of(self.deployment, stocks.get(gpu, ()), self.today, spare=self.spare)
+        hosts, refused = hosts_of(self.deployment, stocks.get(gpu, ()), spare=self.spare)
         pool = PrefillPool(self.prefill or self.deployment, prompts) if self.disaggregated else None
         return replace(hosts, prefill=pool), refused
 

@@ -1,0 +1,142 @@
+"""Return how the price of a class of GPUs moved between two months, from lists that were kept up.
+
+The index is a chained Jevons index (ILO and others, Consumer Price Index Manual, 2020, chapter 8): from each month to
+the next, the geometric mean of the price ratios of the same series (one seller's list of one GPU on the same terms), so
+that a seller who comes or goes does not move it. Every seller counts alike, however many series he has. A series is followed while its list is alive, and across gaps of a
+quarter or less with the price unchanged: a list that nobody changed for two months and then changed was kept up.
+Marketplaces are left out: what they show on a day is not a list. If fewer than three sellers can be followed through
+every month, GPUs of the same architecture are followed, or else all GPUs. The history ends with its last month; nothing
+is extrapolated past it.
+"""
+
+import datetime as dt
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from statistics import fmean
+
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offer_choice import newer_quote
+from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.places import Seller, seller_of
+from tokonomics.catalog.price_history import MonthlyPrice, price_history
+from tokonomics.types import Noun
+
+FEWEST_SELLERS = 3  # assumed: what one or two sellers do is a decision of theirs rather than a move of the market
+GAP_MONTHS = 3  # assumed: a list that was unchanged for longer does not show in which month its price moved
+JUMP = 2.0
+"""A price that doubles or halves from a month to the next is left out: the list changed, not the market. In the shipped
+history Google's H100 goes from $4.20 to $9.80 in 2026-08, having cost $10.19 in the median of its regions until May; the
+largest rise of a list that was otherwise steady is Verda's H100, from $2.29 to $3.25."""
+
+Series = Mapping[dt.date, MonthlyPrice]
+
+
+class PriceMove(Noun):
+    """How the prices of a class of GPUs moved between the ends of two months."""
+
+    ratio: float  # of the later prices to the earlier ones
+    since: dt.date
+    until: dt.date
+    gpus: str  # whose prices were followed: a GPU, an architecture, or all
+    sellers: int  # the fewest followed in any month
+
+
+def price_move(gpu: str, since: dt.date, terms: Terms = Terms.on_demand) -> PriceMove | None:
+    """Return how prices moved from the month of a quote to the end of the history; None if that is not known.
+
+    Reserved machines have no history: theirs is that of machines on demand.
+    """
+    return _move(find_gpu(gpu).key, since.replace(day=1), Terms.spot if terms is Terms.spot else Terms.on_demand)
+
+
+class Outdated(Noun):
+    """Why a cheaper, older quote is not what the machine costs: a newer one, and how prices moved in between."""
+
+    newer_provider: str  # of the cheapest newer quote of this GPU
+    newer_instance: str
+    newer_usd_per_gpu_hour: float
+    newer_date: dt.date
+    moved: PriceMove | None  # None: not known
+
+
+def outdated(old: Offer, offers: Iterable[Offer], terms: Terms) -> Outdated | None:
+    """Return what shows that an old quote is out of date; None if it is not."""
+    newer = newer_quote(old, offers, terms)
+    if newer is None:
+        return None
+    return Outdated(
+        newer_provider=newer.provider,
+        newer_instance=newer.instance,
+        newer_usd_per_gpu_hour=newer.usd_per_gpu_hour(terms) or 0.0,
+        newer_date=newer.date,
+        moved=price_move(old.gpu, old.date, terms),
+    )
+
+
+@cache
+def _move(gpu: str, month: dt.date, terms: Terms) -> PriceMove | None:
+    listed = [
+        row for row in price_history() if row.terms is terms and seller_of(row.provider) is not Seller.marketplace
+    ]
+    architecture = find_gpu(gpu).architecture
+    related = {row.gpu for row in listed if find_gpu(row.gpu).architecture == architecture}
+    classes = (gpu, {gpu}), (f"{architecture} GPUs", related), ("all GPUs", {row.gpu for row in listed})
+    moves = (move_of([row for row in listed if row.gpu in gpus], month, name) for name, gpus in classes)
+    return next((move for move in moves if move), None)
+
+
+def move_of(rows: Sequence[MonthlyPrice], since: dt.date, name: str) -> PriceMove | None:
+    """Return the chained index of these rows, from the end of a month to the last; None with too few sellers."""
+    ends = sorted({row.month_end for row in rows})
+    ends = ends[next((place for place, end in enumerate(ends) if end >= since), len(ends)) :]
+    if len(ends) < 2 or (ends[0].year, ends[0].month) != (since.year, since.month):
+        return None
+    by_series: dict[object, dict[dt.date, MonthlyPrice]] = defaultdict(dict)
+    for row in rows:
+        by_series[row.series][row.month_end] = row
+    followed = [_followed(series) for series in by_series.values()]
+    log_ratio, fewest = 0.0, math.inf
+    for before, after in zip(ends, ends[1:], strict=False):
+        pairs = [
+            (seller, math.log(prices[after] / prices[before]))
+            for seller, stretches in followed
+            for prices in stretches
+            if before in prices and after in prices
+        ]
+        moves: dict[str, list[float]] = defaultdict(list)
+        for seller, move in pairs:
+            if abs(move) < math.log(JUMP):
+                moves[seller].append(move)
+        fewest = min(fewest, len(moves))
+        if fewest < FEWEST_SELLERS:
+            return None
+        log_ratio += fmean(map(fmean, moves.values()))
+    return PriceMove(ratio=math.exp(log_ratio), since=ends[0], until=ends[-1], gpus=name, sellers=int(fewest))
+
+
+def _followed(series: Series) -> tuple[str, list[dict[dt.date, float]]]:
+    """Return a series' seller and its stretches of months with known prices, by month."""
+    alive = sorted(end for end, row in series.items() if row.is_alive)
+    stretches: list[dict[dt.date, float]] = []
+    for end in alive:
+        last = max(stretches[-1]) if stretches else None
+        if last is None or _months(last, end) > GAP_MONTHS:
+            stretches.append({})
+        elif last is not None:
+            stretches[-1] |= {month: stretches[-1][last] for month in _between(last, end)}
+        stretches[-1][end] = series[end].min_usd_per_gpu_hour
+    return next(iter(series.values())).provider, stretches
+
+
+def _months(first: dt.date, last: dt.date) -> int:
+    return (last.year - first.year) * 12 + last.month - first.month
+
+
+def _between(first: dt.date, last: dt.date) -> Iterable[dt.date]:
+    """Yield the ends of the months between two."""
+    day = first + dt.timedelta(days=1)
+    while (end := (day.replace(day=28) + dt.timedelta(days=4)).replace(day=1) - dt.timedelta(days=1)) < last:
+        yield end
+        day = end + dt.timedelta(days=1)
