@@ -92,7 +92,7 @@ def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
     lines = str(caught).splitlines()
     assert "unknown region 'eu-cntral-1'" in lines[0]
     assert "    eu-central-1" in lines
-    with pytest.raises(BadInput, match="nothing asked for is sold in Japan"):
+    with pytest.raises(BadInput, match="no price of what is asked for is known in Japan"):
         regions("Japan", provider="azure")
 
 

@@ -129,7 +129,9 @@ def _none_counts(sold: Sequence[Offer], recent: Sequence[Offer], large: Sequence
     if not recent:
         return "all that are known are over a year old" if sold else ""
     newest = max(offer.date for offer in recent)
-    return f"the newest is of {max(offer.date for offer in large)}, other machines have prices of {newest}" * bool(large)
+    return f"the newest is of {max(offer.date for offer in large)}, other machines have prices of {newest}" * bool(
+        large
+    )
 
 
 def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffer:

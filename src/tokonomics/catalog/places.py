@@ -58,6 +58,11 @@ def country_of(provider: str, region: str) -> str | None:
     return told[1] if told and told[1] in _members() else None
 
 
+def continent_of(country: str) -> str:
+    """Return the continent of a country by its ISO code."""
+    return _continents()[country]
+
+
 Place = tuple[str, str | None]  # a region as its provider calls it, and its country
 
 
@@ -105,7 +110,7 @@ def _nowhere(name: str, places: set[Place]) -> BadInput:
     """Return the error about an unknown name: that nothing is sold there, or which names are similar."""
     regions = sorted({region for region, _ in places})
     if _spelled(name) in _areas():
-        what, said, shown = f"nothing asked for is sold in {shorten(name)}", "Sold in", regions[:_SHOWN]
+        what, said, shown = f"no price of what is asked for is known in {shorten(name)}", "Known in", regions[:_SHOWN]
     else:
         what, said = f"unknown region '{shorten(name)}'", "Near"
         shown = nearest(name, [*regions, *_areas()], _SHOWN) or regions[:_SHOWN]
@@ -130,8 +135,13 @@ def _countries_of_regions() -> dict[tuple[str, str], str]:
 
 
 @cache
+def _continents() -> dict[str, str]:
+    return {row["code"]: row["continent"] for row in shipped_rows("countries.csv")}
+
+
+@cache
 def _members() -> frozenset[str]:
-    return frozenset(row["code"] for row in shipped_rows("countries.csv"))
+    return frozenset(_continents())
 
 
 @cache

@@ -2,11 +2,11 @@
 
 The index is a chained Jevons index (ILO and others, Consumer Price Index Manual, 2020, chapter 8): from each month to
 the next, the geometric mean of the price ratios of the same series (one seller's list of one GPU on the same terms), so
-that a seller who comes or goes does not move it. Every seller counts alike, however many series he has. A series is followed while its list is alive, and across gaps of a
-quarter or less with the price unchanged: a list that nobody changed for two months and then changed was kept up.
-Marketplaces are left out: what they show on a day is not a list. If fewer than three sellers can be followed through
-every month, GPUs of the same architecture are followed, or else all GPUs. The history ends with its last month; nothing
-is extrapolated past it.
+that a seller who comes or goes does not move it. Every seller counts alike, however many series he has. A series is
+followed while its list is alive, and across gaps of a quarter or less with the price unchanged: a list that nobody
+changed for two months and then changed was kept up. Marketplaces are left out: what they show on a day is not a list.
+If fewer than three sellers can be followed through every month, GPUs of the same architecture are followed, or else all
+GPUs. The history ends with its last month; nothing is extrapolated past it.
 """
 
 import datetime as dt
@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import fmean
 
 from tokonomics.catalog.gpus import find_gpu
@@ -27,8 +28,8 @@ FEWEST_SELLERS = 3  # assumed: what one or two sellers do is a decision of their
 GAP_MONTHS = 3  # assumed: a list that was unchanged for longer does not show in which month its price moved
 JUMP = 2.0
 """A price that doubles or halves from a month to the next is left out: the list changed, not the market. In the shipped
-history Google's H100 goes from $4.20 to $9.80 in 2026-08, having cost $10.19 in the median of its regions until May; the
-largest rise of a list that was otherwise steady is Verda's H100, from $2.29 to $3.25."""
+history Google's H100 goes from $4.20 to $9.80 in 2026-08, having cost $10.19 in the median of its regions until May;
+the largest rise of an otherwise steady list is Verda's H100, from $2.29 to $3.25."""
 
 Series = Mapping[dt.date, MonthlyPrice]
 
@@ -98,7 +99,7 @@ def move_of(rows: Sequence[MonthlyPrice], since: dt.date, name: str) -> PriceMov
         by_series[row.series][row.month_end] = row
     followed = [_followed(series) for series in by_series.values()]
     log_ratio, fewest = 0.0, math.inf
-    for before, after in zip(ends, ends[1:], strict=False):
+    for before, after in pairwise(ends):
         pairs = [
             (seller, math.log(prices[after] / prices[before]))
             for seller, stretches in followed
@@ -125,7 +126,7 @@ def _followed(series: Series) -> tuple[str, list[dict[dt.date, float]]]:
         if last is None or _months(last, end) > GAP_MONTHS:
             stretches.append({})
         elif last is not None:
-            stretches[-1] |= {month: stretches[-1][last] for month in _between(last, end)}
+            stretches[-1] |= dict.fromkeys(_between(last, end), stretches[-1][last])
         stretches[-1][end] = series[end].min_usd_per_gpu_hour
     return next(iter(series.values())).provider, stretches
 

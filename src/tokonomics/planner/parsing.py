@@ -108,7 +108,7 @@ def offers_for(known: Sequence[Offer], asked: Mapping[str, Words], discounts: Ma
         return found
     own_list = f"a price list of your own with {option('offers', 'my.csv')}"
     if gpu and not select_offers(known, gpu=gpu, terms=None):
-        raise BadInput(f"no offer of {shorten(', '.join(gpu))} is known, from anybody", fix=f"Give {own_list}.")
+        raise BadInput(f"no public price of {shorten(', '.join(gpu))} is known", fix=f"Give {own_list}.")
     wanted = ", ".join(name for names in filters.values() for name in names or ())
     loosened = []
     for field, names in filters.items():

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
-from tokonomics.catalog.gpus import find_gpus
+from tokonomics.catalog.gpus import find_gpu, find_gpus
 from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import certainly_there, list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
+from tokonomics.catalog.price_coverage import price_coverage
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.money.cost import require_positive
@@ -65,9 +66,9 @@ def allowed_of(request: Market, offers: tuple[Offer, ...]) -> tuple[Offer, ...]:
     if not there and allowed:
         names = sorted({offer.provider for offer in allowed})
         raise BadInput(
-            f"nobody is certain to sell that there: {', '.join(names)} list machines for regions where they may have none",
+            f"nobody is certain to sell that there, perhaps {', '.join(names)}",
             field="region",
-            fix=f"Ask them. To plan with one: {option('provider', names[0])}.",
+            fix=f"They list every machine for every region: ask, and name one: {option('provider', names[0])}.",
         )
     return there
 
@@ -171,10 +172,21 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
         discounts=discounts_from(request.discount),
     )
     documents = [
-        offer.model_dump(mode="json") | {**copied(offer, "country", "seller"), "stale": offer.is_stale(today())}
+        offer.model_dump(mode="json")
+        | {**copied(offer, "country", "seller", "is_place_certain"), "stale": offer.is_stale(today())}
         for offer in found
     ]
-    return Listing(rows=tuple(found), documents=tuple(documents), terms=terms)
+    providers = {name.lower() for name in listed(request.provider, "provider") or ()}
+    asked_of = [offer for offer in known if offer.provider in providers or not providers]
+    priced = {offer.gpu for offer in known}
+    gpus_asked = [find_gpu(name).key for name in listed(request.gpu, "gpu") or ()]
+    return Listing(
+        rows=tuple(found),
+        documents=tuple(documents),
+        terms=terms,
+        coverage=price_coverage(asked_of),
+        without_price=tuple(gpu for gpu in gpus_asked if gpu not in priced),
+    )
 
 
 def prices_refresh(request: PricesRefreshRequest, listener: Listener = SILENT) -> RefreshResult:

@@ -186,6 +186,27 @@ def _gpu_prices() -> Iterator[Check]:
     yield _note("GPU prices", f"{seen}; {old:,} older than {STALE_AFTER_DAYS} days", fix, **facts)
 
 
+def _coverage() -> Iterator[Check]:
+    from tokonomics.catalog.offers import MAX_AGE_DAYS, load_offers
+    from tokonomics.catalog.price_coverage import price_coverage
+    from tokonomics.types import today
+
+    known = price_coverage(load_offers())
+    too_old = [one.provider for one in known if (today() - one.newest).days > MAX_AGE_DAYS]
+    countries = {country for one in known for country in one.countries}
+    seen = f"{plural(len(known), 'provider')} in {len(countries)} countries"
+    facts: Facts = {
+        one.provider: f"{plural(one.machines, 'machine')} in {plural(one.regions, 'region')} of "
+        f"{', '.join(one.countries) or 'unknown countries'} ({', '.join(one.continents)}); {one.oldest} to {one.newest}"
+        for one in known
+    }
+    if too_old:
+        fix = "They are in no answer unless asked for (--max-age); the places and dates of all: --json"
+        yield _note("coverage", f"{seen}; nothing of the last year from {', '.join(too_old)}", fix, **facts)
+    else:
+        yield _ok("coverage", f"{seen}; the places and dates of each: --json", None, **facts)
+
+
 def _api_prices() -> Iterator[Check]:
     from tokonomics.catalog.api_hosts import list_apis
     from tokonomics.catalog.offers import STALE_AFTER_DAYS, is_stale
@@ -317,6 +338,6 @@ def _completion() -> Iterator[Check]:
 
 
 _LOOKS = (
-    _tokonomics, _python, _machine, _packages, _extras, _simulator, _gpu_prices, _api_prices, _catalogue, _profile,
-    _gpus, _ledger, _folders, _completion,
+    _tokonomics, _python, _machine, _packages, _extras, _simulator, _gpu_prices, _coverage, _api_prices, _catalogue,
+    _profile, _gpus, _ledger, _folders, _completion,
 )  # fmt: skip

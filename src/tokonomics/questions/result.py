@@ -130,6 +130,8 @@ class Listing(Result):
     rows: tuple[Any, ...]  # as the catalogue has them
     documents: tuple[dict[str, Any], ...]  # the same for programs
     terms: Any = beside()  # for offers: the terms whose price counts
+    coverage: Any = beside()  # for offers: what is known of each provider asked for
+    without_price: Any = beside()  # for offers: the GPUs asked for that nobody has a public price of
 
     def headline(self) -> str:
         return plural(len(self.documents), "row")

@@ -1,5 +1,6 @@
 """Show tables of what exists (models, GPUs, offers, APIs) and of what is installed."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,6 +9,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
+from tokonomics.catalog.price_coverage import PriceCoverage
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.errors import option
 from tokonomics.questions.doctor import DoctorResult
@@ -17,7 +19,7 @@ from tokonomics.questions.result import Listing
 from tokonomics.questions.results import RefreshResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, aged, aged_since, machine_text, provider_text
+from tokonomics.report.wording import NO_VALUE, aged, aged_since, covered_text, machine_text, provider_text
 from tokonomics.types import today
 from tokonomics.units import count, gigabytes, plural, usd
 
@@ -36,7 +38,7 @@ def gpus(result: Listing, request: Request) -> Answer:
 
 def offers(result: Listing, request: OffersRequest) -> Answer:
     """Show instances and their prices, cheapest first."""
-    return Answer(result, "GPU prices", lambda: _offers(result.rows, result.terms, request.top))
+    return Answer(result, "GPU prices", lambda: _offers(result, request))
 
 
 def apis(result: Listing, request: ApisRequest) -> Answer:
@@ -119,11 +121,16 @@ def _gpus(found: Sequence[Gpu]) -> blocks.View:
     yield blocks.note(f"{note} Sources: {option('as_json')}.")
 
 
-def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
+def _offers(result: Listing, request: OffersRequest) -> blocks.View:
+    found: Sequence[Offer] = result.rows
+    terms, top = result.terms, request.top
+    unpriced = f"No public price of {', '.join(result.without_price)} is known." if result.without_price else ""
     if not found:
         names = ("gpu", "provider", "region", "exclude", "sellers", "terms", "max_price")
         loosen = f"Loosen {', '.join(map(option, names[:-1]))} or {option(names[-1])}."
-        yield blocks.section(blocks.headline("No offer matches.", mood="alert"), blocks.hint(loosen))
+        hint = f"Give yours: {option('offers', 'my.csv')}." if unpriced else loosen
+        yield blocks.section(blocks.headline(unpriced or "No offer matches.", mood="alert"), blocks.hint(hint))
+        yield blocks.note(_coverage_text(result.coverage))
         return
     shown, day, on = found[:top], today(), terms.replace("_", " ")
     first = shown[0]
@@ -138,7 +145,7 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
         ("provider", lambda offer: provider_text(offer.provider)),
         ("seller", lambda offer: offer.seller or NO_VALUE),
         ("instance", lambda offer: offer.instance),
-        ("region", lambda offer: offer.region),
+        ("region", lambda offer: f"{offer.region}{'' if offer.is_place_certain or not request.region else ' ?'}"),
         ("country", lambda offer: offer.country or NO_VALUE),
         (">$/GPU-h", lambda offer: _money(offer.usd_per_gpu_hour(terms))),
         (">on demand", lambda offer: _money(offer.usd_per_hour)),
@@ -152,8 +159,35 @@ def _offers(found: Sequence[Offer], terms: Terms, top: int) -> blocks.View:
         f"$/GPU-h is {on}; the other prices are dollars an hour for the whole instance.",
         f"{_STALE}: `tokonomics offers --refresh`." if any(offer.is_stale(day) for offer in shown) else "",
         f"{are}: no verb uses them unless told ({option('max_age')} of plan)." if too_old else "",
+        f"? behind a region: perhaps there; the seller lists every machine for every region, or does not say where. "
+        f"Other verbs take it only if named ({option('provider')})."
+        if request.region and not all(offer.is_place_certain for offer in shown)
+        else "",
         "Verbs that serve a model pass over hosts with too little memory for its weights.",
+        unpriced,
+        _coverage_text(result.coverage),
     )
+
+
+_TOLD = 4  # providers whose coverage is told in full
+
+
+def _coverage_text(known: Sequence[PriceCoverage]) -> str:
+    """Return what is known of each provider; of many, only how recent their newest quotes are."""
+    if len(known) <= _TOLD:
+        return f"Known, with the newest quote: {'; '.join(map(covered_text, known))}."
+    day, youngest, groups = today(), -math.inf, list[str]()
+    for oldest, name in (
+        (STALE_AFTER_DAYS, f"{STALE_AFTER_DAYS} days"), (MAX_AGE_DAYS, "a year"), (math.inf, "older, in no answer")
+    ):  # fmt: skip
+        names = [
+            f"{provider_text(one.provider)} {one.regions}"
+            for one in known
+            if youngest < (day - one.newest).days <= oldest
+        ]
+        groups += [f"{name}: {', '.join(names)}"] if names else []
+        youngest = oldest
+    return f"Regions known of each provider, by the age of its newest quote: {'; '.join(groups)}."
 
 
 def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> blocks.View:

@@ -24,8 +24,8 @@ def cost(result: CostResult, request: CostRequest) -> Answer:
     if request.gpu is not None:
         rule = (
             f"The cheapest price for this GPU on hosts with {usual_host_gib(request.gpu):.0f} GB of memory a GPU or "
-            f"more, at most {STALE_AFTER_DAYS} days older than the newest price of this GPU. A plan pays the same, unless "
-            "its model's weights need a larger host."
+            f"more, at most {STALE_AFTER_DAYS} days older than the newest price of this GPU. A plan pays the same, "
+            "unless its model's weights need a larger host."
         )
     return Answer(result, "What a million tokens costs", partial(_sections, result, rule))
 

@@ -7,6 +7,7 @@ from datetime import date
 from tokonomics.catalog.gpus import gpu_text
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
 from tokonomics.catalog.places import Seller, seller_of
+from tokonomics.catalog.price_coverage import PriceCoverage
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
@@ -52,6 +53,16 @@ def provider_text(provider: str) -> str:
     if seller_of(provider) is None:
         return provider
     return _PROVIDERS.get(provider, provider.capitalize())
+
+
+def covered_text(known: PriceCoverage) -> str:
+    """Return ``AWS: 22 regions in 15 countries, 2026-08-22``; one country by its code."""
+    countries = known.countries
+    where = (
+        f"in {len(countries)} countries" if len(countries) > 1 else f"in {countries[0]}" if countries else "somewhere"
+    )
+    perhaps = "" if known.is_place_certain else " (which machine where: ask)"
+    return f"{provider_text(known.provider)}: {plural(known.regions, 'region')} {where}{perhaps}, {known.newest}"
 
 
 def machine_text(provider: str, instance: str, gpu: str, gpus: int = 1, region: str = UNSPECIFIED) -> str:
