@@ -168,6 +168,7 @@ def study(
         workload=load.workload,
         slos=question.slos,
         limits=question.limits,
+        headroom_asked=load.headroom,
         simulations=search.sought.attempts.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),

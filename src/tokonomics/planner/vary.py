@@ -116,9 +116,10 @@ def _broken(
     if question.simulate:
         sought = question.sought(question.load.at(rate))
         return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
-    if rate / replicas > screened.capacity.rate:
+    held = rate * (1 + question.load.headroom) / replicas
+    if held > screened.capacity.rate:
         return BEHIND
-    return late_in_the_mean(screened, rate / replicas, question.slos)
+    return late_in_the_mean(screened, held, question.slos)
 
 
 # --- what is changed ------------------------------------------------------------------------------------------------
@@ -220,7 +221,9 @@ def headroom(study: Study) -> Headroom | None:
     if study.plan.best is None:
         return None
     question, sized = study.question, study.ranked_as(study.plan.best).sized
-    held = highest_rate(question, sized.screened, sized.replicas, trial=sized.trial)
+    # With the headroom that was asked for, the pick is known to hold.
+    grown = replace(question, load=question.load.grown)
+    held = highest_rate(grown, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,
         **copied(held, "rate", "breaks"),
@@ -315,7 +318,8 @@ def sensitivity(study: Study) -> Sensitivity | None:
 
 
 def _used(question: Question, sized: Placed) -> float:
-    return question.load.workload.rate / highest_rate(question, sized.screened, sized.replicas, _SHOWN).rate
+    grown = replace(question, load=question.load.grown)
+    return question.load.workload.rate / highest_rate(grown, sized.screened, sized.replicas, _SHOWN).rate
 
 
 def _moved(swing: CostSwing, mid: float) -> float:
