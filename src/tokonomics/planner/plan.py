@@ -232,6 +232,12 @@ def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) ->
     return tuple(new)
 
 
+def cheapest_row(placed: Placed, question: Question, sought: Sought, together: Sequence[Hosts]) -> Candidate:
+    """Return a sized candidate on the machine where it costs least; ``together`` as for every row of a plan."""
+    rows = _rows(placed, sought.load, question.limits, question.today, sought, together)
+    return min(rows, key=_cheapest_then_most_faithful).row
+
+
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
