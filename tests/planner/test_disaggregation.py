@@ -25,7 +25,8 @@ from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
-from tokonomics.planner.vary import bill_range, headroom, ratios
+from tokonomics.planner.slow_end import bill_range
+from tokonomics.planner.vary import headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.sizing.attempt import Sized
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of

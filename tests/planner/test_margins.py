@@ -13,7 +13,8 @@ from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.vary import at_speed, at_the_speed, bill_range, headroom, stretched
+from tokonomics.planner.slow_end import at_speed, bill_range
+from tokonomics.planner.vary import at_the_speed, headroom, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings

@@ -21,7 +21,7 @@ from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, pr
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.vary import bill_range
+from tokonomics.planner.slow_end import bill_range
 from tokonomics.questions.plan import api_bills, measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest

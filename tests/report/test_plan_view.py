@@ -14,7 +14,7 @@ from tokonomics.catalog.gpus import all_gpus, gpu_text
 from tokonomics.catalog.load_models import all_models
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.planner.vary import AtSpeed, CostRange
+from tokonomics.planner.slow_end import AtSpeed, CostRange
 from tokonomics.report.plan_pick_view import set_aside_lines
 from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.plan_view import _interval

@@ -142,14 +142,17 @@ class FleetTraffic:
     left_out_share: float = 0.0  # share of requests longer than the model's context, which no machine takes
     arrivals: Arrivals | None = None  # how requests of a curve with minutes arrive; None: at the rate of their hour
     lasts_s: float = 0.0  # how long generated requests should last
+    headroom: float = 0.0  # share by which the traffic may grow with every SLO met
 
     def load_of(self, name: str) -> Load:
         """Return the load of a class in its busiest hour; a log is repeated until it has enough requests for a p99."""
         sample, rate = self.samples[name], max(self.demand.rates[name])
         if self.trace is not None:
-            return load_of_log(sample.repeated(math.ceil(ENOUGH_REQUESTS / len(sample))), rate)
+            load = load_of_log(sample.repeated(math.ceil(ENOUGH_REQUESTS / len(sample))), rate)
+            return replace(load, headroom=self.headroom)
         trace = sample.faster(rate / sample.rate)
-        return Load(workload=workload_of(trace, rate), trace=trace, lasts_s=self.lasts_s, is_stationary=True)
+        own = {"lasts_s": self.lasts_s, "headroom": self.headroom}
+        return Load(workload=workload_of(trace, rate), trace=trace, is_stationary=True, **own)
 
     def class_of(self, trace: Trace) -> Counts:
         """Return the number of each request's class."""

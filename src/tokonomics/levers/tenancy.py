@@ -140,12 +140,13 @@ class Sharing:
     router: Router | None = None  # None: whichever needs the fewest replicas
     by_priority: bool = False
     seed: int = 0
+    headroom: float = 0.0  # share by which the traffic may grow with every SLO met
     attempts: Attempts = field(default_factory=Attempts)
 
     def setup(self, trace: Trace, deployment: Deployment | None = None) -> Setup:
         """Return the setup for these requests on the shared deployment, or on another one."""
         handling = Handling(by_priority=self.by_priority, seed=self.seed)
-        load = load_of_requests(trace)
+        load = load_of_requests(trace, self.headroom)
         return Setup(deployment or self.shared, load, slos=self.slos, router=self.router, handling=handling)
 
     def serve(self, trace: Trace, sized: Sized, by_priority: bool | None = None) -> Simulation:

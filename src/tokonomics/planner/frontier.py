@@ -165,7 +165,7 @@ def _fleets(study: Study, candidates: Iterable[Screened]) -> Iterator[_FrontierF
             elif replicas < least:
                 load = percent(rate / (replicas * verdict.capacity.rate))
                 why_not = f"load {load} of capacity: {plural(least, 'replica')} leave room for bursts"
-            elif not (why_not := late_in_the_mean(verdict, rate / replicas, question.slos)):
+            elif not (why_not := late_in_the_mean(verdict, question.load.held_rate / replicas, question.slos)):
                 is_cheaper = usd < pick_usd * (1 - 1e-9)  # a fleet cheaper than the pick misses an SLO
                 why_not = "the plan found that it takes more replicas" if is_cheaper else None
             simulated = question.simulate and known is not None

@@ -201,7 +201,7 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
     question, (_, sized, machine) = made.question, made.ranked_as(row)
     deployment = sized.deployment
     limit = question.limits.max_utilization or (None if question.simulate else CLOSED_FORM_UTILIZATION)
-    most = None if limit is None else require_utilization(limit) * row.capacity_requests_per_s
+    most = None if limit is None else require_utilization(limit) * row.capacity_requests_per_s / (1 + trickle.headroom)
     held: list[tuple[int, float]] = []
     alone = trickle.workload.rate
     for replicas in SIZES if question.simulate else SIZES[:1]:

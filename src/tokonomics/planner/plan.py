@@ -169,6 +169,7 @@ def study(
         workload=load.workload,
         slos=question.slos,
         limits=question.limits,
+        headroom_asked=load.headroom,
         simulations=search.sought.attempts.count,
         best=ranked[0].row if ranked else None,
         ranked=tuple(row for row, _, _ in ranked),
@@ -247,6 +248,12 @@ def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) ->
         if left[lists]:
             new.append(replace(one, machines=left[lists]))
     return tuple(new)
+
+
+def cheapest_row(placed: Placed, question: Question, sought: Sought, together: Sequence[Hosts]) -> Candidate:
+    """Return a sized candidate on the machine where it costs least; ``together`` as for every row of a plan."""
+    rows = _rows(placed, sought.load, question.limits, question.today, sought, together)
+    return min(rows, key=_cheapest_then_most_faithful).row
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

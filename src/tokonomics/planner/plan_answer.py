@@ -127,6 +127,8 @@ class Plan(Noun):
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
     limits: Limits
+    headroom_asked: float = 0.0
+    """Share by which the traffic may grow with every SLO met; bills and latencies are of the traffic itself."""
     simulations: int  # simulations that decided it; 0: only the closed form
     best: Candidate | None
     ranked: tuple[Candidate, ...]

@@ -168,7 +168,7 @@ class Search:
         """Return the fewest replicas loaded to the user's share of this capacity, or to 70 % without simulation."""
         share = self.sought.limits.max_utilization or (None if self.simulate else CLOSED_FORM_UTILIZATION)
         # A rounding error must not cost a replica.
-        return 1 if share is None else max(1, math.ceil(self.sought.load.workload.rate / (held * share) - 1e-9))
+        return 1 if share is None else max(1, math.ceil(self.sought.load.held_rate / (held * share) - 1e-9))
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """Tell whether a table would show it at any price, within reason."""
@@ -242,7 +242,7 @@ class Search:
 
     def _plan_for_share(self, candidate: Screened) -> None:
         """Plan replicas by the closed form: loaded to a share of capacity, with a mean first token in time."""
-        rate, replicas = self.sought.load.workload.rate, self.at_least(candidate)
+        rate, replicas = self.sought.load.held_rate, self.at_least(candidate)
         late = late_in_the_mean(candidate, rate / replicas, self.sought.slos)
         while late and replicas < 4 * candidate.fewest + 4:
             replicas += 1

@@ -5,10 +5,10 @@ which finds its replicas as the plan does). A fleet that is ``k`` times slower s
 one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is a change
 of traffic and SLOs, and the simulator needs no second set of step times.
 
-Three answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is
-missed), the range of its bill (both ends of the 80 % interval learned from published throughput), and which assumption
-moves the bill most (each changed alone by a quarter). Replicas are whole, so a change often costs nothing or a whole
-machine: the share of the fleet's simulated capacity in use is given beside the bill.
+Two answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is missed),
+and which assumption moves the bill most (each changed alone by a quarter). Replicas are whole, so a change often costs
+nothing or a whole machine: the share of the fleet's simulated capacity in use is given beside the bill. What the ends of
+the 80 % interval cost is in ``slow_end``.
 """
 
 import math
@@ -116,9 +116,10 @@ def _broken(
     if question.simulate:
         sought = question.sought(question.load.at(rate))
         return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
-    if rate / replicas > screened.capacity.rate:
+    held = rate * (1 + question.load.headroom) / replicas
+    if held > screened.capacity.rate:
         return BEHIND
-    return late_in_the_mean(screened, rate / replicas, question.slos)
+    return late_in_the_mean(screened, held, question.slos)
 
 
 # --- what is changed ------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def resized(study: Study, row: Candidate, question: Question) -> tuple[Placed, i
     return found, sum(hosts.counts_on(offer, found.replicas)), ranked.machine.usd_per_month(machines)
 
 
-# --- room to grow, and the range of the bill ------------------------------------------------------------------------
+# --- room to grow ---------------------------------------------------------------------------------------------------
 
 
 class Headroom(Noun):
@@ -198,29 +199,14 @@ class Headroom(Noun):
     simulated: bool
 
 
-class AtSpeed(Noun):
-    """The replicas of a candidate at one speed."""
-
-    speed: PositiveFloat  # share of the modelled speed
-    replicas: PositiveInt | None  # spare ones included; None if no number meets the SLOs
-    usd_per_month: PositiveFloat | None
-    refused: str | None = None  # why there is none
-
-
-class CostRange(Noun):
-    """A bill with replicas as fast, and as slow, as four of five such measurements."""
-
-    fast: AtSpeed
-    mid: AtSpeed
-    slow: AtSpeed
-
-
 def headroom(study: Study) -> Headroom | None:
     """Find how much the traffic may grow before the pick misses an SLO; None if there is no pick."""
     if study.plan.best is None:
         return None
     question, sized = study.question, study.ranked_as(study.plan.best).sized
-    held = highest_rate(question, sized.screened, sized.replicas, trial=sized.trial)
+    # With the headroom that was asked for, the pick is known to hold.
+    grown = replace(question, load=question.load.grown)
+    held = highest_rate(grown, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,
         **copied(held, "rate", "breaks"),
@@ -228,21 +214,6 @@ def headroom(study: Study) -> Headroom | None:
         at_most=held.at_most if math.isfinite(held.at_most) else None,
         simulated=question.simulate,
     )
-
-
-def bill_range(study: Study, row: Candidate) -> CostRange:
-    """Return the bill of a ranked row over the 80 % interval of its speed."""
-    speed = interval(1.0, "throughput", study.ranked_as(row).sized.deployment)
-    mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
-    return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
-
-
-def at_speed(study: Study, row: Candidate, speed: float) -> AtSpeed:
-    """Size a ranked row as if its replicas had that share of the modelled speed."""
-    found = resized(study, row, at_the_speed(study.question, speed))
-    if isinstance(found, NotServed):
-        return AtSpeed(speed=speed, replicas=None, usd_per_month=None, refused=found.reason)
-    return AtSpeed(speed=speed, replicas=found[1], usd_per_month=found[2])
 
 
 # --- what moves the bill --------------------------------------------------------------------------------------------
@@ -315,7 +286,8 @@ def sensitivity(study: Study) -> Sensitivity | None:
 
 
 def _used(question: Question, sized: Placed) -> float:
-    return question.load.workload.rate / highest_rate(question, sized.screened, sized.replicas, _SHOWN).rate
+    grown = replace(question, load=question.load.grown)
+    return question.load.workload.rate / highest_rate(grown, sized.screened, sized.replicas, _SHOWN).rate
 
 
 def _moved(swing: CostSwing, mid: float) -> float:

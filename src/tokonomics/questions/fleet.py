@@ -1,6 +1,7 @@
 """Answer which machines to buy, on which terms, hour by hour."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.engines import find_engine
@@ -165,7 +166,8 @@ def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTr
             if getattr(request, name) is not None:
                 raise BadInput("is for a demand curve; a log brings its own lengths", field=name)
         log = Traffic(trace=trace, rate=rate, columns=request.columns, seed=request.seed)
-        return traffic_from_trace(traffic_of(log, listener), limits, request.hours, context)
+        made = traffic_from_trace(traffic_of(log, listener), limits, request.hours, context)
+        return replace(made, headroom=request.headroom or 0.0)
     curve = parse_demand(demand or "", request.hours)
     if curve.peak <= 0:
         raise BadInput("there is no hour with a request", field="demand")
@@ -173,7 +175,8 @@ def _traffic(request: FleetRequest, context: int, listener: Listener) -> FleetTr
         raise BadInput("is for a log", field="columns")
     inputs, outputs = lengths_of(Traffic(input=request.input, output=request.output), least=1)
     arrivals = parse_arrivals(demand or "", "demand") if is_curve(demand or "") else None
-    return traffic_from_curve(curve, inputs, outputs, limits, request.seed, context, arrivals)
+    made = traffic_from_curve(curve, inputs, outputs, limits, request.seed, context, arrivals)
+    return replace(made, headroom=request.headroom or 0.0)
 
 
 def _size_classes(text: str | None) -> tuple[int, ...]:

@@ -173,6 +173,16 @@ class Objectives(Request, about=About.TARGETS):
     )
 
 
+class RoomToGrow(Request, about=About.TARGETS):
+    headroom: Share | None = declared(
+        "Size fleets so that this much more traffic still meets every target: 0.2 or 20%.",
+        low=0,
+        high=9,
+        without="0",
+        example="20%",
+    )
+
+
 class Classed(Request, about=About.TARGETS):
     """Classes of service: an SLO, a priority and limits of their own."""
 
@@ -301,7 +311,7 @@ class Traffic(Paced, TrafficShape, Conversations, about=About.TRAFFIC):
         return any(value is not None for value in (self.arrivals, self.rate, self.tokens_per_month))
 
 
-class PlanTargets(Objectives, about=About.TARGETS):
+class PlanTargets(Objectives, RoomToGrow, about=About.TARGETS):
     """The latency targets of a plan; a batch has none."""
 
     offline: Switch = declared("A batch: no latency target, work is fed evenly.", False)

@@ -255,7 +255,8 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
     """Return the requests to plan for, in their classes if there are any."""
     load = _load_of(request, listener, writes_nothing)
-    return replace(load, trace=classed(load.trace, classes_of(request), request.seed))
+    trace = classed(load.trace, classes_of(request), request.seed)
+    return replace(load, trace=trace, headroom=request.headroom or 0.0)
 
 
 def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:

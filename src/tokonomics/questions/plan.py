@@ -34,7 +34,8 @@ from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.vary import bill_range, headroom, ratios, sensitivity
+from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
+from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.catalogue import every_offer, extras_of
@@ -156,6 +157,8 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         **_beside_the_pick(request, study, best),
         headroom=room,
         bill_range=bills,
+        safe=safe_fleet(study, bills, say),
+        slo_rooms=slo_rooms(study, bills),
         flips=flipped,
         sensitivity=moved,
         why=why_pick(study),

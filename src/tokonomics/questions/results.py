@@ -32,7 +32,8 @@ from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.shared_ways import Crossing, SharedPlan
-from tokonomics.planner.vary import CostRange, Headroom, Sensitivity
+from tokonomics.planner.slow_end import CostRange, SafeFleet, SloRoom
+from tokonomics.planner.vary import Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.class_outcome import FirstAnswer
@@ -130,6 +131,9 @@ class PlanResult(Result, Plan):
 
     headroom: Headroom | None = None  # how much the traffic may grow on the same replicas
     bill_range: CostRange | None = None  # over the 80 % interval of the speed
+    safe: SafeFleet | None = None
+    """The cheapest fleet that holds at the slow end of its interval; None: no candidate does."""
+    slo_rooms: tuple[SloRoom, ...] = ()  # how far below each target the pick is
     flips: Flips | None = None  # what would make another choice cheaper; with ``explain`` also changes of the traffic
     sensitivity: Sensitivity | None = None  # what moves the bill, with ``explain``
     why: WhyPick | None = None  # why the pick won, beside the nearest alternative of each kind

@@ -253,7 +253,7 @@ def prices_apart(deployment: Deployment, fleet: FleetSettings, priced: Priced) -
 MOST_MODELS = 8  # on one GPU, including the first
 _ALONE = (
     "quick", "disaggregate", "deploy", "why", "explain", "sell", "margin", "spare", "tiers", "draft", "thinking",
-    "images", "max_utilization", "sessions",
+    "images", "max_utilization", "sessions", "headroom",
 )  # fmt: skip
 """Inputs that a plan of several models does not take."""
 _TRAFFIC = ("tokens_per_month", "arrivals", "trace", "columns", "start", "end", "system_prompts")

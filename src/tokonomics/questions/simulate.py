@@ -239,7 +239,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     log = within_context(log, deployment, listener)
     check_pauses(targets, _as_planned(request, log, deployment.model.max_context) if made_up else log)
     log = classed(log, classes_of(request), request.seed)
-    setup = _setup(request, deployment, load_of_requests(log), targets)
+    setup = _setup(request, deployment, load_of_requests(log, request.headroom or 0.0), targets)
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)
     listener.doing("searching the highest rate of one replica")
@@ -299,7 +299,7 @@ def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: flo
         return made
 
     texts = slo_texts(log.classes)
-    alike = replace(setup, load=load_of_requests(without_classes(log)), slos=strictest(log.classes))
+    alike = replace(setup, load=load_of_requests(without_classes(log), setup.load.headroom), slos=strictest(log.classes))
     try:
         one_slo = OneSlo(slos=texts, rate=highest_rate(alike, guess).rate)
     except NeverHolds as never:

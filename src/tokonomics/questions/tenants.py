@@ -96,8 +96,9 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
     price = prices_of(own, request)
     router = None if request.router is None else router_from(request.router)
     sharing = Sharing(
-        shared, own, requests, targets, lambda count: price(count)[0], router, request.priority, request.seed
-    )
+        shared, own, requests, targets, lambda count: price(count)[0], router, request.priority, request.seed,
+        request.headroom or 0.0,
+    )  # fmt: skip
     say_if_compiling(listener)
     if len(requests) > _TAKES_A_WHILE:
         part = f"{option('start')} and {option('end')} take a part"

@@ -12,6 +12,7 @@ from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller
 from tokonomics.errors import option
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, PrefillSide, SetAside
+from tokonomics.planner.slow_end import AtSpeed, SafeFleet, SloRoom
 from tokonomics.questions.results import PlanResult, split_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
@@ -34,8 +35,19 @@ if TYPE_CHECKING:
     pass
 
 
-def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fact] = ()) -> list[blocks.Block]:
-    """Show what to rent, what it costs, and how it meets the SLOs; ``firm`` are further facts of this answer."""
+def pick_blocks(
+    row: Candidate,
+    label: str,
+    plan: Plan,
+    firm: Sequence[blocks.Fact] = (),
+    *,
+    safe: Sequence[blocks.Block] = (),
+    rooms: Sequence[SloRoom] = (),
+) -> list[blocks.Block]:
+    """Show what to rent, what it costs, and how it meets the SLOs; ``firm`` are further facts of this answer.
+
+    ``safe`` says what it costs if replicas are slow, and ``rooms`` how far the latencies are below their targets.
+    """
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
     network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
@@ -44,9 +56,10 @@ def pick_blocks(row: Candidate, label: str, plan: Plan, firm: Sequence[blocks.Fa
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
     return [
         blocks.line(f"{label}: ", bill, f", {usd(row.usd_per_mtok.blended)} per Mtok", where, kind="headline"),
+        *safe,
         blocks.line(f"{served_as(row)}{_may_fail(row, plan.limits.spare)}"),
         blocks.facts(
-            *_latencies(row, plan.slos, of_slos=True),
+            *_latencies(row, plan.slos, of_slos=True, rooms=rooms),
             *_job(row),
             *firm,
             *_drafted(row),
@@ -219,7 +232,33 @@ def _job(row: Candidate) -> Iterable[blocks.Fact]:
     yield blocks.fact("per job", usd(job.usd), f"{job.requests:.3g} requests each, {rate}{found}", number=job.usd)
 
 
-def _latencies(row: Candidate, slos: Sequence[Slo], *, of_slos: bool) -> Iterable[blocks.Fact]:
+def safe_lines(pick: Candidate, slow: AtSpeed, safe: SafeFleet | None) -> Iterable[blocks.Line]:
+    """Show what it costs to be safe at the slow end of the interval; first of all, if the pick cannot be."""
+    if slow.usd_per_month is None:
+        slower = f"{percent(1 - slow.speed)} slower, the slow end of the 80 % interval"
+        yield blocks.line(f"This may miss the SLO: {slower}, no number of these replicas meets it.", kind="worst")
+    label = "To be safe at 80 %: "
+    if safe is None:
+        yield blocks.line(f"{label}nothing that these limits allow meets the SLO at the slow end of its interval")
+        return
+    row, holds = safe.candidate, f"if {percent(1 - safe.speed)} slower"
+    bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "strong")
+    if row == pick:
+        yield blocks.line(label, bill, f", this fleet: {holds}, it still meets the SLO")
+    else:
+        where = f"{served_as(row)} at {rented_text(row)}{aged(row.price_age_days)}"
+        yield blocks.line(label, bill, f", {where}: holds {holds}")
+
+
+def _room(room: SloRoom) -> str:
+    """Return ``met by 6.8 %``, and whether a doubt about the speed takes that away."""
+    doubt = f", within the interval: {option('headroom', '20%')}" if room.within_interval else ""
+    return f"met by {percent(room.room)}{doubt}"
+
+
+def _latencies(
+    row: Candidate, slos: Sequence[Slo], *, of_slos: bool, rooms: Sequence[SloRoom] = ()
+) -> Iterable[blocks.Fact]:
     """Show the latencies with SLOs (TTFT and TPOT without any), or the others; means if nothing was simulated."""
     asked = {slo.latency for slo in slos} or {Latency.ttft, Latency.tpot}
     for name, latency, spread in (
@@ -236,7 +275,9 @@ def _latencies(row: Candidate, slos: Sequence[Slo], *, of_slos: bool) -> Iterabl
             if value is None:
                 continue
             met = target is not None and value <= target
-            said = [f"SLO {seconds(target)} {'met' if met else 'missed'}"] if target is not None else []
+            room = next((room for room in rooms if room.slo == f"{latency}_{statistic}"), None)
+            state = "missed" if not met else _room(room) if room else "met"
+            said = [f"SLO {seconds(target)} {state}"] if target is not None else []
             said += [f"p50 {time_text(spread.p50)}"] if row.simulated else ["not simulated"]
             mood: blocks.Mood = "" if target is None else "good" if met else "bad"
             yield blocks.fact(f"{name} {statistic}", blocks.Span(seconds(value), mood), "; ".join(said), number=value)
@@ -261,7 +302,8 @@ def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) 
     """Return the question in one line."""
     seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
     asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
-    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month"
+    more = f"; sized for {percent(plan.headroom_asked)} more" if plan.headroom_asked else ""
+    return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month{more}"
 
 
 def nothing(

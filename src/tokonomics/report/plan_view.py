@@ -9,7 +9,8 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.vary import Case, CostRange, Headroom, Sensitivity
+from tokonomics.planner.slow_end import CostRange
+from tokonomics.planner.vary import Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks, charts
@@ -24,6 +25,7 @@ from tokonomics.report.plan_pick_view import (
     pick_blocks,
     published_checkpoint,
     quality_facts,
+    safe_lines,
     set_aside_lines,
 )
 from tokonomics.report.plan_table_view import (
@@ -120,7 +122,11 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
-        yield blocks.section(*pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
+        safe = safe_lines(whole.best, result.bill_range.slow, result.safe) if result.bill_range else ()
+        pick = pick_blocks(
+            whole.best, label, whole, list(_firm(result, model)), safe=list(safe), rooms=result.slo_rooms
+        )
+        yield blocks.section(*pick, not_tried(whole))
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
@@ -143,7 +149,9 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
 def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
     """Show further facts of the pick: how firm it is, its other properties, and the cheapest API."""
     if result.headroom and result.bill_range:
-        yield from (_room(result.headroom), _interval(result.bill_range))
+        yield _room(result.headroom)
+        if interval := _interval(result.bill_range):
+            yield interval
     yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
     yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
     for api in result.apis[:1]:
@@ -208,8 +216,8 @@ def _room(headroom: Headroom) -> blocks.Fact:
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
 
 
-def _interval(bills: CostRange) -> blocks.Fact:
-    """Show the bill over the 80 % interval of the speed, and why it moves."""
+def _interval(bills: CostRange) -> blocks.Fact | None:
+    """Show the bill over the 80 % interval of the speed, and why it moves; None if it does not."""
     fast, mid, slow = bills.fast, bills.mid, bills.slow
     name = "80 % interval"
     slower = f"if {percent(1 - slow.speed)} slower"
@@ -218,7 +226,7 @@ def _interval(bills: CostRange) -> blocks.Fact:
         return blocks.fact(name, f"from {low}", f"{slower}, no number of replicas meets the SLO")
     dollars = [fast.usd_per_month, slow.usd_per_month, mid.usd_per_month or fast.usd_per_month]
     if min(dollars) == max(dollars):
-        return blocks.fact(name, "same bill", f"{slower}, the same replicas still meet the SLO")
+        return None  # the line on what is safe says so
     why = f"speed {_off(slow.speed)} to {_off(fast.speed)}"
     for at, speed in ((fast, f"if {percent(fast.speed - 1)} faster"), (slow, slower)):
         if at.replicas != mid.replicas:
@@ -265,6 +273,7 @@ def _how_sized(plan: Plan, has_slos: bool) -> str:
         how = f"not simulated ({option('quick')})"
         return f"Replicas are planned to at most {share} of the closed form's capacity, {how}."
     spare = f" with {plan.limits.spare} down" if plan.limits.spare else ""
+    spare += f" at {1 + plan.headroom_asked:.4g} times this traffic" if plan.headroom_asked else ""
     targets = "meet every SLO" if has_slos else f"keep up (no SLO is set: {option('slo')})"
     return (
         f"Replicas are the fewest that {targets}{spare}: {plan.simulations:,} simulations. Nothing else that these "

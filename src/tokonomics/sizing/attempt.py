@@ -307,7 +307,7 @@ class Attempts:
         self.count += 1
         made = _known_attempt(setup, replicas, max_sequences, pace)
         if made.holds and pace != 1:
-            # It holds with work in hand; latencies and the bill are those of the load itself.
+            # It holds more than the load; latencies and the bill are those of the load itself.
             self.count += 1
             made = _known_attempt(setup, replicas, max_sequences, 1.0)
         return made

@@ -99,7 +99,7 @@ def pair_of(setup: Setup, hosts: Hosts, max_utilization: float | None = None) ->
 
     def least(rate: float) -> int:
         most = rate * min(LEEWAY, max_utilization or LEEWAY)
-        return max(1, math.ceil(load.workload.rate / most - 1e-9), load.least_replicas)
+        return max(1, math.ceil(load.held_rate / most - 1e-9), load.least_replicas)
 
     curve, fewest = curve_for(decode, load), (least(prompts), least(answers))
     capacity = curve.decode_only_capacity(tpot_limit(setup.slos))

@@ -5,7 +5,8 @@ second and replayed at the rate asked for, so that plans for two rates meet the 
 lie beyond a p99 and that they last twenty times as long as an answer. The tail of their lengths is cut to the model's
 context, as a service would do; longer requests of a log or of conversations are left out. A large fleet of equal
 replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the whole or
-milder.
+milder. With a headroom, the same requests must also be held replayed faster by that share (``rules.pace``);
+latencies and bills are of the load itself.
 """
 
 import math
@@ -56,6 +57,7 @@ class Load:
     bad_rows: int = 0  # of the log, left out
     too_long: int = 0  # requests of a log or of conversations that were left out because the model's context is shorter
     talks: bool = False  # generated conversations: the prompt of a turn contains those before it
+    headroom: float = 0.0  # share by which the traffic may grow with every SLO met: fleets are sized for that much more
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Load) and self.content == other.content
@@ -67,7 +69,7 @@ class Load:
     def content(self) -> tuple[object, ...]:
         """Return what tells loads apart; unlike the load it is small enough to keep."""
         rate, written = self.workload.rate, self.workload.output_tokens
-        return self.trace.digest, rate, written, self.share, self.is_stationary, self.lasts_s
+        return self.trace.digest, rate, written, self.share, self.is_stationary, self.lasts_s, self.headroom
 
     @cached_property
     def longest(self) -> int:
@@ -111,14 +113,24 @@ class Load:
         """Return the fewest replicas of which the simulated share is at least one."""
         return math.ceil(1 / self.share - 1e-9)
 
+    @property
+    def held_rate(self) -> float:
+        """Return the request rate that a fleet must hold: the load's own, and its headroom."""
+        return self.workload.rate * (1 + self.headroom)
+
+    @property
+    def grown(self) -> "Load":
+        """Return the traffic that a fleet must hold, as a load without headroom."""
+        return replace(self.at(self.held_rate), headroom=0.0) if self.headroom else self
+
     @cached_property
     def least_rate(self) -> float:
         """Return the request rate that must be answered, without what classes may turn away."""
         trace = self.trace
         if trace.service is None:
-            return self.workload.rate
+            return self.held_rate
         kept = 1 - np.array([most_shed(one) for one in trace.classes])
-        return self.workload.rate * float(kept[trace.service].mean())
+        return self.held_rate * float(kept[trace.service].mean())
 
     def owed(self, slos: tuple[Slo, ...]) -> list[tuple["Load", tuple[Slo, ...]]]:
         """Return the requests with the targets they are owed: all of them, or each class.
@@ -225,9 +237,10 @@ def load_of_log(trace: Trace, rate: float | None = None, bad_rows: int = 0) -> L
     return Load(workload=workload_of(trace, trace.rate), trace=trace, is_log=True, bad_rows=bad_rows)
 
 
-def load_of_requests(trace: Trace) -> Load:
+def load_of_requests(trace: Trace, headroom: float = 0.0) -> Load:
     """Return requests as a load at their own rate; a lone request or a burst has next to none."""
-    return Load(workload=workload_of(trace, max(trace.rate, _LEAST_RATE)), trace=trace, is_log=True)
+    workload = workload_of(trace, max(trace.rate, _LEAST_RATE))
+    return Load(workload=workload, trace=trace, is_log=True, headroom=headroom)
 
 
 def load_of_shape(

@@ -49,9 +49,13 @@ SCALING_GROWTH = 2
 
 
 def pace(setup: Setup) -> float:
-    """Return how many times the load must be finished: more than once if no SLO bounds the wait."""
+    """Return how many times the load must be held: with its headroom, and with work in hand if no SLO bounds the wait.
+
+    Latencies and the bill are those of the load itself.
+    """
     owed = (*setup.slos, *(slo for one in setup.load.trace.classes for slo in one.slos))
-    return 1.0 if any(slo.latency is not Latency.tpot for slo in owed) else WORK_IN_HAND
+    work = 1.0 if any(slo.latency is not Latency.tpot for slo in owed) else WORK_IN_HAND
+    return work * (1 + setup.load.headroom)
 
 
 def routers(setup: Setup, replicas: int) -> tuple[Router, ...]:

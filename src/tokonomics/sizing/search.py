@@ -192,7 +192,14 @@ def _autoscaled(setup: Setup, fixed: Sized) -> Sized | NotServed:
 
 
 def _scaled(setup: Setup, fixed: Sized, target: float, always: int) -> Sized:
-    """Simulate replicas that follow the outstanding requests; ``always`` of them stay."""
+    """Simulate replicas that follow the outstanding requests; ``always`` of them stay.
+
+    The traffic with its headroom comes first; what is returned is of the load itself, if both hold.
+    """
+    if setup.load.headroom:
+        grown = _scaled(replace(setup, load=setup.load.grown), fixed, target, always)
+        if not grown.holds:
+            return grown
     rule = Autoscale(
         min_replicas=always,
         max_replicas=rules.SCALING_GROWTH * fixed.replicas,

@@ -26,6 +26,7 @@ from tokonomics.questions.inputs import (
     Profiled,
     Quick,
     Reserve,
+    RoomToGrow,
     RouterOrBest,
     Seeded,
     Selling,
@@ -116,8 +117,9 @@ class DiffRequest(Request):
 
 
 class FleetRequest(
-    SomeModel, Paced, LengthInputs, LogInputs, Objectives, SomeGpus, Market, SomePrecisions, OneEngine, Seeded, Profiled
-):
+    SomeModel, Paced, LengthInputs, LogInputs, Objectives, RoomToGrow, SomeGpus, Market, SomePrecisions, OneEngine,
+    Seeded, Profiled,
+):  # fmt: skip
     """
     Machines are reserved, bought on demand or on spot, hour by hour.
 

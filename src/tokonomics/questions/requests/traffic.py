@@ -19,6 +19,7 @@ from tokonomics.questions.inputs import (
     PlanTraffic,
     Priced,
     Profiled,
+    RoomToGrow,
     Routed,
     RouterOrBest,
     Selling,
@@ -130,6 +131,7 @@ class CapacityRequest(
     RouterOrBest,
     Serving,
     Objectives,
+    RoomToGrow,
     Classed,
     Priced,
     Profiled,
@@ -223,8 +225,9 @@ class StackRequest(OneModel, OneGpu, Parallel, OneEngine, Runs, Profiled):
 
 
 class TenantsRequest(
-    SomeModel, OneGpu, Layout, Traffic, Attributed, RouterOrBest, Objectives, Classed, Priced, Selling, Profiled
-):
+    SomeModel, OneGpu, Layout, Traffic, Attributed, RouterOrBest, Objectives, RoomToGrow, Classed, Priced, Selling,
+    Profiled,
+):  # fmt: skip
     """
     Replicas, latency, a noisy neighbour, and who pays what.
 
