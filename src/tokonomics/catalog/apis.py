@@ -68,6 +68,7 @@ class ApiPrice(ApiRates):
     source: str
     note: str | None = None
     deprecated: bool = False  # its host says that it was or will be withdrawn
+    context: int | None = Field(default=None, gt=0)  # the most tokens of a request, prompt and answer; None: not known
 
     @property
     def seller(self) -> str:
@@ -227,6 +228,7 @@ def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.d
         source=release if host is owner else f"{release}, the price of {owner.id}",
         note=_note(info, standard, host, owner),
         deprecated=bool(info.deprecated),
+        context=info.context_window or None,
     )
 
 
@@ -297,6 +299,7 @@ class _UserApi(_UserTier):
     per_request: float | None = Field(default=None, ge=0)
     date: dt.date | None = None
     source: str | None = None
+    context: int | None = Field(default=None, gt=0)
     tiers: "tuple[_UserApiTier, ...]" = ()
 
 
@@ -333,6 +336,7 @@ def user_api(key: str, table: Mapping[str, object], shipped: ApiPrice | None) ->
                 "date": own.date or today(),
                 "checked": own.date,
                 "source": own.source or "your catalogue file",
+                "context": own.context or base.get("context"),
             }
         )
     except ValidationError as error:

@@ -12,7 +12,7 @@ of power plants, Google only what they burn, which is somewhat less.
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
 
@@ -39,6 +39,22 @@ LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
 """Sellers whose price list names every machine in every region, which does not show that it is available there."""
 _SHOWN = 8  # names in an error
 _LETTERS = 4  # fewer are a typing error rather than the beginning of a name
+
+
+def areas_of_host(host: str) -> tuple[str, ...]:
+    """Return where a host of APIs says that it computes: countries, or EU; empty if it does not say, or not only."""
+    return _areas_of_hosts().get(host, ())
+
+
+def lies_in(names: Sequence[str], areas: Sequence[str]) -> bool | None:
+    """Tell whether all, or none, of these areas are in a place named; None if only some are, or it is not known."""
+    known = _areas()
+    there = [countries for name in names if (countries := known.get(_spelled(name))) is not None]
+    if not areas or len(there) < len(names):  # a name of a single region says nothing of a host
+        return None
+    wanted: frozenset[str] = frozenset().union(*there)
+    countries: frozenset[str] = frozenset().union(*(known[_spelled(area)] for area in areas))
+    return True if countries <= wanted else None if countries & wanted else False
 
 
 LISTED = (Seller.hyperscaler, Seller.cloud)  # sellers with a price list
@@ -118,6 +134,11 @@ def _sellers() -> dict[str, Seller]:
 @cache
 def _countries_of_regions() -> dict[tuple[str, str], str]:
     return {(row["provider"], row["region"].casefold()): row["country"] for row in shipped_rows("places.csv")}
+
+
+@cache
+def _areas_of_hosts() -> dict[str, tuple[str, ...]]:
+    return {row["host"]: tuple(row["areas"].split()) for row in shipped_rows("api_places.csv") if "areas" in row}
 
 
 @cache
