@@ -48,13 +48,20 @@ def areas_of_host(host: str) -> tuple[str, ...]:
 
 def lies_in(names: Sequence[str], areas: Sequence[str]) -> bool | None:
     """Tell whether all, or none, of these areas are in a place named; None if only some are, or it is not known."""
-    known = _areas()
-    there = [countries for name in names if (countries := known.get(_spelled(name))) is not None]
-    if not areas or len(there) < len(names):  # a name of a single region says nothing of a host
+    known, spelled = _areas(), [_spelled(name) for name in names]
+    if not areas or not all(name in known for name in spelled):  # the name of one region says nothing of a host
         return None
-    wanted: frozenset[str] = frozenset().union(*there)
+    wanted: frozenset[str] = frozenset().union(*(known[name] for name in spelled))
     countries: frozenset[str] = frozenset().union(*(known[_spelled(area)] for area in areas))
     return True if countries <= wanted else None if countries & wanted else False
+
+
+def require_area(name: str) -> str:
+    """Return the name of a country, a continent, EU or US; refuse others."""
+    if _spelled(name) not in _areas():
+        fix = "A country (DE), a continent (Europe), EU or US."
+        raise BadInput(f"'{shorten(name)}' is no country or continent", fix=fix)
+    return name
 
 
 LISTED = (Seller.hyperscaler, Seller.cloud)  # sellers with a price list

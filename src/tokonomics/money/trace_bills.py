@@ -18,7 +18,6 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.apis import ApiPrice, price_request
-from tokonomics.catalog.places import areas_of_host
 from tokonomics.errors import BadInput
 from tokonomics.money.cost import CostLine, CostTree, require_share
 from tokonomics.serving.outcome import Outcome, SideOutcome
@@ -88,7 +87,7 @@ def api_bill(
         cached_share=cached_share,
         written_share=written if rates.cache_write_usd_per_mtok is not None else 0.0,
         cached_within_s=HOST_TTL_S if write_rest else None,
-        areas=areas_of_host(api.seller),
+        areas=api.areas,
     )
 
 

@@ -164,6 +164,7 @@ Words = Mapping[str, object]  # a scenario's values by key, in the order of the 
 def diff(
     before: tuple[str, Words, Plan],
     after: tuple[str, Words, Plan],
+    *,
     apis: tuple[ApiBeside | None, ApiBeside | None] = (None, None),
 ) -> Diff:
     """Compare the picks of two planned scenarios, each given with its name; ``apis`` stand beside the picks."""

@@ -4,6 +4,7 @@ How fast an API answers is known only if the user measured it (``bench --api hos
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from tokonomics.errors import BadInput, shorten
@@ -50,10 +51,10 @@ def hosts_beside(
     slos = question.slos
     measured = {name: _meets(latency, slos) for name, latency in latencies.items()}
     missed = [name for name, met in measured.items() if slos and met is False]
-    how = {"batch": request.offline, "cached_share": cached_share}
-    bills = api_bills(question.model, asked, question.load, **how)
+    charged = partial(api_bills, question.model, asked, question.load, batch=request.offline, cached_share=cached_share)
+    bills = charged()
     # A host's other price counts where the cheapest is of an API that misses the SLO.
-    usable = api_bills(question.model, asked, question.load, **how, without=missed) if missed else bills
+    usable = charged(without=missed) if missed else bills
     beside = cheapest_api(
         usable,
         question.load.workload.tokens_per_month,

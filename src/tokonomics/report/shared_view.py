@@ -360,7 +360,7 @@ def _known(found: ApiBeside) -> str:
     """Say what is known of an API's latency and place, and what its competitors charge."""
     how = {
         ApiSlo.not_asked: "no SLO to meet",
-        ApiSlo.not_measured: f"SLO not measured ({option('measured')} takes a file of `tokonomics bench`)",
+        ApiSlo.not_measured: "SLO not measured (`tokonomics bench` measures it, `plan` takes its file)",
         ApiSlo.met: "SLO met, as measured",
         ApiSlo.missed: "SLO missed, as measured",
     }
