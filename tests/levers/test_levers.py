@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, SLOS, TODAY, offer
+from tests.there import there
 
 from tokonomics.catalog.checkpoints import recovery_of
 from tokonomics.catalog.gpus import find_gpu
@@ -32,6 +33,7 @@ from tokonomics.levers.lever_list import (
 from tokonomics.levers.ranking import Ranked, effects_of, quality_kept, rank_levers
 from tokonomics.levers.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.fleet_settings import FleetSettings, Router
@@ -434,3 +436,40 @@ def test_what_nobody_scored_is_not_scored() -> None:
     kept = quality_kept(before, before.model_copy(update={"kv": Precision.fp8}))
     assert kept.share is None
     assert kept.scores == ()
+
+
+def hosted(usd_per_mtok: float, areas: tuple[str, ...] = ()) -> ApiCost:
+    rate = {"usd_per_mtok": usd_per_mtok, "input_usd_per_mtok": usd_per_mtok, "output_usd_per_mtok": usd_per_mtok}
+    return ApiCost(name="acme:m", usd_per_request=1e-4, date=TODAY, source="test", areas=areas, **rate)
+
+
+def test_calling_an_api_is_a_lever_that_is_combined_with_no_other() -> None:
+    """Its saving is today's bill without the API's, for the same tokens; the others together stay as they were."""
+    levers = [lever for lever in all_levers() if lever.knob in ("commit", "spot")]
+    without, made = rank_levers(NOW, levers), rank_levers(NOW, levers, apis=[hosted(0.01)])
+    assert isinstance(without, Ranked)
+    assert isinstance(made, Ranked)
+    rows = made.ranking.levers
+    assert [row.name for row in rows if row.knob != "api"] == [row.name for row in without.ranking.levers]
+    (call,) = [row for row in rows if row.knob == "api"]
+    usd = 0.01 * NOW.load.workload.tokens_per_month / 1e6
+    assert call.saved_usd_per_month == pytest.approx(made.ranking.now.usd_per_month - usd)
+    assert call.saved_share == pytest.approx(1 - usd / made.ranking.now.usd_per_month)
+    assert made.ranking.taken == without.ranking.taken
+    assert call.name not in made.ranking.taken
+    assert made.ranking.together == without.ranking.together
+    api = there(made.ranking.api)
+    assert api.fleet_usd_per_month == made.ranking.together.usd_per_month
+    assert api.cheaper == (usd < made.ranking.together.usd_per_month)
+    savings = [row.saved_usd_per_month for row in rows if row.bill or row.api]
+    assert savings == sorted(savings, reverse=True)
+
+
+def test_an_api_that_may_be_elsewhere_or_that_nobody_sells_is_a_lever_that_does_not_apply() -> None:
+    for apis, region in (([], ()), ([hosted(0.01)], ("EU",)), ([hosted(0.01, ("US",))], ("EU",))):
+        made = rank_levers(NOW, [], apis=apis, region=region)
+        assert isinstance(made, Ranked)
+        (call,) = made.ranking.levers
+        assert call.reason
+        assert (call.api, call.saved_usd_per_month) == (None, 0)
+    assert rank_levers(NOW, [], apis=[hosted(0.01, ("FR",))], region=("EU",)).ranking.levers[0].api  # type: ignore[union-attr]

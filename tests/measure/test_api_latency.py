@@ -13,8 +13,8 @@ from tokonomics.measure.bench.client import Reply
 from tokonomics.measure.bench.loads import LoadWindow
 from tokonomics.measure.benchmark_run import BenchmarkRun, api_latency
 from tokonomics.measure.priced_run import Price, price_run
+from tokonomics.questions.api_beside import latencies_of
 from tokonomics.questions.inputs import MeasuredApis
-from tokonomics.questions.plan import latencies_of
 
 GROQ = "groq:llama-3.3-70b-versatile"
 

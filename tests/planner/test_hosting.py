@@ -12,12 +12,12 @@ from tests.there import there
 import tokonomics as tk
 from tokonomics.catalog.offers import Offer
 from tokonomics.money.breakeven import break_even
+from tokonomics.planner.apis import share_of_api
 from tokonomics.planner.hosting import (
     TRICKLE,
     Hosting,
     at_break_even,
     self_hosted,
-    share_of_api,
     tokens_per_request,
     with_shared_head,
 )

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.importers.recognise import read_runs
 from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
 from tokonomics.money.trace_bills import ApiCost
+from tokonomics.planner.apis import api_bills
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.slow_end import bill_range
-from tokonomics.questions.plan import api_bills, measured_beside, plan
+from tokonomics.questions.plan import measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
@@ -184,7 +184,7 @@ def test_an_api_reads_from_its_cache_what_a_log_repeats() -> None:
     prefix = PrefixBlocks(np.tile(np.arange(2, dtype=np.int32), 4), np.arange(0, 9, 2), block_tokens=16, distinct=2)
     log = load_of_log(make_trace([0, 200, 400, 600], [64] * 4, [10] * 4, prefix=prefix))
     found, made = planned()
-    bills = api_bills(replace(found.question, model=find_model("gpt-oss-120b"), load=log), "gpt-oss-120b")
+    bills = api_bills(find_model("gpt-oss-120b"), "gpt-oss-120b", log)
     (groq,) = [bill for bill in bills if bill.name == "groq:openai/gpt-oss-120b"]
     quoted = find_api(groq.name)
     share = 3 * 32 / (4 * 64)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from tokonomics.catalog.places import areas_of_host, require_area
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.types import Noun, today
 from tokonomics.units import TOKENS_PER_MTOK
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider
 
 MAX_USD_PER_MTOK = 1_000_000.0  # a dollar a token: a higher price was given per token or per request by mistake
+
+FORWARDS = "huggingface_"  # how the hosts begin to which Hugging Face forwards requests
 
 UsdPerMtok = Annotated[float, Field(ge=0, le=MAX_USD_PER_MTOK)]
 
@@ -68,11 +71,13 @@ class ApiPrice(ApiRates):
     source: str
     note: str | None = None
     deprecated: bool = False  # its host says that it was or will be withdrawn
+    context: int | None = Field(default=None, gt=0)  # the most tokens of a request, prompt and answer; None: not known
+    areas: tuple[str, ...] = ()  # where its host says that it computes: countries, or EU; empty if it does not say
 
     @property
     def seller(self) -> str:
         """Return who computes the tokens: Hugging Face forwards requests to the host that it names."""
-        return self.host.removeprefix("huggingface_")
+        return self.host.removeprefix(FORWARDS)
 
     @property
     def quoted(self) -> dt.date | None:
@@ -227,6 +232,8 @@ def _api_price(host: "Provider", info: "ModelInfo", owner: "Provider", day: dt.d
         source=release if host is owner else f"{release}, the price of {owner.id}",
         note=_note(info, standard, host, owner),
         deprecated=bool(info.deprecated),
+        context=info.context_window or None,
+        areas=areas_of_host(host.id.removeprefix(FORWARDS)),
     )
 
 
@@ -297,6 +304,8 @@ class _UserApi(_UserTier):
     per_request: float | None = Field(default=None, ge=0)
     date: dt.date | None = None
     source: str | None = None
+    context: int | None = Field(default=None, gt=0)
+    areas: tuple[str, ...] | None = None
     tiers: "tuple[_UserApiTier, ...]" = ()
 
 
@@ -333,6 +342,8 @@ def user_api(key: str, table: Mapping[str, object], shipped: ApiPrice | None) ->
                 "date": own.date or today(),
                 "checked": own.date,
                 "source": own.source or "your catalogue file",
+                "context": own.context or base.get("context"),
+                "areas": [require_area(area) for area in own.areas or ()] or base.get("areas", areas_of_host(host)),
             }
         )
     except ValidationError as error:

@@ -12,7 +12,7 @@ of power plants, Google only what they burn, which is somewhat less.
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
 
@@ -40,6 +40,29 @@ LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
 _BEGINNINGS = {"ap": "asia", "eu": "europe"}  # of regions, as the continent that providers mean; others say it in full
 _SHOWN = 8  # names in an error
 _LETTERS = 4  # fewer are a typing error rather than the beginning of a name
+
+
+def areas_of_host(host: str) -> tuple[str, ...]:
+    """Return where a host of APIs says that it computes: countries, or EU; empty if it does not say, or not only."""
+    return _areas_of_hosts().get(host, ())
+
+
+def lies_in(names: Sequence[str], areas: Sequence[str]) -> bool | None:
+    """Tell whether all, or none, of these areas are in a place named; None if only some are, or it is not known."""
+    known, spelled = _areas(), [_spelled(name) for name in names]
+    if not areas or not all(name in known for name in spelled):  # the name of one region says nothing of a host
+        return None
+    wanted: frozenset[str] = frozenset().union(*(known[name] for name in spelled))
+    countries: frozenset[str] = frozenset().union(*(known[_spelled(area)] for area in areas))
+    return True if countries <= wanted else None if countries & wanted else False
+
+
+def require_area(name: str) -> str:
+    """Return the name of a country, a continent, EU or US; refuse others."""
+    if _spelled(name) not in _areas():
+        fix = "A country (DE), a continent (Europe), EU or US."
+        raise BadInput(f"'{shorten(name)}' is no country or continent", fix=fix)
+    return name
 
 
 LISTED = (Seller.hyperscaler, Seller.cloud)  # sellers with a price list
@@ -137,6 +160,11 @@ def _countries_of_regions() -> dict[tuple[str, str], str]:
 @cache
 def _continents() -> dict[str, str]:
     return {row["code"]: row["continent"] for row in shipped_rows("countries.csv")}
+
+
+@cache
+def _areas_of_hosts() -> dict[str, tuple[str, ...]]:
+    return {row["host"]: tuple(row["areas"].split()) for row in shipped_rows("api_places.csv") if "areas" in row}
 
 
 @cache

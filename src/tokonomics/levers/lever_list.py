@@ -55,6 +55,7 @@ QUALITY_KV8 = (
     "(github.com/vllm-project/vllm/pull/2279, 2023-12-27). One task: check long contexts of your own."
 )
 QUALITY_NONE = "The answers do not change."
+QUALITY_API = "A host may serve the model at fewer bits than published, and few say so. Check your own task."
 QUALITY_DRAFT = "Same distribution as without a draft, by construction (Leviathan et al. 2023, arXiv:2211.17192)."
 
 
@@ -81,6 +82,8 @@ KNOBS = {
     "spot": Knob(("spot",), "spot"),
 }
 """The knobs, in the order in which a stack moves them."""
+API = "api"
+"""Calling an API moves no knob: it replaces the setup, so it stands beside the others and is combined with none."""
 
 
 def moved(setup: Setup, target: Setup, knob: str) -> Setup:

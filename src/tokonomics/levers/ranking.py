@@ -20,11 +20,13 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
 from tokonomics.catalog.layers import Precision
-from tokonomics.levers.lever_list import Lever, all_levers, moved
+from tokonomics.levers.lever_list import API, QUALITY_API, Lever, all_levers, moved
 from tokonomics.money.cost import saving
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
+from tokonomics.planner.apis import ApiBeside, ApiSlo, cheapest_api
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load
@@ -97,6 +99,7 @@ class Pulled(Noun):
     saved_share: float
     effects: Effects | None  # of levers on the deployment
     kept: QualityKept | None = None  # of the model's quality; None if it does not apply
+    api: ApiBeside | None = None  # the API that is called instead of the setup, beside today's bill
 
 
 class Ranking(Noun):
@@ -108,6 +111,7 @@ class Ranking(Noun):
     taken: tuple[str, ...]  # those that lower the bill on top of each other, in that order
     saved_share: float  # together
     sum_of_shares: float  # of the same levers, each alone
+    api: ApiBeside | None = None  # the cheapest API beside the bill of all levers together
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,17 @@ class Ranked:
     setup: Setup
 
 
-def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bills | None = None) -> Ranked | NotServed:
-    """Return each lever alone, then together; or why the setup itself cannot be served."""
+def rank_levers(
+    setup: Setup,
+    levers: Sequence[Lever] | None = None,
+    bills: Bills | None = None,
+    apis: Sequence[ApiCost] | None = None,
+    region: Sequence[str] = (),
+) -> Ranked | NotServed:
+    """Return each lever alone, then together; or why the setup itself cannot be served.
+
+    Calling the cheapest of ``apis`` in the region is a lever too, but is combined with no other: it replaces the setup.
+    """
     bills = bills or Bills()
     levers = all_levers(bills=bills) if levers is None else levers
     bills.begin("what runs today")
@@ -132,6 +145,12 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
         pulled.append(pull(lever, setup, now, bills))
     ranked = sorted(pulled, key=_most_saved_then_most_room)
     end, best, taken = _together(setup, now, levers, ranked, bills)
+    tokens, has_slo = setup.load.workload.tokens_per_month, bool(setup.slos)
+    beside = [
+        cheapest_api(apis or (), tokens, bill.usd_per_month, region=region, has_slo=has_slo) for bill in (now, best)
+    ]
+    if apis is not None:
+        ranked = sorted([*ranked, called(beside[0])], key=_most_saved_then_most_room)
     ranking = Ranking(
         now=now,
         levers=tuple(ranked),
@@ -139,6 +158,7 @@ def rank_levers(setup: Setup, levers: Sequence[Lever] | None = None, bills: Bill
         taken=tuple(taken),
         saved_share=saving(now.usd_per_month, best.usd_per_month),
         sum_of_shares=sum(lever.saved_share for lever in ranked if lever.name in taken),
+        api=beside[1],
     )
     return Ranked(ranking, end)
 
@@ -164,9 +184,28 @@ def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
     )
 
 
+def called(api: ApiBeside | None) -> Pulled:
+    """Return the lever of calling an API instead; ``api`` stands beside today's bill."""
+    row = {
+        "name": "call an API",
+        "knob": API,
+        "effort": "hours: another address, a key",
+        "quality": QUALITY_API,
+        "bill": None,
+        "effects": None,
+    }
+    latency = "latency as measured" if api and api.slo is ApiSlo.met else "latency not measured"
+    risk = f"{latency}; data leave the house; its host sets prices and rate limits"
+    if api is None or not api.there or api.saved_usd_per_month is None or api.saved_share is None:
+        sold = "no host sells the model for these requests" if api is None else "no host says that it computes there"
+        return Pulled(**row, risk=risk, reason=sold, saved_usd_per_month=0.0, saved_share=0.0)
+    saved = {"saved_usd_per_month": api.saved_usd_per_month, "saved_share": api.saved_share}
+    return Pulled(**row, risk=risk, reason=None, api=api, **saved)
+
+
 def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
     room = lever.bill.load_share if lever.bill and lever.bill.load_share is not None else 1.0
-    return lever.bill is None, -round(lever.saved_usd_per_month, 2), room
+    return lever.bill is None and lever.api is None, -round(lever.saved_usd_per_month, 2), room
 
 
 def taken_on_top(

@@ -26,7 +26,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.files import check_path, write_text
 from tokonomics.traffic.sessions import turn_groups
 from tokonomics.traffic.slo import PERCENTILES, Slo
-from tokonomics.types import Marked, Noun
+from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import requests_a_second
 
 OWN_TOOL = "tokonomics bench"
@@ -322,8 +322,9 @@ class LoadVerdict(Noun):
     slos: tuple[tuple[MeasuredSlo, ...], ...] = Field((), alias="promises")  # of each load
 
 
-def slos_at(point: LoadPoint, slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
-    measured = [getattr(getattr(point, f"{slo.latency}_s"), slo.statistic, None) for slo in slos]
+def slos_at(point: "LoadPoint | ApiLatency", slos: Sequence[Slo]) -> tuple[MeasuredSlo, ...]:
+    """Return what was measured under each SLO; nothing for a latency that was not measured, such as that of jobs."""
+    measured = [getattr(getattr(point, f"{slo.latency}_s", None), slo.statistic, None) for slo in slos]
     stated = zip(slos, measured, strict=True)
     return tuple(MeasuredSlo(slo=str(slo), objective_s=slo.seconds, measured_s=value) for slo, value in stated)
 
@@ -387,6 +388,9 @@ class ApiLatency(Noun):
     tokens_per_s: PositiveFloat | None  # speed of one answer after its first token
     measured_on: dt.date | None
     measured_by: str
+    ttft_s: Latencies | None = None  # every percentile that was measured
+    tpot_s: Latencies | None = None
+    e2e_s: Latencies | None = None
 
 
 def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
@@ -409,4 +413,5 @@ def api_latency(run: BenchmarkRun, where: str) -> ApiLatency:
         tokens_per_s=1 / tpot_s if tpot_s else None,
         measured_on=run.when.date() if run.when else None,
         measured_by=run.tool,
+        **copied(point, "ttft_s", "tpot_s", "e2e_s"),
     )

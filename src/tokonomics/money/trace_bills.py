@@ -45,6 +45,7 @@ class ApiCost(Noun):
     cached_share: float = 0.0  # of the prompt tokens, read from the host's cache
     written_share: float = 0.0  # of the prompt tokens, written to the host's cache at a separate price
     cached_within_s: float | None = None  # how soon a log must repeat a prompt; None: the share was given, or is zero
+    areas: tuple[str, ...] = ()  # where its host says that it computes: countries or EU; empty if it does not say
 
     def usd_per_month(self, tokens_per_month: float) -> float:
         """Return the bill for a month of this many tokens, in and out, in this mix."""
@@ -86,6 +87,7 @@ def api_bill(
         cached_share=cached_share,
         written_share=written if rates.cache_write_usd_per_mtok is not None else 0.0,
         cached_within_s=HOST_TTL_S if write_rest else None,
+        areas=api.areas,
     )
 
 
@@ -120,10 +122,15 @@ def api_bills(
 def host_bills(
     hosts: list[ApiPrice], trace: Trace, cached_share: float = 0.0, batch: bool = False, replayed: bool = False
 ) -> tuple[ApiCost, ...]:
-    """Return the cheapest price of each host, standard and, if asked for and quoted, batch; the cheapest host first."""
+    """Return the cheapest price of each host, standard and, if asked for and quoted, batch; the cheapest host first.
+
+    A host whose context is shorter than the longest request, or that would charge nothing, is left out.
+    """
     require_share("cached_share", cached_share)
     cheapest: dict[tuple[str, bool], ApiCost] = {}
-    directly_first = sorted(hosts, key=lambda api: api.host != api.seller)
+    longest = int((trace.input_tokens.astype(np.int64) + trace.output_tokens).max()) if len(trace) else 0
+    held = [api for api in hosts if api.context is None or api.context >= longest]
+    directly_first = sorted(held, key=lambda api: api.host != api.seller)
     for api, at_batch in product(directly_first, (False, True) if batch else (False,)):
         bill: ApiCost | None = None
         with suppress(BadInput):  # without a price of cached tokens, use the list price, which no host exceeds
@@ -131,7 +138,7 @@ def host_bills(
             bill = _noted(plain, "quotes no price of cached tokens: all at the list price")
             bill = _best_bill(api, trace, cached_share, at_batch, replayed)
         known = cheapest.get((api.seller, at_batch))
-        if bill and (known is None or bill.usd_per_mtok < known.usd_per_mtok):
+        if bill and bill.usd_per_request and (known is None or bill.usd_per_mtok < known.usd_per_mtok):
             cheapest[api.seller, at_batch] = bill
     return tuple(sorted(cheapest.values(), key=lambda bill: (bill.usd_per_mtok, bill.name)))
 

@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.money.cost import saving
+from tokonomics.planner.apis import ApiBeside
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.sizing.setup import Say, silent
@@ -142,6 +143,7 @@ class DiffSide(Noun):
     model: str
     plan: Candidate
     tokens_per_month: NonNegativeFloat
+    api: ApiBeside | None = None  # the cheapest API beside its pick
 
 
 class Diff(Noun):
@@ -159,9 +161,15 @@ class Diff(Noun):
 Words = Mapping[str, object]  # a scenario's values by key, in the order of the file format
 
 
-def diff(before: tuple[str, Words, Plan], after: tuple[str, Words, Plan]) -> Diff:
-    """Compare the picks of two planned scenarios, each given with its name."""
-    first, second = (_side(name, plan) for name, _, plan in (before, after))
+def diff(
+    before: tuple[str, Words, Plan],
+    after: tuple[str, Words, Plan],
+    *,
+    apis: tuple[ApiBeside | None, ApiBeside | None] = (None, None),
+) -> Diff:
+    """Compare the picks of two planned scenarios, each given with its name; ``apis`` stand beside the picks."""
+    sides = zip((before, after), apis, strict=True)
+    first, second = (_side(name, plan, api) for (name, _, plan), api in sides)
     return Diff(
         before=first,
         after=second,
@@ -186,8 +194,9 @@ def _word(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _side(name: str, plan: Plan) -> DiffSide:
+def _side(name: str, plan: Plan, api: ApiBeside | None) -> DiffSide:
     if plan.best is None:
         fix = f"See: tokonomics plan {name} {option('why')}"
         raise BadInput("no offer meets the constraints of this scenario", where=name, fix=fix)
-    return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=plan.workload.tokens_per_month)
+    tokens = plan.workload.tokens_per_month
+    return DiffSide(name=name, model=plan.model, plan=plan.best, tokens_per_month=tokens, api=api)

@@ -31,7 +31,7 @@ from tokonomics.money.breakeven import (
     swings,
 )
 from tokonomics.money.cost import require_share, require_utilization
-from tokonomics.money.trace_bills import HOST_TTL_S, ApiCost, ApiLeftOut
+from tokonomics.money.trace_bills import ApiCost, ApiLeftOut
 from tokonomics.physics.intervals import interval
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate
@@ -227,19 +227,6 @@ def _hosted(made: Study, row: Candidate, trickle: Load, tokens: float) -> Hosted
         # The closed form assumes an unlimited cache.
         cached_share=cached_share(sized.trial.outcome) if sized.trial else found_share(trickle.trace)[0],
     )
-
-
-def share_of_api(load: Load, asked: float | None) -> float:
-    """Return the share of the prompts that an API reads from its cache: as given, or what a log repeats in time.
-
-    ``load`` is the log at its own pace (``Hosting.recorded``): more volume means more people, not faster ones.
-    """
-    if not load.is_log or load.trace.prefix is None:
-        return asked or 0.0
-    if asked is not None:
-        fix = "Leave it out: both sides then get what the log repeats."
-        raise BadInput("the log itself says which prompts begin alike", field="cached_share", fix=fix)
-    return found_share(load.trace, ttl_s=HOST_TTL_S)[0]
 
 
 def at_break_even(kinds: Sequence[HostedKind], hosted: SelfHosted, found: BreakEven) -> HostedKind:

@@ -20,7 +20,7 @@ from tokonomics.catalog.apis import ApiPrice
 from tokonomics.errors import BadInput, option
 from tokonomics.money.trace_bills import api_bills
 from tokonomics.physics.deployment import Deployment
-from tokonomics.planner.hosting import share_of_api
+from tokonomics.planner.apis import share_of_api
 from tokonomics.planner.plan import Question, searched
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, cheapest_machine

@@ -7,6 +7,7 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.money.trace_bills import ApiCost, ApiLeftOut, api_bills, host_bills
+from tokonomics.planner.apis import share_of_api
 from tokonomics.planner.hosting import (
     TRICKLE,
     BreakEvenReport,
@@ -14,14 +15,13 @@ from tokonomics.planner.hosting import (
     NothingFits,
     report,
     self_hosted,
-    share_of_api,
     tokens_per_request,
 )
 from tokonomics.planner.parsing import amount, listed
+from tokonomics.questions.api_beside import latencies_of
 from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
-from tokonomics.questions.plan import latencies_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.results import BreakevenResult, NothingHosts

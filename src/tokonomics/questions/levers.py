@@ -7,17 +7,19 @@ from pydantic import Field
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.levers.lever_list import KNOBS, Choices, all_levers
+from tokonomics.levers.lever_list import API, KNOBS, Choices, all_levers
 from tokonomics.levers.ranking import Ranking, Utilization, rank_levers, utilization_bills
 from tokonomics.levers.stack import Waterfall, order_from
 from tokonomics.levers.stack import stack as stacked
 from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.money.cost import require_positive
+from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
+from tokonomics.planner.apis import ApiBeside, api_bills, cheapest_api
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
 from tokonomics.questions.catalogue import extras_of, offers_of
-from tokonomics.questions.deployment import check_pauses, deployment_of, require_writer, targets_of
+from tokonomics.questions.deployment import check_pauses, deployment_of, named, require_writer, targets_of
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.load import load_of
 from tokonomics.questions.request import SILENT, Listener
@@ -66,6 +68,7 @@ class StackResult(Result, Waterfall):
 
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
+    api: ApiBeside | None = None  # the cheapest API beside the end: it is no step, as it replaces them all
     setup: Any = beside()
 
 
@@ -131,10 +134,10 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
 
 
 def choices_of(changes: Changes) -> Choices:
-    names = listed(changes.without, "without") or []
+    names, known = listed(changes.without, "without") or [], (*KNOBS, API)
     for name in names:
-        if name not in KNOBS:
-            fix = f"Valid: {', '.join(KNOBS)}. {did_you_mean(name, KNOBS, 1) or ''}".rstrip()
+        if name not in known:
+            fix = f"Valid: {', '.join(known)}. {did_you_mean(name, known, 1) or ''}".rstrip()
             raise BadInput(f"'{shorten(name)}' is no lever", field="without", fix=fix)
     if changes.draft is not None and changes.draft_share is not None:
         raise BadInput(f"says the same as {option('draft')}", field="draft_share", fix="Give one of the two.")
@@ -154,6 +157,11 @@ def choices_of(changes: Changes) -> Choices:
     )
 
 
+def _apis(request: LeversRequest | StackRequest, setup: Setup) -> tuple[ApiCost, ...]:
+    """Return what the hosts of the model charge for the setup's requests."""
+    return api_bills(setup.deployment.model, named(request.model), setup.load, batch=setup.offline)
+
+
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Rank every lever by its saving, and combine all that help."""
     choices, extras = choices_of(request), extras_of(request)
@@ -161,7 +169,8 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     say_if_compiling(listener)
     listener.doing("simulating")
     bills = Bills(progress=listener.doing)
-    found = rank_levers(setup, all_levers(choices, bills), bills)
+    apis = None if API in choices.without else _apis(request, setup)
+    found = rank_levers(setup, all_levers(choices, bills), bills, apis, listed(request.region, "region") or ())
     if isinstance(found, NotServed):
         raise NeverHolds(found, f"{setup.deployment}: ")
     ranking, tokens = found.ranking, setup.load.workload.tokens_per_month
@@ -183,4 +192,9 @@ def stack(request: StackRequest, listener: Listener = SILENT) -> StackResult:
     say_if_compiling(listener)
     listener.doing("simulating")
     found = stacked(setup, choices, steps, Bills(progress=listener.doing))
-    return StackResult(**dict(found.waterfall), workload=setup.load.workload, slos=setup.slos, setup=setup)
+    api = None
+    if API not in choices.without:
+        tokens, end = setup.load.workload.tokens_per_month, found.waterfall.end.usd_per_month
+        region = listed(request.region, "region") or ()
+        api = cheapest_api(_apis(request, setup), tokens, end, region=region, has_slo=bool(setup.slos))
+    return StackResult(**dict(found.waterfall), api=api, workload=setup.load.workload, slos=setup.slos, setup=setup)

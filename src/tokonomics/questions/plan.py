@@ -3,12 +3,11 @@
 ``--measured`` draws the user's load tests over the frontier: their prices and latencies beside the predicted ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
@@ -18,18 +17,18 @@ from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun, api_latency
+from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
-from tokonomics.money.trace_bills import ApiCost, host_bills
+from tokonomics.money.trace_bills import ApiCost
+from tokonomics.planner.apis import ApiBeside, share_of_api
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
 from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.firmness import energy_of, flips, least_regret
 from tokonomics.planner.frontier import frontier_of
-from tokonomics.planner.hosting import share_of_api
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
 from tokonomics.planner.plan import Question, Study, study
@@ -37,9 +36,9 @@ from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
+from tokonomics.questions.api_beside import api_of_study, hosts_beside, latencies_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.catalogue import every_offer, extras_of
-from tokonomics.questions.inputs import MeasuredApis
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.request import SILENT, Listener, parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
@@ -104,7 +103,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if len(cases) > 1:
         return _cases(request, studies, list(cases))
     if len(studies) > 1:
-        return _models(studies, terms)
+        return _models(request, studies, terms)
     best = studies[0].plan.best
     beside = {
         "energy": energy_of(studies[0], best, grid) if best else None,
@@ -131,6 +130,10 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
     """Plan one model at one demand: its plan, how firm it is, and why not the others."""
     plan, best = study.plan, study.plan.best
     found = dict(plan) | {"ranked": plan.ranked[: request.top], "study": study, "measured": ()}
+    latencies = latencies_of(request)
+    usd = best.usd_per_month if best else None
+    apis, api = hosts_beside(request, study.question, request.model[0], usd, latencies)
+    found |= {"apis": apis, "api": api, "latencies": latencies}
     if request.measured:
         found |= {"measured": measured_beside(request, plan, listener)}
     if request.deploy:
@@ -175,7 +178,6 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
     gpus, _ = gpu_filter(request.gpu, request.gpus)
     return {
         "frontier": frontier_of(study),
-        "apis": api_bills(study.question, request.model[0]),
         "hosts": tuple(
             PickHost(**copied(ranked.row, *PickHost.model_fields)) for ranked in study.ranked if ranked.sized is sized
         ),
@@ -185,18 +187,6 @@ def _beside_the_pick(request: PlanRequest, study: Study, best: Candidate) -> dic
         "discounts": discounts_from(request.discount),
         "log_pace": log_pace(load.trace) if load.is_log else None,
     }
-
-
-def api_bills(question: Question, asked: str, cached_share: float | None = None) -> tuple[ApiCost, ...]:
-    """Return what each host of the model charges for these requests, cheapest first; nobody hosts an encoder.
-
-    What a log repeats is read from the host's cache if it sells that, since the fleet has a cache too.
-    """
-    model, load = question.model, question.load
-    if model.is_encoder:
-        return ()
-    share = share_of_api(load, None) if cached_share is None else cached_share
-    return host_bills(hosts_of(model, asked), load.trace, share, replayed=True)
 
 
 def _thinking(request: PlanRequest, study: Study, best: Candidate) -> FirstAnswer | None:
@@ -220,12 +210,18 @@ def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
     }
 
 
-def _models(studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
-    """Compare several models on the same traffic: the pick of each, and what it earns."""
+def _models(request: PlanRequest, studies: Sequence[Study], terms: SellTerms | None) -> PlanModels:
+    """Compare several models on the same traffic: the pick of each, the cheapest API of each, and what it earns."""
     picks = [(study.plan.best, study) for study in studies if study.plan.best]
     picks.sort(key=lambda pick: pick[0].usd_per_month)
     sold = {"sales": tuple(_sold(best, study, terms) for best, study in picks)} if terms else {}
-    return PlanModels(models=tuple(best for best, _ in picks), studies=tuple(studies), **sold)
+    names, latencies = listed(request.model, "model") or (), latencies_of(request)
+    apis = {
+        study.plan.model: api
+        for study, name in zip(studies, names, strict=True)
+        if (api := api_of_study(request, study, name, latencies))
+    }
+    return PlanModels(models=tuple(best for best, _ in picks), apis=apis, studies=tuple(studies), **sold)
 
 
 def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
@@ -237,13 +233,15 @@ def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
 
 
 def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str]) -> PlanCases:
-    """Compare low, middle and high demand: the bill of each, and the choice with the least regret."""
-    found = least_regret(list(studies))
+    """Compare low, middle and high demand: the bill of each, its cheapest API, and the choice with the least regret."""
+    found, latencies = least_regret(list(studies)), latencies_of(request)
+    beside = (api_of_study(request, study, request.model[0], latencies) for study in studies)
+    apis = {case: api for case, api in zip(cases, beside, strict=True) if api}
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
-        return PlanCases(regret=None, blame=tuple(blamed(request, lost)), studies=tuple(studies))
+        return PlanCases(regret=None, apis=apis, blame=tuple(blamed(request, lost)), studies=tuple(studies))
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
-    return PlanCases(cases=bills, regret=found, studies=tuple(studies))
+    return PlanCases(cases=bills, regret=found, apis=apis, studies=tuple(studies))
 
 
 def _deploy_targets(request: PlanRequest) -> list[Target]:
@@ -321,14 +319,15 @@ def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
         raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
     paths = (Path(request.model), Path(request.against))
     when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
-    sides = []
+    sides, apis = [], list[ApiBeside | None]()
     for path, then in zip(paths, when, strict=True):
         asked = read_request(path, PlanRequest, "plan")
         if len(cases_of(asked)) > 1 or len(asked.model) > 1:
             raise BadInput("is compared with one model and without ranges", where=str(path))
         (study,) = studied(questions_in(asked, listener), listener)
         sides.append((f"{path.name}{then}", _words(asked), study.plan))
-    return OneNoun(noun=plan_diff(*sides))
+        apis.append(api_of_study(asked, study, asked.model[0], latencies_of(asked)))
+    return OneNoun(noun=plan_diff(*sides, apis=(apis[0], apis[1])))
 
 
 _NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "profile"}
@@ -355,14 +354,20 @@ def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResu
         say_not_tried(question, listener)
     listener.doing("comparing")
     latencies, share = latencies_of(request), _cached_share(request, questions[0].load)
-    apis = {
-        question.model.key: bills
-        for question, asked in zip(questions, listed(request.model, "model") or (), strict=True)
-        if (bills := _hosts(question, asked, latencies, share))
-    }
     found = side_by_side(questions, scores, listener.doing)
     picks = sorted((cell.pick for cell in found.cells if cell.pick), key=lambda pick: pick.usd_per_mtok.blended)
-    return CompareResult(**dict(found), apis=apis, latencies=latencies, best=picks[0] if picks else None)
+    apis: dict[str, tuple[ApiCost, ...]] = {}
+    beside: dict[str, ApiBeside] = {}
+    for question, asked in zip(questions, listed(request.model, "model") or (), strict=True):
+        key = question.model.key
+        usd = min((pick.usd_per_month for pick in picks if pick.model == key), default=None)
+        bills, api = hosts_beside(request, question, asked, usd, latencies, share)
+        if bills:
+            apis[key] = tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in latencies)
+        if api:
+            beside[key] = api
+    best = picks[0] if picks else None
+    return CompareResult(**dict(found), apis=apis, api_beside=beside, latencies=latencies, best=best)
 
 
 _HOSTS = 2  # number of the cheapest hosts to show beside a model's hardware; `breakeven` shows all
@@ -374,14 +379,6 @@ def _cached_share(request: CompareRequest, load: Load) -> float:
     return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)
 
 
-def _hosts(
-    question: Question, asked: str, measured: Mapping[str, ApiLatency], cached_share: float
-) -> tuple[ApiCost, ...]:
-    """Return what the cheapest hosts of a model, and the measured ones, charge for these requests."""
-    bills = api_bills(question, asked, cached_share)
-    return tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in measured)
-
-
 def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILENT) -> tuple[PricedRun, ...]:
     """Return each file's run of the planned model, at the cheapest rent of its machine.
 
@@ -389,13 +386,11 @@ def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILEN
     """
     from tokonomics.measure.importers.recognise import read_runs
 
-    paths = [Path(name) for name in request.measured or ()]
-    runs = [read_runs([path]) for path in paths]
-    for path, run in zip(paths, runs, strict=True):
-        _check_model(run, shorten(path.name), plan.model, listener)
-    return tuple(
-        _priced(run, shorten(path.name), request, plan, listener) for path, run in zip(paths, runs, strict=True)
-    )
+    read = ((shorten(Path(name).name), read_runs([Path(name)])) for name in request.measured or ())
+    runs = [(name, run) for name, run in read if run.api is None]  # APIs stand beside the pick, by their latency
+    for name, run in runs:
+        _check_model(run, name, plan.model, listener)
+    return tuple(_priced(run, name, request, plan, listener) for name, run in runs)
 
 
 def _check_model(run: BenchmarkRun, where: str, planned: str, listener: Listener) -> None:
@@ -420,18 +415,3 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
     own = as_model(run, plan.model)
     machine = machine_of(own.stated, GivenMachine(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)
-
-
-def latencies_of(request: MeasuredApis) -> dict[str, ApiLatency]:
-    """Return measured latencies by ``host:model``; empty if no files are given."""
-    if not request.measured:
-        return {}
-    from tokonomics.measure.importers.recognise import read_runs
-
-    found: dict[str, ApiLatency] = {}
-    for name in request.measured:
-        made = api_latency(read_runs([Path(name)]), shorten(Path(name).name))
-        if made.api in found:
-            raise BadInput(f"{made.api} is measured by two files", field="measured", fix="Give one of them.")
-        found[made.api] = made
-    return found

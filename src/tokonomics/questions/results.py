@@ -22,6 +22,7 @@ from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.own_hardware import Energy
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.curves import PowerCurve
+from tokonomics.planner.apis import ApiBeside
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
@@ -100,6 +101,7 @@ class PlanTogether(SharedPlan):
 
     asked: tuple[AskedModel, ...]
     crossing: Crossing | None
+    apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by model: its cheapest API, beside its part of the bill
 
     def headline(self) -> str:
         """Describe the cheapest way in one line."""
@@ -143,6 +145,9 @@ class PlanResult(Result, Plan):
     """Price against latency: fleets that no other beats, each with whether it meets the SLOs, and why not."""
     apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, cheapest first."""
+    api: ApiBeside | None = None  # the cheapest of them that counts, beside the pick; None: nobody sells the model
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast the measured APIs answer, by name."""
     hosts: tuple[PickHost, ...] = ()  # every machine that can run the pick, cheapest first
     rival: Candidate | None = None  # the cheapest on another kind of GPU
     at_checkpoint: Candidate | None = None  # the cheapest that serves the model as it was published
@@ -177,15 +182,17 @@ class PlanResult(Result, Plan):
     def headline(self) -> str:
         if self.together:
             return f"{', '.join(asked.model for asked in self.together.asked)}: {self.together.headline()}"
-        best = self.best
+        best, api = self.best, self.api
+        sold = f"{usd(api.usd_per_month)} a month at the API {api.api.name}" if api and api.cheaper else ""
         if best is None:
             # Name inputs as in Python, also in a result read from a document, which has flags.
             said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
             reasons = [by_name(spelled(text, flag)) for text in said]
-            return "; ".join([f"{self.model}: no offer meets these constraints", *reasons])
+            return "; ".join([f"{self.model}: no offer meets these constraints", *([sold] if sold else []), *reasons])
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
             f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
+            f"{f'; less as an API: {sold}' if sold else ''}"
         )
 
 
@@ -257,6 +264,7 @@ class PlanModels(Result):
 
     models: tuple[Candidate, ...]
     sales: tuple[FleetSale, ...] = ()  # what each of them earns, if a price or a margin is given
+    apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by model: its cheapest API, beside its pick
     studies: Any = beside()
 
     @property
@@ -269,6 +277,7 @@ class PlanCases(Result):
 
     cases: dict[str, float] | None = None  # the cheapest bill of each case, USD a month
     regret: Regret | None
+    apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by case: the cheapest API, beside its cheapest fleet
     blame: tuple[Blame, ...] = ()
     studies: Any = beside()
 
@@ -293,6 +302,8 @@ class CompareResult(Result, Comparison):
 
     apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
     """By model: its cheapest hosts, and the measured ones."""
+    api_beside: dict[str, ApiBeside] = Field(default_factory=dict)
+    """By model: its cheapest API, beside its cheapest GPU."""
     best: Candidate | None = None
     """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)

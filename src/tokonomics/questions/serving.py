@@ -20,6 +20,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
+from tokonomics.questions.api_beside import hosts_beside
 from tokonomics.questions.catalogue import offers_of
 from tokonomics.questions.inputs import Drafting, Priced
 from tokonomics.questions.load import cases_of, draft_of, questions_of
@@ -284,7 +285,14 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
         )
         for tenant in tenants
     )
-    together = PlanTogether(**dict(ways), asked=asked, crossing=crossing(tenants, ways, say))
+    shares = {part.model: part.usd_per_month for part in ways.best.models} if ways.best else {}
+    alone = requests_of(request)
+    apis = {
+        tenant.question.model.key: api
+        for tenant, said in zip(tenants, alone, strict=True)
+        if (api := hosts_beside(said, tenant.question, said.model[0], shares.get(tenant.question.model.key), {})[1])
+    }
+    together = PlanTogether(**dict(ways), asked=asked, crossing=crossing(tenants, ways, say), apis=apis)
     return PlanResult(**dict(first.plan) | {"ranked": first.plan.ranked[: request.top]}, together=together, study=first)
 
 

@@ -17,7 +17,14 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
 from tokonomics.report.plan_pick_view import served_as
 from tokonomics.report.plan_table_view import ranking
-from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
+from tokonomics.report.shared_view import (
+    API_LATENCY,
+    api_fact,
+    api_latency_cell,
+    api_latency_notes,
+    api_lines,
+    list_price_cell,
+)
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
@@ -82,13 +89,17 @@ def _headline(result: CompareResult, picks: list[tuple[Cell, Candidate]]) -> Ite
     (cell, best), (other, last) = picks[0], picks[-1]
     price = best.usd_per_mtok.blended
     where = f", {cell.model_name} on {rented_text(best)}, {served_as(best)}{aged(best.price_age_days)}"
-    yield blocks.line("Cheapest: ", blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
+    beside = result.api_beside.get(best.model)
+    fleet = "Cheapest fleet: " if beside and beside.cheaper else "Cheapest: "
+    yield blocks.line(fleet, blocks.Span(f"{usd(price)} per Mtok", "best"), where, kind="headline")
+    yield from api_lines(beside)
     times = f"{other.model_name} on {last.gpu} costs {last.usd_per_mtok.blended / price:.2g} times as much"
     worst = times if len(picks) > 1 else ""
     yield blocks.facts(
         blocks.fact("per Mtok", usd(price), f"{count(1e6 / price)} tokens a dollar", number=price),
         blocks.fact("bill", f"{usd(best.usd_per_month)}/month", "", number=best.usd_per_month),
         ("GPUs in use", f"{best.gpus_used} of {best.gpus_paid}") if best.gpus_used < best.gpus_paid else None,
+        api_fact(beside),
         blocks.fact("speed", best.speed.value, speed_text(best.speed, best.speed_from)),
         blocks.fact("pairs that serve", f"{len(picks)}", worst, number=len(picks), less="worse"),
     )
@@ -243,6 +254,11 @@ def _caveats(made: Diff) -> blocks.Line | None:
         FEWER_BITS if any(side.plan.below_checkpoint for side in sides) else "",
         f"Not simulated, so no SLO is checked: {unchecked}." if unchecked else "",
         OLD_PRICE if any(side.plan.price_stale for side in sides) else "",
+        *(
+            f"{side.name}: an API is {percent(side.api.saved_share)} cheaper than its fleet; SLO {side.api.slo.value}."
+            for side in sides
+            if side.api and side.api.cheaper and side.api.saved_share is not None
+        ),
     ]
     return blocks.note(*said) if any(said) else None
 
@@ -278,6 +294,10 @@ def _diff_rows(made: Diff) -> list[tuple[str, ...]]:
         ("$/Mtok output", *_pair(before.usd_per_mtok.output, after.usd_per_mtok.output, usd)),
         ("load", percent(before.load_share), percent(after.load_share), ""),
     ]
+    apis = made.before.api, made.after.api
+    if any(apis):
+        named = (f"{usd(api.usd_per_month)}, {api.api.name}" if api else NO_VALUE for api in apis)
+        rows.append(("cheapest API", *named, "cheaper than the fleet" if apis[1] and apis[1].cheaper else ""))
     for name, first, second in (("TTFT", before.ttft_s, after.ttft_s), ("TPOT", before.tpot_s, after.tpot_s)):
         if first.p99 is not None and second.p99 is not None:
             rows.append((f"{name} p99", *_pair(first.p99, second.p99, seconds)))

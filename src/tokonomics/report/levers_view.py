@@ -4,13 +4,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
+from tokonomics.levers.lever_list import API
 from tokonomics.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
-from tokonomics.levers.stack import Drafted, Step, Waterfall
+from tokonomics.levers.stack import Drafted, Step
 from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.shared_view import api_lines
 from tokonomics.report.wording import (
+    NO_VALUE,
     aged_since,
     bought_text,
     percent_text,
@@ -51,27 +54,32 @@ def _question(setup: Setup) -> blocks.Section:
 
 def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     yield _question(setup)
-    pulled = [(lever, lever.bill) for lever in ranking.levers if lever.bill]
     yield blocks.section(*_together(ranking), _with_overheads(ranking))
+    if ranking.api:
+        yield blocks.section(*api_lines(ranking.api))
+    shown = [lever for lever in ranking.levers if lever.bill or lever.api]
     rows = [
         ("as it is", "", "", *_figures(ranking.now)),
-        *((*_name(lever, bill), _kept(lever.kept), *_figures(bill)) for lever, bill in pulled),
+        *(
+            (*_name(lever, lever.bill), _kept(lever.kept), *_figures(lever.bill)) if lever.bill else _called(lever)
+            for lever in shown
+        ),
     ]
-    best = next((place for place, (lever, _) in enumerate(pulled, 1) if lever.name in ranking.taken), None)
+    best = next((place for place, lever in enumerate(shown, 1) if lever.name in ranking.taken), None)
     yield blocks.table(["lever", ">saves", ">quality", *_FIGURES], rows, best=best)
-    if pulled:
-        efforts = [(lever.name, lever.effort, lever.risk) for lever, _ in pulled]
+    if shown:
+        efforts = [(lever.name, lever.effort, lever.risk) for lever in shown]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
     without = [
         (lever.name, f"{'taken on top of the others; alone: ' * (lever.name in ranking.taken)}{lever.reason.marked}")
         for lever in ranking.levers
-        if not lever.bill and lever.reason
+        if lever.reason
     ]
     yield _folded(without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)
-    yield _footnotes(ranking, [lever for lever, _ in pulled])
+    yield _footnotes(ranking, shown)
 
 
 def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
@@ -119,7 +127,8 @@ def _together(ranking: Ranking) -> Iterable[blocks.Block]:
         _bill_fact("with them", after) if taken else None,
         ("their sum", alone, added) if taken and alone != percent(ranking.saved_share) else None,
     )
-    left = [lever for lever in ranking.levers if lever.saved_share >= _SHOWN and lever.name not in taken]
+    with_bill = [lever for lever in ranking.levers if lever.bill]
+    left = [lever for lever in with_bill if lever.saved_share >= _SHOWN and lever.name not in taken]
     if taken and left:
         named = ", ".join(f"{lever.name} ({percent(lever.saved_share)} alone)" for lever in left)
         yield blocks.line(f"Not among them, as it saves nothing more beside the others: {named}.")
@@ -150,6 +159,16 @@ def _bill_fact(name: str, bill: Bill) -> blocks.Fact:
 
 def _quoted(bills: Sequence[Bill]) -> str:
     return quoted_text([bill.price_date for bill in bills], any(bill.price_stale for bill in bills))
+
+
+def _called(lever: Pulled) -> list[blocks.Pieces]:
+    """Return the row of calling an API: it has a bill, but no machines."""
+    assert lever.api is not None
+    share, api = lever.saved_share, lever.api
+    mood: blocks.Mood = "best" if share > 0 else ""
+    saves = percent(share) if share > 0 else f"costs {percent(-share)}"
+    dollars = usd(api.usd_per_month), usd(api.api.usd_per_mtok)
+    return [blocks.Span(f"{lever.name}: {api.api.name}", mood), saves, "not known", *dollars, *[NO_VALUE] * 4]
 
 
 def _name(lever: Pulled, bill: Bill) -> tuple[blocks.Piece, str]:
@@ -202,7 +221,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
     bills = [ranking.now, ranking.together, *(lever.bill for lever in pulled if lever.bill)]
     return blocks.note(
         *_scored((lever.name, lever.kept) for lever in pulled),
-        *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv")),
+        *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv", API)),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
         "Speculative decoding: steps scaled by the tokens a round yields; the acceptance is assumed unless given."
@@ -214,7 +233,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
     )
 
 
-def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
+def _waterfall(made: StackResult, setup: Setup) -> blocks.View:
     naive, end, batched = made.naive, made.end, made.batched
     yield _question(setup)
     share = made.saved_share_of_batched
@@ -229,6 +248,7 @@ def _waterfall(made: Waterfall, setup: Setup) -> blocks.View:
             else None,
         ),
         blocks.hint("Check the quality of what changed on your own task.") if made.quality else None,
+        *api_lines(made.api),
     )
     rows = [["one request at a time, 16 bit", "", "", "", *_figures(naive)]]
     rows += [_step(step, made.drafted) for step in made.steps]

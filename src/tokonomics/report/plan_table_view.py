@@ -13,7 +13,7 @@ from tokonomics.planner.why import WhyPick
 from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.plan_pick_view import asked_text, nothing, served_as
-from tokonomics.report.shared_view import SALE_COLUMNS, sale_cells
+from tokonomics.report.shared_view import SALE_COLUMNS, api_lines, api_table, sale_cells
 from tokonomics.report.wording import (
     FEWER_BITS,
     NO_VALUE,
@@ -197,6 +197,9 @@ def together_view(found: PlanTogether) -> blocks.View:
     yield _ways(found)
     if found.best:
         yield _models([found.best])
+    yield api_table(
+        {asked.name: found.apis[asked.model] for asked in found.asked if asked.model in found.apis}, "model"
+    )
     yield blocks.note(*_notes(found))
     yield blocks.section(_models(found.rows), title="Each model in each way", folded=True)
 
@@ -300,18 +303,24 @@ def _notes(found: PlanTogether) -> Iterator[str]:
 # --- several models apart, or several demands ------------------------------------------------------------------------
 
 
-def models_view(studies: Sequence["Study"], rows: Sequence[Candidate]) -> blocks.View:
+def models_view(result: PlanModels) -> blocks.View:
     """Show the pick of each model, cheapest first."""
+    studies, rows = result.studies, result.models
     names = {study.plan.model: study.question.model.name for study in studies}
     yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
     if not rows:
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
+        yield api_table({names[model]: api for model, api in result.apis.items()}, "model")
         return
     first = rows[0]
     bill = blocks.Span(f"{usd(first.usd_per_month)} a month", "best")
     where = f"{names[first.model]} on {rented_text(first)}{aged(first.price_age_days)}"
-    yield blocks.line("Cheapest: ", bill, f", {usd(first.usd_per_mtok.blended)} per Mtok, {where}", kind="headline")
+    beside = result.apis.get(first.model)
+    fleet = "Cheapest fleet: " if beside and beside.cheaper else "Cheapest: "
+    yield blocks.line(fleet, bill, f", {usd(first.usd_per_mtok.blended)} per Mtok, {where}", kind="headline")
+    yield from api_lines(beside)
     yield ranking(rows, None, lambda row: names[row.model])
+    yield api_table({names[model]: api for model, api in result.apis.items()}, "model")
     without = [name for key, name in names.items() if key not in {row.model for row in rows}]
     yield blocks.note(
         "The same tokens for each model; tokenizers differ by some percent. Measure whether the cheaper one is good "
@@ -346,6 +355,7 @@ def cases_view(result: PlanCases) -> blocks.View:
     if found is None:
         lost = next(study for study in result.studies if study.plan.best is None)
         yield from nothing(lost.plan, name, result.blame)
+        yield api_table(result.apis, "case")
         return
     cases = list(result.cases or ())
     yield blocks.section(
@@ -375,6 +385,7 @@ def cases_view(result: PlanCases) -> blocks.View:
         rows.append((str(place), offer, hardware, *dollars, percent(choice.largest_regret), best_in))
     heads = ["", "!rent", "layout", *(f">{case}" for case in cases), ">most regret", "best in"]
     yield blocks.table(heads, rows, best=0)
+    yield api_table(result.apis, "case")
     yield blocks.note(
         "Replicas (×) follow the demand, the hardware does not. Regret: the bill over the best bill of that case."
     )

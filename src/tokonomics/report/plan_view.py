@@ -41,6 +41,8 @@ from tokonomics.report.plan_table_view import (
     why_line,
 )
 from tokonomics.report.shared_view import (
+    api_fact,
+    api_lines,
     class_sections,
     energy_facts,
     energy_notes,
@@ -84,7 +86,7 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
         asked = asked_text(studies[0].plan, "The same requests")
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
-        return Answer(result, title, lambda: [*models_view(studies, picks), *sold_view(result)], drawn)
+        return Answer(result, title, lambda: [*models_view(result), *sold_view(result)], drawn)
     if result.together:
         several, served = result.together, ", ".join(asked.name for asked in result.together.asked)
         return Answer(result, f"What serving {served} costs", lambda: together_view(several), {})
@@ -119,14 +121,16 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield from nothing(whole, model.name, result.blame, images=model.images)
         if whole.set_aside:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
+        yield blocks.section(*api_lines(result.api))
     else:
         yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
-        label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
+        fleet = "Cheapest fleet" if result.api and result.api.cheaper else "Cheapest"
+        label = f"{fleet}, percentiles not checked" if whole.slos and not whole.best.simulated else fleet
         safe = safe_lines(whole.best, result.bill_range.slow, result.safe) if result.bill_range else ()
-        pick = pick_blocks(
+        picked = pick_blocks(
             whole.best, label, whole, list(_firm(result, model)), safe=list(safe), rooms=result.slo_rooms
         )
-        yield blocks.section(*pick, not_tried(whole))
+        yield blocks.section(*picked[:-2], *api_lines(result.api), *picked[-2:], not_tried(whole))
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
@@ -154,10 +158,8 @@ def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
             yield interval
     yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
     yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
-    for api in result.apis[:1]:
-        bill = api.usd_per_month(result.workload.tokens_per_month)
-        said = f"a month, the same tokens at {api.name.partition(':')[0]}: see `tokonomics breakeven`"
-        yield blocks.fact("cheapest API", usd(bill), said, number=bill)
+    if beside := api_fact(result.api):
+        yield beside
 
 
 def _explained(result: PlanResult, request: PlanRequest, shown: Sequence[Candidate]) -> blocks.View:

@@ -1,7 +1,8 @@
-"""Show parts of answers that several verbs share: classes of service, sessions, sales, upkeep, energy, API speed."""
+"""Show parts of answers that several verbs share: classes of service, sessions, sales, upkeep, energy, APIs."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
 
 from tokonomics.errors import option
 from tokonomics.measure.benchmark_run import ApiLatency
@@ -9,13 +10,16 @@ from tokonomics.money.attribution import FleetSale, Sale, SellPrice
 from tokonomics.money.breakeven import Upkeep
 from tokonomics.money.own_hardware import Energy
 from tokonomics.money.trace_bills import ApiCost
+from tokonomics.planner.apis import ApiBeside, ApiSlo
 from tokonomics.planner.class_report import ClassLoad, ClassReport, OneSlo
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
     NO_VALUE,
+    aged_since,
     minus_text,
     number_text,
     percent_text,
+    signed_text,
     span_text,
     tenths_text,
     time_text,
@@ -300,3 +304,75 @@ def api_latency_notes(known: Collection[ApiLatency], shown: Collection[str]) -> 
         yield f"{found.api}: measured by {found.measured_by}{when} at {found.load}{requests} of {lengths}{late}."
     if not known:
         yield f"How fast APIs answer is not measured: `tokonomics bench` does, {option('measured')} takes its files."
+
+
+# --- the API beside a fleet ------------------------------------------------------------------------------------------
+
+
+def api_lines(found: ApiBeside | None) -> Iterable[blocks.Line]:
+    """Say that an API is the cheapest answer, or that a cheaper one may compute elsewhere; nothing if the fleet is."""
+    if found is None:
+        return
+    if found.cheaper:
+        serves = "An API may serve it: " if found.slo is ApiSlo.not_measured else "An API serves it: "
+        begins = "An API is cheaper: " if found.fleet_usd_per_month else serves
+        less = "" if found.saved_share is None else f", {percent(found.saved_share)} less"
+        bill = blocks.Span(f"{usd(found.usd_per_month)} a month", "best")
+        what = f"{less} for the same tokens: {found.api.name}{aged_since(*_day(found))}"
+        yield blocks.line(begins, bill, what, kind="headline")
+        yield blocks.line(f"{_known(found)}.")
+    for perhaps in (found.perhaps, None if found.there else found):
+        if perhaps and (perhaps.saved_usd_per_month is None or perhaps.saved_usd_per_month > 0):
+            bill = blocks.Span(f"{usd(perhaps.usd_per_month)} a month", "strong")
+            asks = f"at {perhaps.api.name}, which does not say where it computes: ask{aged_since(*_day(perhaps))}."
+            yield blocks.line("Perhaps in the region: ", bill, f" {asks}")
+
+
+def api_fact(found: ApiBeside | None) -> blocks.Fact | None:
+    """Show the cheapest API beside a cheaper fleet."""
+    if found is None or found.cheaper or found.saved_usd_per_month is None or found.saved_usd_per_month > 0:
+        return None
+    more = percent(-(found.saved_share or 0.0))
+    said = f"a month, {more} more for the same tokens: {found.api.name}; {_known(found)}{aged_since(*_day(found))}"
+    return blocks.fact("cheapest API", usd(found.usd_per_month), said, number=found.usd_per_month)
+
+
+def api_table(found: Mapping[str, ApiBeside], each: str) -> blocks.Table | None:
+    """Show the cheapest API of each model or case beside its fleet, if any is sold."""
+    if not found:
+        return None
+    return blocks.listed(
+        list(found.items()),
+        (f"!{each}", lambda row: row[0]),
+        ("!cheapest API", lambda row: row[1].api.name),
+        (">$/month", lambda row: blocks.Span(usd(row[1].usd_per_month), "best" if row[1].cheaper else "")),
+        (">than the fleet", lambda row: NO_VALUE if row[1].saved_share is None else signed_text(-row[1].saved_share)),
+        ("SLO", lambda row: row[1].slo.value),
+        ("computes in", lambda row: ", ".join(row[1].api.areas) or "not known"),
+        (">hosts", lambda row: str(row[1].hosts)),
+        (">up to", lambda row: usd(row[1].most_usd_per_month)),
+        ("price of", lambda row: str(row[1].api.date or "?")),
+        title="The same requests by API",
+    )
+
+
+def _known(found: ApiBeside) -> str:
+    """Say what is known of an API's latency and place, and what its competitors charge."""
+    how = {
+        ApiSlo.not_asked: "no SLO to meet",
+        ApiSlo.not_measured: "SLO not measured (`tokonomics bench` measures it, `plan` takes its file)",
+        ApiSlo.met: "SLO met, as measured",
+        ApiSlo.missed: "SLO missed, as measured",
+    }
+    said = [how[found.slo], *([f"computes in {', '.join(found.api.areas)}"] if found.api.areas else [])]
+    if not found.there:
+        said.append("its host does not say where it computes")
+    if found.hosts > 1:
+        said.append(f"{found.hosts} hosts charge up to {usd(found.most_usd_per_month)}: `tokonomics breakeven`")
+    if found.missed:
+        said.append(f"left out, measured to miss the SLO: {', '.join(found.missed)}")
+    return "; ".join(said)
+
+
+def _day(found: ApiBeside) -> tuple[date, ...]:
+    return (found.api.date,) if found.api.date else ()

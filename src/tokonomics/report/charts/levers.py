@@ -85,16 +85,19 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
 
     now = ranking.now.usd_per_month
 
-    def bar(name: str, share: float, kind: str, bill: Bill) -> style.Row:
-        left = bill.usd_per_month
+    def bar(name: str, share: float, kind: str, left: float) -> style.Row:
         # Both are savings: the remaining bill is in the table and in the tooltip.
         label = f"{_said(share)}\n{usd(abs(now - left))} a month"
         return {"lever": name, "share": share, "kind": kind, "label": label, "bill then": f"{usd(left)} a month"}
 
-    known = [(lever.name, lever.saved_share, lever.bill) for lever in ranking.levers if lever.bill]
+    known = [
+        (lever.name, lever.saved_share, paid.usd_per_month)
+        for lever in ranking.levers
+        if (paid := lever.bill or lever.api)
+    ]
     rows = [
-        bar(name, share, "alone" if share >= 0 else "added", bill)
-        for name, share, bill in known
+        bar(name, share, "alone" if share >= 0 else "added", left)
+        for name, share, left in known
         if abs(share) >= _NOTHING
     ]
     without = [name for name, share, _ in known if abs(share) < _NOTHING]
@@ -102,7 +105,7 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
         total = ranking.sum_of_shares
         label = f"{percent(total)}\n(not what happens)"
         rows.append({"lever": "the sum of those taken", "share": total, "kind": "sum", "label": label})
-    rows.append(bar("together", ranking.saved_share, "together", ranking.together))
+    rows.append(bar("together", ranking.saved_share, "together", ranking.together.usd_per_month))
     shares = [row["share"] for row in rows]
     low, high = min(0.0, *shares), max(0.05, *shares)
     span = high - low
