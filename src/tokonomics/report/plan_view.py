@@ -24,6 +24,7 @@ from tokonomics.report.plan_pick_view import (
     pick_blocks,
     published_checkpoint,
     quality_facts,
+    last_resort_line,
     set_aside_lines,
 )
 from tokonomics.report.plan_table_view import (
@@ -120,7 +121,8 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     else:
         yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
-        yield blocks.section(*pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
+        label = ", ".join([label, *whole.only_with])
+        yield blocks.section(last_resort_line(whole), *pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
