@@ -105,6 +105,80 @@ def test_a_model_without_a_score_borrows_from_the_nearest_of_its_family_and_says
         assert recovery_of(find_model(key), Precision.int4) is None
 
 
+def test_the_common_models_have_a_checkpoint_in_fp8_and_the_authors_own_comes_first() -> None:
+    own = {"qwen3-32b": "Qwen/Qwen3-32B-FP8", "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B-FP8",
+           "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B-FP8", "qwen3-8b": "Qwen/Qwen3-8B-FP8",
+           "qwen3.5-397b-a17b": "Qwen/Qwen3.5-397B-A17B-FP8", "glm-4.5-air": "zai-org/GLM-4.5-Air-FP8",
+           "glm-4.6": "zai-org/GLM-4.6-FP8", "minimax-m3": "MiniMaxAI/MiniMax-M3-MXFP8"}  # fmt: skip
+    for key, repository in own.items():
+        assert there(checkpoint_for(find_model(key), Precision.fp8)).repository == repository
+    families = (
+        "Qwen3",
+        "Llama 3.1",
+        "Llama 3.2",
+        "Llama 3.3",
+        "Gemma 3",
+        "DeepSeek",
+        "GPT-OSS",
+        "GLM",
+        "MiniMax",
+        "Kimi",
+    )
+    others = {"deepseek-v2", "deepseek-v2-lite", "kimi-linear-48b-a3b"}  # none was seen
+    for model in all_models():
+        if model.family in families and model.key not in others and not model.served.is_below(Precision.fp8):
+            assert checkpoint_for(model, Precision.fp8), model.key
+
+
+def test_blocks_of_scales_are_not_cut() -> None:
+    # vllm-project/vllm issue 17569: of Qwen3-235B-A22B, 8 GPUs have 1536 / 8 = 192 columns of an expert each, and
+    # QwenLM/Qwen3 issue 1485: of Qwen3-30B-A3B, 4 GPUs have 768 / 4 = 192; blocks are 128 wide.
+    for key, cut, whole in (("qwen3-235b-a22b", 8, 4), ("qwen3-30b-a3b", 4, 2)):
+        model = find_model(key)
+        at_most = there(checkpoint_for(model, Precision.fp8, whole, whole))
+        more = there(checkpoint_for(model, Precision.fp8, cut, cut))
+        assert at_most.format == "W8A8 FP8, blocks"
+        assert more.format == "W8A8 FP8, dynamic"
+        assert there(checkpoint_for(model, Precision.fp8, cut, 1)) == at_most  # whole experts on every GPU
+    qwen = find_model("qwen3-4b")  # 9728 / 8 = 1216 = 9.5 blocks
+    assert checkpoint_for(find_model("qwen3-1.7b"), Precision.fp8, 8) is not None
+    assert there(checkpoint_for(qwen, Precision.fp8, 8)).format == "W8A8 FP8, dynamic"
+    small = find_model("qwen3-vl-4b")
+    assert checkpoint_for(small, Precision.fp8, 4) is not None
+    assert checkpoint_for(small, Precision.fp8, 8) is None
+    assert "Qwen/Qwen3-VL-4B-Instruct-FP8" in how_to_make(small, Precision.fp8, "vllm")
+
+
+def test_a_score_of_the_deployed_format_comes_first_and_another_is_named() -> None:
+    formats = {row.format for row in load_checkpoints() if row.format}
+    for model in all_models():
+        for precision in Precision:
+            found = recovery_of(model, precision) if precision.is_below(model.served) else None
+            listed = checkpoint_for(model, precision)
+            if found is None or found.own:
+                continue
+            assert found.deployed == (
+                listed.format if listed else "W8A8 FP8, per tensor" if precision == "fp8" else None
+            )
+            said = recovery_text(found, model)
+            same = found.format == found.deployed or (found.format or "").startswith(f"{found.deployed}, ")
+            assert ("deployed" in said) is not same
+            same_format = [
+                score
+                for score in load_scores()
+                if listed
+                and listed.format
+                and (score.model, score.precision, score.method) == (model.key, precision, listed.format)
+            ]
+            assert same or not same_format  # never another's where one of the format is known
+    assert {"W8A8 FP8, blocks", "W8A8 FP8, dynamic", "W8A8 FP8, per tensor", "NVFP4"} <= formats
+    qwen = find_model("qwen3-32b")
+    found = there(recovery_of(qwen, Precision.fp8))
+    assert (found.model, found.deployed) == ("qwen3-32b", "W8A8 FP8, blocks")
+    assert found.recovery == pytest.approx(69.64 / 70.24, abs=1e-4)  # MMLU-Pro
+    assert "W8A8 FP8, blocks" in recovery_text(found, qwen)
+
+
 def test_the_published_precision_needs_no_score_and_others_reach_the_floor_or_are_named() -> None:
     model = find_model("llama-3.1-8b")
     tried = (Precision.bf16, Precision.fp8, Precision.int4)
@@ -156,7 +230,7 @@ def test_a_slip_in_one_s_own_entry_names_file_and_field(catalogue: Path) -> None
 
 
 def test_where_no_checkpoint_is_known_it_says_what_makes_one() -> None:
-    model = find_model("gemma-3-27b")
+    model = find_model("gemma-2-27b")
     assert checkpoint_for(model, Precision.fp8) is None
     assert "--quantization fp8" in how_to_make(model, Precision.fp8, "vllm")
     assert "--quantization" not in how_to_make(model, Precision.fp8, "sglang")

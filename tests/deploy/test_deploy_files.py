@@ -148,9 +148,21 @@ def test_every_flag_and_every_listed_value_is_accepted_by_the_engine() -> None:
 def test_a_16_bit_checkpoint_becomes_fp8_on_loading_under_each_engines_own_name() -> None:
     # vLLM's `fp8` is only for checkpoints that are FP8 already; it refuses others (0.32.0, quantization/fp8.py).
     for engine, name in (("vllm", "fp8_per_tensor"), ("sglang", "fp8")):
-        words = job(served("qwen3-32b", engine=engine, tp=2, weights=Precision.fp8)).command.arguments
+        words = job(served("seed-oss-36b", engine=engine, tp=2, weights=Precision.fp8)).command.arguments
         assert ("--quantization", name) in pairwise(words)
-        assert "Qwen/Qwen3-32B" in words
+        assert "ByteDance-Seed/Seed-OSS-36B-Instruct" in words
+
+
+def test_a_listed_fp8_checkpoint_is_served_without_converting_and_its_blocks_are_not_cut() -> None:
+    for engine in ("vllm", "sglang"):
+        words = job(served("qwen3-32b", engine=engine, tp=2, weights=Precision.fp8)).command.arguments
+        assert "Qwen/Qwen3-32B-FP8" in words
+        assert "--quantization" not in words
+        # 768 columns of an expert over four GPUs are 192 each, and its blocks are 128 wide.
+        apart = job(served("qwen3-30b-a3b", engine=engine, tp=4, weights=Precision.fp8)).command.arguments
+        assert "RedHatAI/Qwen3-30B-A3B-FP8-dynamic" in apart
+        whole = job(served("qwen3-30b-a3b", engine=engine, tp=4, ep=4, weights=Precision.fp8)).command.arguments
+        assert "Qwen/Qwen3-30B-A3B-FP8" in whole
 
 
 def test_a_quantised_checkpoint_of_its_maker_or_of_others_is_served_as_it_is() -> None:
@@ -168,8 +180,8 @@ def test_a_quantised_checkpoint_of_its_maker_or_of_others_is_served_as_it_is() -
 
 def test_weights_that_no_engine_makes_on_loading_have_to_be_named_by_the_user() -> None:
     for target in (Target.vllm, Target.skypilot, Target.kubernetes):
-        file = deploy_file(target, job(served("qwen3-32b", weights=Precision.int4)))
-        assert "FILL-IN/qwen3-32b-int4" in file.text
+        file = deploy_file(target, job(served("seed-oss-36b", weights=Precision.int4)))
+        assert "FILL-IN/seed-oss-36b-int4" in file.text
         assert "AWQ or GPTQ" in file.fill_in[0]
         assert f"# FILL IN {file.fill_in[0]}\n" in file.text
 

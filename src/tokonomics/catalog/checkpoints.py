@@ -1,13 +1,15 @@
 """Find what others published for a model: quantised checkpoints, their quality at fewer bits, and drafts.
 
-``data/checkpoints.csv`` names repositories on Hugging Face, with where and when each was seen; the first one listed for
-a model and precision is preferred. Unlisted checkpoints may also exist.
+``data/checkpoints.csv`` names repositories on Hugging Face, with where and when each was seen, and its format in the
+words of ``recovery.csv`` (empty: the source does not say); the first one listed for a model and precision is preferred,
+the authors' own before others'. Unlisted checkpoints may also exist.
 
 Recovery is the score of the quantised model divided by that of the published one on the same benchmark, or the mean
 over several benchmarks. ``data/recovery.csv`` has one row for each score, with its source and date; a user's own scores
 are in the section ``recovery`` of their catalogue and come first. A model without a score uses that of a named model of
 its family with the same kind of layers and no larger, because smaller models lose more (Kurtic et al., arXiv
-2411.02355: 8B against 70B and 405B).
+2411.02355: 8B against 70B and 405B). FP8 with a scale for each tensor, each channel or each block differ, as do GPTQ and
+AWQ, so a score of another format than the deployed checkpoint's says so.
 
 ``data/drafts.csv`` holds published accepted lengths: the mean tokens that a round of drafting yields, including the one
 that the check gives. They depend on the texts, the temperature and the pair; each row says its own. A module of
@@ -30,7 +32,15 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from tokonomics.catalog.entries import save_entry, shipped_rows, user_path, user_tables
-from tokonomics.catalog.layers import DenseMlp, GroupedAttention, LayerGroup, Precision, RecurrentMixer, weights_of
+from tokonomics.catalog.layers import (
+    DenseMlp,
+    GroupedAttention,
+    LayerGroup,
+    MoeMlp,
+    Precision,
+    RecurrentMixer,
+    weights_of,
+)
 from tokonomics.catalog.load_models import find_model, models_of_family
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import from_validation, shorten
@@ -55,6 +65,7 @@ class Checkpoint(Noun):
 
     model: str
     precision: Precision
+    format: str | None = None  # in the words of a score's method: ``W8A8 FP8, blocks``; None: not known
     repository: str
     source: str  # where it was seen
     address: str | None = None
@@ -67,17 +78,46 @@ def load_checkpoints() -> tuple[Checkpoint, ...]:
     return tuple(map(Checkpoint.model_validate, shipped_rows("checkpoints.csv")))
 
 
-def checkpoint_for(model: ModelSpec, weights: Precision) -> Checkpoint | None:
-    """Return a checkpoint of a model at a precision: its authors' own, or one by others; None if none is known."""
+_BLOCK = 128
+"""Weights on a side of a block with a scale of its own (Qwen3-VL-4B-Instruct-FP8, README: "fine-grained fp8
+quantization with block size of 128")."""
+
+
+def checkpoint_for(model: ModelSpec, weights: Precision, tp: int = 1, expert_parts: int = 1) -> Checkpoint | None:
+    """Return a checkpoint of a model at a precision: its authors' own, or one by others; None if none is known.
+
+    ``tp`` GPUs share each layer and ``expert_parts`` each expert. Engines refuse to load blocks that would be cut
+    (vllm-project/vllm issues 17569 and 52997; QwenLM/Qwen3 issue 1485: Qwen3-30B-A3B-FP8 on four GPUs), so a checkpoint
+    in blocks is passed over for another where a GPU's part of a feed-forward matrix is not whole blocks.
+    """
     if weights is model.served:
         named = {"model": model.key, "precision": weights, "repository": model.repository}
         return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
-    return next((row for row in load_checkpoints() if (row.model, row.precision) == (model.key, weights)), None)
+    fits = _in_whole_blocks(model, tp, expert_parts)
+    return next((row for row in _listed(model, weights) if fits or "blocks" not in (row.format or "")), None)
+
+
+def _listed(model: ModelSpec, weights: Precision) -> list[Checkpoint]:
+    return [row for row in load_checkpoints() if (row.model, row.precision) == (model.key, weights)]
+
+
+def _in_whole_blocks(model: ModelSpec, tp: int, expert_parts: int) -> bool:
+    """Tell whether each GPU's part of every feed-forward matrix is made of whole blocks."""
+    widths: list[tuple[int, int]] = []
+    for group in model.groups:
+        match group.mlp:
+            case DenseMlp(intermediate=width):
+                widths.append((width, tp))
+            case MoeMlp(intermediate=width, shared_intermediate=shared):
+                widths += [(width, expert_parts), (shared, tp)]
+    return all(parts == 1 or width % (parts * _BLOCK) == 0 for width, parts in widths)
 
 
 def how_to_make(model: ModelSpec, weights: Precision, engine: str) -> str:
     """Describe what to do if no checkpoint is known: the tool that makes one, and whether the engine needs one."""
-    ways = [_MADE_WITH[weights]] if weights in _MADE_WITH else []
+    cut = [f"{row.repository} cannot be cut into so many parts: its blocks are {_BLOCK} wide"
+           for row in _listed(model, weights)[:1]]  # fmt: skip
+    ways = [*cut, *([_MADE_WITH[weights]] if weights in _MADE_WITH else [])]
     if weights is Precision.fp8 and engine == "vllm":
         ways.append(_AT_LOAD.format(published=model.served))
     return "; ".join(ways) or "one must be made"
@@ -112,6 +152,8 @@ class Recovery(Noun):
     model: str  # the measured one: the model asked for, or one of its family
     part: QuantisedPart = "weights"
     precision: Precision
+    format: str | None = None  # how it was quantised: ``W8A8 FP8, blocks``; None: the user's own, not said
+    deployed: str | None = None  # the format that a plan deploys; None: not known
     recovery: PositiveFloat  # mean over the benchmarks; 1: nothing is lost
     benchmarks: tuple[str, ...]
     checkpoint: str | None = None
@@ -139,19 +181,37 @@ def load_scores() -> tuple[RecoveryScore, ...]:
     return tuple(map(RecoveryScore.model_validate, shipped_rows("recovery.csv")))
 
 
-def recovery_of(model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> Recovery | None:
-    """Return a model's recovery at a precision: the user's own score, a published one, or its family's; else None."""
+_NO_CHECKPOINT = "W8A8 FP8, per tensor"
+"""What vLLM and SGLang make of 16-bit weights at load (``--quantization fp8_per_tensor``, ``fp8``: engine_flags.py)."""
+
+
+def recovery_of(
+    model: ModelSpec, precision: Precision, part: QuantisedPart = "weights", tp: int = 1, expert_parts: int = 1
+) -> Recovery | None:
+    """Return a model's recovery at a precision: the user's own score, a published one, or its family's; else None.
+
+    Of several scores, one of the checkpoint that a plan names comes first, then one of the same format.
+    """
     every = (*map(_own, user_tables(SECTION).items()), *_published())
     known = [found for found in every if found.precision is precision and found.part == part]
     of_it = [found for found in known if found.model == model.key] or _nearest_relatives(model, known)
-    listed = checkpoint_for(model, precision) if part == "weights" else None
+    listed = checkpoint_for(model, precision, tp, expert_parts) if part == "weights" else None
+    made = _NO_CHECKPOINT if part == "weights" and precision is Precision.fp8 else None
+    deployed = listed.format if listed else made
 
-    def preference(found: Recovery) -> tuple[bool, bool, bool, float]:
-        """Prefer the user's own, then the checkpoint that a plan names, then any checkpoint; then the worst score."""
+    def preference(found: Recovery) -> tuple[bool, bool, bool, bool, float]:
+        """Prefer the user's own, then the checkpoint and the format of a plan, then any checkpoint; then the worst."""
         of_that = listed is not None and found.checkpoint == listed.repository
-        return found.own, of_that, found.checkpoint is not None, -found.recovery
+        same = deployed is not None and _is_of_format(found, deployed)
+        return found.own, of_that, same, found.checkpoint is not None, -found.recovery
 
-    return max(of_it, key=preference, default=None)
+    best = max(of_it, key=preference, default=None)
+    return best and best.model_copy(update={"deployed": deployed})
+
+
+def _is_of_format(found: Recovery, deployed: str) -> bool:
+    """Tell whether a score's format is the deployed one; its method may say more after a comma."""
+    return found.format is not None and (found.format == deployed or found.format.startswith(f"{deployed}, "))
 
 
 def allowed_by_recovery(
@@ -189,13 +249,27 @@ def lossy_pairs(
 
 
 def recovery_text(found: Recovery, model: ModelSpec) -> str:
-    """Write ``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; name another model of the family."""
+    """Write ``99.9 % of BF16 on OpenLLM v1 (model card of …, 2024-07-23)``; name another model and another format."""
     published = model.served if found.part == "weights" else Precision.bf16
     whose = "" if found.model == model.key else f", scored on {find_model(found.model).name}"
+    whose += _another_format(found)
     kept = f"{fine_percent(found.recovery)} of {published.upper()}"
     several = "the mean of " if len(found.benchmarks) > 1 else ""
     when = f"{'' if found.published else 'read on '}{found.date}"
     return f"{kept} on {several}{', '.join(found.benchmarks)}{whose} ({found.source}, {when})"
+
+
+def _another_format(found: Recovery) -> str:
+    """Say which format was scored and which is deployed, unless they are the same or a user's own score counts."""
+    if found.part == "kv" or found.own or found.format is None:
+        return ""
+    if found.deployed is None:
+        return f", scored as {found.format}, deployed in a format that is not known"
+    if _is_of_format(found, found.deployed):
+        return ""
+    unnamed = found.deployed.startswith(found.format) or found.format.startswith(found.deployed)
+    which = "a kind of it that the score does not name" if unnamed else "another format"
+    return f", scored as {found.format}, deployed as {found.deployed}: {which}"
 
 
 def save_recovery(found: OwnRecovery) -> Path:
@@ -219,6 +293,7 @@ def _published() -> tuple[Recovery, ...]:
         found.append(
             Recovery(
                 **copied(first, "model", "part", "precision", "checkpoint"),
+                format=first.method,
                 recovery=fmean(score.recovery_percent for score in scores) / 100,
                 benchmarks=tuple(score.benchmark for score in scores),
                 source=first.source if first.checkpoint else f"{first.method}; {first.source}",

@@ -73,6 +73,7 @@ class Gpu(Noun):
     pcie_bytes_per_s: LinkSpeed = PCIE_GEN4_BYTES_PER_S
     gpus_per_node: PositiveInt = 8
     network_bytes_per_s: LinkSpeed = NETWORK_BYTES_PER_S  # of one GPU to other machines, if they have a network
+    consumer: bool = False  # a card for desktops: no link to others, and peers reach it through the host's memory
     watts: Watts | None = None
     year: Year | None = None
     aliases: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from tokonomics.money.purchases import FleetOffer
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.planner.prospects import layout as layout_text
-from tokonomics.planner.prospects import why_not_known
+from tokonomics.planner.prospects import why_doubtful
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.buy import reserved_prices, spot_markets, startup_seconds
 from tokonomics.sizing.hosts import Machine, hosts_of, told_apart, usable
@@ -123,11 +123,14 @@ def fleet_machines(
     *,
     weights: tuple[Precision, ...] | None = None,
     kv: tuple[Precision, ...] = (Precision.bf16,),
-    assumed_speeds: bool = True,
+    doubtful: bool = True,
     sized: int = _SIZED,
     say: Say = silent,
 ) -> Machines:
-    """Return every machine worth considering for this traffic, priced on the terms allowed."""
+    """Return every machine worth considering for this traffic, priced on the terms allowed.
+
+    Layouts at an assumed speed or over several consumer cards are taken if ``doubtful`` ones are, or if there is no other.
+    """
     terms, today = market.terms, market.today
     stocks, unsold = usable(offers, terms, today)
 
@@ -156,7 +159,7 @@ def fleet_machines(
     unknown = {
         layout_name(deployment): why.reason
         for deployment in in_one_machine
-        if (why := why_not_known(deployment, assumed_speeds))
+        if (why := why_doubtful(deployment, doubtful, doubtful))
     }
     known = [deployment for deployment in in_one_machine if layout_name(deployment) not in unknown]
     layouts, refused = sized_layouts(known or in_one_machine, standing, traffic, slos, sized, say)

@@ -25,6 +25,7 @@ from tokonomics.physics.intervals import known_speed
 from tokonomics.planner.parsing import METHODS, draft_named
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.prospects import takes_many_cards
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.buy import reserved_prices
@@ -208,6 +209,8 @@ def right_size(
         kv=kv or (now.kv,),
         limits=Limits(spare=setup.spare),
         assumed_speeds=known_speed(now) is Speed.assumed,
+        assumed_networks=now.uses_network,
+        consumer_cards=takes_many_cards(now),
         near=_NEAR,
     )
     # Other features of the setup, such as autoscaling, are not considered.

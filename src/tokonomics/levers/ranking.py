@@ -52,7 +52,7 @@ def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
     model = after.model
     fewer = []
     if after.weights.is_below(before.weights) and after.weights.is_below(model.served):
-        fewer.append(recovery_of(model, after.weights))
+        fewer.append(recovery_of(model, after.weights, "weights", after.tp, after.expert_parts))
     if after.kv.is_below(before.kv) and after.kv.is_below(Precision.bf16):
         fewer.append(recovery_of(model, after.kv, "kv"))
     if not fewer:

@@ -187,6 +187,11 @@ class Deployment(Noun):
         return self.tp * self.dp
 
     @property
+    def expert_parts(self) -> int:
+        """Count the GPUs over which each expert is cut."""
+        return self.expert_gpus // self.ep
+
+    @property
     def chunks_prompts(self) -> bool:
         """Decide whether a prompt may be computed in parts: not an encoder's, whose tokens also see later ones."""
         return self.engine.chunks_prefill and not self.model.is_encoder

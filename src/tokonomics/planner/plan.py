@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.layers import Precision
@@ -19,20 +19,20 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.catalog.price_index import outdated
 from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.physics.deployment import Speculation
+from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
-from tokonomics.planner.plan_answer import Candidate, Catch, Limits, Plan, PrefillSide, SetAside
-from tokonomics.planner.prospects import prospects, reject, rejections
+from tokonomics.planner.plan_answer import LAST_RESORT, Candidate, Catch, Limits, Plan, PrefillSide, SetAside
+from tokonomics.planner.prospects import prospects, reject, rejections, takes_many_cards
 from tokonomics.planner.search import Placed, Search, Sought
 from tokonomics.serving.fleet_settings import Router, link_speed
 from tokonomics.sizing.attempt import Attempts, prefill_share
 from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split
-from tokonomics.sizing.hosts import Hosts, Machine, Stock
+from tokonomics.sizing.hosts import Hosts, Machine, Stock, is_networked
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Say, silent
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Spread
-from tokonomics.types import Same, copied
+from tokonomics.types import Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH
 
 
@@ -60,6 +60,8 @@ class Question:
     tiers: str | None = None
     """KV memory beyond the GPUs that comes with the machines; ``HOST_MEMORY``: what the hosts have left."""
     assumed_speeds: bool = True  # may pick GPUs without kernel timings, their own or a related GPU's
+    assumed_networks: bool = True  # may spread pipeline stages over machines whose seller states no network
+    consumer_cards: bool = True  # may spread a replica over more than two consumer cards
     disaggregate: bool = False  # may pick disaggregated prefill/decode
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """By reason to set candidates aside: the fields of this question that would let them in."""
@@ -137,14 +139,14 @@ def study(
     """Rank every candidate by the monthly bill for this traffic, and keep what the ranking was made from.
 
     With ``pick_only``, return only those that cost the same as the pick, and set nothing aside: ranking all the others
-    takes longer than finding it.
+    takes longer than finding it. If nothing serves the load, candidates are taken whose speed or network is assumed, or
+    which take several consumer cards (``LAST_RESORT``).
     """
     load = question.load.within(question.model.max_context)
     sought = question.sought(load, attempts)
     if pick_only:
-        question = replace(question, near=_AS_CHEAP, catches={})
-    hosts = prospects(question, load)
-    search = searched(question, sought, hosts, progress=progress)
+        question = replace(question, near=_AS_CHEAP, catches=_last_resort(question))
+    question, taken, hosts, search = _first_that_serves(question, sought, progress)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
     pairs: list[Placed] = []
     if question.simulate and (question.disaggregate or Catch.disaggregated in question.catches):
@@ -153,7 +155,7 @@ def study(
     if question.disaggregate:
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
-    asides = _set_aside(question, hosts, sought, best_usd, progress)
+    asides = {} if pick_only else _set_aside(question, hosts, sought, best_usd, progress)
     rejected = rejections(question, load) + [reject(deployment, refusal) for deployment, refusal in search.refused]
 
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
@@ -172,12 +174,62 @@ def study(
         headroom_asked=load.headroom,
         simulations=search.sought.attempts.count,
         best=ranked[0].row if ranked else None,
+        only_with=tuple(catch for catch in taken if ranked and _has(ranked[0], catch)),
         ranked=tuple(row for row, _, _ in ranked),
         set_aside=tuple(asides),
         rejected=tuple(rejected),
         not_tried=dict(question.not_tried),
     )
     return Study(replace(question, load=load), made, search, tuple(ranked), apart, tuple(hosts))
+
+
+def widened(question: Question) -> Iterator[tuple[Question, tuple[Catch, ...]]]:
+    """Yield the question, then with each catch of the last resort let in, one after the other, and which were."""
+    taken: tuple[Catch, ...] = ()
+    yield question, taken
+    for catch in LAST_RESORT:
+        if catch in question.catches:
+            question, taken = question.taking(catch), (*taken, catch)
+            yield question, taken
+
+
+def _last_resort(question: Question) -> Mapping[Catch, Mapping[str, Any]]:
+    return {catch: changes for catch, changes in question.catches.items() if catch in LAST_RESORT}
+
+
+class _Serving(NamedTuple):
+    """What serves a load: the question that allows it, the catches this took, where it runs, and how it was sized."""
+
+    question: Question
+    taken: tuple[Catch, ...]
+    hosts: tuple[Hosts, ...]
+    search: Search
+
+
+def _first_that_serves(question: Question, sought: Sought, progress: Say) -> _Serving:
+    """Size the candidates; if none serves the load, also those of the last resort, as few kinds of them as do.
+
+    If nothing serves it at all, return the first that leaves anything to choose from, as it says what is to blame.
+    """
+    tried: list[_Serving] = []
+    for asked, taken in widened(question):
+        hosts = prospects(asked, sought.load)
+        if tried and len(hosts) == len(tried[-1].hosts):
+            continue
+        same = asked.sought(sought.load, sought.attempts)
+        tried.append(_Serving(asked, taken, hosts, searched(asked, same, hosts, progress=progress)))
+        if tried[-1].search.sized:
+            return tried[-1]
+    return next((one for one in tried if one.hosts), tried[0])
+
+
+def _has(ranked: RankedRow, catch: Catch) -> bool:
+    """Tell whether a row has a catch of the last resort."""
+    if catch is Catch.assumed_speed:
+        return ranked.row.speed is Speed.assumed
+    if catch is Catch.assumed_network:
+        return ranked.row.network == "assumed"
+    return takes_many_cards(ranked.sized.deployment)
 
 
 _AS_CHEAP = 1.01  # times the lowest bill: above all that cost the same to the cent (``_CLOSE_USD``)
@@ -199,8 +251,8 @@ def _set_aside(
     """Return the cheapest candidate with each catch, if it is below the pick's bill."""
     found: list[SetAside] = []
     for catch in question.catches:
-        if catch is Catch.disaggregated:
-            continue
+        if catch is Catch.disaggregated or (catch in LAST_RESORT and math.isinf(usd_per_hour)):
+            continue  # Without a pick, the last resort has been tried.
         wider = question.taking(catch)
         also = wider.sought(sought.load, sought.attempts)
         new = _only_new(Same(prospects(wider, sought.load, usd_per_hour)), Same(hosts))
@@ -303,6 +355,7 @@ def _rows(
             price_age_days=offer.age_days(today),
             price_stale=offer.is_stale(today),
             price_source=offer.source,
+            network=_network(deployment, offer) if side is None else None,
             replicas=replicas,
             prefill_replicas=first,
             mean_replicas=first + replicas,
@@ -311,6 +364,13 @@ def _rows(
             instances=instances,
         )
         yield RankedRow(row, sized, machine)
+
+
+def _network(deployment: Deployment, offer: Offer) -> Literal["stated", "assumed"] | None:
+    """Say whether the seller states the network that a replica on several machines needs; None if it is on one."""
+    if deployment.gpus <= offer.gpus:
+        return None
+    return "stated" if is_networked(deployment.gpu, offer) else "assumed"
 
 
 _CLOSE_USD = 0.02  # a month: bills are ranked by the cent, so the pick is among bills that differ by less

@@ -1,6 +1,7 @@
 """Hold the answer of a plan: every way to serve a load with its bill, those set aside or refused, and the pick."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -32,6 +33,12 @@ class Catch(StrEnum):
     drafting = "with drafting"
     offload = "with KV in the hosts' memory"
     disaggregated = "disaggregated prefill/decode"
+    assumed_network = "over an assumed network"
+    consumer_cards = "on several consumer cards"
+
+
+LAST_RESORT = (Catch.assumed_speed, Catch.assumed_network, Catch.consumer_cards)
+"""Catches that are better than no offer, in the order in which they are let in if nothing else serves the load."""
 
 
 class PrefillSide(Noun):
@@ -69,6 +76,7 @@ class Candidate(Bill):
     seller: Seller | None  # None if not known, as in a user's price list
     price_age_days: int
     price_source: str
+    network: Literal["stated", "assumed"] | None = None  # between the machines of a replica; None: it is on one
 
     @property
     def kind(self) -> Kind:
@@ -131,6 +139,7 @@ class Plan(Noun):
     """Share by which the traffic may grow with every SLO met; bills and latencies are of the traffic itself."""
     simulations: int  # simulations that decided it; 0: only the closed form
     best: Candidate | None
+    only_with: tuple[Catch, ...] = ()  # what is assumed of the pick: nothing without it serves the load
     ranked: tuple[Candidate, ...]
     set_aside: tuple[SetAside, ...] = ()  # cheaper than the pick, each with a catch
     rejected: tuple[Rejection, ...]

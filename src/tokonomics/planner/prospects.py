@@ -61,6 +61,8 @@ class _Sought:
     limits: Limits
     tiers: str | None
     assumed_speeds: bool
+    assumed_networks: bool
+    consumer_cards: bool
     today: date
 
 
@@ -85,7 +87,10 @@ def with_drafts(
                 yield drafting, why_not(drafting, context)
 
 
-_SOUGHT = ("model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers", "assumed_speeds", "today")
+_SOUGHT = (
+    "model", "weights", "kv", "drafts", "lossy", "terms", "limits", "tiers",
+    "assumed_speeds", "assumed_networks", "consumer_cards", "today",
+)  # fmt: skip
 
 
 class _Found(NamedTuple):
@@ -116,11 +121,13 @@ def _prospects(question: _Sought) -> _Found:
                     continue
                 if deployment.gpus * on_this_gpu.usd_per_gpu_hour > question.below:
                     continue
-                if refusal := refusal or why_not_known(deployment, question.assumed_speeds):
+                if refusal := refusal or why_doubtful(deployment, question.assumed_speeds, question.consumer_cards):
                     refused.append((deployment, refusal, 1))
                     continue
                 any_age = limits.max_age_days is not None
-                hosts, without = _standing(deployment, Same(on_this_gpu), any_age, limits.max_gpus, limits.spare)
+                hosts, without = _standing(
+                    deployment, Same(on_this_gpu), any_age, limits.max_gpus, limits.spare, question.assumed_networks
+                )
                 refused += ((deployment, refusal, count) for count, refusal in without)
                 hosts = hosts.with_memories(question.tiers) if question.tiers else hosts
                 if hosts.machines:
@@ -141,10 +148,22 @@ def _rejections(question: _Sought) -> tuple[Rejection, ...]:
 
 @lru_cache(maxsize=8192)
 def _standing(
-    deployment: Deployment, machines: Same[Stock], any_age: bool, max_gpus: int | None, spare: Spare
+    deployment: Deployment,
+    machines: Same[Stock],
+    any_age: bool,
+    max_gpus: int | None,
+    spare: Spare,
+    assumed_networks: bool,
 ) -> tuple[Hosts, list[tuple[int, NotServed]]]:
     """Return the machines that can run a deployment and those that cannot; cached, as requests do not matter."""
-    return hosts_of(deployment, machines.value, any_age=any_age, max_gpus=max_gpus, spare=spare)
+    return hosts_of(
+        deployment,
+        machines.value,
+        any_age=any_age,
+        max_gpus=max_gpus,
+        spare=spare,
+        assumed_networks=assumed_networks,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -159,8 +178,26 @@ def _stocks(
     return usable(offers.value, terms, today, max_usd_per_gpu_hour, max_age_days)
 
 
-def why_not_known(deployment: Deployment, assumed_speeds: bool) -> NotServed | None:
-    """Say why its speed is not known well enough to pick it; None if it is, or if ``assumed_speeds`` are allowed."""
+_MOST_CARDS = 2
+"""Consumer cards of a replica that need no naming. A choice: two stand in the two long slots of a board; more exchange
+every layer's results through the host's memory, at a rate that depends on the board and is not measured here. NVIDIA's
+driver gives GeForce RTX 4090 and 5090 no peer access; a patched one does (github.com/tinygrad/open-gpu-kernel-modules).
+"""
+
+
+def takes_many_cards(deployment: Deployment) -> bool:
+    """Tell whether a replica takes more consumer cards than are picked without naming them."""
+    return deployment.gpu.consumer and deployment.gpus > _MOST_CARDS
+
+
+def why_doubtful(deployment: Deployment, assumed_speeds: bool, consumer_cards: bool) -> NotServed | None:
+    """Say why it is not picked unless asked for: its speed is assumed, or it takes several consumer cards.
+
+    None if it may be picked, or if such speeds or cards are allowed.
+    """
+    if not consumer_cards and takes_many_cards(deployment):
+        why = f"a replica takes {deployment.gpus} consumer cards, which reach each other through the host's memory"
+        return NotServed(Reason.consumer_cards, why)
     # Below the published bits and FP8 every speed is assumed; asking for them accepts that.
     asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
     if assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed:

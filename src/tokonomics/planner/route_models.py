@@ -21,7 +21,7 @@ from tokonomics.errors import BadInput, option
 from tokonomics.money.trace_bills import api_bills
 from tokonomics.physics.deployment import Deployment
 from tokonomics.planner.apis import share_of_api
-from tokonomics.planner.plan import Question, searched
+from tokonomics.planner.plan import Question, searched, widened
 from tokonomics.planner.prospects import layout, prospects
 from tokonomics.planner.search import Placed, cheapest_machine
 from tokonomics.serving.outcome import SloOutcome, request_latencies
@@ -207,7 +207,15 @@ class OwnModel:
         """Return the hardware that is cheapest for much and for little traffic."""
         load = self.question.load
         self.say(self.name)
-        hosts = prospects(self.question, load)
+        for question, _ in widened(self.question):
+            if picked := self._picked(prospects(question, load)):
+                return tuple(picked.values())
+        fix = f"See: tokonomics plan {self.key} with the same inputs; or loosen {option('slo')}."
+        raise BadInput(f"no offer meets these constraints for {self.name}", field="model", fix=fix)
+
+    def _picked(self, hosts: Sequence[Hosts]) -> dict[Deployment, Hosts]:
+        """Return what is cheapest for the whole load and for parts of it; empty if nothing serves the whole."""
+        load = self.question.load
         picked: dict[Deployment, Hosts] = {}
         for thinned in _THINNED:
             chosen = np.arange(0, len(load.trace), thinned)
@@ -215,11 +223,10 @@ class OwnModel:
                 continue
             best = _cheapest(self.question, part_of(load, chosen), hosts, self.say)
             if best is None and thinned == 1:
-                fix = f"See: tokonomics plan {self.key} with the same inputs; or loosen {option('slo')}."
-                raise BadInput(f"no offer meets these constraints for {self.name}", field="model", fix=fix)
+                return {}
             if best is not None:
                 picked[best.deployment] = best.screened.hosts
-        return tuple(picked.values())
+        return picked
 
     def fleet(self, load: Load, key: Hashable) -> PartFleet | None:
         """Return the cheapest fleet for a part of the traffic, kept under ``key``; None if nothing meets the SLO."""

@@ -23,7 +23,7 @@ from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, shard, workspace_bytes
 from tokonomics.planner.plan import Question, Study, study
-from tokonomics.planner.prospects import why_not_known
+from tokonomics.planner.prospects import why_doubtful
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_turns, side_by_side
@@ -211,7 +211,7 @@ def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
         for deployment, refusal in fitted
         if refusal is None
         and (deployment.weights, deployment.kv) not in question.lossy
-        and why_not_known(deployment, question.assumed_speeds) is None
+        and why_doubtful(deployment, question.assumed_speeds, question.consumer_cards) is None
     ]
     return sorted(found, key=lambda deployment: (-deployment.weights.bits, -deployment.kv.bits))
 

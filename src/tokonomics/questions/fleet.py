@@ -65,10 +65,10 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         anywhere=request.anywhere,
     )
     say_if_compiling(listener)
-    any_speed = request.gpu is not None or request.offers is not None
+    doubtful = request.gpu is not None or request.offers is not None
     machines = fleet_machines(
         model, engine, offers, traffic, targets, market,
-        weights=weights, kv=kv, assumed_speeds=any_speed, say=listener.doing,
+        weights=weights, kv=kv, doubtful=doubtful, say=listener.doing,
     )  # fmt: skip
     found = plan_fleet(
         model.name,

@@ -133,6 +133,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
     engines = listed(request.engine, "engine") or ["vllm"]
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
+    named = gpus is not None or request.offers is not None
     floor = share_of_quality(request.min_recovery)
     weights, left_out = reaching(model, weights_for(model, request.weights, request.min_weights), floor)
     kv, kv_left_out = reaching(model, _kv_of(request, model), floor, "kv")
@@ -159,7 +160,9 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         ),
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
-        assumed_speeds=gpus is not None or request.offers is not None,
+        assumed_speeds=named,
+        assumed_networks=False,
+        consumer_cards=named,
         disaggregate=bool(given["disaggregate"]),
         tiers=_tiers(request, load) if isinstance(request, PlanRequest) else None,
     )
@@ -169,7 +172,16 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
         catches[Catch.old_price] = {"limits": question.limits.model_copy(update={"max_age_days": MAX_AGE_DAYS})}
     if isinstance(request, PlanRequest):
         catches |= _catches(request, question, offers)
+    catches |= {catch: {name: True} for catch, name in _DOUBTS.items() if not getattr(question, name)}
     return replace(question, catches=catches)
+
+
+_DOUBTS = {
+    Catch.assumed_speed: "assumed_speeds",
+    Catch.assumed_network: "assumed_networks",
+    Catch.consumer_cards: "consumer_cards",
+}
+"""The catches of every plan, and the field of the question that lets them in."""
 
 
 def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
@@ -230,8 +242,6 @@ def _catches(request: PlanRequest, question: Question, offers: tuple[Offer, ...]
         catches[Catch.drafting] = {"drafts": (published,)}
     if request.tiers is None and question.load.trace.prefix is not None and question.simulate:
         catches[Catch.offload] = {"tiers": HOST_MEMORY}
-    if not question.assumed_speeds:
-        catches[Catch.assumed_speed] = {"assumed_speeds": True}
     waits = question.load.trace.turns is not None  # turns wait for answers: not simulated if disaggregated
     if not question.disaggregate and not model.is_encoder and not waits:
         catches[Catch.disaggregated] = {"disaggregate": True}

@@ -189,9 +189,10 @@ class PlanResult(Result, Plan):
             said = [f"{reason.constraint.marked}: {reason.why.marked}" for reason in self.blame]
             reasons = [by_name(spelled(text, flag)) for text in said]
             return "; ".join([f"{self.model}: no offer meets these constraints", *([sold] if sold else []), *reasons])
+        assumed = f", as nothing else serves it, {' and '.join(self.only_with)}" if self.only_with else ""
         return (
             f"{self.model}: {usd(best.usd_per_month)} a month, {usd(best.usd_per_mtok.blended)} per Mtok, "
-            f"{layout_text(best)} at {best.provider} {best.instance}; {len(self.ranked):,} ranked"
+            f"{layout_text(best)} at {best.provider} {best.instance}{assumed}; {len(self.ranked):,} ranked"
             f"{f'; less as an API: {sold}' if sold else ''}"
         )
 

@@ -50,7 +50,8 @@ def pick_blocks(
     """
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
-    network = "between the machines of a replica: a card for each GPU, as HGX machines have; ask the seller"
+    network = "between the machines of a replica: "
+    network += "its seller states it" if row.network == "stated" else "a card for each GPU; its seller states none: ask"
     machines = f"{row.instances:,} × " if row.instances > 1 else ""
     where = f": {machines}{_where(row)}{aged(row.price_age_days)}"
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "best")
@@ -66,7 +67,7 @@ def pick_blocks(
             *_apart(row),
             ("more KV", tiers_text(row.tiers), _MORE_KV) if row.tiers else None,
             ("unused", plural(idle, "GPU"), f"of the {row.gpus_paid} paid for") if idle else None,
-            ("network", "assumed", network) if spans else None,
+            ("network", row.network or "assumed", network) if spans else None,
             ("price", f"{usd(row.instance_usd_per_hour)}/h", _price_note(row)),
             ("speed", row.speed.value, speed_text(row.speed, row.speed_from)),
         ),
@@ -129,6 +130,20 @@ def _apart(row: Candidate) -> Iterable[blocks.Fact]:
     same = f"the same {plural(row.gpus_used, 'GPU')} with prefill and decode on every replica"
     breaks = f": {side.together_breaks}" if side.together_breaks else " hold it too"
     yield blocks.fact("together", "misses" if side.together_breaks else "holds", f"{same}{breaks}")
+
+
+def last_resort_line(plan: Plan) -> blocks.Line | None:
+    """Say what is assumed of a pick if nothing else serves the load, and what to do about it."""
+    if not plan.only_with or plan.best is None:
+        return None
+    whys = {
+        Catch.assumed_speed: f"no kernels of {plan.best.weights} were timed on such a GPU",
+        Catch.assumed_network: "its seller does not state the network between the machines of a replica",
+        Catch.consumer_cards: "consumer cards reach each other through the host's memory",
+    }
+    reasons = "; ".join(whys[catch] for catch in plan.only_with)
+    said = f"ASSUMED. Every offer that serves this is {' and '.join(plan.only_with)}: {reasons}. "
+    return blocks.line(blocks.Span(said, "warn"), "Measure one machine before you buy more.")
 
 
 def set_aside_lines(plan: Plan) -> Iterable[blocks.Line]:
@@ -196,6 +211,8 @@ def _asked_for(aside: SetAside, best: Candidate | None) -> str:
         Catch.drafting: option("draft", row.draft.method) if row.draft else "",
         Catch.offload: option("tiers", "host"),
         Catch.disaggregated: option("disaggregate"),
+        Catch.assumed_network: f"a network_gbit in your own price list ({option('offers', 'mine.csv')})",
+        Catch.consumer_cards: option("gpu", row.gpu),
     }
     if said := asked.get(aside.catch):
         return said

@@ -20,6 +20,7 @@ from tokonomics.report.plan_pick_view import (
     asked_text,
     at_checkpoint_line,
     bill_facts,
+    last_resort_line,
     not_tried,
     nothing,
     pick_blocks,
@@ -126,11 +127,13 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         fleet = "Cheapest fleet" if result.api and result.api.cheaper else "Cheapest"
         label = f"{fleet}, percentiles not checked" if whole.slos and not whole.best.simulated else fleet
+        label = ", ".join([label, *whole.only_with])
         safe = safe_lines(whole.best, result.bill_range.slow, result.safe) if result.bill_range else ()
         picked = pick_blocks(
             whole.best, label, whole, list(_firm(result, model)), safe=list(safe), rooms=result.slo_rooms
         )
-        yield blocks.section(*picked[:-2], *api_lines(result.api), *picked[-2:], not_tried(whole))
+        above = last_resort_line(whole), *picked[:-2], *api_lines(result.api)
+        yield blocks.section(*above, *picked[-2:], not_tried(whole))
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)

@@ -170,7 +170,8 @@ def _weights(deployment: Deployment) -> Weights:
     """Return the checkpoint to serve: as published, made by others, converted on load, or one that the user names."""
     model, wanted = deployment.model, deployment.weights
     published = catalogue_repository(model)
-    listed = checkpoint_for(model, wanted) if wanted.is_below(model.served) else None
+    split = deployment.tp, deployment.expert_parts
+    listed = checkpoint_for(model, wanted, *split) if wanted.is_below(model.served) else None
     if listed is not None:
         return Weights(listed.repository, to_fp8=False)
     unquantised = model.served is Precision.bf16

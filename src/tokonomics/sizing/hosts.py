@@ -130,16 +130,18 @@ def hosts_of(
     any_age: bool = False,
     max_gpus: int | None = None,
     spare: Spare = NO_SPARE,
+    assumed_networks: bool = True,
 ) -> tuple["Hosts", list[tuple[int, NotServed]]]:
     """Return the machines that a deployment can run on; for the others, how many there are and why not.
 
-    Only machines whose price counts are kept (``prices_that_count``); of any age where the user set a limit.
+    Only machines whose price counts are kept (``prices_that_count``); of any age where the user set a limit. Unless
+    ``assumed_networks`` are taken, pipeline stages too are only spread over machines whose seller states the network.
     """
     stock = machines if isinstance(machines, Stock) else Stock(machines)
     verdicts: dict[Reason | None, list[Shape]] = {}
     needs = cache(partial(host_gib, deployment))
     for shape in stock.shapes:
-        verdicts.setdefault(_verdict(deployment, shape, needs, spare), []).append(shape)
+        verdicts.setdefault(_verdict(deployment, shape, needs, spare, assumed_networks), []).append(shape)
     kept = stock.with_shapes(tuple(verdicts.pop(None, ())))
     refused = []
     for kind in (Reason.instance_too_small, Reason.no_network, Reason.host_too_small, Reason.no_zones):
@@ -149,12 +151,15 @@ def hosts_of(
     return Hosts(deployment, kept.that_count(any_age=any_age), max_gpus, spare), refused
 
 
-def _verdict(deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare) -> Reason | None:
+def _verdict(
+    deployment: Deployment, shape: "Shape", needs: Callable[[int], float], spare: Spare, assumed_networks: bool
+) -> Reason | None:
     """Return why a deployment cannot run on machines of a shape; None if it can. ``needs``: GiB of host memory."""
     several = deployment.gpus > shape.gpus
     if several and not _can_be_one_of_several(deployment, shape.gpus):
         return Reason.instance_too_small
-    if several and deployment.dp > 1 and shape.bytes_per_s < _network_needed(deployment.gpu):
+    certain = deployment.dp > 1 or not assumed_networks
+    if several and certain and shape.bytes_per_s < _network_needed(deployment.gpu):
         return Reason.no_network
     if shape.memory_gb is not None and shape.memory_gb < needs(shape.gpus):
         return Reason.host_too_small
@@ -282,8 +287,8 @@ def _can_be_one_of_several(deployment: Deployment, machine_gpus: int) -> bool:
     return machine_gpus == node >= NETWORKED and whole and deployment.pp * deployment.dp > 1
 
 
-def _is_networked(gpu: Gpu, offer: Offer) -> bool:
-    """Return whether a machine has the network that its GPUs' speed assumes."""
+def is_networked(gpu: Gpu, offer: Offer) -> bool:
+    """Return whether a seller states the network of a machine that its GPUs' speed assumes."""
     return (offer.network_bytes_per_s or 0.0) >= _network_needed(gpu)
 
 
@@ -396,7 +401,7 @@ class Hosts:
             return 1 if self.gpus_of(replicas) <= offer.gpus else math.inf
         first, others = self.prefill, replicas - self.prefill.replicas
         widest = max(first.deployment.gpus, self.deployment.gpus)
-        if offer.gpus < max(NETWORKED, widest) or not _is_networked(self.deployment.gpu, offer):
+        if offer.gpus < max(NETWORKED, widest) or not is_networked(self.deployment.gpu, offer):
             return math.inf
         if not self.spare:
             kinds = (first.deployment.gpus, first.replicas), (self.deployment.gpus, others)

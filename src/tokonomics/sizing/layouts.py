@@ -38,6 +38,7 @@ class Reason(StrEnum):
     no_zones = "sold without zones"
     no_network = "no fast network between machines is known"
     assumed_speed = "speed assumed: no kernels timed on such a GPU"
+    consumer_cards = "more consumer cards than exchange data well"
     too_many_gpus = "takes more GPUs than allowed"
     more_expensive = "more expensive than the pick"
     no_machine = "no machine is sold for it on these terms"
