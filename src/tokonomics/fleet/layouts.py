@@ -118,6 +118,14 @@ def sized_layouts(
     return list(kept.values()), {name: refusal.text for name, refusal in refused.items()}
 
 
+def layout_for(deployment: Deployment, traffic: FleetTraffic, slos: Sequence[Slo]) -> FleetLayout | None:
+    """Return one layout sized for another demand, with what its replicas carry there; None if it cannot hold it."""
+    refused: dict[str, Refused] = {}
+    loads = {size: traffic.load_of(size) for size in traffic.samples}
+    prospects = _prospects([deployment], loads, tuple(slos), refused)
+    return _sized(prospects[0], loads, traffic, tuple(slos), refused) if prospects else None
+
+
 def _sized(
     prospect: _Prospect,
     loads: Mapping[str, Load],

@@ -139,7 +139,7 @@ class OutOfTime(BadInput):
     """The solver found nothing in the time it had."""
 
 
-class _Program:
+class Program:
     """A sparse program, written in blocks: columns with their prices and bounds, rows with their least sums."""
 
     def __init__(self) -> None:
@@ -149,10 +149,15 @@ class _Program:
         self.entries: list[tuple[Ints, Ints, Floats]] = []  # row, column, value
 
     def add_columns(
-        self, number: int, price: float | Floats = 0.0, whole: bool = False, fixed: int | None = None
+        self,
+        number: int,
+        price: float | Floats = 0.0,
+        whole: bool = False,
+        fixed: int | None = None,
+        most: float = np.inf,
     ) -> Ints:
         """Add this many columns, at one value if ``fixed``; return their numbers."""
-        bounds = (0.0, np.inf) if fixed is None else (float(fixed), float(fixed))
+        bounds = (0.0, most) if fixed is None else (float(fixed), float(fixed))
         self.columns.append(tuple(np.full(number, value, np.float64) for value in (price, *bounds, float(whole))))
         self.width += number
         return np.arange(self.width - number, self.width)
@@ -200,7 +205,7 @@ def solve(
     if time_limit_s <= 0:
         # HiGHS reads a negative limit as no limit.
         raise OutOfTime("no fleet was found: no time was left for it", fix=_LONGER)
-    began, kinds, limits, program = time.perf_counter(), problem.kinds, problem.limits, _Program()
+    began, kinds, limits, program = time.perf_counter(), problem.kinds, problem.limits, Program()
     demand, weights, group = _merged(problem, window is not None)
     hours = demand.hours
     machines = []
@@ -298,7 +303,7 @@ def different_hours(problem: FleetProblem) -> int:
 
 
 def _carry(
-    program: _Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, limits: FleetLimits
+    program: Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, limits: FleetLimits
 ) -> None:
     """Add the rows that make the fleet serve the demand."""
     hours, firm_share = demand.hours, 1 - limits.max_spot_share
@@ -330,7 +335,7 @@ def _carry(
 
 
 def _do_batch(
-    program: _Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, batch: BatchWork
+    program: Program, kinds: Sequence[PurchaseKind], machines: Sequence[Ints], demand: Demand, batch: BatchWork
 ) -> Ints:
     """Add the rows that make the fleet do each day's batch work beside the demand; return its columns, by hour."""
     ((name, rates),) = demand.rates.items()
@@ -346,7 +351,7 @@ def _do_batch(
     return own
 
 
-def _start(program: _Program, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
+def _start(program: Program, starts: Ints, own: Ints, around: tuple[int, int] | None) -> None:
     """Add the rows that start every machine that was not there an hour before: started − now + an hour before ≥ 0."""
     low = np.zeros(len(starts))
     if around is not None:

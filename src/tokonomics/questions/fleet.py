@@ -1,5 +1,6 @@
 """Answer which machines to buy, on which terms, hour by hour."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.cheapest import require_target
+from tokonomics.fleet.commitments import CommitmentReport, Outlook, commitments
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.scaling import require_on_demand, require_slos, scaling_ways
@@ -30,6 +32,7 @@ from tokonomics.questions.catalogue import offers_of
 from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.request import SILENT, Listener
+from tokonomics.questions.request import read_share
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import say_if_compiling
@@ -38,7 +41,7 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import today
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, whole_number
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural, whole_number
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
@@ -49,6 +52,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     weights, kv = weights_for(model, request.weights, None), kv_for(request.kv)
     terms, risk = _terms(request), _interruptions(request.interruptions)
     _check_scaling(request, targets, terms)
+    outlook = _outlook(request, terms)
     startup_s = read_time(request.startup, "startup")
     target = None if request.availability is None else require_target(request.availability)
     engine = find_engine(request.engine)
@@ -93,6 +97,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         if request.scaling
         else None,
         batch_work=None if work is None else _batch_work(request, work, found, bought, traffic, listener),
+        commitments=None if outlook is None else _commitments(request, outlook, found, machines, traffic, listener),
     )
 
 
@@ -103,6 +108,74 @@ def _check_scaling(request: FleetRequest, slos: Sequence[Slo], terms: Sequence[T
         require_on_demand(terms)
     elif request.scaling_room is not None:
         raise BadInput("is for ways to scale", field="scaling_room", fix=f"Give {option('scaling')} as well.")
+
+
+_ABOUT_COMMITMENTS = ("growth", "growth_noise", "horizon", "commit_price", "caution")
+
+
+def _outlook(request: FleetRequest, terms: Sequence[Terms]) -> Outlook | None:
+    """Read what is expected of the months ahead; None if nobody asks what to commit to."""
+    if not request.commit:
+        for name in _ABOUT_COMMITMENTS:
+            if getattr(request, name) is not None:
+                raise BadInput("is for commitments", field=name, fix=f"Give {option('commit')} as well.")
+        return None
+    if Terms.on_demand not in terms or (Terms.reserved not in terms and request.commit_price is None):
+        fix = f"Leave out {option('terms')} and {option('no_reserved')}."
+        raise BadInput("chooses between reserving and renting on demand", field="commit", fix=fix)
+    return Outlook(
+        months=request.horizon or 36,
+        growth=_growth(request.growth),
+        noise=request.growth_noise or 0.0,
+        caution=request.caution or 0.0,
+        usd_per_gpu_hour=None if request.commit_price is None else _commit_prices(request.commit_price),
+    )
+
+
+def _growth(text: str | None) -> tuple[float, float, float]:
+    """Read ``3%`` or ``0:3%:6%``, a month."""
+    parts = (text or "0").split(":")
+    try:
+        rates = [read_share(part) for part in parts]
+    except ValueError:
+        rates = []
+    if len(rates) not in (1, 3) or rates != sorted(rates) or not all(-0.5 <= rate <= 0.5 for rate in rates):
+        fix = "Write a share a month of at most a half, such as 3%, or low:mid:high, such as -2%:3%:6%."
+        raise BadInput(f"'{shorten(text or '')}' is not a growth", field="growth", fix=fix)
+    return rates[0], rates[len(rates) // 2], rates[-1]
+
+
+def _commit_prices(text: str) -> dict[str, float]:
+    """Read ``1y=1.9,3y=1.5``: what a GPU-hour costs, by term."""
+    found = {}
+    for part in text.split(","):
+        written = re.fullmatch(r"\s*([1-9][0-9]?)([my])=([0-9]*\.?[0-9]+)\s*", part)
+        if written is None or float(written[3]) <= 0:
+            fix = "Write USD per GPU-hour by term, such as 1y=1.9,3y=1.5 or 6m=2.2."
+            raise BadInput(f"'{shorten(part)}' is not a price of a term", field="commit_price", fix=fix)
+        found[plural(int(written[1]), "year" if written[2] == "y" else "month")] = float(written[3])
+    return found
+
+
+def _commitments(
+    request: FleetRequest,
+    outlook: Outlook,
+    found: FleetReport,
+    machines: Machines,
+    traffic: FleetTraffic,
+    listener: Listener,
+) -> CommitmentReport:
+    """Advise what to commit to, of any machine at the fleet's precision, wherever it is sold."""
+    precisions = {(kind.weights, kind.kv) for kind in found.machines}
+    kinds = machines.kinds
+    same = [offer for offer in machines.offers if (kinds[offer.name].weights, kinds[offer.name].kv) in precisions]
+    chosen = machines.only(same)
+    return commitments(
+        chosen.counted_less(found.counted_share) if found.counted_share < 1 else chosen,
+        traffic, found.slos, outlook, today(),
+        min_replicas=request.min_replicas, counted_share=found.counted_share, time_limit_s=request.time_limit,
+        seed=request.seed, say=listener.doing,
+    )  # fmt: skip
 
 
 def _work(text: str, traffic: FleetTraffic) -> BatchWork:

@@ -134,7 +134,7 @@ def _number(value: object) -> object:
     return value
 
 
-def _share(value: object) -> object:
+def read_share(value: object) -> object:
     """Read ``0.1`` or ``10%``; refuse a bare 40, which may mean 40 % or 40 times."""
     written = value.strip() if isinstance(value, str) else ""
     try:
@@ -192,7 +192,7 @@ Tables = Annotated[tuple[str, ...], BeforeValidator(_tables)]
 """Texts that may be tables with a name: ``[[class]]`` in a scenario file."""
 Whole = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
-Share = Annotated[float, BeforeValidator(_share)]
+Share = Annotated[float, BeforeValidator(read_share)]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Switch = Annotated[bool, Field(strict=True)]
 Table = Annotated[Any, BeforeValidator(_table)]  # a file by name, a frame (polars, pandas), or columns by name

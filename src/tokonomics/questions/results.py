@@ -12,6 +12,7 @@ from tokonomics.catalog.places import Seller
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
 from tokonomics.fleet.batch_report import BatchReport
+from tokonomics.fleet.commitments import CommitmentReport
 from tokonomics.fleet.design import FleetReport
 from tokonomics.fleet.scaling import ScalingReport
 from tokonomics.measure.benchmark_run import ApiLatency
@@ -204,6 +205,7 @@ class FleetResult(Result, FleetReport):
 
     scaling: ScalingReport | None = None  # ways to follow a day's traffic, if asked for
     batch_work: BatchReport | None = None  # batch work beside the traffic, if asked for
+    commitments: CommitmentReport | None = None  # what to reserve for months or years, if asked for
 
     def headline(self) -> str:
         plan = self.plan

@@ -18,6 +18,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
+from tokonomics.report.commitments_view import commitment_blocks
 from tokonomics.report.wording import (
     OLD_PRICE,
     aged_since,
@@ -70,6 +71,8 @@ def _sections(report: FleetResult) -> blocks.View:
         yield blocks.section(*scaling_blocks(report.scaling, report.plan.usd_per_month))
     if report.batch_work:
         yield blocks.section(*batch_blocks(report.batch_work))
+    if report.commitments:
+        yield blocks.section(*commitment_blocks(report.commitments))
     if report.verdict:
         yield blocks.section(*_verdict(report, report.verdict))
     yield _notes(report)

@@ -127,6 +127,7 @@ class FleetRequest(
       tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --slo ttft_p99=1
       tokonomics fleet llama-3.1-70b --trace log.jsonl --slo ttft_p99=2 --no-spot
       tokonomics fleet chat.toml --demand weekly:9,peak=2 --chart fleet.png
+      tokonomics fleet llama-3.1-8b --demand 12x20,12x2 --input 1000 --output 300 --commit --growth 0:3%:6%
     """
 
     FIRST = ("model", "demand")
@@ -182,6 +183,33 @@ class FleetRequest(
     no_replay: Switch = declared("Do not try the fleet in the simulator.", False)
     batch_work: Text | None = declared(
         "Work nobody waits for, in the idle hours: 500M (tokens a day), 2B,start=20h,deadline=10h.", example="500M"
+    )
+    commit: Switch = declared("What to reserve, for how long, in which steps: demand and prices may change.", False)
+    growth: Text | None = declared(
+        "With --commit: how the demand grows a month: 3%; or low:mid:high.", without="none", example="0:3%:6%"
+    )
+    growth_noise: Share | None = declared(
+        "With --commit: standard deviation of a month's demand about its trend: 10%.",
+        without="none",
+        example="10%",
+        rare=True,
+    )
+    horizon: Whole | None = declared(
+        "With --commit: months to look ahead.", low=2, high=120, without="36", example=24, unit="months", rare=True
+    )
+    commit_price: Text | None = declared(
+        "With --commit: what you were quoted, USD per GPU-hour: 1y=1.9,3y=1.5; 6m is six months.",
+        without="what offers quote",
+        example="1y=1.9,3y=1.5",
+        rare=True,
+    )
+    caution: Number | None = declared(
+        "With --commit: 0, the lowest mean bill; 1, the lowest mean of its worst tenth.",
+        low=0,
+        high=1,
+        without="0",
+        example=0.5,
+        rare=True,
     )
     scaling: Switch = declared("Ways to follow a day's traffic: fixed, reactive, predictive, in the simulator.", False)
     scaling_room: Number | None = declared(

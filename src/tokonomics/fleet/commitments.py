@@ -1,0 +1,292 @@
+"""Advise what to commit to: draw the months ahead, choose the machine, and find what to reserve of it and when.
+
+A path has a growth of its own, drawn from the user's range, a price of the GPU-hour on demand (``money.price_paths``)
+and a speed of the layout within its 80 % interval, which the same replicas turn out to have. Machines for each month
+come from the sizing search: one ladder of what a machine carries, from the least demand of any path to the largest. The
+schedule is found on some paths and paid on others (``money.commitments``), so that no bill profits from hindsight.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tokonomics.errors import BadInput, option
+from tokonomics.fleet.layouts import FleetLayout, layout_for
+from tokonomics.fleet.offers import MachineKind, Machines
+from tokonomics.fleet.traffic import FleetTraffic
+from tokonomics.money.commitments import (
+    CommitmentWay,
+    Futures,
+    Schedule,
+    Term,
+    best_schedule,
+    months_of,
+    objective,
+    ways_to_buy,
+)
+from tokonomics.money.price_paths import drawn_prices, price_moves
+from tokonomics.money.purchases import Demand, FleetOffer
+from tokonomics.physics.intervals import EIGHTY_PERCENT, interval
+from tokonomics.sizing.setup import Say, silent
+from tokonomics.traffic.slo import Slo
+from tokonomics.types import Noun
+from tokonomics.units import HOURS_PER_MONTH
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+STEP_MONTHS = 3  # commitments start today or some quarters later. Our choice: as often as a budget is looked at
+_PATHS = 200  # to decide on, and as many others to pay: the worst tenth is then twenty bills
+
+
+class Spread(Noun):
+    """Of a figure on all paths: one in ten is below the low, one in ten above the high."""
+
+    low: float
+    mid: float
+    high: float
+
+
+class CommitmentStep(Noun):
+    """Machines to commit to at the start of a month."""
+
+    month: NonNegativeInt  # from today
+    date: dt.date
+    term: str
+    machines: PositiveInt
+    usd_per_hour: PositiveFloat  # one machine; of a later step, expected
+    usd_owed: PositiveFloat  # for all of them, to the end of the term
+
+
+class CommitmentReport(Noun):
+    """What to reserve, for how long and in which steps, and what that costs beside other ways to buy."""
+
+    machine: MachineKind
+    terms: tuple[Term, ...]
+    too_long: tuple[str, ...]  # terms that do not end within the horizon
+    usd_per_hour: PositiveFloat  # one machine on demand, today
+    months: PositiveInt
+    growth: tuple[float, float, float]  # of the demand, a month: low, mid, high
+    growth_noise: NonNegativeFloat
+    speed: Spread  # of the layout ÷ what is predicted
+    prices_of: str  # whose history the prices are drawn from
+    prices_from: dt.date
+    prices_until: dt.date
+    end_price: Spread  # on demand in the last month ÷ today's
+    peak_machines: tuple[Spread, ...]  # that the busiest hour of each month needs
+    caution: NonNegativeFloat
+    paths: PositiveInt
+    steps: tuple[CommitmentStep, ...]
+    reserved: tuple[NonNegativeInt, ...]  # machines, by month
+    ways: tuple[CommitmentWay, ...]  # this plan first
+    compared: PositiveInt  # machines whose schedules were compared
+
+    @property
+    def owed_usd(self) -> float:
+        """Return what is owed for all steps."""
+        return math.fsum(step.usd_owed for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the buyer expects of the months ahead."""
+
+    months: int = 36
+    growth: tuple[float, float, float] = (0.0, 0.0, 0.0)  # a month: low, mid, high
+    noise: float = 0.0  # standard deviation of a month's demand about its trend, in logarithms
+    caution: float = 0.0
+    usd_per_gpu_hour: dict[str, float] | None = None  # by term, instead of what offers quote
+
+    def terms_of(self, offer: FleetOffer) -> tuple[Term, ...]:
+        """Return the commitments on a machine, at the buyer's own prices if given."""
+        own = self.usd_per_gpu_hour
+        quoted = offer.reserved if own is None else {name: usd * offer.gpus for name, usd in own.items()}
+        return tuple(Term(name=name, months=months_of(name), usd_per_hour=usd) for name, usd in quoted.items())
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Paths of the demand, and of how fast replicas turn out to be, before machines and prices."""
+
+    scales: Floats  # path × month: demand ÷ today's
+    luck: Floats  # path: of the speed, a standard normal variable
+    prices: np.random.SeedSequence
+
+    def speeds(self, layout: FleetLayout) -> Floats:
+        """Return each path's speed ÷ prediction: the logarithm is normal to either side, 80 % within the interval."""
+        around = interval(1.0, "throughput", layout.deployment)
+        width = np.where(self.luck < 0, -math.log(around.low), math.log(around.high)) / EIGHTY_PERCENT
+        found: Floats = np.exp(self.luck * width)
+        return found
+
+    def demand(self, layout: FleetLayout) -> Floats:
+        """Return demand ÷ today's, as large as it is for replicas of that speed: path × month."""
+        found: Floats = self.scales / self.speeds(layout)[:, None]
+        return found
+
+
+def _drawn(outlook: Outlook, seed: np.random.SeedSequence) -> _Drawn:
+    own, prices = seed.spawn(2)
+    rng = np.random.default_rng(own)
+    low, mid, high = outlook.growth
+    growth = rng.triangular(low, mid, high, size=_PATHS) if low < high else np.full(_PATHS, mid)
+    noise = outlook.noise * rng.normal(size=(_PATHS, outlook.months)) - outlook.noise**2 / 2
+    noise[:, 0] = 0.0  # today's demand is known
+    trend = (1 + growth[:, None]) ** np.arange(outlook.months)
+    return _Drawn(trend * np.exp(noise), rng.normal(size=_PATHS), prices)
+
+
+def commitments(
+    machines: Machines,
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    outlook: Outlook,
+    today: dt.date,
+    *,
+    min_replicas: int = 0,
+    counted_share: float = 1.0,
+    time_limit_s: float = 30.0,
+    seed: int = 0,
+    say: Say = silent,
+) -> CommitmentReport:
+    """Return what to reserve of the machine whose schedule has the lowest bill on the paths ahead."""
+    say("what to commit to")
+    to_decide, to_pay = (_drawn(outlook, child) for child in np.random.SeedSequence((seed, outlook.months)).spawn(2))
+
+    def futures(offer: FleetOffer, drawn: _Drawn) -> Futures:
+        moves, layout = price_moves(machines.kinds[offer.name].gpu), machines.layouts[offer.name]
+        prices = drawn_prices(moves, outlook.months, _PATHS, np.random.default_rng(drawn.prices))
+        needed, hours = _needed(offer, traffic.demand, drawn.demand(layout), min_replicas)
+        return Futures(needed, hours, prices * (offer.usd_per_hour or 0.0))
+
+    def best(of: Futures, offer: FleetOffer, caution: float) -> Schedule:
+        terms = outlook.terms_of(offer)
+        return best_schedule(of, terms, caution=caution, step=STEP_MONTHS, time_limit_s=time_limit_s)
+
+    sold = _sold(machines, traffic.demand, outlook)
+    ahead = {offer.name: futures(offer, to_decide) for offer in sold}
+    least = {offer.name: ahead[offer.name].least_usd(outlook.terms_of(offer)) for offer in sold}
+    bills: dict[str, float] = {}
+    for offer in sorted(sold, key=lambda one: least[one.name]):
+        if least[offer.name] >= min(bills.values(), default=math.inf):
+            break
+        schedule = best(ahead[offer.name], offer, outlook.caution)
+        bills[offer.name] = objective(schedule.bills(ahead[offer.name]), outlook.caution)
+    name = min(bills, key=bills.__getitem__)
+    layout, kind = machines.layouts[name], machines.kinds[name]
+    scales = np.concatenate([drawn.demand(layout) for drawn in (to_decide, to_pay)])
+    offer = _with_ladder(next(one for one in sold if one.name == name), layout, traffic, slos, scales, counted_share)
+    deciding, paying, terms = futures(offer, to_decide), futures(offer, to_pay), outlook.terms_of(offer)
+    ours, safest = (best(deciding, offer, caution) for caution in (outlook.caution, 1.0))
+    trend = (1 + outlook.growth[1]) ** np.arange(outlook.months)[None]
+    middle = Futures(*_needed(offer, traffic.demand, trend, min_replicas), paying.usd_per_hour[:1])
+    moves = price_moves(kind.gpu)
+    return CommitmentReport(
+        machine=kind,
+        terms=terms,
+        too_long=tuple(term.name for term in terms if term.months > outlook.months),
+        usd_per_hour=paying.usd_per_hour[0, 0],
+        months=outlook.months,
+        growth=outlook.growth,
+        growth_noise=outlook.noise,
+        speed=_spread(to_pay.speeds(layout)),
+        prices_of=moves.of,
+        prices_from=moves.months[0],
+        prices_until=moves.months[-1],
+        end_price=_spread(paying.moved[:, -1]),
+        peak_machines=tuple(_spread(month) for month in paying.machines.max(axis=2).T),
+        caution=outlook.caution,
+        paths=_PATHS,
+        steps=_steps(ours, paying, today),
+        reserved=tuple(ours.by_month(outlook.months).tolist()),
+        ways=ways_to_buy(paying, terms, middle, ours, safest, STEP_MONTHS),
+        compared=len(bills),
+    )
+
+
+def _sold(machines: Machines, demand: Demand, outlook: Outlook) -> list[FleetOffer]:
+    """Return the machines to choose from: on demand, and holding every size class."""
+    asked = [name for name, rates in demand.rates.items() if max(rates) > 0]
+    sold = [
+        offer
+        for offer in machines.offers
+        if offer.usd_per_hour is not None and all(name in offer.requests_per_s for name in asked)
+    ]
+    if not sold:
+        raise BadInput("no machine on demand holds every request: what is not reserved is rented", field="commit")
+    if not any(outlook.terms_of(offer) for offer in sold):
+        fix = f"Give what you were quoted, per GPU-hour: {option('commit_price', '1y=1.9,3y=1.5')}."
+        raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
+    return sold
+
+
+def _needed(offer: FleetOffer, demand: Demand, scales: Floats, min_replicas: int) -> tuple[Ints, Floats]:
+    """Return the whole machines by path, month and kind of hour, and how many hours a month are of each kind.
+
+    Hours of the same demand are one kind.
+    """
+    table, number = np.unique(np.array(list(demand.rates.values())), axis=1, return_counts=True)
+    load = np.zeros((*scales.shape, table.shape[1]))
+    for name, rates in zip(demand.rates, table, strict=True):
+        if rates.any():
+            asked = scales[:, :, None] * rates
+            load += asked / offer.carries(name, asked)
+    fewest = math.ceil(min_replicas / offer.replicas)
+    return np.maximum(fewest, np.ceil(load - 1e-9)).astype(np.int64), number * (HOURS_PER_MONTH / number.sum())
+
+
+def _with_ladder(
+    offer: FleetOffer,
+    layout: FleetLayout,
+    traffic: FleetTraffic,
+    slos: Sequence[Slo],
+    scales: Floats,
+    counted_share: float,
+) -> FleetOffer:
+    """Return the machine with what it carries between the least and the largest demand of any path, sized for both.
+
+    Between sized demands it is interpolated. Beyond 64 replicas each carries what one of 64 does (``fleet.layouts``).
+    """
+    least, most = float(scales.min()), float(scales.max())
+    ends = {
+        name: (min(filter(None, rates), default=0.0) * least, max(rates) * most)
+        for name, rates in traffic.demand.rates.items()
+    }
+    sized = layout_for(layout.deployment, replace(traffic, demand=Demand(rates=ends)), slos)
+    if sized is None:
+        return offer
+    counted = offer.replicas * counted_share
+    levels = {
+        name: tuple(sorted({**dict(known), **{rate: one * counted for rate, one in sized.levels.get(name, ())}}.items()))
+        for name, known in offer.levels.items()
+    }
+    return offer.model_copy(update={"levels": levels})
+
+
+def _steps(schedule: Schedule, futures: Futures, today: dt.date) -> tuple[CommitmentStep, ...]:
+    """Return what to buy, the first month first."""
+    found = []
+    for (term, start), number in sorted(schedule.bought.items(), key=lambda bought: (bought[0][1], bought[0][0].months)):
+        usd = term.usd_per_hour * float(futures.moved[:, start].mean())
+        years, month = divmod(today.month - 1 + start, 12)
+        found.append(
+            CommitmentStep(
+                month=start,
+                date=today if not start else dt.date(today.year + years, month + 1, 1),
+                term=term.name,
+                machines=number,
+                usd_per_hour=usd,
+                usd_owed=usd * number * term.months * HOURS_PER_MONTH,
+            )
+        )
+    return tuple(found)
+
+
+def _spread(values: Floats | Ints) -> Spread:
+    low, mid, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return Spread(low=low, mid=mid, high=high)
