@@ -155,7 +155,7 @@ def study(
     if question.disaggregate:
         search.sized += pairs
         best_usd = min([best_usd, *(placed.usd_per_hour for placed in pairs)])
-    asides = {} if pick_only else _set_aside(question, hosts, sought, best_usd, progress)
+    asides = [] if pick_only else _set_aside(question, hosts, sought, best_usd, progress)
     rejected = rejections(question, load) + [reject(deployment, refusal) for deployment, refusal in search.refused]
 
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:

@@ -121,7 +121,7 @@ def _by_slow_end(study: Study) -> Iterator[tuple[float, list[Hosts]]]:
 
 def _as_modelled(study: Study, placed: Placed) -> Placed:
     """Return a fleet sized at another speed as it serves the planned traffic at the modelled one."""
-    question, sought, hosts = study.question, study.search.sought, placed.screened.hosts
+    question, sought = study.question, study.search.sought
     screened = _screened(sought, placed)
     trial = sought.as_sized(screened, placed.trial, 1.0) if question.simulate and placed.trial else None
     return Placed(screened, placed.replicas, trial)
