@@ -286,7 +286,8 @@ def test_the_cheapest_offer_is_the_lowest_gpu_hour_of_the_last_year() -> None:
         cheapest_offer("H100", offers=[old])
     assert old.is_stale(today())
     stale = offer(provider="stale", usd_per_hour=7.0, date=today() - timedelta(days=365))
-    assert cheapest_offer("H100", offers=[old, new, stale]) == stale
+    assert cheapest_offer("H100", offers=[old, stale]) == stale
+    assert cheapest_offer("H100", offers=[old, new, stale]) == new
     assert "older than 90 days" in stale.quoted(today())
     assert "older" not in offer(date=today() - timedelta(days=90)).quoted(today())
 

@@ -90,12 +90,13 @@ def test_a_plan_at_an_old_price_is_marked() -> None:
 
 
 def test_less_traffic_never_costs_more_for_an_old_price() -> None:
-    """The price of an hour does not depend on how many are bought: 0.9 is far below 3.0 for both, and is taken."""
+    """The price of an hour does not depend on how many are bought: the old 0.9 counts for neither."""
     old = offer("A100-80GB", 1, 0.9, date=date(2026, 5, 1))
     offers = (offer("L4", 1, 1.0), offer("A100-80GB", 1, 3.0), old)
     loads = (load_of_shape(rate, "const:1000", "const:300") for rate in (0.1, 5))
     quiet, busy = (there(plan(asked(load=load, offers=offers)).best) for load in loads)
-    assert (quiet.instance_usd_per_hour, busy.instance_usd_per_hour) == (0.9, 0.9)
+    assert 0.9 not in (quiet.instance_usd_per_hour, busy.instance_usd_per_hour)
+    assert quiet.usd_per_month <= busy.usd_per_month
 
 
 def test_a_scenario_that_nothing_fits_is_not_compared() -> None:

@@ -1,5 +1,6 @@
 """What a headline may name, and how bills move with the market: over price lists made by hand."""
 
+import json
 import math
 import re
 from datetime import timedelta
@@ -13,8 +14,9 @@ from tests.there import there
 
 import tokonomics as tk
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.offer_choice import STALE_MUST_SAVE
-from tokonomics.catalog.offers import Offer, read_offers, write_offers
+from tokonomics.catalog.offer_choice import market_of, newest_quotes, within_age
+from tokonomics.catalog.offers import Offer, Terms, read_offers, write_offers
+from tokonomics.catalog.price_index import price_move
 from tokonomics.errors import BadInput
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.plan_answer import Catch
@@ -101,14 +103,89 @@ def test_an_assumed_speed_is_a_line_below_the_pick(tmp_path: Path, monkeypatch: 
     assert there(asked_for.best).speed is Speed.assumed
 
 
-@pytest.mark.parametrize(("old_usd", "taken"), [(3.3, "aws"), (3.1, "azure")])
-def test_an_old_price_wins_only_where_it_saves_a_quarter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_usd: float, taken: str
+@pytest.mark.parametrize("old_usd", [3.3, 1.0])
+def test_an_old_price_never_wins_over_a_newer_one_of_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_usd: float
 ) -> None:
-    """4.00 is within 25 % of 3.30 (4.125), and not of 3.10 (3.875)."""
-    offers = [offer("aws", "H100", 4.0), offer("azure", "H100", old_usd, age=timedelta(days=200))]
-    assert picked(planned(tmp_path, offers, monkeypatch))[0] == taken
+    """It is one line below, with the newer quote that shows it out of date and what it would be had it moved."""
+    old = offer("azure", "H100", old_usd, age=timedelta(days=200))
+    offers = [offer("aws", "H100", 4.0), offer("gcp", "H100", 4.4), old]
+    found = planned(tmp_path, offers, monkeypatch)
+    assert picked(found)[0] == "aws"
+    (line,) = (row for row in found.study.plan.set_aside if row.catch is Catch.old_price)
+    since = there(line.outdated)
+    assert line.candidate.provider == "azure"
+    assert (since.newer_provider, since.newer_usd_per_gpu_hour, since.newer_date) == ("aws", 4.0, today() - FRESH)
+    moved = there(price_move("H100", old.date))
+    assert line.usd_per_month_if_moved == pytest.approx(line.candidate.usd_per_month * moved.ratio)
     assert picked(planned(tmp_path, offers, monkeypatch, max_age=365))[0] == "azure"
+
+
+def test_a_budget_does_not_bring_back_an_old_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too expensive shows all the same that the old price is not what such a machine costs."""
+    offers = [
+        offer("aws", "H100", 4.0),
+        offer("azure", "H100", 2.0, age=timedelta(days=200)),
+        offer("gcp", "L40S", 3.0),
+    ]
+    assert picked(planned(tmp_path, offers, monkeypatch, max_price=3.5)) == ("gcp", "L40S")
+    assert planned(tmp_path, offers[:2], monkeypatch, max_price=3.5).best is None
+
+
+def test_what_is_only_perhaps_in_a_region_is_a_line_below_the_pick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lambda, OCI and RunPod list every machine for every region; Lambda's europe-south-1 has no country either."""
+    offers = [
+        offer("aws", "H100", 4.0), offer("runpod", "H100", 2.0), offer("lambda", "H100", 1.5, region="europe-south-1"),
+    ]  # fmt: skip
+    for region in ("EU", "Europe", "DE,CZ,Italy"):
+        found = planned(tmp_path, offers, monkeypatch, region=region)
+        assert picked(found)[0] == "aws"
+        assert aside(found)[Catch.uncertain_place][0] in {"lambda", "runpod"}
+    assert picked(planned(tmp_path, offers, monkeypatch))[0] == "lambda"  # no region was asked for
+    assert picked(planned(tmp_path, offers, monkeypatch, region="EU", provider="aws,runpod"))[0] == "runpod"
+    with pytest.raises(BadInput, match="nobody is certain to sell that there"):
+        planned(tmp_path, offers[1:], monkeypatch, region="EU")
+
+
+def test_a_perhaps_in_a_region_on_a_marketplace_has_both_catches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers = [
+        offer("aws", "H100", 4.0), offer("vast", "H100", 3.0), offer("runpod", "H100", 2.0),
+        offer("hyperbolic", "H100", 1.0, region="default"),
+    ]  # fmt: skip
+    found = planned(tmp_path, offers, monkeypatch, region="EU")
+    assert picked(found)[0] == "aws"
+    assert (aside(found)[Catch.marketplace][0], aside(found)[Catch.uncertain_place][0]) == ("vast", "runpod")
+    assert picked(planned(tmp_path, offers, monkeypatch, region="EU", sellers="all"))[0] == "vast"
+
+
+@pytest.mark.parametrize("verb", ["fleet", "levers", "breakeven", "simulate"])
+def test_no_verb_buys_what_is_only_perhaps_in_a_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Each has one machine to choose that is certain to be in the Union, and one at a tenth of its price."""
+    monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
+    write_offers(tmp_path / "offers.csv", [offer("aws", "H100", 4.0), offer("runpod", "H100", 0.4)])
+    asked: dict[str, dict[str, Any]] = {
+        "fleet": {
+            "demand": "1x24",
+            "input": "const:500",
+            "output": "const:50",
+            "no_replay": True,
+            "terms": "on_demand",
+        },
+        "levers": {"rate": 1, "input": "const:500", "output": "const:50", "gpu": "H100"},
+        "breakeven": {"input": "const:500", "output": "const:50", "quick": True},
+        "simulate": {"rate": 1, "input": "const:500", "output": "const:50", "gpu": "H100", "requests": 50},
+    }
+    request = find_verb(verb).request.checked({"model": "llama-3.1-8b", "region": "EU", **asked[verb]})
+    found = find_verb(verb).answer(request, SILENT)
+    document = json.dumps(found.plain())
+    assert "4.0" in document or "aws" in document
+    assert "runpod" not in document
 
 
 def test_where_nothing_recent_would_do_an_old_price_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,20 +240,14 @@ CHOICES = st.sampled_from(
 )
 
 
-def bills_of(folder: Path, offers: list[Offer], **asked: object) -> tuple[float, float]:
-    """The pick's, and the lowest at a price of any age; infinite where there is no plan, or nothing is sold so."""
+def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
+    """The pick's; infinite where there is no plan, or nothing is sold so."""
     with pytest.MonkeyPatch.context() as patch:
         try:
             found = planned(folder, offers, patch, **asked)
         except BadInput:
-            return math.inf, math.inf
-    pick = found.best.usd_per_month if found.best else math.inf
-    old = [row.candidate.usd_per_month for row in found.study.plan.set_aside if row.catch is Catch.old_price]
-    return pick, min([pick, *old])
-
-
-def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
-    return bills_of(folder, offers, **asked)[0]
+            return math.inf
+    return found.best.usd_per_month if found.best else math.inf
 
 
 @settings(max_examples=15, deadline=None)
@@ -184,15 +255,74 @@ def bill_of(folder: Path, offers: list[Offer], **asked: object) -> float:
 def test_more_to_choose_from_never_makes_the_bill_larger(
     tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], choice: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """Of prices of any age: a recent one is taken before an old one that is up to a quarter lower, and no further."""
+    """Of quotes of one day: a provider, a region or a kind of seller more."""
     folder = tmp_path_factory.mktemp("market")
     offers = [*offers, *(offer(provider, "H100", 9.9) for provider in PLACES)]  # so that all of them are known
-    (few, few_at_any), (more, more_at_any) = (bills_of(folder, offers, **asked) for asked in choice)
-    assert more_at_any <= few_at_any
-    assert more <= few * (1 + STALE_MUST_SAVE) * (1 + 1e-9)
     alike = [row.model_copy(update={"date": today() - FRESH}) for row in offers]
     few, more = (bill_of(folder, alike, **asked) for asked in choice)
     assert more <= few
+
+
+MACHINES = st.builds(
+    lambda provider, gpu, usd, age, gpus: offer(provider, gpu, usd * gpus, age, gpus),
+    st.sampled_from(sorted(PLACES)), GPUS, PRICES, AGES, st.sampled_from([1, 8]),
+)  # fmt: skip
+ADDED = st.lists(MACHINES, min_size=1, max_size=4)
+ASKED_FOR = st.sampled_from([{}, {"region": "EU"}, {"sellers": "all"}, {"max_price": 5.0}, {"provider": "aws,azure"}])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(MACHINES, min_size=4, max_size=10), st.lists(MACHINES, min_size=1, max_size=4), ASKED_FOR, st.booleans()
+)
+def test_only_a_newer_quote_makes_the_bill_larger_and_the_answer_names_both(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], more: list[Offer], asked: dict[str, Any], newer: bool
+) -> None:
+    """Of what the filters leave: another offer of any price and size is harmless if its GPU has a quote as new."""
+    folder = tmp_path_factory.mktemp("market")
+    offers = [*offers, *(offer(provider, "T4", 9.9) for provider in PLACES)]  # so that all of them are known
+    with pytest.MonkeyPatch.context() as patch:
+        before = planned(folder, offers, patch, **asked)
+        known = newest_quotes(within_age(before.study.question.offers, today()), Terms.on_demand)
+        if not newer:
+            more = [
+                row.model_copy(update={"date": min(row.date, known[market_of(row)])})
+                for row in more
+                if market_of(row) in known
+            ]
+        after = planned(folder, [*offers, *more], patch, **asked)
+    was, becomes = (found.best.usd_per_month if found.best else math.inf for found in (before, after))
+    assert newer or becomes <= was
+    if becomes > was:
+        lines = {row.catch: row for row in after.study.plan.set_aside}
+        line = lines[Catch.old_price]
+        assert line.candidate.usd_per_month <= was
+        assert there(line.outdated).newer_date > today() - timedelta(days=line.candidate.price_age_days)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(MACHINES, min_size=4, max_size=10), ASKED_FOR)
+def test_the_same_quotes_win_whatever_day_it_is_and_no_newer_one_contradicts_them(
+    tmp_path_factory: pytest.TempPathFactory, offers: list[Offer], asked: dict[str, Any]
+) -> None:
+    """A quote is contradicted by those over 90 days newer of the same GPU and market that cost over a quarter more."""
+    folder = tmp_path_factory.mktemp("market")
+    offers = [*offers, *(offer(provider, "T4", 9.9) for provider in PLACES)]
+    picks = []
+    for days in (0, 100, 200):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TOKONOMICS_TODAY", (today() + timedelta(days=days)).isoformat())
+            found = planned(folder, offers, patch, **asked)
+            picks.append(found.best and (found.best.price_date, found.best.usd_per_month))
+            if (best := found.best) is None:
+                continue
+            same = [
+                row for row in found.study.question.offers if market_of(row) == (best.gpu, best.seller == "marketplace")
+            ]
+            newer = [there(row.usd_per_gpu_hour()) for row in same if (row.date - best.price_date).days > 90]
+            assert min(newer, default=0.0) <= 1.25 * best.instance_usd_per_hour / (best.gpus_paid / best.instances)
+    if all(row.date > today() - timedelta(days=165) for row in offers):  # none turns a year old
+        assert picks[0] == picks[1] == picks[2]
 
 
 @settings(max_examples=5, deadline=None)

@@ -1,6 +1,5 @@
 """One price rule: the same GPUs on the same terms cost the same, whoever asks."""
 
-import math
 from datetime import date
 
 import pytest
@@ -46,16 +45,8 @@ def cheapest_by_hand(gpu: str) -> float:
         return bool(listed and roomy and (DAY - offer.date).days <= 365)
 
     sold = [offer for offer in load_offers() if may_be_bought(offer)]
-    newest = min((DAY - offer.date).days for offer in sold)
-    window = STALE_AFTER_DAYS + (newest if newest > STALE_AFTER_DAYS else 0)
-    recent = [offer for offer in sold if (DAY - offer.date).days <= window]
-
-    def counts(offer: Offer) -> bool:
-        mine = (offer.usd_per_hour or 0.0) / offer.gpus
-        others = [(other.usd_per_hour or 0.0) / other.gpus for other in recent if other.gpus <= offer.gpus]
-        return offer in recent or min(others, default=math.inf) > 1.25 * mine
-
-    return min(offer.usd_per_hour or 0.0 for offer in sold if counts(offer))
+    newest = max(offer.date for offer in sold)
+    return min(offer.usd_per_hour or 0.0 for offer in sold if (newest - offer.date).days <= STALE_AFTER_DAYS)
 
 
 @pytest.mark.parametrize("gpu", some(GPUS, 5))

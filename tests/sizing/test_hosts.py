@@ -20,6 +20,7 @@ from tokonomics.report.answer import describe
 from tokonomics.report.catalog_view import offers
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.hosts import Machine, cheapest_host, host_gib, hosts_of, usable
+from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.load import load_of_shape
 from tokonomics.sizing.setup import Setup
 
@@ -73,7 +74,7 @@ def test_a_host_too_small_is_refused_with_its_figures_and_one_that_does_not_tell
         Machine(each, Terms.on_demand, 20.0)
         for each in (offer("H100-SXM", 8, 20.0, memory_gb=64), offer("H100-SXM", 8, 22.0))
     ]
-    hosts, refused = hosts_of(LARGE, sold, TODAY)
+    hosts, refused = hosts_of(LARGE, sold)
     assert [machine.offer.usd_per_hour for machine in hosts.machines] == [22.0]
     assert "the host has 64 GB" in refused[0][1].reason
     assert [has_room(LARGE, each.offer) for each in sold] == [False, True]
@@ -102,7 +103,7 @@ def test_a_price_without_a_model_is_that_of_a_small_one_and_says_which_hosts_it_
     request = CostRequest(gpu="H100", tokens_per_second=2900)
     said = " ".join(describe(find_verb("cost"), cost(request), request).text().split())
     assert f"hosts with {20 + PROCESS_GIB:.0f} GB of memory a GPU or more" in said
-    assert "one older than 90 days only where recent ones cost over 25 % more" in said
+    assert "at most 90 days older than the newest price of this GPU" in said
 
 
 def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None:
@@ -114,8 +115,18 @@ def test_a_price_that_other_verbs_pass_over_says_so_where_it_is_listed() -> None
     assert "1 of those shown is over a year old" in seen
     assert "too little memory" in seen
     kept, _ = usable([old, thin, fine], (Terms.on_demand,), TODAY)
-    hosts, _ = hosts_of(SMALL, kept["H100-SXM"], TODAY)
+    hosts, _ = hosts_of(SMALL, kept["H100-SXM"])
     assert [machine.offer.instance for machine in hosts.machines] == ["fine"]
+
+
+def test_a_machine_that_is_too_expensive_still_shows_an_old_price_out_of_date() -> None:
+    """At most $3: the $2 of spring are no bargain when the newest asks $4,."""
+    old, new = offer("H100-SXM", 1, 2.0, date=TODAY - timedelta(days=200)), offer("H100-SXM", 1, 4.0)
+    kept, refused = usable([old, new], (Terms.on_demand,), TODAY, max_usd_per_gpu_hour=3.0)
+    assert [machine.offer for machine in kept["H100-SXM"]] == [old]
+    assert [refusal.kind for _, refusal in refused] == [Reason.too_expensive]
+    assert hosts_of(SMALL, kept["H100-SXM"])[0].machines == ()
+    assert hosts_of(SMALL, kept["H100-SXM"], any_age=True)[0].machines == tuple(kept["H100-SXM"])
 
 
 def test_a_replica_is_not_split_over_the_gpus_that_others_leave() -> None:

@@ -12,6 +12,7 @@ of power plants, Google only what they burn, which is somewhat less.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
@@ -37,7 +38,14 @@ class Seller(StrEnum):
 
 LISTED_EVERYWHERE = frozenset({"lambda", "oci", "runpod"})
 """Sellers whose price list names every machine in every region, which does not show that it is available there."""
-_BEGINNINGS = {"ap": "asia", "eu": "europe"}  # of regions, as the continent that providers mean; others say it in full
+_HINTS = {
+    "ap": {"asia", "oceania"},
+    "asia": {"asia"},
+    "eu": {"europe"},
+    "europe": {"europe"},
+    "us": {"north america"},
+}
+"""The continents that providers mean by how a region's name begins."""
 _SHOWN = 8  # names in an error
 _LETTERS = 4  # fewer are a typing error rather than the beginning of a name
 
@@ -103,10 +111,11 @@ def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Plac
 
 def perhaps_in(names: Iterable[str], region: str) -> bool:
     """Tell whether a region of no known country may be in one of these areas, by how its name begins."""
-    begins = re.split("[^a-z]", region.casefold(), maxsplit=1)[0]
-    hinted = _areas().get(_BEGINNINGS.get(begins, begins))
+    hinted = _HINTS.get(re.split("[^a-z]", region.casefold(), maxsplit=1)[0])
     wanted = [countries for name in names if (countries := _areas().get(_spelled(name)))]
-    return any(hinted is None or hinted & countries for countries in wanted)
+    # Most of an area's countries decide: the European Union has one member in Asia.
+    mostly = {Counter(map(continent_of, countries)).most_common(1)[0][0] for countries in wanted}
+    return bool(mostly) if hinted is None else not mostly.isdisjoint(hinted)
 
 
 def _is_in(name: str, place: Place) -> bool:

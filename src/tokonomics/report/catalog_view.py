@@ -130,7 +130,7 @@ def _offers(result: Listing, request: OffersRequest) -> blocks.View:
         loosen = f"Loosen {', '.join(map(option, names[:-1]))} or {option(names[-1])}."
         hint = f"Give yours: {option('offers', 'my.csv')}." if unpriced else loosen
         yield blocks.section(blocks.headline(unpriced or "No offer matches.", mood="alert"), blocks.hint(hint))
-        yield blocks.note(_coverage_text(result.coverage))
+        yield blocks.note(_coverage_text(result.coverage or ()))
         return
     shown, day, on = found[:top], today(), terms.replace("_", " ")
     first = shown[0]
@@ -165,7 +165,7 @@ def _offers(result: Listing, request: OffersRequest) -> blocks.View:
         else "",
         "Verbs that serve a model pass over hosts with too little memory for its weights.",
         unpriced,
-        _coverage_text(result.coverage),
+        _coverage_text(result.coverage or ()),
     )
 
 
@@ -174,6 +174,8 @@ _TOLD = 4  # providers whose coverage is told in full
 
 def _coverage_text(known: Sequence[PriceCoverage]) -> str:
     """Return what is known of each provider; of many, only how recent their newest quotes are."""
+    if not known:
+        return ""
     if len(known) <= _TOLD:
         return f"Known, with the newest quote: {'; '.join(map(covered_text, known))}."
     day, youngest, groups = today(), -math.inf, list[str]()
