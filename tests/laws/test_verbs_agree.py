@@ -1,8 +1,8 @@
 """Every verb that can express a set-up gives it the same replicas, batch limit, router, bill, $/Mtok and $/job.
 
 Random set-ups: dense models and experts, from a price list with one machine for each GPU; plain logs, sessions, shared
-prompts, classes of service, spare machines, a profile, tenants. Their traffic is a log that every verb reads; a demand
-is a rate with lengths, which ``fleet`` gets as the same in every hour. Prompts apart from answers are planned on
+prompts, classes of service, spare machines, a profile, tenants; a quarter of most kinds with headroom. Their traffic is
+a log that every verb reads; a demand is a rate with lengths, which ``fleet`` gets as the same in every hour. Prompts apart from answers are planned on
 machines of one to eight GPUs, and asked of ``simulate``, and of ``levers`` where both sides are alike.
 """
 
@@ -49,6 +49,7 @@ SETUPS = times(200)
 CLOSE = 0.005
 MODELS = ("llama-3.1-8b", "qwen3-8b", "deepseek-v2-lite", "qwen3-30b-a3b")
 GPUS = {"L40S": 1.0, "A100-80GB": 1.5, "H100-SXM": 2.5, "H200": 3.5}
+WITH_HEADROOM = ("plain", "sessions", "spare", "profile", "tenants", "demand", "apart")
 KINDS = ("plain", "sessions", "shared", "spare", "classes", "profile", "tenants", "demand", "apart")
 SLOS = ("ttft_p99={a}", "tpot_p99={b}", "ttft_p95={a},tpot_p99={b}", "e2e_p90={c}", "")
 
@@ -64,6 +65,7 @@ class World(NamedTuple):
     """A log; or a rate and lengths."""
     more: dict[str, Any]
     """Of plans alone: classes, spare machines."""
+    headroom: str | None = None
 
     @property
     def profile(self) -> Profile | None:
@@ -90,8 +92,10 @@ def world(number: int) -> World:
         "input": f"lognormal:mean={inputs},p99={inputs * 4}",
         "output": f"lognormal:mean={outputs},p99={outputs * 3}",
     }
+    grows = kind in WITH_HEADROOM and number % 4 == 0
+    headroom = ("10%", "20%", "60%")[number // 4 % 3] if grows else None
     if kind == "demand":
-        return World(kind, model, gpu, slo, lengths | {"rate": f"{2 * rate:.4g}"}, {})
+        return World(kind, model, gpu, slo, lengths | {"rate": f"{2 * rate:.4g}"}, {}, headroom)
     log = generate(
         parse_arrivals(f"poisson:{rate:.6g}"),
         parse_lengths(lengths["input"], "input"),
@@ -108,7 +112,7 @@ def world(number: int) -> World:
     if kind == "classes":
         gold = f"gold,share=30%,priority=0,slo=ttft_p99={limits['a']}"
         slo, more = None, {"classes": [gold, "free,priority=1,slo=ttft_p99=60"]}
-    return World(kind, model, gpu, slo, log, more)
+    return World(kind, model, gpu, slo, log, more, headroom)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +172,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
             },
         )
     served = SimulateRequest.checked(
-        {name: value for name, value in common.items() if name != "offers"}
+        {name: value for name, value in common.items() if name not in ("offers", "headroom")}
         | {name: value for name, value in asked.more.items() if name == "classes"}
         | on
         | {"replicas": best.replicas, "router": best.router, "max_sequences": best.max_sequences}
@@ -201,6 +205,7 @@ def others(asked: World, common: dict[str, Any], best: Candidate) -> Iterator[tu
         )
     if asked.kind == "tenants":
         priced: dict[str, Any] = {"trace": [common["trace"]], "slo": asked.slo, "usd_per_hour": GPUS[asked.gpu]}
+        priced |= {"headroom": asked.headroom}
         pooled = tenants(TenantsRequest.checked(priced | on))
         loosest = min([pooled.together, *pooled.what_if], key=lambda row: row.replicas)
         yield "tenants", {"replicas": loosest.replicas, "usd_per_month": loosest.usd_per_hour * HOURS_PER_MONTH}
@@ -217,7 +222,7 @@ def split(asked: dict[str, Any], best: Candidate) -> Iterator[tuple[str, dict[st
         yield "levers", billed(lever.bill) | {"prefill": lever.bill.prefill_replicas}
     elif first.tp < first.gpus_per_replica:
         return
-    served = {name: value for name, value in asked.items() if name != "offers"} | answering
+    served = {name: value for name, value in asked.items() if name not in ("offers", "headroom")} | answering
     served |= {
         "replicas": best.replicas,
         "router": best.router,
@@ -273,6 +278,7 @@ def test_verbs_agree_about_the_same_set_up(part: int, tmp_path: Path, offers: Pa
             traffic = {"trace": str(path)}
         prices = of_any_size if asked.kind == "apart" else offers
         common: dict[str, Any] = {**traffic, "slo": asked.slo, "offers": str(prices)}
+        common |= {"headroom": asked.headroom} if asked.headroom else {}
         with using(asked.profile) if asked.profile else nullcontext():
             best = planned(asked, common)
             if best is None and asked.kind == "apart":

@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 from tests.command import Call
 from tests.planner.small_catalogue import OFFERS, SLOS, asked
+from tests.there import there
 
 import tokonomics
 from tokonomics.catalog.gpus import all_gpus, gpu_text
 from tokonomics.catalog.load_models import all_models
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.planner.slow_end import AtSpeed, CostRange
-from tokonomics.report.plan_pick_view import set_aside_lines
+from tokonomics.planner.slow_end import AtSpeed, CostRange, bill_range, safe_fleet, slo_rooms
+from tokonomics.report import blocks
+from tokonomics.report.plan_pick_view import pick_blocks, safe_lines, set_aside_lines
 from tokonomics.report.plan_table_view import ranking
 from tokonomics.report.plan_view import _interval
 from tokonomics.report.wording import machine_text
 from tokonomics.sizing.load import load_of_shape
-from tokonomics.units import seconds, seconds_apart
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.units import seconds, seconds_apart, usd
 
 GOLDEN_OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 
@@ -96,7 +99,6 @@ def test_what_is_saved_with_a_catch_comes_first() -> None:
     ("replicas", "dollars", "value", "reason"),
     [
         ((1, 1, None), (500, 500, None), "from $500.00", "no number of replicas"),
-        ((1, 1, 1), (500, 500, 500), "same bill", "the same replicas"),
         ((1, 1, 3), (500, 500, 1500), "$500.00 to $1,500", "3 replicas instead of 1"),
         ((1, 2, 2), (500, 1000, 1000), "$500.00 to $1,000", "1 replica instead of 2"),
     ],
@@ -105,12 +107,34 @@ def test_an_interval_says_why_the_bill_moves(
     replicas: tuple[int | None, ...], dollars: tuple[float | None, ...], value: str, reason: str
 ) -> None:
     fast, mid, slow = (
-        AtSpeed(speed=speed, replicas=number, usd_per_month=usd, refused=None if usd else "TTFT")
-        for speed, number, usd in zip((1.2, 1.0, 0.75), replicas, dollars, strict=True)
+        AtSpeed(speed=speed, replicas=number, usd_per_month=bill, refused=None if bill else "TTFT")
+        for speed, number, bill in zip((1.2, 1.0, 0.75), replicas, dollars, strict=True)
     )
-    said = _interval(CostRange(fast=fast, mid=mid, slow=slow))
+    said = there(_interval(CostRange(fast=fast, mid=mid, slow=slow)))
     assert said.value[0].text == value
     assert reason in said.note
+
+
+def test_an_interval_that_moves_nothing_is_left_to_the_line_on_what_is_safe() -> None:
+    same = [AtSpeed(speed=speed, replicas=1, usd_per_month=500) for speed in (1.2, 1.0, 0.75)]
+    assert _interval(CostRange(fast=same[0], mid=same[1], slow=same[2])) is None
+
+
+def test_a_pick_that_fails_inside_its_interval_says_so_before_its_latencies() -> None:
+    """An A100's speed is assumed: at the slow end even a lone request of the 8B takes more than 20 ms a token."""
+    found = study(asked(simulate=True, slos=parse_slos("tpot_p99=0.02")))
+    best = there(found.plan.best)
+    bills = bill_range(found, best)
+    assert bills.slow.usd_per_month is None
+    safe = there(safe_fleet(found, bills))
+    lines = list(safe_lines(best, bills.slow, safe))
+    made = pick_blocks(best, "Cheapest", found.plan, safe=lines, rooms=slo_rooms(found, bills))
+    kinds = [block.kind if isinstance(block, blocks.Line) else "facts" for block in made]
+    assert kinds[:2] == ["headline", "worst"]
+    assert kinds.index("worst") < kinds.index("facts")
+    assert usd(safe.candidate.usd_per_month) in "".join(span.text for span in lines[1].spans)
+    (facts,) = (block for block in made if isinstance(block, blocks.Facts))
+    assert "headroom=20%" in next(fact.note for fact in facts.rows if fact.name == "TPOT p99")
 
 
 def test_a_plan_says_why_on_screen_and_as_json() -> None:

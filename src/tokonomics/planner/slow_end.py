@@ -2,9 +2,9 @@
 
 Four of five measurements lie within the interval (``physics.intervals``), so nine of ten are faster than its slow end.
 The safe fleet is the cheapest of all candidates that meets every SLO, each at the slow end of its own interval: a GPU
-that is known better is doubted less. Slower replicas never cost less, so a bill at the modelled speed bounds the bill at
-the slow end: if the pick's stays the same there, nothing else is sized. Otherwise the plan's own search goes over the
-candidates that could undercut the pick at its slow end, the cheapest bound first, without those that no number of
+that is known better is doubted less. Slower replicas never cost less, so a bill at the modelled speed bounds the bill
+at the slow end: if the pick's stays the same there, nothing else is sized. Otherwise the plan's own search goes over
+the candidates that could undercut the pick at its slow end, the cheapest bound first, without those that no number of
 replicas made fast enough at the modelled speed. A headroom that was asked for is held at the slow end as well.
 
 A target is met within the interval if the pick's fleet, as bought, misses it at the slow end under the planned traffic.
@@ -110,7 +110,7 @@ def safe_fleet(study: Study, bills: CostRange, progress: Say = silent) -> SafeFl
 
 
 def _by_slow_end(study: Study) -> Iterator[tuple[float, list[Hosts]]]:
-    """Yield the slow ends of the candidates' intervals, each with the candidates that may hold there, best known first."""
+    """Yield each slow end with the candidates that have it and may hold there; the best known ones come first."""
     too_slow = {where for where, refusal in study.search.refused if refusal.kind is Reason.too_slow}
     groups: dict[float, list[Hosts]] = defaultdict(list)
     for hosts in study.hosts:
@@ -121,9 +121,9 @@ def _by_slow_end(study: Study) -> Iterator[tuple[float, list[Hosts]]]:
 
 def _as_modelled(study: Study, placed: Placed) -> Placed:
     """Return a fleet sized at another speed as it serves the planned traffic at the modelled one."""
-    question, sought = study.question, study.search.sought
+    sought = study.search.sought
     screened = _screened(sought, placed)
-    trial = sought.as_sized(screened, placed.trial, 1.0) if question.simulate and placed.trial else None
+    trial = sought.as_sized(screened, placed.trial, 1.0) if placed.trial else None
     return Placed(screened, placed.replicas, trial)
 
 

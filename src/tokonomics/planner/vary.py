@@ -5,10 +5,10 @@ which finds its replicas as the plan does). A fleet that is ``k`` times slower s
 one serves it replayed ``k`` times faster, with every duration divided by ``k``: so a doubt about the speed is a change
 of traffic and SLOs, and the simulator needs no second set of step times.
 
-Two answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is missed),
-and which assumption moves the bill most (each changed alone by a quarter). Replicas are whole, so a change often costs
-nothing or a whole machine: the share of the fleet's simulated capacity in use is given beside the bill. What the ends of
-the 80 % interval cost is in ``slow_end``.
+Two answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is
+missed), and which assumption moves the bill most (each changed alone by a quarter). Replicas are whole, so a change
+often costs nothing or a whole machine: the share of the fleet's simulated capacity in use is given beside the bill.
+What the ends of the 80 % interval cost is in ``slow_end``.
 """
 
 import math

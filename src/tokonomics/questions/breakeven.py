@@ -32,8 +32,8 @@ from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_MONTH, percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
-            "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "headroom", "quick", "arrivals",
-            "start", "end")  # fmt: skip
+            "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "headroom", "quick",
+            "arrivals", "start", "end")  # fmt: skip
 """Inputs of a plan that do not apply to a replica with given speed and price."""
 
 

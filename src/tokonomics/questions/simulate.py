@@ -299,9 +299,8 @@ def _classes_at(best: HighestRate, setup: Setup, guess: float, usd_per_hour: flo
         return made
 
     texts = slo_texts(log.classes)
-    alike = replace(
-        setup, load=load_of_requests(without_classes(log), setup.load.headroom), slos=strictest(log.classes)
-    )
+    one_class = load_of_requests(without_classes(log), setup.load.headroom)
+    alike = replace(setup, load=one_class, slos=strictest(log.classes))
     try:
         one_slo = OneSlo(slos=texts, rate=highest_rate(alike, guess).rate)
     except NeverHolds as never:

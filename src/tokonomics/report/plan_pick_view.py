@@ -263,8 +263,8 @@ def safe_lines(pick: Candidate, slow: AtSpeed, safe: SafeFleet | None) -> Iterab
     if row == pick:
         yield blocks.line(label, bill, f", this fleet: {holds}, it still meets the SLO")
     else:
-        where = f"{served_as(row)} at {rented_text(row)}{aged(row.price_age_days)}"
-        yield blocks.line(label, bill, f", {where}: holds {holds}")
+        old = "" if row.price_age_days == pick.price_age_days else aged(row.price_age_days)
+        yield blocks.line(label, bill, f", {served_as(row)} at {rented_text(row)}{old}: holds {holds}")
 
 
 def _room(room: SloRoom) -> str:
