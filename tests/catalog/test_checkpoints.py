@@ -112,7 +112,18 @@ def test_the_common_models_have_a_checkpoint_in_fp8_and_the_authors_own_comes_fi
            "glm-4.6": "zai-org/GLM-4.6-FP8", "minimax-m3": "MiniMaxAI/MiniMax-M3-MXFP8"}  # fmt: skip
     for key, repository in own.items():
         assert there(checkpoint_for(find_model(key), Precision.fp8)).repository == repository
-    families = ("Qwen3", "Llama 3.1", "Llama 3.2", "Llama 3.3", "Gemma 3", "DeepSeek", "GPT-OSS", "GLM", "MiniMax", "Kimi")
+    families = (
+        "Qwen3",
+        "Llama 3.1",
+        "Llama 3.2",
+        "Llama 3.3",
+        "Gemma 3",
+        "DeepSeek",
+        "GPT-OSS",
+        "GLM",
+        "MiniMax",
+        "Kimi",
+    )
     others = {"deepseek-v2", "deepseek-v2-lite", "kimi-linear-48b-a3b"}  # none was seen
     for model in all_models():
         if model.family in families and model.key not in others and not model.served.is_below(Precision.fp8):
@@ -146,12 +157,19 @@ def test_a_score_of_the_deployed_format_comes_first_and_another_is_named() -> No
             listed = checkpoint_for(model, precision)
             if found is None or found.own:
                 continue
-            assert found.deployed == (listed.format if listed else "W8A8 FP8, per tensor" if precision == "fp8" else None)
+            assert found.deployed == (
+                listed.format if listed else "W8A8 FP8, per tensor" if precision == "fp8" else None
+            )
             said = recovery_text(found, model)
             same = found.format == found.deployed or (found.format or "").startswith(f"{found.deployed}, ")
             assert ("deployed" in said) is not same
-            same_format = [score for score in load_scores() if listed and listed.format
-                           and (score.model, score.precision, score.method) == (model.key, precision, listed.format)]
+            same_format = [
+                score
+                for score in load_scores()
+                if listed
+                and listed.format
+                and (score.model, score.precision, score.method) == (model.key, precision, listed.format)
+            ]
             assert same or not same_format  # never another's where one of the format is known
     assert {"W8A8 FP8, blocks", "W8A8 FP8, dynamic", "W8A8 FP8, per tensor", "NVFP4"} <= formats
     qwen = find_model("qwen3-32b")

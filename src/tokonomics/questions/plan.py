@@ -211,7 +211,9 @@ def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
     split = best.tp, best.tp * best.dp // best.ep
     known = checkpoint_for(model, best.weights, *split)
     return {
-        "recovery": recovery_of(model, best.weights, "weights", *split) if best.weights.is_below(model.served) else None,
+        "recovery": recovery_of(model, best.weights, "weights", *split)
+        if best.weights.is_below(model.served)
+        else None,
         "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(Precision.bf16) else None,
         "checkpoint": known,
         "how_to_make": None if known else how_to_make(model, best.weights, best.engine),

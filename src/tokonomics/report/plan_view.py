@@ -122,7 +122,11 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
         label = "Cheapest, percentiles not checked" if whole.slos and not whole.best.simulated else "Cheapest"
         label = ", ".join([label, *whole.only_with])
-        yield blocks.section(last_resort_line(whole), *pick_blocks(whole.best, label, whole, list(_firm(result, model))), not_tried(whole))
+        yield blocks.section(
+            last_resort_line(whole),
+            *pick_blocks(whole.best, label, whole, list(_firm(result, model))),
+            not_tried(whole),
+        )
         if result.why:
             yield why_line(result.why)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
