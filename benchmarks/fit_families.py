@@ -12,6 +12,7 @@ Families without timings carry published figures, or another family's marked as 
 """
 
 import argparse
+import json
 import statistics
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -41,8 +42,19 @@ PUBLISHED = {
         "81 % of peak bandwidth on MI300X: arXiv:2510.27583; 708 of 1307 TFLOP/s: AMD, Measuring Max-Achievable "
         "FLOPs, part 2",
     ),
+    "apple": (0.83, 0.63, "100 of 120 GB/s and 2.9 of 4.6 TFLOP/s on an M4: Hübner et al., arXiv:2502.05317"),
+    "rdna3.5": (
+        0.83,
+        0.62,
+        "212 of 256 GB/s and 36.9 of 59.4 TFLOP/s on a Ryzen AI Max+ 395: llm-tracker.info/_TOORG/Strix-Halo, 2025",
+    ),
 }
-ASSUMED = {"cdna2": "cdna3", "cdna4": "cdna3", "rdna3": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere"}
+ASSUMED = {
+    "cdna2": "cdna3", "cdna4": "cdna3", "rdna3": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere",
+    "tpu-v5e": "ampere", "tpu-v6e": "ampere", "tpu-v7x": "ampere", "trainium2": "ampere",
+}  # fmt: skip
+UNTAUGHT = ("apple", "rdna3.5", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2")
+"""Families of which no published result was among the rows that the intervals learned from."""
 
 
 def main() -> None:
@@ -64,11 +76,12 @@ def main() -> None:
     for family, row in sorted(rows.items()):
         text += [
             "",
-            f"[families.{family}]",
+            f"[families.{json.dumps(family) if '.' in family else family}]",
             f"memory = {row.memory:.3f}",
             f"compute = {row.compute:.3f}",
             f'badge = "{row.badge}"',
             f'source = "{row.source}"',
+            *(["taught = false"] if family in UNTAUGHT else []),
         ]
     options.out.write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))

@@ -93,9 +93,7 @@ def test_more_headroom_is_never_cheaper_in_the_simulator(slo: str) -> None:
 @pytest.mark.parametrize("simulate", [True, False])
 def test_no_headroom_is_a_plan_without_it(simulate: bool) -> None:
     slos = parse_slos("ttft_p99=0.5")
-    plans = [
-        study(asked(load=load, slos=slos, simulate=simulate)).plan for load in (CHAT, replace(CHAT, headroom=0.0))
-    ]
+    plans = [study(asked(load=load, slos=slos, simulate=simulate)).plan for load in (CHAT, replace(CHAT, headroom=0.0))]
     assert plans[0] == plans[1]
     assert plans[0].headroom_asked == 0
 

@@ -1,5 +1,8 @@
 """List the serving engines, what each does by default (batch limits, memory, precisions), and how soon it serves.
 
+Which engine a GPU is served with unless one is named, ``default_engine`` decides: the first of the file that runs there,
+unless people serve with another (``default_on``). So TPUs and Trainium2 get vLLM with its plugins, Macs llama.cpp.
+
 Defaults were read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
 device memory an engine leaves for the KV cache follows one of three rules, which differ in what the share covers.
 
@@ -13,6 +16,7 @@ GPU all read them here.
 """
 
 import datetime
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Self
@@ -41,6 +45,7 @@ class Defaults(Noun):
 
     at_least_gib: float = Field(default=0, ge=0)
     except_gpus: tuple[str, ...] = ()
+    only_gpus: tuple[str, ...] = ()
     memory_fraction: Share
     reserve_bytes: NonNegativeInt = 0  # kept out of the share, in bytes rather than as a fraction
     max_sequences: PositiveInt
@@ -68,6 +73,10 @@ class Engine(Noun):
     mixes_prefill_with_decode: bool  # one step may hold both; otherwise a prompt's step delays the running requests
     reuses_prefixes: bool
     reserves_answers: bool  # admits a request only if its whole answer has room; otherwise preempts
+    default_on: tuple[
+        Architecture, ...
+    ] = ()  # where people serve with it though an engine listed before runs there too
+    converts: dict[Precision, Precision] = {}  # precisions that it does not load as published, and what stands for each
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str
@@ -77,7 +86,8 @@ class Engine(Noun):
     @model_validator(mode="after")
     def _defaults_cover_every_device(self) -> Self:
         sizes = [default.at_least_gib for default in self.defaults]
-        if sizes != sorted(sizes, reverse=True) or not sizes or sizes[-1] != 0 or self.defaults[-1].except_gpus:
+        last = self.defaults[-1] if sizes else Defaults(memory_fraction=1, max_sequences=1, max_batched_tokens=1)
+        if sizes != sorted(sizes, reverse=True) or not sizes or sizes[-1] != 0 or last.except_gpus or last.only_gpus:
             raise ValueError("defaults must be listed by memory, largest first, the last for every device")
         return self
 
@@ -88,7 +98,15 @@ class Engine(Noun):
     def defaults_on(self, gpu: Gpu) -> Defaults:
         """Return its defaults on that device."""
         gib = gpu.memory_bytes / GIB
-        return next(one for one in self.defaults if gib >= one.at_least_gib and gpu.key not in one.except_gpus)
+        return next(
+            one
+            for one in self.defaults
+            if gib >= one.at_least_gib and gpu.key not in one.except_gpus and gpu.key in (one.only_gpus or {gpu.key})
+        )
+
+    def loads(self, published: Iterable[Precision]) -> tuple[Precision, ...]:
+        """Return in what it loads checkpoints of these precisions, each once: GGUF files of FP8 models are Q8_0."""
+        return tuple(dict.fromkeys(self.converts.get(precision, precision) for precision in published))
 
     def memory_text(self, gpu: Gpu) -> str:
         """Describe what its memory setting means on that device."""
@@ -135,6 +153,18 @@ def all_engines() -> tuple[Engine, ...]:
 
 def find_engine(name: str) -> Engine:
     return resolve("engine", name, all_engines(), fix=f"Known: {', '.join(engine.key for engine in all_engines())}.")
+
+
+@cache
+def default_engine(architecture: Architecture) -> Engine:
+    """Return the engine that an architecture is served with unless one is named."""
+    runs = [engine for engine in all_engines() if engine.hardware_of(architecture)]
+    return next((engine for engine in runs if architecture in engine.default_on), runs[0])
+
+
+def engine_for(gpu: Gpu, named: str | None = None) -> Engine:
+    """Return the named engine, or the one that runs on the GPU by default."""
+    return default_engine(gpu.architecture) if named is None else find_engine(named)
 
 
 class StartTime(Noun):

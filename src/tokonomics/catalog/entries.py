@@ -33,7 +33,7 @@ class Named(Protocol):
 
 Entry = TypeVar("Entry", bound=Named)
 
-_VENDORS = re.compile("^(nvidia|amd|intel|geforce|tesla|instinct)+(?=.)", re.DOTALL)
+_VENDORS = re.compile("^(nvidia|amd|intel|apple|google|aws|geforce|tesla|instinct)+(?=.)", re.DOTALL)
 
 
 @lru_cache(maxsize=8192)

@@ -12,7 +12,7 @@ is a GPU of its own: its share of the multiprocessors, and of memory, cache and 
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Literal, Self
 
@@ -25,10 +25,11 @@ from tokonomics.types import Noun
 from tokonomics.units import GIB
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4"]
-Vendor = Literal["nvidia", "amd", "intel"]
+Vendor = Literal["nvidia", "amd", "intel", "apple", "google", "aws"]
 Architecture = Literal[
     "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx",
-    "cdna2", "cdna3", "cdna4", "rdna3", "gaudi2", "gaudi3",
+    "cdna2", "cdna3", "cdna4", "rdna3", "rdna3.5", "gaudi2", "gaudi3",
+    "apple", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2",
 ]  # fmt: skip
 
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
@@ -76,6 +77,7 @@ class Gpu(Noun):
     consumer: bool = False  # a card for desktops: no link to others, and peers reach it through the host's memory
     watts: Watts | None = None
     year: Year | None = None
+    unified_memory: bool = False  # the CPU uses the same memory; ``visible_bytes`` is what the GPU may take of it
     aliases: tuple[str, ...] = ()
     source: str
     date: datetime.date | None = None
@@ -111,9 +113,7 @@ class Gpu(Noun):
 
     @property
     def vendor(self) -> Vendor:
-        if self.architecture.startswith(("cdna", "rdna")):
-            return "amd"
-        return "intel" if self.architecture.startswith("gaudi") else "nvidia"
+        return next((vendor for family, vendor in _VENDORS.items() if self.architecture.startswith(family)), "nvidia")
 
     @property
     def usable_bytes(self) -> int:
@@ -152,6 +152,9 @@ class Gpu(Noun):
         return max(wide, self.flops.get(narrow, 0.0)) if narrow else wide
 
 
+_VENDORS: dict[str, Vendor] = {
+    "cdna": "amd", "rdna": "amd", "gaudi": "intel", "apple": "apple", "tpu": "google", "trainium": "aws",
+}  # fmt: skip
 _MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}
 
 
@@ -159,7 +162,35 @@ _MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4"
 def shipped_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs of our catalogue, without the user's changes."""
     rows = shipped_tables("gpus.toml")["gpus"]
-    return tuple(_gpu(key, row, f"{DATA / 'gpus.toml'} [gpus.{key}]") for key, row in rows.items())
+    return tuple(
+        _gpu(sized, part, f"{DATA / 'gpus.toml'} [gpus.{key}]")
+        for key, row in rows.items()
+        for sized, part in _in_sizes(key, row)
+    )
+
+
+def _in_sizes(key: str, row: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield a row once for each memory it is sold with; the largest also has the plain names."""
+    sizes = row.get("sizes_gb")
+    if not isinstance(sizes, dict):
+        yield key, row
+        return
+    names = [key, row["name"], *row.get("aliases", ())]  # type: ignore[misc] # a list of texts, or Gpu refuses the row
+    plain = {name: value for name, value in row.items() if name != "sizes_gb"}
+    for size, share in sizes.items():
+        whole = int(size) * GIB
+        yield (
+            f"{key}-{size}GB",
+            {
+                **plain,
+                "name": f"{row['name']} {size}GB",
+                "memory_gb": int(size),
+                "memory_bytes": whole,
+                "visible_bytes": int(whole * share),
+                "unified_memory": True,
+                "aliases": [f"{name} {size}GB" for name in names[2:]] + (names if size == [*sizes][-1] else []),
+            },
+        )
 
 
 def all_gpus() -> tuple[Gpu, ...]:

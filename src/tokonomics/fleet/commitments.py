@@ -262,7 +262,9 @@ def _with_ladder(
         return offer
     counted = offer.replicas * counted_share
     levels = {
-        name: tuple(sorted({**dict(known), **{rate: one * counted for rate, one in sized.levels.get(name, ())}}.items()))
+        name: tuple(
+            sorted({**dict(known), **{rate: one * counted for rate, one in sized.levels.get(name, ())}}.items())
+        )
         for name, known in offer.levels.items()
     }
     return offer.model_copy(update={"levels": levels})
@@ -271,7 +273,9 @@ def _with_ladder(
 def _steps(schedule: Schedule, futures: Futures, today: dt.date) -> tuple[CommitmentStep, ...]:
     """Return what to buy, the first month first."""
     found = []
-    for (term, start), number in sorted(schedule.bought.items(), key=lambda bought: (bought[0][1], bought[0][0].months)):
+    for (term, start), number in sorted(
+        schedule.bought.items(), key=lambda bought: (bought[0][1], bought[0][0].months)
+    ):
         usd = term.usd_per_hour * float(futures.moved[:, start].mean())
         years, month = divmod(today.month - 1 + start, 12)
         found.append(

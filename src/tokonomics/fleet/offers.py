@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.engines import Engine, default_engine
 from tokonomics.catalog.feeds import Interruptions
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
@@ -115,7 +115,7 @@ class FleetMarket:
 
 def fleet_machines(
     model: ModelSpec,
-    engine: Engine,
+    engine: Engine | None,
     offers: Sequence[Offer],
     traffic: FleetTraffic,
     slos: Sequence[Slo],
@@ -129,7 +129,8 @@ def fleet_machines(
 ) -> Machines:
     """Return every machine worth considering for this traffic, priced on the terms allowed.
 
-    Layouts at an assumed speed or over several consumer cards are taken if ``doubtful`` ones are, or if there is no other.
+    Without an ``engine``, each GPU has the one that runs there by default. Layouts at an assumed speed or over several
+    consumer cards are taken if ``doubtful`` ones are, or if there is no other.
     """
     terms, today = market.terms, market.today
     stocks, unsold = usable(offers, terms, today)
@@ -151,9 +152,10 @@ def fleet_machines(
     choices = weights or weight_choices(model)
     in_one_machine = [
         deployment
-        for gpu, stock in stocks.items()
+        for gpu, stock in ((find_gpu(key), stock) for key, stock in stocks.items())
         for most_gpus in [max(shape.gpus for shape in stock.shapes)]
-        for deployment, _ in fitting(model, find_gpu(gpu), engine, choices, kv, most_gpus, longest)
+        for runs in [engine or default_engine(gpu.architecture)]
+        for deployment, _ in fitting(model, gpu, runs, runs.loads(choices), kv, most_gpus, longest)
         if deployment.gpus <= most_gpus
     ]
     unknown = {

@@ -78,6 +78,7 @@ class Efficiency(Noun):
     compute: float = Field(gt=0, le=1)
     badge: Badge
     source: str
+    taught: bool = True  # published results of the family were among the rows that the intervals learned from
 
 
 @cache

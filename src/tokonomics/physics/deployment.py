@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from tokonomics.catalog.engines import Defaults, Engine, all_engines
+from tokonomics.catalog.engines import Defaults, Engine, all_engines, default_engine
 from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import (
     KV_PRECISIONS,
@@ -253,11 +253,17 @@ def deploy(
         raise BadInput(what, field="lora_rank, lora_adapters")
     if kv not in KV_PRECISIONS:
         raise BadInput(f"no engine keeps its KV cache in {kv}", field="kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
-    weights = weights or model.served
+    weights = weights or engine.loads([model.served])[0]
     reason = why_not_run(engine, gpu, weights, kv)
     if reason:
         others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
-        raise BadInput(reason, fix=f"These engines do: {', '.join(others)}." if others else None)
+        nearest = default_engine(gpu.architecture)
+        fix = f"These engines do: {', '.join(others)}." if others else None
+        if engine.hardware_of(gpu.architecture) is None:
+            fix = f"{nearest.name} does: {option('engine', nearest.key)}."
+        elif weights in engine.converts:
+            fix = f"Its files of such models are {engine.converts[weights]}: {option('weights', engine.converts[weights])}."
+        raise BadInput(reason, fix=fix)
     plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, dp=dp, weights=weights, kv=kv)
     return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
 

@@ -5,8 +5,10 @@ and the engine's own time were timed, come from a similar one, or from another f
 source, a GPU or an era of an engine that was left out of it, and no class is narrower than one that is known better.
 All bare steps were measured on one timed GPU. For a GPU that nobody timed, the error seen when timed GPUs are predicted
 from another family's curves is added (assumed), or half of that, in logarithms, towards the difference of twins
-(scaled). ``benchmarks/fit_intervals.py`` learns the intervals on rows marked ``calibrate``. A profile has its own, from
-held-out points.
+(scaled). Of a family of which the rows have nothing (a TPU, a Mac), the datasheet is all that is known: there every
+figure is as uncertain as the class that was ever predicted worst, the throughput of dense models on families known by
+their datasheets (early software on Gaudi 2 and MI250 reached a third). ``benchmarks/fit_intervals.py`` learns the
+intervals on rows marked ``calibrate``. A profile has its own, from held-out points.
 """
 
 import math
@@ -22,7 +24,7 @@ from tokonomics.catalog.models import ModelSpec
 from tokonomics.physics.attention_kernels import Op
 from tokonomics.physics.attention_kernels import curve_origin as attention_origin
 from tokonomics.physics.calibration import Coverage, Kernels, active, profiled, using
-from tokonomics.physics.curves import shipped
+from tokonomics.physics.curves import efficiency, shipped
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import layer_origin
 from tokonomics.physics.matrix_kernels import curve_origin as matrix_origin
@@ -32,6 +34,7 @@ from tokonomics.types import Badge, Noun, Speed
 Kind = Literal["step", "prefill", "tpot", "ttft", "throughput"]
 
 KNOWN = {Badge.measured: Speed.timed, Badge.modelled: Speed.scaled, Badge.assumed: Speed.assumed}
+LEAST_KNOWN = "throughput-dense-assumed"
 EIGHTY_PERCENT = 1.2816  # standard deviations to either side of the mean that hold 80 % of a normal distribution
 
 
@@ -73,6 +76,10 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), EIGHTY_PERCENT * more)
         above = math.hypot(max(spread["high"], 0.0), EIGHTY_PERCENT * more)
+        if not efficiency(deployment.gpu).taught:
+            slower, faster = -learned["classes"][LEAST_KNOWN]["low"], learned["classes"][LEAST_KNOWN]["high"]
+            worst = (slower, faster) if kind == "throughput" else (faster, slower)
+            below, above = max(below, worst[0]), max(above, worst[1])
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
 
 

@@ -214,10 +214,10 @@ def _fitting(
         return on_machine(like, machine.gpus, context)
 
     if every:
-        tried = product(weights or weight_choices(model), kv or KV_PRECISIONS[:1])
+        tried = product(machine.engine.loads(weights or weight_choices(model)), kv or KV_PRECISIONS[:1])
         if found := list(chain.from_iterable(starmap(layouts, tried))):
             return found
-    choices = weights or weight_choices(model, floor=None)
+    choices = machine.engine.loads(weights or weight_choices(model, floor=None))
     each = (layouts(weight, cached) for cached in kv or KV_PRECISIONS for weight in choices)
     return next(filter(None, each), [])
 
@@ -290,7 +290,8 @@ def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: flo
 
 def _too_large(model: ModelSpec, machine: OwnMachine, context: int, weights: tuple[Precision, ...] | None) -> TooLarge:
     gpu, engine, kv = machine.gpu, machine.engine, Precision.bf16
-    for fewest in sorted(weights or weight_choices(model, floor=None), key=lambda precision: precision.bits):
+    lowest = engine.loads(weights or weight_choices(model, floor=None))
+    for fewest in sorted(lowest, key=lambda precision: precision.bits):
         if why_not_run(engine, gpu, fewest, kv) is None:
             single = Deployment(model=model, gpu=gpu, engine=engine, weights=fewest, kv=kv)
             least = smallest(single, context)

@@ -19,6 +19,7 @@ from tokonomics.catalog.checkpoints import (
     mtp_module,
     nearest_draft,
 )
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
@@ -108,7 +109,7 @@ def offers_for(known: Sequence[Offer], asked: Mapping[str, Words], discounts: Ma
         return found
     own_list = f"a price list of your own with {option('offers', 'my.csv')}"
     if gpu and not select_offers(known, gpu=gpu, terms=None):
-        raise BadInput(f"no public price of {shorten(', '.join(gpu))} is known", fix=f"Give {own_list}.")
+        raise BadInput(f"no public price of {shorten(', '.join(gpu))} is known", fix=_without_price(gpu, own_list))
     wanted = ", ".join(name for names in filters.values() for name in names or ())
     loosened = []
     for field, names in filters.items():
@@ -116,6 +117,17 @@ def offers_for(known: Sequence[Offer], asked: Mapping[str, Words], discounts: Ma
             loosened.append(f"without {option(field)} there {'is 1' if more == 1 else f'are {more:,}'}")
     hint = f"{'; '.join(loosened).capitalize()}. " if loosened else ""
     raise BadInput(f"no offer is left for {shorten(wanted)}", fix=f"{hint}Or give {own_list}.")
+
+
+def _without_price(gpus: Sequence[str], own_list: str) -> str:
+    """Say how to plan with GPUs that nobody rents out; computers whose CPU shares the memory are bought."""
+    bought = [gpu.key for gpu in map(find_gpu, gpus) if gpu.unified_memory]
+    if not bought:
+        return f"Give {own_list}."
+    machine = (
+        f"{option('gpu', bought[0])} {option('purchase_usd', 4000)} {option('years', 3)} {option('usd_per_kwh', 0.3)}"
+    )
+    return f"Such computers are bought: tokonomics can-run {machine} says what runs and what a token costs. Or give {own_list}."
 
 
 def regions_from(values: Sequence[str] | None, known: Sequence[Offer]) -> list[str] | None:

@@ -43,7 +43,7 @@ class Question:
     model: ModelSpec
     load: Load
     offers: Sequence[Offer]
-    engines: Sequence[Engine]
+    engines: Sequence[Engine]  # none: each GPU with the engine that runs there by default
     today: date
     slos: tuple[Slo, ...] = ()
     weights: tuple[Precision, ...] | None = None  # None: as published, and FP8

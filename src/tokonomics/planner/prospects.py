@@ -7,7 +7,7 @@ from datetime import date
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokonomics.catalog.engines import Engine
+from tokonomics.catalog.engines import Engine, default_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
@@ -114,8 +114,8 @@ def _prospects(question: _Sought) -> _Found:
         if on_this_gpu.usd_per_hour > question.below:
             continue
         gpu, most_gpus = find_gpu(gpu_key), max(shape.gpus for shape in on_this_gpu.shapes)
-        for engine in question.engines:
-            fitted = fitting(model, gpu, engine, choices, question.kv, most_gpus, question.longest)
+        for engine in question.engines or (default_engine(gpu.architecture),):
+            fitted = fitting(model, gpu, engine, engine.loads(choices), question.kv, most_gpus, question.longest)
             for deployment, refusal in with_drafts(fitted, question.drafts, question.longest):
                 if (deployment.weights, deployment.kv) in question.lossy:
                     continue

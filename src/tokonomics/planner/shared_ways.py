@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.catalog.engines import Engine, start_times
+from tokonomics.catalog.engines import Engine, default_engine, start_times
 from tokonomics.catalog.gpus import Gpu, MigProfile, find_gpu, fit_together, mig_profiles, slice_of
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import loading_gib
@@ -204,7 +204,7 @@ class Attempt(NamedTuple):
 def _precisions(tenant: Tenant, gpu: Gpu, engine: Engine) -> list[Deployment]:
     """Return the model on one such GPU at each precision that its own plan may choose, most bits first."""
     question = tenant.question
-    choices = question.weights or weight_choices(question.model)
+    choices = engine.loads(question.weights or weight_choices(question.model))
     fitted = fitting(question.model, gpu, engine, choices, question.kv, 1, tenant.load.longest)
     found = [
         deployment
@@ -231,7 +231,7 @@ def _with_time_for_all(tenants: Sequence[Tenant], gpu: Gpu) -> Iterator[list[Dep
     Each has the same choice in a plan of its own, in which more bits win at the same bill. Models that share a GPU
     finish no more than on the whole of it.
     """
-    for engine in tenants[0].question.engines:
+    for engine in tenants[0].question.engines or (default_engine(gpu.architecture),):
         choices = [_precisions(tenant, gpu, engine) for tenant in tenants]
         if not all(choices):
             continue
@@ -345,7 +345,7 @@ def _on_slices(tenant: Tenant, trace: Trace, gpu: Gpu, place: int) -> Iterator[t
     """Yield the model alone on every slice that holds it and keeps up, smallest first."""
     for profile in mig_profiles(gpu):
         part = slice_of(gpu, profile)
-        for engine in tenant.question.engines:
+        for engine in tenant.question.engines or (default_engine(gpu.architecture),):
             found = _precisions(tenant, part, engine)
             if found and _load(tenant, found[place]) <= 1:
                 made = simulate(found[place], trace)

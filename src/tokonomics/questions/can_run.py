@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokonomics.catalog.engines import all_engines, find_engine
+from tokonomics.catalog.engines import all_engines, engine_for
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, Precision, parse_precision
 from tokonomics.catalog.load_models import all_models, find_model
@@ -33,7 +33,8 @@ Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, Ope
 
 def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 0) -> CanRunResult:
     """Size every model of the catalogue, or every layout of named ones, on a machine; serve up to ``longest``."""
-    gpu, engine = find_gpu(request.gpu), find_engine(request.engine)
+    gpu = find_gpu(request.gpu)
+    engine = engine_for(gpu, request.engine)
     if engine.hardware_of(gpu.architecture) is None:
         others = [other.key for other in all_engines() if other.hardware_of(gpu.architecture)]
         fix = f"These engines do: {', '.join(others)}." if others else None
@@ -76,13 +77,13 @@ def _precisions(texts: Sequence[str] | None, known: Sequence[Precision], field: 
 def on_own_machine(request: PlanRequest, listener: Listener = SILENT) -> CanRunResult:
     """Answer a plan for the user's own machine: every layout of its models, for sequences of its mean length."""
     names, number = gpu_filter(request.gpu, request.gpus)
-    engines = listed(request.engine, "engine") or ["vllm"]
-    for field, given in (("gpu", names or []), ("engine", engines)):
+    engines = listed(request.engine, "engine") or []
+    for field, given in (("gpu", names or []), *([("engine", engines)] if engines else [])):
         if len(given) != 1:
             fix = f"Such as {option('gpu', 'H200')} {option('gpus', 8)} {option('engine', 'vllm')}."
             raise BadInput(f"a machine of one's own has one, got {', '.join(given) or 'none'}", field=field, fix=fix)
     asked = {name: value for name, value in request.given().items() if name in CanRunRequest.model_fields}
-    asked |= {"gpu": (names or [])[0], "gpus": number or 1, "engine": engines[0]}
+    asked |= {"gpu": (names or [])[0], "gpus": number or 1, "engine": engines[0] if engines else None}
     lengths, longest = {"input", "output"} & set(request.given()), 0
     if len(lengths) == 2:
         drawn = draw_lengths(*lengths_of(request), ENOUGH_REQUESTS, np.random.default_rng(request.seed))

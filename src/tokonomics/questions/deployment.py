@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.engines import engine_for
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.load_models import find_model
@@ -50,11 +50,11 @@ def deployment_of(
     if len(several) > 1:
         fix = "Several are compared by: tokonomics plan, tokonomics plan --by-gpu."
         raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
-    weights = layout.weights
+    weights, found = layout.weights, find_gpu(gpu)
     return deploy(
         reading(find_model(named(model)), images),
-        find_gpu(gpu),
-        find_engine(layout.engine),
+        found,
+        engine_for(found, layout.engine),
         tp=layout.tp,
         pp=layout.pp,
         ep=layout.ep,

@@ -55,7 +55,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     outlook = _outlook(request, terms)
     startup_s = read_time(request.startup, "startup")
     target = None if request.availability is None else require_target(request.availability)
-    engine = find_engine(request.engine)
+    engine = find_engine(request.engine) if request.engine else None
     traffic = _traffic(request, model.max_context, listener)
     work = None if request.batch_work is None else _work(request.batch_work, traffic)
     offers = offers_of(request)
@@ -76,7 +76,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     )  # fmt: skip
     found = plan_fleet(
         model.name,
-        engine.name,
+        ", ".join(sorted({layout.deployment.engine.name for layout in machines.layouts.values()})),
         machines,
         traffic,
         targets,

@@ -109,7 +109,11 @@ class Precisions(Request, about=About.MODEL):
 
 
 class OneEngine(Request, about=About.ENGINE):
-    engine: Text = declared("Serving engine: its rules, limits and own time.", "vllm", example="vllm")
+    engine: Text | None = declared(
+        "Serving engine: its rules, limits and own time.",
+        without="the one that runs there: vllm, or llama.cpp on a Mac",
+        example="vllm",
+    )
 
 
 class Layout(Parallel, Precisions, OneEngine):
@@ -431,7 +435,9 @@ class SomePrecisions(Request, about=About.MODEL):
 class Choice(SomeGpus, LowestWeights, SomePrecisions):
     """What a search may choose from."""
 
-    engine: Texts | None = declared("Serving engines, or all.", without="vllm", example="vllm")
+    engine: Texts | None = declared(
+        "Serving engines, or all.", without="the one that runs there: vllm, or llama.cpp on a Mac", example="vllm"
+    )
 
 
 class PriceLimits(Request, about=About.PRICES):

@@ -131,7 +131,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     given = dict.fromkeys(("gpus", "router", "spare", "disaggregate")) | dict(request)
     limits = {name: value for name, value in given.items() if name in Limits.model_fields}
     gpus, most_gpus = gpu_filter(request.gpu, given["gpus"])
-    engines = listed(request.engine, "engine") or ["vllm"]
+    engines = listed(request.engine, "engine") or []  # none: each GPU with the engine that runs there
     names = [engine.key for engine in all_engines()] if engines == ["all"] else engines
     named = gpus is not None or request.offers is not None
     floor = share_of_quality(request.min_recovery)
