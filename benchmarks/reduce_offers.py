@@ -40,6 +40,8 @@ IN_EUR = {"scaleway", "seeweb"}
 
 REFRESHED = {"daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"}
 """Providers that `prices refresh` reads and this table lacks; lium rents out machines of others (lium.io)."""
+COLLECTED = {"coreweave": "cloud", "qubrid": "cloud"}
+"""Providers of ``offers_more.csv``, which is collected by hand and not touched here."""
 
 
 def region_of(row: Mapping[str, str]) -> str:
@@ -138,7 +140,7 @@ def main() -> None:
     ]
     columns = ("provider", "region", "country")
     write(paths.out / "places.csv", columns, [dict(zip(columns, place, strict=True)) for place in known])
-    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set(REFRESHED.items()))
+    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set((REFRESHED | COLLECTED).items()))
     write(
         paths.out / "sellers.csv", ("provider", "seller"), [{"provider": who, "seller": kind} for who, kind in sellers]
     )

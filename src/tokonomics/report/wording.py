@@ -41,7 +41,7 @@ _MONTHS_IN_MONTHS = 24  # longer ages use the next larger unit
 
 
 _PROVIDERS = {
-    "aws": "AWS", "azure": "Azure", "cudo": "CUDO", "do": "DigitalOcean", "fluidstack": "FluidStack",
+    "aws": "AWS", "azure": "Azure", "coreweave": "CoreWeave", "cudo": "CUDO", "do": "DigitalOcean", "fluidstack": "FluidStack",
     "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs", "oci": "Oracle Cloud",
     "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod", "vast": "Vast.ai",
 }  # fmt: skip
