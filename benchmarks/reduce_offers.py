@@ -5,8 +5,8 @@
 
 Writes ``offers.csv`` (a machine at one price is one row, with every region it is sold in), ``places.csv`` (the country
 of each provider's regions) and ``sellers.csv`` (what kind of seller each provider is). Rows are left out where the GPU
-is not in the catalogue, and where there is no price or no region. With ``--history``
-it writes ``price_history.csv`` alone: what a GPU-hour cost month by month.
+is not in the catalogue, and where there is no price or no region; those collected by hand (``COLLECTED``) are added.
+With ``--history`` it writes ``price_history.csv`` alone: what a GPU-hour cost month by month.
 """
 
 import argparse
@@ -40,8 +40,9 @@ IN_EUR = {"scaleway", "seeweb"}
 
 REFRESHED = {"daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"}
 """Providers that `prices refresh` reads and this table lacks; lium rents out machines of others (lium.io)."""
-COLLECTED = {"coreweave": "cloud", "qubrid": "cloud"}
-"""Providers of ``offers_more.csv``, which is collected by hand and not touched here."""
+COLLECTED = Path(__file__).parent / "data" / "collected_offers.csv"
+"""Offers collected by hand, each with its source, in the columns of ``offers.csv``: added to those of the table."""
+COLLECTED_FROM = {"coreweave": "cloud", "qubrid": "cloud"}
 
 
 def region_of(row: Mapping[str, str]) -> str:
@@ -78,10 +79,14 @@ def merged(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     for row in rows:
         regions[tuple(reduced(row).values())].add(region_of(row))
     names = tuple(COLUMNS)
-    offers = [
+    return [
         dict(zip(names, values, strict=True)) | {"region": BETWEEN_REGIONS.join(sorted(where))}
         for values, where in regions.items()
     ]
+
+
+def in_order(offers: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows by provider and GPU, the smallest machines first."""
     return sorted(
         offers, key=lambda row: (row["provider"], row["gpu"], int(row["gpus"]), row["instance"], row["region"])
     )
@@ -89,7 +94,7 @@ def merged(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
+        writer = csv.DictWriter(file, fieldnames=columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -130,8 +135,10 @@ def main() -> None:
     for reason, number in left_out.most_common():
         print(f"{number:5} rows left out: {reason}")
     kept = [row for row in rows if not why_left_out(row)]
-    offers = merged(kept)
-    write(paths.out / "offers.csv", ("provider", "region", *(name for name in COLUMNS if name != "provider")), offers)
+    with COLLECTED.open(newline="", encoding="utf-8") as file:
+        by_hand = csv.DictReader(file)
+        offers = in_order([*merged(kept), *by_hand])
+    write(paths.out / "offers.csv", tuple(by_hand.fieldnames or ()), offers)
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in kept:
         places[row["provider"], region_of(row)].add(row["country"])
@@ -140,7 +147,7 @@ def main() -> None:
     ]
     columns = ("provider", "region", "country")
     write(paths.out / "places.csv", columns, [dict(zip(columns, place, strict=True)) for place in known])
-    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set((REFRESHED | COLLECTED).items()))
+    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set((REFRESHED | COLLECTED_FROM).items()))
     write(
         paths.out / "sellers.csv", ("provider", "seller"), [{"provider": who, "seller": kind} for who, kind in sellers]
     )

@@ -61,8 +61,8 @@ def written(path: Path, text: str) -> Path:
 
 def test_the_shipped_snapshot_has_every_row_and_every_price_is_plausible_per_gpu() -> None:
     offers = load_offers()
-    assert len(offers) == 4908  # 5,727 of the source, less 807 of GPUs that we do not know and 12 in euro
-    assert len({each.provider for each in offers}) == 20
+    assert len(offers) == 4914  # 5,727 of the source, less 807 of GPUs that we do not know and 12 in euro; 6 by hand
+    assert len({each.provider for each in offers}) == 22
     assert not {each.gpu for each in offers} & {"H100-MEGA", "T4g"}  # names of one GPU are one GPU
     assert next(each for each in offers if each.instance == "a3-megagpu-8g").gpu == "H100-SXM"
     assert "Georgia, US, NA" in {each.region for each in offers}  # one cell
@@ -231,7 +231,7 @@ def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> 
     assert {each.provider for each in some} == {"aws"}
     assert {o.region for o in select_offers(load_offers(), region="us-east-1")} == {"us-east-1"}
     assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
-    assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
+    assert len(select_offers(load_offers(), terms=Terms.reserved)) == 58  # 53 of AWS and 5 of Qubrid
 
 
 def test_unknown_names_suggest_the_nearest() -> None:

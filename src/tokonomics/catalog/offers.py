@@ -27,7 +27,7 @@ from tokonomics.catalog.entries import DATA, shipped_rows, user_tables
 from tokonomics.catalog.places import LISTED_EVERYWHERE, Place, Seller, country_of, seller_of
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.files import cache_folder, make_folder, write_text
-from tokonomics.types import Noun, Same, today
+from tokonomics.types import Noun, today
 
 STALE_AFTER_DAYS = 90  # an older price is marked as old
 OLDER = f"older than {STALE_AFTER_DAYS} days"  # how a quote says that it is stale
@@ -155,7 +155,6 @@ def _stated_networks() -> dict[tuple[str, str], float]:
 BETWEEN_REGIONS = "|"  # in a file, between regions where a machine costs the same
 MAX_FILE_BYTES = 50_000_000  # enough for hundreds of thousands of offers; a larger file is not a price list
 SNAPSHOT = DATA / "offers.csv"
-COLLECTED = DATA / "offers_more.csv"  # by hand, of accelerators that no refresh reads
 _REQUIRED = ("provider", "instance", "gpu", "gpus", "usd_per_hour")
 _ALIASES = {
     "instance_type": "instance",
@@ -179,27 +178,18 @@ def cache_file() -> Path:
 
 
 def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
-    """Return the offers of that file; without one, the refreshed prices, or else the shipped ones.
-
-    Those collected by hand are added where the others have none of that provider and GPU.
-    """
+    """Return the offers of that file; without one, the refreshed prices, or else the shipped ones."""
     if path is not None:
         return read_offers(path)
     cached = cache_file()
     if not cached.is_file():
-        return _with_collected(Same(read_offers(SNAPSHOT)), today())
+        return read_offers(SNAPSHOT)
     try:
-        return _with_collected(Same(read_offers(cached)), today())
+        return read_offers(cached)
     except BadInput as error:
         raise BadInput(
             error.what, where=error.where, fix="Delete that file, or write it anew: `tokonomics offers --refresh`."
         ) from None
-
-
-@lru_cache(maxsize=4)
-def _with_collected(listed: Same[tuple[Offer, ...]], day: dt.date) -> tuple[Offer, ...]:
-    known = {(offer.provider, offer.gpu) for offer in listed.value}
-    return *listed.value, *(offer for offer in read_offers(COLLECTED) if (offer.provider, offer.gpu) not in known)
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
