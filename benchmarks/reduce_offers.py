@@ -38,8 +38,11 @@ IN_EUR = {"scaleway", "seeweb"}
 """They sell in euro; the catalogue takes the figures for dollars (skypilot, fetch_seeweb.py: ``hourly_price``)."""
 
 
-REFRESHED = {"daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"}
-"""Providers that `prices refresh` reads and this table lacks; lium rents out machines of others (lium.io)."""
+NOT_IN_TABLE = {
+    "coreweave": "cloud", "qubrid": "cloud", "daytona": "cloud", "jarvislabs": "cloud", "lium": "marketplace"
+}  # fmt: skip
+"""Sellers of ``offers_more.csv``, which is collected by hand, and those that `offers --refresh` reads; lium rents out
+machines of others (lium.io)."""
 
 
 def region_of(row: Mapping[str, str]) -> str:
@@ -138,7 +141,7 @@ def main() -> None:
     ]
     columns = ("provider", "region", "country")
     write(paths.out / "places.csv", columns, [dict(zip(columns, place, strict=True)) for place in known])
-    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set(REFRESHED.items()))
+    sellers = sorted({(row["provider"], row["kind"]) for row in kept} | set(NOT_IN_TABLE.items()))
     write(
         paths.out / "sellers.csv", ("provider", "seller"), [{"provider": who, "seller": kind} for who, kind in sellers]
     )

@@ -233,7 +233,7 @@ def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> 
     assert {each.provider for each in some} == {"aws"}
     assert {o.region for o in select_offers(load_offers(), region="us-east-1")} == {"us-east-1"}
     assert all(each.spot_usd_per_hour for each in select_offers(load_offers(), terms=Terms.spot))
-    assert len(select_offers(load_offers(), terms=Terms.reserved)) == 53
+    assert len(select_offers(load_offers(), terms=Terms.reserved)) == 58  # 53 of AWS and 5 of Qubrid
 
 
 def test_unknown_names_suggest_the_nearest() -> None:

@@ -44,11 +44,13 @@ def by_continent() -> dict[tuple[str, str], set[str]]:
 def test_every_region_of_every_provider_is_on_one_continent(by_continent: dict[tuple[str, str], set[str]]) -> None:
     for offer in load_offers():
         on = [name for name in CONTINENTS if offer.region in by_continent.get((offer.provider, name), ())]
-        # Two regions only hint at where they are, and one is a name that says nothing: they may be there.
+        # Some regions only hint at where they are, and some are names that say nothing: they may be there.
         perhaps = {
             ("lambda", "europe-south-1"): ["Europe"],
             ("yotta", "ap-east-2"): ["Asia", "Oceania"],
+            ("coreweave", "NA"): ["North America"],
             ("hyperbolic", "default"): list(CONTINENTS),
+            ("qubrid", "unspecified"): list(CONTINENTS),
         }.get((offer.provider, offer.region))
         assert on == perhaps if perhaps else len(on) == 1, offer
 
@@ -68,7 +70,7 @@ def test_a_provider_and_a_continent_find_what_they_share(by_continent: dict[tupl
 def test_eu_is_the_union_and_europe_the_continent() -> None:
     found = select_offers(load_offers(), region="EU", terms=None)
     assert {offer.country for offer in found if offer.country} == UNION
-    assert {offer.provider for offer in found if offer.country is None} == {"lambda", "hyperbolic"}  # perhaps there
+    assert {offer.provider for offer in found if offer.country is None} == {"lambda", "hyperbolic", "qubrid"}
     certain = {offer.provider for offer in certainly_there(found)}
     assert certain & {"aws", "nebius", "verda"}
     assert not certain & {"lambda", "oci", "runpod", "hyperbolic"}

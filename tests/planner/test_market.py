@@ -129,7 +129,10 @@ def test_a_budget_does_not_bring_back_an_old_price(tmp_path: Path, monkeypatch: 
         offer("gcp", "L40S", 3.0),
     ]
     assert picked(planned(tmp_path, offers, monkeypatch, max_price=3.5)) == ("gcp", "L40S")
-    assert planned(tmp_path, offers[:2], monkeypatch, max_price=3.5).best is None
+    nothing = planned(tmp_path, offers[:2], monkeypatch, max_price=3.5)
+    assert nothing.best is None
+    assert nothing.blame[0].constraint == "the newest prices"
+    assert "max_age=200" in nothing.blame[0].nearest
 
 
 def test_what_is_only_perhaps_in_a_region_is_a_line_below_the_pick(
@@ -145,6 +148,9 @@ def test_what_is_only_perhaps_in_a_region_is_a_line_below_the_pick(
         assert aside(found)[Catch.uncertain_place][0] in {"lambda", "runpod"}
     assert picked(planned(tmp_path, offers, monkeypatch))[0] == "lambda"  # no region was asked for
     assert picked(planned(tmp_path, offers, monkeypatch, region="EU", provider="aws,runpod"))[0] == "runpod"
+    apart = planned(tmp_path, offers, monkeypatch, region="DE,CZ")
+    assert set(apart.left_out) == {"CZ"}
+    assert "provider" in apart.left_out["CZ"]
     with pytest.raises(BadInput, match="nobody is certain to sell that there"):
         planned(tmp_path, offers[1:], monkeypatch, region="EU")
 

@@ -43,6 +43,7 @@ _HINTS = {
     "asia": {"asia"},
     "eu": {"europe"},
     "europe": {"europe"},
+    "na": {"north america"},
     "us": {"north america"},
 }
 """The continents that providers mean by how a region's name begins."""

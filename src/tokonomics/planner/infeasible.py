@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.offer_choice import certainly_there, list_prices
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
-from tokonomics.catalog.places import Seller, place_filter
+from tokonomics.catalog.places import place_filter
 from tokonomics.errors import option
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.parsing import listed, regions_from
@@ -102,11 +103,12 @@ def _why_left_out(question: Question, offers: Sequence[Offer]) -> str | None:
     sold = {offer for offer in offers if offer in bought}
     newest = max(offer.date for offer in offers)
     age = (question.today - newest).days
-    if not sold and all(offer.seller is Seller.marketplace for offer in offers):
+    listed_there = list_prices(offers)
+    if not sold and not listed_there:
         older = f" {option('max_age', age)}" if age > MAX_AGE_DAYS else ""
         return f"only marketplaces sell it ({option('sellers', 'all')}{older})"
-    if not sold and not any(offer.is_place_certain for offer in offers):
-        return f"it is not certain that anybody sells it there ({option('provider', offers[0].provider)})"
+    if not sold and not certainly_there(listed_there):
+        return f"it is not certain that anybody sells it there ({option('provider', listed_there[0].provider)})"
     if any(machine.offer in sold for hosts in prospects(question, question.load) for machine in hosts.machines):
         return None
     asked = replace(question, offers=list(sold))
@@ -196,6 +198,12 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
             why="none of these offers has such a price",
             nearest=f"they are sold on: {', '.join(sold) or 'no terms at all'}",
         )
+    elif old := _at_older_prices(question):
+        yield Blame(
+            constraint="the newest prices",
+            why="the machines that would do have only prices that newer ones of their GPU show to be out of date",
+            nearest=f"{option('max_age', old.age_days(question.today))}: {old.gpu} at {old.provider}, of {old.date}",
+        )
     elif Reason.too_long in kinds:
         yield Blame(
             constraint=f"{option('input')}, {option('output')}",
@@ -225,6 +233,17 @@ def _nothing_to_choose_from(study: Study, kinds: set[Reason]) -> Iterator[Blame]
         case = next(rejection for rejection in study.plan.rejected if rejection.kind is Reason.not_supported)
         constraint = f"{option('engine')}, {option('weights')}, {option('kv')}"
         yield Blame(constraint=constraint, why=case.reason, nearest="another engine or precision")
+
+
+def _at_older_prices(question: Question) -> Offer | None:
+    """Return the newest offer of a machine that would do but for its price, which is out of date; None if none is."""
+    limits = question.limits.model_copy(update={"max_age_days": MAX_AGE_DAYS})
+    if question.limits.max_age_days is not None:
+        return None
+    found = prospects(replace(question, limits=limits), question.load)
+    return max(
+        (machine.offer for hosts in found for machine in hosts.machines), key=lambda offer: offer.date, default=None
+    )
 
 
 def _host_too_small(question: Question) -> Blame:

@@ -195,11 +195,11 @@ def _coverage() -> Iterator[Check]:
     too_old = [one.provider for one in known if (today() - one.newest).days > MAX_AGE_DAYS]
     countries = {country for one in known for country in one.countries}
     seen = f"{plural(len(known), 'provider')} in {len(countries)} countries"
-    facts: Facts = {
-        one.provider: f"{plural(one.machines, 'machine')} in {plural(one.regions, 'region')} of "
-        f"{', '.join(one.countries) or 'unknown countries'} ({', '.join(one.continents)}); {one.oldest} to {one.newest}"
-        for one in known
-    }
+    facts: Facts = {}
+    for one in known:
+        where = f"{', '.join(one.countries)} ({', '.join(one.continents)})" if one.countries else "an unknown country"
+        offers = f"{plural(one.machines, 'offer')} in {plural(one.regions, 'region')} of {where}"
+        facts[one.provider] = f"{offers}, quoted from {one.oldest} to {one.newest}"
     if too_old:
         fix = "They are in no answer unless asked for (--max-age); the places and dates of all: --json"
         yield _note("coverage", f"{seen}; nothing of the last year from {', '.join(too_old)}", fix, **facts)

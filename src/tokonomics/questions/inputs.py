@@ -448,7 +448,7 @@ class PriceLimits(Request, about=About.PRICES):
     max_age: Whole | None = declared(
         "Take prices up to this many days old.",
         low=0,
-        without="90; 365 where newer ones cost over 25 % more",
+        without="a year, and 90 before the newest quote of a GPU",
         example=365,
         unit="days",
         rare=True,

@@ -41,9 +41,10 @@ _MONTHS_IN_MONTHS = 24  # longer ages use the next larger unit
 
 
 _PROVIDERS = {
-    "aws": "AWS", "azure": "Azure", "cudo": "CUDO", "do": "DigitalOcean", "fluidstack": "FluidStack",
-    "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs", "oci": "Oracle Cloud",
-    "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod", "vast": "Vast.ai",
+    "aws": "AWS", "azure": "Azure", "coreweave": "CoreWeave", "cudo": "CUDO", "do": "DigitalOcean",
+    "fluidstack": "FluidStack", "gcp": "Google Cloud", "ibm": "IBM Cloud", "jarvislabs": "JarvisLabs",
+    "oci": "Oracle Cloud", "ovhcloud": "OVHcloud", "primeintellect": "Prime Intellect", "runpod": "RunPod",
+    "vast": "Vast.ai",
 }  # fmt: skip
 """Names as the providers write them; other names are the key with a capital letter."""
 
