@@ -2,8 +2,9 @@
 
 Random set-ups: dense models and experts, from a price list with one machine for each GPU; plain logs, sessions, shared
 prompts, classes of service, spare machines, a profile, tenants; a quarter of most kinds with headroom. Their traffic is
-a log that every verb reads; a demand is a rate with lengths, which ``fleet`` gets as the same in every hour. Prompts apart from answers are planned on
-machines of one to eight GPUs, and asked of ``simulate``, and of ``levers`` where both sides are alike.
+a log that every verb reads; a demand is a rate with lengths, which ``fleet`` gets as the same in every hour. Prompts
+apart from answers are planned on machines of one to eight GPUs, and asked of ``simulate``, and of ``levers`` where both
+sides are alike.
 """
 
 from collections.abc import Iterator

@@ -25,7 +25,7 @@ from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
-from tokonomics.planner.slow_end import bill_range
+from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.sizing.attempt import Sized
@@ -281,6 +281,21 @@ def test_its_room_and_its_bill_at_other_speeds_are_its_own() -> None:
     bills = bill_range(made, made.plan.best)
     assert there(bills.fast.usd_per_month) <= made.plan.best.usd_per_month * (1 + 1e-9)
     assert bills.slow.usd_per_month is None or bills.slow.usd_per_month >= made.plan.best.usd_per_month * (1 - 1e-9)
+
+
+@pytest.mark.slow
+def test_a_split_on_more_replicas_can_be_the_safe_fleet() -> None:
+    """With no other candidate beside it, the safe fleet is the pick's own two layouts at the slow end."""
+    made = replace(found(True), hosts=())
+    best = there(made.plan.best)
+    assert best.prefill is not None
+    bills = bill_range(made, best)
+    safe = there(safe_fleet(made, bills))
+    assert safe.is_pick
+    assert safe.candidate.usd_per_month == pytest.approx(there(bills.slow.usd_per_month))
+    assert safe.candidate.prefill_replicas > 0
+    met = {room.slo: room.room >= 0 for room in slo_rooms(made, bills)}
+    assert met == {str(slo): True for slo in made.question.slos}
 
 
 @pytest.mark.slow

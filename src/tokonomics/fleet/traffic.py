@@ -149,10 +149,10 @@ class FleetTraffic:
         sample, rate = self.samples[name], max(self.demand.rates[name])
         if self.trace is not None:
             load = load_of_log(sample.repeated(math.ceil(ENOUGH_REQUESTS / len(sample))), rate)
-            return replace(load, headroom=self.headroom)
-        trace = sample.faster(rate / sample.rate)
-        own = {"lasts_s": self.lasts_s, "headroom": self.headroom}
-        return Load(workload=workload_of(trace, rate), trace=trace, is_stationary=True, **own)
+        else:
+            trace = sample.faster(rate / sample.rate)
+            load = Load(workload=workload_of(trace, rate), trace=trace, lasts_s=self.lasts_s, is_stationary=True)
+        return replace(load, headroom=self.headroom)
 
     def class_of(self, trace: Trace) -> Counts:
         """Return the number of each request's class."""

@@ -43,10 +43,12 @@ def pick_blocks(
     *,
     safe: Sequence[blocks.Block] = (),
     rooms: Sequence[SloRoom] = (),
+    advice: str = "",
 ) -> list[blocks.Block]:
     """Show what to rent, what it costs, and how it meets the SLOs; ``firm`` are further facts of this answer.
 
-    ``safe`` says what it costs if replicas are slow, and ``rooms`` how far the latencies are below their targets.
+    ``safe`` says what it costs if replicas are slow, ``rooms`` how far the latencies are below their targets, and
+    ``advice`` what helps if that is less than the interval.
     """
     idle = row.gpus_paid - row.gpus_used
     spans = row.gpus_per_replica * row.instances > row.gpus_paid and row.prefill is None
@@ -60,7 +62,7 @@ def pick_blocks(
         *safe,
         blocks.line(f"{served_as(row)}{_may_fail(row, plan.limits.spare)}"),
         blocks.facts(
-            *_latencies(row, plan.slos, of_slos=True, rooms=rooms),
+            *_latencies(row, plan.slos, of_slos=True, rooms=rooms, advice=advice),
             *_job(row),
             *firm,
             *_drafted(row),
@@ -252,29 +254,29 @@ def _job(row: Candidate) -> Iterable[blocks.Fact]:
 def safe_lines(pick: Candidate, slow: AtSpeed, safe: SafeFleet | None) -> Iterable[blocks.Line]:
     """Show what it costs to be safe at the slow end of the interval; first of all, if the pick cannot be."""
     if slow.usd_per_month is None:
-        slower = f"{percent(1 - slow.speed)} slower, the slow end of the 80 % interval"
-        yield blocks.line(f"This may miss the SLO: {slower}, no number of these replicas meets it.", kind="worst")
+        slower = f"Inside its 80 % interval ({percent(1 - slow.speed)} slower)"
+        yield blocks.line(f"{slower} no number of these replicas meets the SLO.", kind="worst")
     label = "To be safe at 80 %: "
     if safe is None:
         yield blocks.line(f"{label}nothing that these limits allow meets the SLO at the slow end of its interval")
         return
-    row, holds = safe.candidate, f"if {percent(1 - safe.speed)} slower"
+    row = safe.candidate
     bill = blocks.Span(f"{usd(row.usd_per_month)} a month", "strong")
     if row == pick:
-        yield blocks.line(label, bill, f", this fleet: {holds}, it still meets the SLO")
+        yield blocks.line(label, bill, f", this fleet: {percent(1 - safe.speed)} slower, it still meets every target")
     else:
         old = "" if row.price_age_days == pick.price_age_days else aged(row.price_age_days)
-        yield blocks.line(label, bill, f", {served_as(row)} at {rented_text(row)}{old}: holds {holds}")
+        yield blocks.line(label, bill, f", {served_as(row)} at {rented_text(row)}{old}")
 
 
-def _room(room: SloRoom) -> str:
+def _room(room: SloRoom, advice: str) -> str:
     """Return ``met by 6.8 %``, and whether a doubt about the speed takes that away."""
-    doubt = f", within the interval: {option('headroom', '20%')}" if room.within_interval else ""
+    doubt = f", within the interval{advice and f': {advice}'}" if room.within_interval else ""
     return f"met by {percent(room.room)}{doubt}"
 
 
 def _latencies(
-    row: Candidate, slos: Sequence[Slo], *, of_slos: bool, rooms: Sequence[SloRoom] = ()
+    row: Candidate, slos: Sequence[Slo], *, of_slos: bool, rooms: Sequence[SloRoom] = (), advice: str = ""
 ) -> Iterable[blocks.Fact]:
     """Show the latencies with SLOs (TTFT and TPOT without any), or the others; means if nothing was simulated."""
     asked = {slo.latency for slo in slos} or {Latency.ttft, Latency.tpot}
@@ -293,7 +295,7 @@ def _latencies(
                 continue
             met = target is not None and value <= target
             room = next((room for room in rooms if room.slo == f"{latency}_{statistic}"), None)
-            state = "missed" if not met else _room(room) if room else "met"
+            state = "missed" if not met else _room(room, advice) if room else "met"
             said = [f"SLO {seconds(target)} {state}"] if target is not None else []
             said += [f"p50 {time_text(spread.p50)}"] if row.simulated else ["not simulated"]
             mood: blocks.Mood = "" if target is None else "good" if met else "bad"

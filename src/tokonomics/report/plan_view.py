@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
 
 _SHOWN = 10  # rows of the table of candidates by default
+_ADVISED = 0.2  # headroom to ask for, where a pick has less and is inside its interval; our choice
 
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
@@ -129,9 +130,10 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         label = f"{fleet}, percentiles not checked" if whole.slos and not whole.best.simulated else fleet
         label = ", ".join([label, *whole.only_with])
         safe = safe_lines(whole.best, result.bill_range.slow, result.safe) if result.bill_range else ()
-        picked = pick_blocks(
-            whole.best, label, whole, list(_firm(result, model)), safe=list(safe), rooms=result.slo_rooms
-        )
+        grows = result.headroom is not None and result.headroom.share >= _ADVISED
+        advice = "" if grows else option("headroom", f"{_ADVISED:.0%}")
+        firm = list(_firm(result, model))
+        picked = pick_blocks(whole.best, label, whole, firm, safe=list(safe), rooms=result.slo_rooms, advice=advice)
         above = last_resort_line(whole), *picked[:-2], *api_lines(result.api)
         yield blocks.section(*above, *picked[-2:], not_tried(whole))
         if result.why:
