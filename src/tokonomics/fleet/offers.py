@@ -129,7 +129,8 @@ def fleet_machines(
 ) -> Machines:
     """Return every machine worth considering for this traffic, priced on the terms allowed.
 
-    Layouts at an assumed speed or over several consumer cards are taken if ``doubtful`` ones are, or if there is no other.
+    Layouts at an assumed speed or over several consumer cards are taken if ``doubtful`` ones may be, or if there is no
+    other.
     """
     terms, today = market.terms, market.today
     stocks, unsold = usable(offers, terms, today)

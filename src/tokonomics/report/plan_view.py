@@ -19,12 +19,12 @@ from tokonomics.report.plan_pick_view import (
     asked_text,
     at_checkpoint_line,
     bill_facts,
+    last_resort_line,
     not_tried,
     nothing,
     pick_blocks,
     published_checkpoint,
     quality_facts,
-    last_resort_line,
     set_aside_lines,
 )
 from tokonomics.report.plan_table_view import (
