@@ -267,9 +267,8 @@ def _another_format(found: Recovery) -> str:
         return f", scored as {found.format}, deployed in a format that is not known"
     if _is_of_format(found, found.deployed):
         return ""
-    unnamed = found.deployed.startswith(found.format) or found.format.startswith(found.deployed)
-    which = "a kind of it that the score does not name" if unnamed else "another format"
-    return f", scored as {found.format}, deployed as {found.deployed}: {which}"
+    unnamed = " of a kind that is not named" if found.deployed.startswith(found.format) else ""
+    return f", scored as {found.format}{unnamed}, deployed as {found.deployed}"
 
 
 def save_recovery(found: OwnRecovery) -> Path:

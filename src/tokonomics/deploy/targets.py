@@ -466,6 +466,7 @@ def _compose_server(
         "server": server,
         # Compose reads a dollar sign as the start of a variable.
         "words": [word.replace("$", "$$") for word in (*job.command.arguments, *more, *listen(server.port))],
+        "own_key": job.deployment.engine.key == "vllm" and job.role is None,
         "kv_host": host if asked else None,
         "kv_port": str(SIDE_CHANNEL + server.place) if asked else None,
         "stop_s": job.answer_s + STOP_S,
