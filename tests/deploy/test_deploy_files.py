@@ -854,11 +854,6 @@ def test_what_is_written_is_what_a_yaml_reader_reads(value: Any) -> None:
     assert yaml.safe_load(yaml_text(value)) == value
 
 
-def refusals(made: dict[str, Any]) -> list[str]:
-    schema = {**SCHEMA["kinds"][made["kind"]], "$defs": SCHEMA["$defs"]}
-    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(made)]
-
-
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("skypilot")])
 def test_skypilot_accepts_its_tasks(name: str) -> None:
     schemas = pytest.importorskip("sky.utils.schemas")
