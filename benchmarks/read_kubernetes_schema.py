@@ -19,6 +19,7 @@ KINDS = {
     "Service": "service-v1",
     "PodDisruptionBudget": "poddisruptionbudget-policy-v1",
     "HorizontalPodAutoscaler": "horizontalpodautoscaler-autoscaling-v2",
+    "NetworkPolicy": "networkpolicy-networking-v1",
 }
 OUT = Path(__file__).parents[1] / "tests" / "deploy" / "kubernetes_schema.json"
 

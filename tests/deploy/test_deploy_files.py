@@ -431,25 +431,92 @@ def test_every_gpu_of_the_shipped_offers_is_selected_or_the_file_says_that_it_is
         assert ("affinity" in pod_of(made)) is not ("No label is known" in deploy_file(Target.kubernetes, made).text)
 
 
-def test_requests_are_a_part_of_the_machine() -> None:
-    # 8 GPUs, 192 vCPUs, 2048 GiB; four replicas of two GPUs; a quarter is left to the system.
-    (container,) = pod_of(job(offer=machine()))["containers"]
-    assert container["resources"]["requests"] == {
-        "cpu": "36", "memory": "384Gi", "ephemeral-storage": "10Gi", "nvidia.com/gpu": 2,
-    }  # fmt: skip
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
-    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB: what is asked for where neither
-    # CPUs nor memory are told.
-    untold = machine(gpus=2).model_copy(update={"memory_gb": None, "vcpus": None})
-    (container,) = pod_of(job(replicas=1, offer=untold))["containers"]
-    assert 65.7 + 6 <= int(container["resources"]["requests"]["memory"].removesuffix("Gi")) <= 80
-    assert "cpu" not in container["resources"]["requests"]
+def test_requests_are_what_a_replica_needs_not_its_part_of_the_machine() -> None:
+    # 70.6 B parameters in FP8 are 65.7 GiB, and a process for each GPU takes 3 GiB. Two GPUs are two workers, an API
+    # server and a scheduler: two hardware threads each.
+    for offer in (machine(), machine(gpus=2).model_copy(update={"memory_gb": None, "vcpus": None})):
+        (container,) = pod_of(job(offer=offer))["containers"]
+        requests = container["resources"]["requests"]
+        assert 65.7 + 6 <= int(requests.pop("memory").removesuffix("Gi")) <= 80
+        assert requests == {"cpu": "8", "ephemeral-storage": "10Gi", "nvidia.com/gpu": 2}
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": 2}
+
+
+def test_groups_of_the_attention_have_servers_and_schedulers_of_their_own() -> None:
+    # vLLM, arch_overview: -tp=2 -dp=4 are 4 API servers, 4 engine cores, 8 GPU workers and a coordinator.
+    (container,) = pod_of(job(served("deepseek-v3", "H200", tp=2, dp=4, ep=8), offer=machine("H200")))["containers"]
+    assert container["resources"]["requests"]["cpu"] == str(2 * 17)
 
 
 def test_on_a_thin_machine_less_is_asked_for_than_needed() -> None:
-    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0})
+    thin = machine(gpus=2).model_copy(update={"memory_gb": 80.0, "vcpus": 8.0})
     (container,) = pod_of(job(replicas=1, offer=thin))["containers"]
     assert container["resources"]["requests"]["memory"] == "60Gi"
+    assert container["resources"]["requests"]["cpu"] == "6"
+
+
+def test_pods_have_no_more_rights_than_their_image_and_gpu_need() -> None:
+    for engine, gpu, user in (("vllm", "H100-SXM", 2000), ("sglang", "H100-SXM", None), ("vllm", "MI300X", None)):
+        pod = pod_of(job(served(engine=engine, gpu=gpu, tp=4), offer=machine(gpu)))
+        (container,), context = pod["containers"], pod.get("securityContext", {})
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert pod["automountServiceAccountToken"] is False
+        assert (context.get("runAsNonRoot", False), context.get("runAsUser")) == (user is not None, user)
+        # vLLM, docs/deployment/docker.md: user 2000 of group 0, for which mounted folders are writable.
+        assert (context.get("runAsGroup"), context.get("fsGroup")) == ((0, 0) if user else (None, None))
+        assert ("seccompProfile" in context) is (gpu == "H100-SXM")
+    gaudi = pod_of(job(served("llama-3.1-8b", gpu="Gaudi3"), offer=machine("Gaudi3")))["containers"][0]
+    assert gaudi["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_NICE"]}
+
+
+@pytest.mark.parametrize(("engine", "name"), [("vllm", "VLLM_API_KEY"), ("sglang", "API_KEY")])
+def test_a_server_asks_for_the_key_of_a_secret(engine: str, name: str) -> None:
+    made = job(served(engine=engine, tp=4), offer=machine())
+    (container,) = pod_of(made)["containers"]
+    (key,) = [each for each in container["env"] if each["name"] == name]
+    secret = key["valueFrom"]["secretKeyRef"]
+    assert not secret.get("optional")  # without it no server is started, rather than an open one
+    assert f"create secret generic {secret['name']} --from-literal={secret['key']}=" in deploy_file(
+        Target.kubernetes, made
+    ).text.replace("\n# ", " ")
+    assert (("--api-key", f"$({name})") in pairwise(container["args"])) is (engine == "sglang")
+
+
+def test_no_argument_of_a_pod_is_read_as_a_variable() -> None:
+    made = job(served("llama-3.1-8b", lora_rank=8, lora_adapters=1), offer=machine(), tiers="dram=10@0,ssd=10@0")
+    (container,) = pod_of(made)["containers"]
+    assert not [word for word in container["args"] if re.search(r"(?<!\$)\$\(", word)]
+
+
+def test_only_labelled_namespaces_reach_a_server_and_prometheus_finds_it() -> None:
+    found = objects(job(offer=machine()))
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    policy, monitor = found["NetworkPolicy"]["spec"], found["PodMonitor"]["spec"]
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    for selector in (policy["podSelector"], monitor["selector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (let_in,) = policy["ingress"]
+    assert [set(each) for each in let_in["from"]] == [{"namespaceSelector"}] * 2
+    assert [each["port"] for each in let_in["ports"]] == [port["name"]]
+    assert {(each["protocol"], each["port"]) for each in policy["egress"][0]["ports"]} == {
+        ("UDP", 53), ("TCP", 53), ("TCP", 443)
+    }  # fmt: skip
+    assert len(policy["egress"]) == 1
+    assert [(each["port"], each["path"]) for each in monitor["podMetricsEndpoints"]] == [(port["name"], "/metrics")]
+
+
+def test_arm_machines_are_selected_and_the_file_says_that_containers_are_of_arm64() -> None:
+    for gpu, provider, instance, arm in (
+        ("GH200", "lambda", "gpu_1x_gh200", True), ("GB200", "aws", "p6e-gb200", True),
+        ("T4", "aws", "g5g.xlarge", True), ("T4", "aws", "g4dn.xlarge", False), ("H200", "aws", "p5en", False),
+    ):  # fmt: skip
+        made = job(served("llama-3.1-8b", gpu=gpu), replicas=1, offer=machine(gpu, 1, provider, instance))
+        selector = pod_of(made).get("nodeSelector", {})
+        assert (selector.get("kubernetes.io/arch") == "arm64") is arm, instance
+        for target in (Target.kubernetes, Target.compose, Target.vllm):
+            assert ("arm64" in deploy_file(target, made).text.split("\n---")[0]) is arm
 
 
 def allocatable_gib(memory_gib: float) -> float:
@@ -679,6 +746,7 @@ def test_without_a_label_that_tells_gpu_machines_apart_spreading_does_not_keep_p
 def test_an_update_and_a_drain_take_no_more_than_the_plan_can_spare(spare: int, machines: int, missing: int) -> None:
     found = objects(job(replicas=4, machines=machines, spare=spare, offer=machine(gpus=4)))
     assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": missing}
+    assert "PodDisruptionBudget" not in objects(job(replicas=1, offer=machine(gpus=4)))
     # A budget of nothing would keep machines from being drained at all.
     assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == max(1, missing)
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
@@ -784,11 +852,6 @@ KEYS = st.text(max_size=40)
 )
 def test_what_is_written_is_what_a_yaml_reader_reads(value: Any) -> None:
     assert yaml.safe_load(yaml_text(value)) == value
-
-
-def refusals(made: dict[str, Any]) -> list[str]:
-    schema = {**SCHEMA["kinds"][made["kind"]], "$defs": SCHEMA["$defs"]}
-    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(made)]
 
 
 @pytest.mark.parametrize("name", [each for each in EXAMPLES if each.startswith("skypilot")])

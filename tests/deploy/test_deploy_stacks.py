@@ -96,6 +96,8 @@ def refusals(name: str, document: dict[str, Any]) -> list[str]:
         return errors("kubernetes", kind, document)
     if kind == "ScaledObject":
         return errors("keda", kind, document)
+    if kind == "PodMonitor":
+        return errors("prometheus-operator", kind, document)
     if name.startswith("dstack"):
         return errors("dstack", document["type"], document)
     schema = name.removesuffix(".yaml")

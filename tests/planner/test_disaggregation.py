@@ -10,7 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 import yaml
-from tests.deploy.test_deploy_files import ACCEPTED, deploy_file, job, machine, refusals, served
+from tests.deploy.test_deploy_files import ACCEPTED, deploy_file, job, machine, served
+from tests.deploy.test_deploy_stacks import refusals
 from tests.explore import some
 from tests.planner.small_catalogue import OFFERS, asked, offer
 from tests.there import there
@@ -394,7 +395,7 @@ def test_kubernetes_has_both_sides_one_volume_and_a_router() -> None:
     for suffix in ("", "-prefill", "-decode"):
         assert {("Deployment", f"{name}{suffix}"), ("Service", f"{name}{suffix}")} <= set(named)
     assert [kind for kind, _ in named].count("PersistentVolumeClaim") == 1
-    assert [refusals(each) for each in objects] == [[]] * len(objects)
+    assert [refusals("", each) for each in objects] == [[]] * len(objects)
     (container,) = named["Deployment", name]["spec"]["template"]["spec"]["containers"]
     for side in ("prefill", "decode"):
         assert f"http://{name}-{side}:8000" in container["args"]

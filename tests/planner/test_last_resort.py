@@ -102,8 +102,8 @@ def machines(gpu: str, gpus: int, usd: float, **more: float | str) -> Offer:
     )  # fmt: skip
 
 
-def of(model: str, *offers: Offer, **fields: bool) -> Study:
-    question = replace(asked(model), offers=offers, **fields)
+def of(model: str, *offers: Offer, consumer_cards: bool = False) -> Study:
+    question = replace(asked(model), offers=offers, consumer_cards=consumer_cards)
     return study(question)
 
 

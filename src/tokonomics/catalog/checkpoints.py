@@ -8,8 +8,8 @@ Recovery is the score of the quantised model divided by that of the published on
 over several benchmarks. ``data/recovery.csv`` has one row for each score, with its source and date; a user's own scores
 are in the section ``recovery`` of their catalogue and come first. A model without a score uses that of a named model of
 its family with the same kind of layers and no larger, because smaller models lose more (Kurtic et al., arXiv
-2411.02355: 8B against 70B and 405B). FP8 with a scale for each tensor, each channel or each block differ, as do GPTQ and
-AWQ, so a score of another format than the deployed checkpoint's says so.
+2411.02355: 8B against 70B and 405B). FP8 with a scale for each tensor, channel or block differ, as do GPTQ and AWQ: a
+score of another format than the deployed checkpoint's says so.
 
 ``data/drafts.csv`` holds published accepted lengths: the mean tokens that a round of drafting yields, including the one
 that the check gives. They depend on the texts, the temperature and the pair; each row says its own. A module of
@@ -267,9 +267,8 @@ def _another_format(found: Recovery) -> str:
         return f", scored as {found.format}, deployed in a format that is not known"
     if _is_of_format(found, found.deployed):
         return ""
-    unnamed = found.deployed.startswith(found.format) or found.format.startswith(found.deployed)
-    which = "a kind of it that the score does not name" if unnamed else "another format"
-    return f", scored as {found.format}, deployed as {found.deployed}: {which}"
+    unnamed = " of a kind that is not named" if found.deployed.startswith(found.format) else ""
+    return f", scored as {found.format}{unnamed}, deployed as {found.deployed}"
 
 
 def save_recovery(found: OwnRecovery) -> Path:

@@ -25,6 +25,11 @@ _FOR_THE_SYSTEM = 0.25
 requesting less costs nothing, and requesting too much keeps a pod waiting. GKE alone reserves 17 % of 16 GiB and 2 %
 of 2 TiB (25 % of the first 4 GiB, 20 % of the next 4, 10 % of 8, 6 % of 112, 2 % of the rest and 100 MiB:
 https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes); agents on every node take more."""
+_THREADS = 2
+"""vCPUs for each process of an engine: vLLM wants at least as many physical cores as processes, and where hyperthreads
+are counted two vCPUs for each (0.32.0, docs/configuration/optimization.md, "CPU Resources for GPU Deployments")."""
+_KEY_VARIABLES = {"vllm": "VLLM_API_KEY", "sglang": "API_KEY"}
+_ARCH = "kubernetes.io/arch"
 _SCRATCH_GIB = 10  # logs and compiled kernels of a pod, on the machine's own disk. A choice; weights are on the volume.
 _REVISIONS = 2  # of the weights on the volume: a new one is downloaded before the old one is deleted. A choice.
 _WEIGHTS_STEP_GIB = 10
@@ -58,7 +63,8 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
     labels = {"tokonomics/replicas" if operated else "app.kubernetes.io/name": job.service_name}
     vendor = machine_names()["vendors"][deployment.gpu.vendor]
     machine, products = _machine_labels(job), machine_names()["products"].get(deployment.gpu.key, [])
-    terms = _machine_terms(machine or ({vendor["label"]: products} if products else {}))
+    told, arch = machine or ({vendor["label"]: products} if products else {}), {_ARCH: "arm64"} if is_arm(job) else {}
+    terms = _machine_terms(told | arch if told else {})
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     # GPUs of one pod; of one machine if a replica spans several.
     gpus = {vendor["resource"]: min(deployment.gpus, job.gpus_per_machine)}
@@ -68,12 +74,20 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
     weights_gib = _REVISIONS * model.weight_bytes(model.checkpoint) / GIB
     leave_s, offer = _LEAVE_S + job.answer_s, job.offer
+    key = None if job.role else _KEY_VARIABLES[deployment.engine.key]
+    # Kubernetes reads $(NAME) in an argument as a variable, and $$ as a dollar.
+    words = [word.replace("$", "$$") for word in (*job.command.arguments, *listen(port))]
+    user = machine_names()["security"]["users"].get(job.command.image.partition(":")[0])
     return {
         "labels": labels,
         "port": port,
-        "arguments": [*job.command.arguments, *listen(port)],
+        "arguments": [*words, *(["--api-key", f"$({key})"] if key and deployment.engine.key == "sglang" else [])],
+        "key_variable": key,
+        "user": user,
+        "security": _security(deployment.gpu.vendor, user),
+        "privileges": _privileges(deployment.gpu.vendor),
         "vendor": vendor,
-        "machine_labels": machine or None,
+        "machine_labels": machine | arch or None,
         # Select by the GPU's label if we know no label of the machine.
         "affinity": {"nodeAffinity": required} if terms and not machine else None,
         "machine_terms": terms,
@@ -81,6 +95,7 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
         "tolerations": tolerations,
         "spread": _spread(job, labels, is_labelled=bool(terms)),
         "rollout": _rollout(job),
+        "has_budget": job.replicas > 1,
         # With zero, a machine could never be drained.
         "drainable": max(1, job.may_fail),
         "requests": _requests(job) | gpus,
@@ -94,6 +109,29 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
         # A replica that has just loaded its weights should not be removed at once.
         "window_s": min(job.start_s, _LONGEST_WINDOW_S),
     }
+
+
+def is_arm(job: DeployJob) -> bool:
+    """Tell whether the machine has Arm CPUs, for which containers have to be built."""
+    known, instance = machine_names()["arm64"], job.offer.instance if job.offer else ""
+    return job.deployment.gpu.key in known["gpus"] or instance.startswith(tuple(known["instances"]))
+
+
+def _security(vendor: str, user: int | None) -> dict[str, Any] | None:
+    """Return the pod's security context: the image's own user, whom group 0 lets write, and seccomp where it works."""
+    context: dict[str, Any] = {}
+    if user is not None:
+        group = {"runAsGroup": 0, "fsGroup": 0, "fsGroupChangePolicy": "OnRootMismatch"}
+        context = {"runAsNonRoot": True, "runAsUser": user, **group}
+    if vendor in machine_names()["security"]["confined"]:
+        context["seccompProfile"] = {"type": "RuntimeDefault"}
+    return context or None
+
+
+def _privileges(vendor: str) -> dict[str, Any]:
+    """Return the container's security context: no way to more rights, and no capability that the GPU does not need."""
+    added = machine_names()["security"]["capabilities"].get(vendor)
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
 
 
 def _machine_labels(job: DeployJob) -> dict[str, str]:
@@ -173,22 +211,39 @@ def _rollout(job: DeployJob) -> str:
 
 
 def _requests(job: DeployJob) -> dict[str, str | int]:
-    """Return what one replica requests besides GPUs: its share of the machine, less what the system keeps."""
-    offer, places = job.offer, job.places_per_machine
-    part = (1 - _FOR_THE_SYSTEM) / places
-    asked: dict[str, str | int] = {}
-    if offer and offer.vcpus:
-        cores = part * offer.vcpus
-        asked["cpu"] = str(int(cores)) if cores >= 1 else f"{int(1000 * cores)}m"
-    known = offer and offer.memory_gb
-    memory = math.floor(part * known) if known else math.ceil(_needed_gib(job) / places)
-    return asked | {"memory": f"{memory}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
+    """Return what one pod requests besides GPUs: what it needs, or its share of a machine that has less for it.
+
+    CPUs are two hardware threads for each process, memory the weights that it loads through the page cache, a process
+    for each GPU, and KV. The system keeps a quarter of the machine.
+    """
+    offer, deployment = job.offer, job.deployment
+    part = (1 - _FOR_THE_SYSTEM) / job.places_per_machine
+    gpus = min(deployment.gpus, job.gpus_per_machine)
+    threads = _THREADS * _processes(gpus, math.ceil(deployment.dp * gpus / deployment.gpus))
+    cores = min(threads, part * offer.vcpus) if offer and offer.vcpus else threads
+    needed = math.ceil(host_gib(deployment, gpus) + _kept_gib(job))
+    memory = min(needed, math.floor(part * offer.memory_gb)) if offer and offer.memory_gb else needed
+    cpu = str(int(cores)) if cores >= 1 else f"{int(1000 * cores)}m"
+    return {"cpu": cpu, "memory": f"{memory}Gi", "ephemeral-storage": f"{_SCRATCH_GIB}Gi"}
+
+
+def _processes(gpus: int, groups: int) -> int:
+    """Count the processes of an engine: one a GPU, an API server and a scheduler a group, and one to join groups.
+
+    vLLM 0.32.0, docs/design/arch_overview.md, "V1 Process Architecture"; SGLang has a scheduler for each GPU, and a
+    process each for tokens in and out.
+    """
+    return gpus + 2 * groups + (1 if groups > 1 else 0)
+
+
+def _kept_gib(job: DeployJob) -> float:
+    """Return the GiB of KV that a pod keeps in host memory."""
+    return tier_bytes(job.deployment, job.tiers).get("dram", 0.0) / job.machines_per_replica / GIB
 
 
 def _needed_gib(job: DeployJob) -> float:
     """Return the memory of one machine that its replicas need, with the KV that they keep there."""
-    kept = tier_bytes(job.deployment, job.tiers).get("dram", 0.0) * job.places_per_machine / job.machines_per_replica
-    return host_gib(job.deployment, job.gpus_per_machine) + kept / GIB
+    return host_gib(job.deployment, job.gpus_per_machine) + _kept_gib(job) * job.places_per_machine
 
 
 def _scarce_memory(job: DeployJob) -> str | None:

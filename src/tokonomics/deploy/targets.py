@@ -14,7 +14,7 @@ from typing import Any
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
 from tokonomics.deploy.job import PORT, DeployFile, DeployJob, Target
 from tokonomics.deploy.manifest import comment, fill, manifest, yaml_text
-from tokonomics.deploy.pods import STOP_S, gpu_name, machine_names, pod_values
+from tokonomics.deploy.pods import STOP_S, gpu_name, is_arm, machine_names, pod_values
 from tokonomics.deploy.scripts import (
     BOOTSTRAP,
     SIDE_CHANNEL,
@@ -96,6 +96,7 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
         "networked": job.machines > 1 and (apart or job.spans),
         "image_fill_in": job.command.image if job.command.image.startswith(FILL_IN) else None,
         "routing": parts.get("routers", {}).get(job.router),
+        "beside": apart or target is Target.llm_d,
         "pool_labels": None,
         "sidecars": None,
         **_FLEET_VALUES[target](jobs),
@@ -151,6 +152,8 @@ def _about_weights(job: DeployJob) -> Iterator[str]:
     model = job.deployment.model
     if job.deployment.weights.is_below(model.served):
         yield f"Weights below the checkpoint's {model.checkpoint}: check quality on your own task."
+    if is_arm(job):
+        yield f"Machines with {job.deployment.gpu.key} have Arm CPUs here: containers and wheels have to be of arm64."
     if not model.is_encoder:
         yield "Chat clients need a chat template: name the instruction-tuned checkpoint if this is a base model."
 
@@ -463,6 +466,7 @@ def _compose_server(
         "server": server,
         # Compose reads a dollar sign as the start of a variable.
         "words": [word.replace("$", "$$") for word in (*job.command.arguments, *more, *listen(server.port))],
+        "own_key": job.deployment.engine.key == "vllm" and job.role is None,
         "kv_host": host if asked else None,
         "kv_port": str(SIDE_CHANNEL + server.place) if asked else None,
         "stop_s": job.answer_s + STOP_S,
