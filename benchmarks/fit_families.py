@@ -53,6 +53,10 @@ ASSUMED = {
     "cdna2": "cdna3", "cdna4": "cdna3", "rdna3": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere",
     "tpu-v5e": "ampere", "tpu-v6e": "ampere", "tpu-v7x": "ampere", "trainium2": "ampere",
 }  # fmt: skip
+UNTILED = {"apple": (8, 31)}
+"""Rows, and tokens sent to experts, that a family multiplies without tiles: llama.cpp on Metal runs its matrix-vector
+kernels up to 8 rows (``ne11_mm_min``) and for experts below 32 tokens (``ne21``; ggml-metal-ops.cpp, 2026). Found after
+Apple's published decode rates had been seen to be up to 2.4 times those predicted with tiles."""
 UNTAUGHT = ("apple", "rdna3.5", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2")
 """Families of which no published result was among the rows that the intervals learned from."""
 
@@ -82,6 +86,7 @@ def main() -> None:
             f'badge = "{row.badge}"',
             f'source = "{row.source}"',
             *(["taught = false"] if family in UNTAUGHT else []),
+            *_untiled(family),
         ]
     options.out.write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
@@ -92,6 +97,14 @@ class Row(NamedTuple):
     compute: float
     badge: str
     source: str
+
+
+def _untiled(family: str) -> list[str]:
+    """Write what a family multiplies without tiles; nothing for the others."""
+    if family not in UNTILED:
+        return []
+    rows, tokens = UNTILED[family]
+    return [f"untiled_rows = {rows}", f"untiled_tokens = {tokens}"]
 
 
 def _of(table: pl.DataFrame, gpu: str) -> pl.DataFrame:

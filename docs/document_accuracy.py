@@ -58,6 +58,20 @@ ODD = """## Rows that look mislabelled
 They are kept in every figure above. Rows off by more than 60 % as they are labelled, and within 10 % with another number of
 GPUs to a layer:
 """
+ACCELERATORS = """## Macs, DGX Spark, Strix Halo, TPUs, Trainium2
+
+Nobody timed kernels of these for this project: a speed is the datasheet's, times an efficiency from a microbenchmark or of
+another family, with the widest interval. The rows (`benchmarks/data/published_accelerators.csv`, scored by
+`benchmarks/bench_accelerators.py`) fitted nothing. Those of Apple were looked at before one choice: with tiles for single
+rows, as a data-centre GPU has them, 4-bit answers on a Mac came out up to 2.4 times too slow; llama.cpp's Metal kernels have no
+such tiles. Of {rows} rows {predicted} are predicted, {inside} of them inside the interval. *Answers* are throughput and time per
+token, *prompts* are prompts alone and first tokens.
+"""
+ACCELERATORS_TAIL = """What stands out: **prompts on a Strix Halo are predicted far too fast**, as llama.cpp's matrix kernels there reached a small
+share of the chip's rate in 2025, and so are prompts of dense 8-bit models on a DGX Spark. vLLM on a TPU took up to twice as long as
+SGLang's JAX engine in the same comparison; both are predicted with those engines' times on NVIDIA GPUs. The MI355X stands in for the MI350X.
+No published result that states model, lengths and load was found of MI350X, TPU v5e, TPU7x, M4 Pro, M4 Max or M5.
+"""
 BUILDS = """Rows of one source that differ in nothing but the engine's build, and by more than 40 %: what else ran is not said.
 DeepSeek R1 on TensorRT-LLM drafts in some recipes of InferenceMAX, and the rows do not say which; that build taught nothing.
 DeepSeek V3 on SGLang and B200s waits 5 to 9 s for its first token, longer with 8 users than with 64: kernels seem to have been
@@ -229,7 +243,7 @@ def accuracy_page() -> str:
     parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
     for kind, groups in result["by"].items():
         parts += _table(kind, groups)
-    parts += [_beside_aiconfigurator(), "", _regret(), "", _odd_rows(), ""]
+    parts += [_accelerators(), "", _beside_aiconfigurator(), "", _regret(), "", _odd_rows(), ""]
     parts += [
         "## Not predicted",
         "",
@@ -266,6 +280,21 @@ def _narrow(groups: dict[str, Any]) -> str:
 def _table(kind: str, groups: dict[str, Any]) -> list[str]:
     head = [f"| {kind} | n | median error | p90 | bias | inside |", "|---|--:|--:|--:|--:|--:|"]
     return [*head, *(f"| {name} | {_figures(group)} |" for name, group in groups.items()), ""]
+
+
+def _accelerators() -> str:
+    """The errors on each device whose kernels nobody timed, with the engine and how its speed is known."""
+    result = _result("accelerators")
+    shares = {"rows": result["rows"], "predicted": result["predicted"], "inside": _whole(result["inside"])}
+    lines = [
+        ACCELERATORS.format(**shares),
+        "| device | of | engines | speed | n | median error | p90 | bias | inside |",
+        "|---|---|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in result["devices"]:
+        said = f"{row['kind']}{' (looked at)' if row['seen'] else ''}"
+        lines.append(f"| {row['gpu']} | {said} | {', '.join(row['engines'])} | {row['speed']} | {_figures(row)} |")
+    return "\n".join([*lines, "", ACCELERATORS_TAIL, _made(result)])
 
 
 def _beside_aiconfigurator() -> str:

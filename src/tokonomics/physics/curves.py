@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.gpus import Gpu, find_gpu, shipped_gpus
 from tokonomics.errors import BadInput
@@ -79,6 +79,8 @@ class Efficiency(Noun):
     badge: Badge
     source: str
     taught: bool = True  # published results of the family were among the rows that the intervals learned from
+    untiled_rows: NonNegativeInt = 0  # so many rows are multiplied one by one, without a tile of rows to fill
+    untiled_tokens: NonNegativeInt = 0  # the same for the tokens of a step that are sent to routed experts
 
 
 @cache

@@ -30,6 +30,7 @@ from tokonomics.physics.curves import (
     basis,
     carried_over,
     donors,
+    efficiency,
     shipped,
     smooth_maximum,
     timed_gpu,
@@ -128,7 +129,8 @@ def gemm_s(
         return gemm_seconds(own, rows, n, k, peak, bandwidth, width)
     could = fp16_sums_flops(gpu) if peak == gpu.peak_flops(Precision.bf16) else peak
     curves = _gemm_curves(gpu, weights, backend)
-    times = [gemm_seconds(curve, rows, n, k, could, bandwidth, width) for _, curve in curves]
+    untiled = efficiency(gpu).untiled_rows
+    times = [gemm_seconds(curve, rows, n, k, could, bandwidth, width, untiled=untiled) for _, curve in curves]
     return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
 
 
@@ -182,6 +184,7 @@ def experts_s(
     arrived = as_array(tokens)
     origin, curve = _expert_curve(gpu, weights, backend)
     curve = curve._replace(launch_s=curve.launch_s * launch)
+    untiled = efficiency(gpu).untiled_tokens
     busiest = busiest_share(curve.skew, experts, ep)
     return expert_seconds(
         curve,
@@ -194,6 +197,7 @@ def experts_s(
         peak=expert_rate(gpu, weights, origin.precision),
         bandwidth=gpu.bandwidth_bytes_per_s,
         width=weights.bytes_per_weight,
+        padding=np.where(arrived > untiled, curve.rows, 0.0) if untiled else curve.rows,
     )
 
 
@@ -244,14 +248,17 @@ def gemm_seconds(
     bandwidth: float,
     width: float,
     heat: ArrayLike = 1.0,
+    untiled: int = 0,
 ) -> Array:
     """Apply the formula of a dense layer: ``width`` bytes per weight, ``peak`` FLOP/s, ``bandwidth`` bytes/s.
 
     ``heat`` is 1 on a GPU that has been computing for milliseconds, as in serving; a kernel timed alone may run cooler.
+    Up to ``untiled`` rows fill no tile: each is multiplied by itself, with the weights read once.
     """
     n, k = as_array(n), as_array(k)
+    padding = np.where(m > untiled, curve.rows, 0.0) if untiled else curve.rows
     memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
-    cool = 2 * (m + curve.rows) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
+    cool = 2 * (m + padding) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
     compute = cool + curve.throttle * as_array(heat) * 2 * m * n * k / peak
     latency = curve.launch_s + curve.depth_s * k / (k + curve.depth_half)
     return np.asarray(latency + smooth_maximum(memory, compute, curve.sharpness))
@@ -274,17 +281,20 @@ def expert_seconds(
     peak: float,
     bandwidth: float,
     width: float,
+    padding: ArrayLike | None = None,
 ) -> Array:
     """Apply the formula of fused experts: ``routed`` of all ``pairs`` of token and expert, over ``visited`` experts.
 
-    Reading weights and multiplying overlap; separate kernels pass over the activations between the matrices.
+    Reading weights and multiplying overlap; separate kernels pass over the activations between the matrices. If a
+    ``padding`` is given, tiles add so many rows to every expert visited, else those of the curve.
     """
+    rows = as_array(curve.rows if padding is None else padding)
     hidden, intermediate = as_array(hidden), as_array(intermediate)
     weights = matrices * hidden * intermediate
     activations = pairs * (2 * hidden + matrices * intermediate) * ACTIVATION_BYTES * curve.traffic / bandwidth
     memory = visited * weights * width / (bandwidth * curve.memory)
     padded = matrices * hidden * (intermediate + curve.columns)
-    compute = 2 * padded * (routed + visited * curve.rows) / (peak * curve.compute)
+    compute = 2 * padded * (routed + visited * rows) / (peak * curve.compute)
     latency = curve.launch_s + curve.visit_s * visited + curve.depth_s * (hidden + intermediate)
     return np.asarray(latency + activations + smooth_maximum(memory, compute, curve.sharpness))
 
