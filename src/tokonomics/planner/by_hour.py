@@ -23,7 +23,7 @@ from tokonomics.sizing.buy import startup_seconds
 from tokonomics.sizing.load import Load, load_of_log
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.swing import Swing
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR
@@ -43,7 +43,7 @@ class ReplicasByHour(Noun):
     saved_share: float
 
 
-def replicas_by_hour(study: Study, swing: Swing | None) -> ReplicasByHour | None:
+def replicas_by_hour(study: Study, swing: DemandSwing | None) -> ReplicasByHour | None:
     """Return what each hour needs of a study's pick; None if all hours need the same, or it is not known.
 
     It is not known for a pick that was not simulated or is disaggregated, nor for conversations that were made up.
@@ -103,7 +103,7 @@ def fewest_by_hour(rates: Sequence[float], most: int, holds: Callable[[int, int]
 _Hour = Callable[[int], Load | None]  # the load of an hour; None if next to nothing comes in it
 
 
-def _steady(load: Load, swing: Swing) -> _Hour:
+def _steady(load: Load, swing: DemandSwing) -> _Hour:
     """Return the load of an hour of a curve: the same requests, as they come at a steady rate."""
     requests = load.trace.take(np.arange(min(len(load.trace), ENOUGH_REQUESTS)))
     arrival_s = draw_arrivals(parse_arrivals("poisson:1"), requests=len(requests), seed=0)

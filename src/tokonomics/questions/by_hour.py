@@ -7,12 +7,12 @@ from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.swing import Swing, swing_of_curve, swing_of_log
+from tokonomics.traffic.swing import DemandSwing, swing_of_curve, swing_of_log
 
 _ITS_OWN = {"model", "demand", "rate", "terms", "hours"}  # inputs of a fleet that a plan does not say in the same way
 
 
-def swing_of(request: PlanRequest, load: Load) -> Swing | None:
+def swing_of(request: PlanRequest, load: Load) -> DemandSwing | None:
     """Return how the traffic changes over a day or a week; None if it is even, or a log is not at its own pace."""
     if request.arrivals is not None:
         return swing_of_curve(parse_arrivals(request.arrivals), load.workload.rate)
@@ -25,7 +25,7 @@ def hours_of(request: PlanRequest, study: Study) -> ReplicasByHour | None:
     return replicas_by_hour(study, swing_of(request, study.question.load))
 
 
-def fleet_command(request: PlanRequest, swing: Swing | None) -> str | None:
+def fleet_command(request: PlanRequest, swing: DemandSwing | None) -> str | None:
     """Return the command that buys the same traffic by the hour; None if a fleet cannot be asked for it."""
     if request.classes or request.sessions or swing is None:
         return None

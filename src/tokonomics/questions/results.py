@@ -40,7 +40,7 @@ from tokonomics.questions.result import Result, beside
 from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.swing import Swing
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
 from tokonomics.units import count, plural, usd
@@ -95,7 +95,7 @@ class AskedModel(Noun):
     name: str
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
-    swing: Swing | None = None  # how its traffic changes over a day or week; None: it is even
+    swing: DemandSwing | None = None  # how its traffic changes over a day or week; None: it is even
 
 
 class PlanTogether(SharedPlan):
@@ -144,7 +144,7 @@ class PlanResult(Result, Plan):
     """Price against latency: fleets that no other beats, each with whether it meets the SLOs, and why not."""
     apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, cheapest first."""
-    swing: Swing | None = None  # how the traffic changes over a day or week; None: it is even
+    swing: DemandSwing | None = None  # how the traffic changes over a day or week; None: it is even
     by_hour: ReplicasByHour | None = None  # what each hour needs of the pick; None: all need the same, or not known
     fleet_command: str | None = None  # the command that buys by the hour, on all terms, if hours differ
     api: ApiBeside | None = None  # the cheapest of them that counts, beside the pick; None: nobody sells the model
@@ -267,7 +267,7 @@ class PlanModels(Result):
     models: tuple[Candidate, ...]
     sales: tuple[FleetSale, ...] = ()  # what each of them earns, if a price or a margin is given
     apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by model: its cheapest API, beside its pick
-    swing: Swing | None = None  # how the traffic changes over a day or week; None: it is even
+    swing: DemandSwing | None = None  # how the traffic changes over a day or week; None: it is even
     studies: Any = beside()
 
     @property
@@ -281,7 +281,7 @@ class PlanCases(Result):
     cases: dict[str, float] | None = None  # the cheapest bill of each case, USD a month
     regret: Regret | None
     apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by case: the cheapest API, beside its cheapest fleet
-    swings: tuple[Swing | None, ...] = ()  # of each case: how its traffic changes over a day or week
+    swings: tuple[DemandSwing | None, ...] = ()  # of each case: how its traffic changes over a day or week
     blame: tuple[Blame, ...] = ()
     studies: Any = beside()
 

@@ -19,7 +19,7 @@ from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
-from tokonomics.traffic.swing import Swing
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed, today
 from tokonomics.units import (
@@ -215,7 +215,7 @@ def how_long(made: TraceSummary) -> str:
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
-def workload_text(workload: Workload, swing: Swing | None = None) -> str:
+def workload_text(workload: Workload, swing: DemandSwing | None = None) -> str:
     """Return ``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``.
 
     Traffic that changes is ``3 requests/s in the mean, 9 at the peak (12:00)``.
@@ -223,7 +223,7 @@ def workload_text(workload: Workload, swing: Swing | None = None) -> str:
     return f"{requests_a_second(f'{workload.rate:.4g}')}{_peak_text(swing)} of {workload.lengths_text}"
 
 
-def _peak_text(swing: Swing | None) -> str:
+def _peak_text(swing: DemandSwing | None) -> str:
     if swing is None:
         return ""
     hour = round(swing.peak_s / SECONDS_PER_HOUR)

@@ -20,7 +20,7 @@ VARIES = 1.2
 """A log whose busiest hour is less above its mean is even: bursts of a constant load may reach as much in an hour."""
 
 
-class Swing(Noun):
+class DemandSwing(Noun):
     """Traffic whose rate changes over time."""
 
     mean_rate: PositiveFloat  # requests a second, as is ``peak_rate``
@@ -36,7 +36,7 @@ class Swing(Noun):
         return len(self.hours) in (24, 168) and self.period_s is not None
 
 
-def swing_of_curve(arrivals: Arrivals, mean_rate: float) -> Swing | None:
+def swing_of_curve(arrivals: Arrivals, mean_rate: float) -> DemandSwing | None:
     """Return how a curve that repeats changes, at that mean rate; None for any other."""
     curve = arrivals.curve
     if curve.period_s is None or arrivals.at_once is not None:
@@ -51,12 +51,12 @@ def swing_of_curve(arrivals: Arrivals, mean_rate: float) -> Swing | None:
         steps = np.arange(0.0, curve.period_s + _MINUTE_S, _MINUTE_S)
         minutes = np.diff([curve.by(step) for step in steps])[: int(hours) * 60] / _MINUTE_S * factor
         by_hour = tuple(minutes.reshape(int(hours), 60).max(axis=1).tolist())
-    return Swing(
+    return DemandSwing(
         mean_rate=mean_rate, peak_rate=float(rates.max()), peak_s=middle_s, period_s=curve.period_s, hours=by_hour
     )
 
 
-def swing_of_log(trace: Trace) -> Swing | None:
+def swing_of_log(trace: Trace) -> DemandSwing | None:
     """Return how a log of two hours or more changes, at its own pace; None if it hardly does."""
     hours = math.floor(trace.duration_s / SECONDS_PER_HOUR)
     if hours < 2:
@@ -65,7 +65,7 @@ def swing_of_log(trace: Trace) -> Swing | None:
     busiest = int(np.argmax(rates))
     if rates[busiest] < VARIES * trace.rate:
         return None
-    return Swing(
+    return DemandSwing(
         mean_rate=trace.rate,
         peak_rate=float(rates[busiest]),
         peak_s=busiest * SECONDS_PER_HOUR,
