@@ -2,11 +2,13 @@
 
 import csv
 from collections import defaultdict
+from datetime import date
 
 import pytest
 from tests.there import refused
 
-from tokonomics.catalog.entries import DATA
+from tokonomics.catalog.api_hosts import list_apis
+from tokonomics.catalog.entries import DATA, shipped_rows
 from tokonomics.catalog.offer_choice import (
     NoOffer,
     certainly_there,
@@ -19,7 +21,17 @@ from tokonomics.catalog.offer_choice import (
     select_offers,
 )
 from tokonomics.catalog.offers import Offer, Terms, load_offers
-from tokonomics.catalog.places import WORLD, Seller, country_of, grid_named, grid_of, seller_of
+from tokonomics.catalog.places import (
+    WORLD,
+    Seller,
+    areas_of_host,
+    country_of,
+    grid_named,
+    grid_of,
+    lies_in,
+    require_area,
+    seller_of,
+)
 from tokonomics.errors import BadInput
 
 CONTINENTS = ("Europe", "Asia", "Africa", "Oceania", "North America", "South America")
@@ -211,3 +223,28 @@ def test_every_row_is_a_mean_of_a_year_within_what_grids_emit() -> None:
         rows = list(csv.DictReader(file))
     assert all(0 < float(row["g_per_kwh"]) < 1000 and 2022 <= int(row["year"]) <= 2025 for row in rows)
     assert len({(row["country"], row["provider"], row["region"]) for row in rows}) == len(rows)
+
+
+def test_a_host_is_there_if_all_its_areas_are_and_not_if_none_is() -> None:
+    for names, areas, there in (
+        (["EU"], ["FR"], True), (["EU"], ["EU"], True), (["Europe"], ["EU"], True), (["FR"], ["EU"], None),
+        (["EU"], ["US"], False), (["EU"], ["FI", "US"], None), (["EU", "US"], ["FI", "US"], True),
+        (["EU"], [], None), (["eu-west-1"], ["IE"], None),
+    ):  # fmt: skip
+        assert lies_in(names, areas) is there, (names, areas)
+
+
+def test_the_table_of_hosts_names_known_areas_pages_and_days() -> None:
+    rows = shipped_rows("api_places.csv")
+    hosts = {api.seller for api in list_apis()}
+    assert len({row["host"] for row in rows}) == len(rows)
+    for row in rows:
+        assert row["host"] in hosts
+        assert date.fromisoformat(row["read"]) <= date(2026, 11, 18)
+        assert "https://" in row["source"]
+        assert row["said"]
+        assert all(require_area(area) == area for area in row.get("areas", "").split())
+    assert areas_of_host("ovhcloud") == ("EU",)
+    assert areas_of_host("nobody") == ()
+    with pytest.raises(BadInput):
+        require_area("Atlantis")

@@ -47,6 +47,7 @@ def apart(engine: str, prompts: int = 6, **more: Any) -> Jobs:
     return prefill, job(served("llama-3.1-8b", engine=engine, tp=2), role=Role.decode, replicas=3, **given)
 
 
+BY_HOUR = (1, 1, 1, 1, 1, 1, 2, 2, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2, 2, 2, 1, 1, 1, 1)
 PLANS: dict[str, Callable[[str], Jobs]] = {
     "single GPU": lambda engine: (job(served("llama-3.1-8b", engine=engine), replicas=1, offer=machine(gpus=1)),),
     "TP": lambda engine: (job(served(engine=engine, tp=4), replicas=1, offer=machine(gpus=4)),),
@@ -78,6 +79,9 @@ PLANS: dict[str, Callable[[str], Jobs]] = {
     "AMD": lambda engine: (job(served(engine=engine, tp=4, gpu="MI300X"), replicas=2, offer=machine("MI300X")),),
     "no offer": lambda engine: (job(served("llama-3.1-8b", engine=engine), replicas=2),),
     "spot": lambda engine: (job(served(engine=engine, tp=4), replicas=2, offer=machine(), terms=Terms.spot),),
+    "by the hour": lambda engine: (
+        job(served(engine=engine, tp=4), replicas=4, offer=machine(), by_hour=BY_HOUR, cold_start_s=190.0),
+    ),
     "memories": lambda engine: (job(served(engine=engine, tp=4), replicas=2, offer=machine(), tiers="dram=100@0"),),
 }
 FIVE = ("single GPU", "TP", "disaggregated", "spare", "autoscaled")
@@ -375,6 +379,49 @@ def test_keda_scales_on_the_engines_queue_and_holds_the_plan_without_prometheus(
 
 
 # --- routers --------------------------------------------------------------------------------------------------------
+
+
+def least_at(triggers: list[dict[str, Any]], least: int, moment: int, of_week: bool = False) -> int:
+    """The minimum that KEDA holds at a minute of a day, or of a week from Monday on: of its triggers, the largest."""
+    length = 1440 * (7 if of_week else 1)
+
+    def minute(cron: str) -> int:
+        minutes, hours, _, _, day = cron.split()
+        return int(minutes) + 60 * int(hours) + (1440 * ((int(day) - 1) % 7) if of_week else 0)
+
+    on = [
+        int(trigger["desiredReplicas"])
+        for trigger in triggers
+        if (moment - minute(trigger["start"])) % length < (minute(trigger["end"]) - minute(trigger["start"])) % length
+    ]
+    return max([least, *on])
+
+
+@pytest.mark.parametrize("by_hour", [BY_HOUR, (3, *[1] * 22, 2), (*BY_HOUR * 5, *[1] * 40, 2, *[1] * 7)])
+@pytest.mark.parametrize("target", [Target.keda, Target.dynamo])
+def test_the_minimum_of_every_hour_is_what_the_plan_sized_from_a_cold_start_before(
+    target: Target, by_hour: tuple[int, ...]
+) -> None:
+    """190 s are four minutes of cron. More never stay than an hour or the next needs."""
+    (plan,) = PLANS["by the hour"]("vllm")
+    made = documents(target, (plan.model_copy(update={"by_hour": by_hour}),))
+    scaled = next(part for parts in made.values() for part in parts if part["kind"] == "ScaledObject")["spec"]
+    crons = [trigger["metadata"] for trigger in scaled["triggers"] if trigger["type"] == "cron"]
+    assert scaled["minReplicaCount"] == min(by_hour)
+    assert scaled["fallback"]["replicas"] == plan.replicas
+    of_week = len(by_hour) > 24
+    for hour, needed in enumerate(by_hour):
+        following = by_hour[(hour + 1) % len(by_hour)]
+        for minute in range(60):
+            held = least_at(crons, min(by_hour), hour * 60 + minute, of_week)
+            assert held == (needed if minute < 56 else max(needed, following)), (hour, minute)
+
+
+def test_an_autoscaler_with_one_minimum_keeps_the_planned_replicas() -> None:
+    (plan,) = PLANS["by the hour"]("vllm")
+    found = documents(Target.kubernetes, (plan,))["kubernetes.yaml"]
+    (scaler,) = [part["spec"] for part in found if part["kind"] == "HorizontalPodAutoscaler"]
+    assert scaler["minReplicas"] == plan.replicas
 
 
 def picker(router: str | None, jobs: Jobs) -> dict[str, list[str]]:

@@ -7,13 +7,14 @@ import pytest
 from tests.there import there
 
 from tokonomics.catalog.api_hosts import find_api
+from tokonomics.catalog.places import lies_in
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.planner.apis import ApiBeside, ApiSlo
 from tokonomics.questions.levers import levers
 from tokonomics.questions.plan import compare, diff, plan
 from tokonomics.questions.requests.buy import BreakevenRequest, CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.requests.traffic import LeversRequest
-from tokonomics.questions.results import PlanCases, PlanModels, PlanResult
+from tokonomics.questions.results import BreakevenResult, PlanCases, PlanModels, PlanResult
 
 TRAFFIC = {"input": "const:1500", "output": "const:200"}
 ASKED: dict[str, Any] = {"model": ["llama-3.1-8b"], "rate": "40", "gpu": ["H100,L40S"], "quick": True, **TRAFFIC}
@@ -158,3 +159,21 @@ def test_no_break_even_is_asked_of_a_host_whose_context_is_too_short(
     own_api(monkeypatch, tmp_path, "input = 0.001\noutput = 0.001\ncontext = 1699")
     found = breakeven(BreakevenRequest.checked({"model": "llama-3.1-8b", "gpu": ["L40S"], "quick": True, **TRAFFIC}))
     assert all(not api.name.startswith("acme") for api in there(getattr(found, "apis", None)))
+
+
+def test_under_a_region_hosts_known_to_be_there_come_first_and_those_elsewhere_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tokonomics.questions.breakeven import breakeven
+
+    own_api(monkeypatch, tmp_path, 'input = 0.001\noutput = 0.001\nareas = ["US"]')
+    asked = {"model": "llama-3.1-8b", "gpu": ["L40S"], "quick": True, "region": ["EU"], **TRAFFIC}
+    found = breakeven(BreakevenRequest.checked(asked))
+    assert isinstance(found, BreakevenResult)
+    known = [lies_in(["EU"], api.areas) for api in found.apis]
+    assert set(known) == {True, None}
+    assert known == sorted(known, key=lambda there: there is None)
+    for side in (True, None):
+        prices = [api.usd_per_mtok for api, there in zip(found.apis, known, strict=True) if there is side]
+        assert prices == sorted(prices)
+    assert [api.name for api in found.left_out if api.name.startswith("acme")] == ["acme:Llama-3.1-8B-Instruct"]

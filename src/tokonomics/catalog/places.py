@@ -61,7 +61,9 @@ def lies_in(names: Sequence[str], areas: Sequence[str]) -> bool | None:
     known, spelled = _areas(), [_spelled(name) for name in names]
     if not areas or not all(name in known for name in spelled):  # the name of one region says nothing of a host
         return None
-    wanted: frozenset[str] = frozenset().union(*(known[name] for name in spelled))
+    # A member of the union is in Europe here, also Cyprus, whose continent is Asia.
+    europe = known["eu"] if "europe" in spelled else frozenset[str]()
+    wanted = europe.union(*(known[name] for name in spelled))
     countries: frozenset[str] = frozenset().union(*(known[_spelled(area)] for area in areas))
     return True if countries <= wanted else None if countries & wanted else False
 

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from enum import StrEnum
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tokonomics.catalog.engines import Defaults
 from tokonomics.catalog.offers import UNSPECIFIED, Offer, Terms
@@ -55,6 +55,20 @@ class DeployFile(Noun):
     fill_in: tuple[str, ...]
 
 
+class MoreReplicas(Noun):
+    """Hours that need more replicas than the quietest, as cron writes them."""
+
+    replicas: PositiveInt
+    start: str
+    end: str
+
+
+def _cron(moment_s: int, of_week: bool) -> str:
+    """Write a moment of each day, or of each week from Monday on: ``30 6 * * *``."""
+    day, rest = divmod(moment_s, 86_400)
+    return f"{rest % 3600 // 60} {rest // 3600} * * {(day + 1) % 7 if of_week else '*'}"
+
+
 class DeployJob(Noun):
     """A deployment to start ``replicas`` times on ``machines`` machines."""
 
@@ -76,6 +90,9 @@ class DeployJob(Noun):
     tiers: str | None = None  # KV memory of each replica beyond the GPUs: ``dram=200@0,ssd=2000@0``
     requests_per_s: PositiveFloat | None = None  # that one replica can serve; None: unknown
     usd_per_hour: PositiveFloat | None = None  # of one machine; None: unknown
+    by_hour: tuple[PositiveInt, ...] = ()
+    """The replicas that each hour of a day, or of a week from Monday on, needs; empty: all need the planned ones."""
+    cold_start_s: NonNegativeFloat = 0.0  # before its hour, a replica has to be ordered
 
     @property
     def gpus_per_machine(self) -> int:
@@ -102,6 +119,30 @@ class DeployJob(Noun):
     def most_replicas(self) -> int:
         """Return the largest number of replicas for an autoscaler. A choice: the plan itself is the smallest."""
         return 2 * self.replicas
+
+    @property
+    def least_replicas(self) -> int:
+        """Return the replicas of the quietest hour."""
+        return min(self.by_hour, default=self.replicas)
+
+    @property
+    def hours_with_more(self) -> list["MoreReplicas"]:
+        """Return the stretches of hours that need more than the quietest, from a cold start before each."""
+        begins = [hour for hour, count in enumerate(self.by_hour) if count != self.by_hour[hour - 1]]
+        if not begins:
+            return []
+        ends = [*begins[1:], begins[0] + len(self.by_hour)]
+        early_s = math.ceil(self.cold_start_s / 60) * 60
+        week_s = len(self.by_hour) * 3600
+        return [
+            MoreReplicas(
+                replicas=self.by_hour[start],
+                start=_cron((start * 3600 - early_s) % week_s, len(self.by_hour) > 24),
+                end=_cron(end * 3600 % week_s, len(self.by_hour) > 24),
+            )
+            for start, end in zip(begins, ends, strict=True)
+            if self.by_hour[start] > self.least_replicas
+        ]
 
     @property
     def places_per_machine(self) -> int:
@@ -201,6 +242,19 @@ class DeployJob(Noun):
     def band(self) -> str:
         """Say between which numbers of replicas an autoscaler stays."""
         return f"{self.replicas} to {self.most_replicas} replicas for {self.does}"
+
+    @property
+    def hourly_band(self) -> str:
+        """Say between which numbers of replicas an autoscaler stays that knows the hours."""
+        band = f"{self.least_replicas} to {self.most_replicas} replicas for {self.does}"
+        more = ", ".join(f"{more.replicas} from {more.start} to {more.end}" for more in self.hours_with_more)
+        return f"{band}, at least {more} (cron, a cold start early)" if more else band
+
+    @property
+    def hours_text(self) -> str | None:
+        """Say how many replicas the quietest hour needs; None if every hour needs the planned ones."""
+        least = self.least_replicas
+        return f"{least} in {plural(self.by_hour.count(least), 'hour')}" if self.by_hour else None
 
     @property
     def engine_limits(self) -> str:

@@ -104,7 +104,7 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
     sides: list[Values] = []
     for side in jobs:
         own = _SIDE_VALUES[target](side) if target in _SIDE_VALUES else {"pod": pod_values(side)}
-        told: Values = {"side": side, **own}
+        told: Values = {"side": side, "hourly": _hourly(side), **own}
         for name, template in parts.get("each_side", {}).items():
             told[name] = fill(template, values | told)
         sides.append(told)
@@ -112,6 +112,22 @@ def _values(target: Target, jobs: Jobs, parts: Mapping[str, Any]) -> Values:
     if target is Target.compose:
         values["services"] = _compose_services(jobs, values)
     return values
+
+
+def _hourly(job: DeployJob) -> list[Values] | None:
+    """Return KEDA's triggers for the hours that need more replicas than the quietest; its largest trigger counts."""
+    return [
+        {
+            "type": "cron",
+            "metadata": {
+                "timezone": "Etc/UTC",
+                "start": more.start,
+                "end": more.end,
+                "desiredReplicas": str(more.replicas),
+            },
+        }
+        for more in job.hours_with_more
+    ] or None
 
 
 # --- headings -------------------------------------------------------------------------------------------------------

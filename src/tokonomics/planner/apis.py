@@ -87,6 +87,17 @@ def api_bills(
     return host_bills(hosts, load.trace, share, batch, replayed=True)
 
 
+def in_region(bills: Sequence[ApiCost], region: Sequence[str]) -> dict[bool | None, list[ApiCost]]:
+    """Split the APIs, in their order: those that compute in a region, that do not say where (None), and elsewhere.
+
+    Without a region all are there.
+    """
+    found: dict[bool | None, list[ApiCost]] = {True: [], None: [], False: []}
+    for bill in bills:
+        found[lies_in(region, bill.areas) if region else True].append(bill)
+    return found
+
+
 def cheapest_api(
     bills: Sequence[ApiCost],
     tokens_per_month: float,
@@ -101,8 +112,9 @@ def cheapest_api(
 
     ``measured`` says by name whether an API's measured latency meets every SLO; None: the measurement does not say.
     """
-    placed = [(bill, lies_in(region, bill.areas) if region else True) for bill in bills]
-    placed = [(bill, there) for bill, there in placed if there is not False]
+    placed = [
+        (bill, there) for there, among in in_region(bills, region).items() if there is not False for bill in among
+    ]
     known = measured or {}
 
     def slo(bill: ApiCost) -> ApiSlo:

@@ -7,7 +7,7 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.money.trace_bills import ApiCost, ApiLeftOut, api_bills, host_bills
-from tokonomics.planner.apis import share_of_api
+from tokonomics.planner.apis import in_region, share_of_api
 from tokonomics.planner.hosting import (
     TRICKLE,
     BreakEvenReport,
@@ -141,12 +141,25 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
 def _bills(
     request: BreakevenRequest, trace: Trace, cached_share: float
 ) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
-    """Return what the APIs charge: the requested ones in their order, or every host of the model, cheapest first."""
+    """Return what the APIs charge: the requested ones in their order, or every host of the model, cheapest first.
+
+    Under a region, hosts known to compute there come first, and those that compute elsewhere are left out.
+    """
     replayed = request.cached_share is None
     if request.api:
         named_apis = [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
         return api_bills(named_apis, trace, cached_share, request.batch_api, replayed=replayed)
-    return host_bills(_hosts(request), trace, cached_share, request.batch_api, replayed=replayed), ()
+    bills = host_bills(_hosts(request), trace, cached_share, request.batch_api, replayed=replayed)
+    region = listed(request.region, "region") or ()
+    placed = in_region(bills, region)
+    elsewhere = tuple(
+        ApiLeftOut(name=bill.name, why=f"its host computes in {', '.join(bill.areas)}") for bill in placed[False]
+    )
+    if not (counted := (*placed[True], *placed[None])):
+        why = f"all hosts of {shorten(request.model or '')} compute elsewhere" if elsewhere else "no host holds them"
+        fix = f"Name what to compare with: {option('api', 'groq:llama-3.1-8b-instant')}."
+        raise BadInput(f"no API serves these requests: {why}", field="region" if elsewhere else "input", fix=fix)
+    return counted, elsewhere
 
 
 def _hosts(request: BreakevenRequest) -> list[ApiPrice]:

@@ -23,6 +23,7 @@ from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_
 from tokonomics.money.breakeven import upkeep
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.apis import ApiBeside, share_of_api
+from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import report_of_pick
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
@@ -37,6 +38,7 @@ from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_beside import api_of_study, hosts_beside, latencies_of
+from tokonomics.questions.by_hour import fleet_command, hours_of, swing_of
 from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
@@ -97,7 +99,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         say_not_tried(question, listener)
     studies = [study for questions in asked for study in studied(questions, listener)]
     command = listener.typed or command_of(find_verb("plan"), request)
-    files = deploy_files_of(studies[0], targets, command) if targets else []
+    hours = None if several else hours_of(request, studies[0])
+    files = deploy_files_of(studies[0], targets, command, hours) if targets else []
     if request.deploy_to:
         save_files(files, Path(request.deploy_to), listener)
     if len(cases) > 1:
@@ -105,7 +108,11 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if len(studies) > 1:
         return _models(request, studies, terms)
     best = studies[0].plan.best
+    swing = swing_of(request, studies[0].question.load)
     beside = {
+        "swing": swing,
+        "by_hour": hours,
+        "fleet_command": fleet_command(request, swing) if hours else None,
         "energy": energy_of(studies[0], best, grid) if best else None,
         "upkeep": upkeep(extras, best.usd_per_month, studies[0].plan.workload.tokens_per_month) if best else None,
     }
@@ -224,7 +231,8 @@ def _models(request: PlanRequest, studies: Sequence[Study], terms: SellTerms | N
         for study, name in zip(studies, names, strict=True)
         if (api := api_of_study(request, study, name, latencies))
     }
-    return PlanModels(models=tuple(best for best, _ in picks), apis=apis, studies=tuple(studies), **sold)
+    swing = swing_of(request, studies[0].question.load)
+    return PlanModels(models=tuple(best for best, _ in picks), swing=swing, apis=apis, studies=tuple(studies), **sold)
 
 
 def _sold(best: Candidate, study: Study, terms: SellTerms) -> FleetSale:
@@ -240,11 +248,14 @@ def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str])
     found, latencies = least_regret(list(studies)), latencies_of(request)
     beside = (api_of_study(request, study, request.model[0], latencies) for study in studies)
     apis = {case: api for case, api in zip(cases, beside, strict=True) if api}
+    swings = tuple(swing_of(request, study.question.load) for study in studies)
     if found is None:
         lost = next(study for study in studies if study.plan.best is None)
-        return PlanCases(regret=None, apis=apis, blame=tuple(blamed(request, lost)), studies=tuple(studies))
+        return PlanCases(
+            regret=None, apis=apis, swings=swings, blame=tuple(blamed(request, lost)), studies=tuple(studies)
+        )
     bills = dict(zip(cases, found.best_usd_per_month, strict=True))
-    return PlanCases(cases=bills, regret=found, apis=apis, studies=tuple(studies))
+    return PlanCases(cases=bills, regret=found, apis=apis, swings=swings, studies=tuple(studies))
 
 
 def _deploy_targets(request: PlanRequest) -> list[Target]:
@@ -260,8 +271,13 @@ def _deploy_targets(request: PlanRequest) -> list[Target]:
     return [Target(name) for name in names]
 
 
-def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> list[DeployFile]:
-    """Return the files of the plan's cheapest candidate; ``command`` is the command that made the plan."""
+def deploy_files_of(
+    study: Study, targets: Sequence[Target], command: str, hours: ReplicasByHour | None = None
+) -> list[DeployFile]:
+    """Return the files of the plan's cheapest candidate; ``command`` is the command that made the plan.
+
+    An autoscaler gets the replicas that each of the hours needs as its minimum, where the hours are those of a clock.
+    """
     best = study.plan.best
     if best is None:
         return []
@@ -284,6 +300,8 @@ def deploy_files_of(study: Study, targets: Sequence[Target], command: str) -> li
         tiers=best.tiers,
         requests_per_s=best.capacity_requests_per_s or None,
         usd_per_hour=best.instance_usd_per_hour or None,
+        by_hour=hours.replicas if hours and hours.is_daily else (),
+        cold_start_s=hours.cold_start_s if hours else 0.0,
     )
     pool = ranked.sized.screened.hosts.prefill
     if pool is None or best.prefill is None:

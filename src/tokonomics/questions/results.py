@@ -24,6 +24,7 @@ from tokonomics.money.own_hardware import Energy
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.apis import ApiBeside
+from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.compare import Comparison
@@ -41,6 +42,7 @@ from tokonomics.questions.result import Result, beside
 from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
 from tokonomics.units import count, plural, usd
@@ -95,6 +97,7 @@ class AskedModel(Noun):
     name: str
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
+    swing: DemandSwing | None = None  # how its traffic changes over a day or week; None: it is even
 
 
 class PlanTogether(SharedPlan):
@@ -146,6 +149,9 @@ class PlanResult(Result, Plan):
     """Price against latency: fleets that no other beats, each with whether it meets the SLOs, and why not."""
     apis: tuple[ApiCost, ...] = ()
     """What each host that sells the model as an API charges for these requests, cheapest first."""
+    swing: DemandSwing | None = None  # how the traffic changes over a day or week; None: it is even
+    by_hour: ReplicasByHour | None = None  # what each hour needs of the pick; None: all need the same, or not known
+    fleet_command: str | None = None  # the command that buys by the hour, on all terms, if hours differ
     api: ApiBeside | None = None  # the cheapest of them that counts, beside the pick; None: nobody sells the model
     latencies: dict[str, ApiLatency] = Field(default_factory=dict)
     """How fast the measured APIs answer, by name."""
@@ -268,6 +274,7 @@ class PlanModels(Result):
     models: tuple[Candidate, ...]
     sales: tuple[FleetSale, ...] = ()  # what each of them earns, if a price or a margin is given
     apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by model: its cheapest API, beside its pick
+    swing: DemandSwing | None = None  # how the traffic changes over a day or week; None: it is even
     studies: Any = beside()
 
     @property
@@ -281,6 +288,7 @@ class PlanCases(Result):
     cases: dict[str, float] | None = None  # the cheapest bill of each case, USD a month
     regret: Regret | None
     apis: dict[str, ApiBeside] = Field(default_factory=dict)  # by case: the cheapest API, beside its cheapest fleet
+    swings: tuple[DemandSwing | None, ...] = ()  # of each case: how its traffic changes over a day or week
     blame: tuple[Blame, ...] = ()
     studies: Any = beside()
 

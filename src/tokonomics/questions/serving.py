@@ -21,6 +21,7 @@ from tokonomics.money.cost import require_positive
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.planner.parsing import router_from
 from tokonomics.questions.api_beside import hosts_beside
+from tokonomics.questions.by_hour import swing_of
 from tokonomics.questions.catalogue import offers_of
 from tokonomics.questions.inputs import Drafting, Priced
 from tokonomics.questions.load import cases_of, draft_of, questions_of
@@ -265,7 +266,8 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
     from tokonomics.planner.shared_gpu import crossing, shared_plan  # Slow to load, so only when used.
     from tokonomics.planner.shared_ways import tenants_of
 
-    questions = [question for asked in requests_of(request) for question in questions_of(asked, False, listener)]
+    alone = requests_of(request)
+    questions = [question for asked in alone for question in questions_of(asked, False, listener)]
     say_if_compiling(listener)
     for question in questions:
         say_left_out(question.load.within(question.model.max_context), question.model.max_context, listener)
@@ -282,11 +284,11 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
             name=tenant.question.model.name,
             workload=tenant.load.workload,
             slos=tenant.question.slos,
+            swing=swing_of(said, tenant.load),
         )
-        for tenant in tenants
+        for tenant, said in zip(tenants, alone, strict=True)
     )
     shares = {part.model: part.usd_per_month for part in ways.best.models} if ways.best else {}
-    alone = requests_of(request)
     apis = {
         tenant.question.model.key: api
         for tenant, said in zip(tenants, alone, strict=True)

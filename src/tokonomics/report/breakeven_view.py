@@ -44,15 +44,23 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
         ours = " or ".join(sorted({percent(kind.cached_share) for kind in result.hardware})) or "as in your speed"
         cached = f"; of the prompts cached: {theirs} at the APIs, {ours} self-hosted"
     prices = plural(len(result.apis), "API price")
-    against = f"every host of it in the catalogue ({prices}, the cheapest first)" if every_host else prices
+    by_price = sorted(result.apis, key=lambda api: api.usd_per_mtok)
+    in_region = every_host and list(result.apis) != by_price  # those known to compute there come first
+    order = "known to be in the region first, then the cheapest" if in_region else "the cheapest first"
+    against = f"every host of it in the catalogue ({prices}, {order})" if every_host else prices
     asked = f"requests of {result.lengths}{cached}{and_slos(result.slos)}"
     yield blocks.line(f"{result.model}, self-hosted, against {against}: {asked}", kind="asked")
     first, *others = result.found
-    yield blocks.section(
-        _verdict(result, first, "headline", "the cheapest host, " if every_host else ""), _figures(result, first)
-    )
+    cheapest = "the cheapest host known to be in the region, " if in_region else "the cheapest host, "
+    yield blocks.section(_verdict(result, first, "headline", cheapest if every_host else ""), _figures(result, first))
     if every_host:
-        yield blocks.section(*(_verdict(result, last, of="the most expensive host, ") for last in others[-1:]))
+        yield blocks.section(
+            *(
+                _verdict(result, last, of="the most expensive host, ")
+                for last in others
+                if last.api == by_price[-1].name
+            )
+        )
     else:
         yield blocks.section(*(_verdict(result, other) for other in others))
     yield blocks.section(*_advice(result))
@@ -145,6 +153,7 @@ def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blo
         (">first", lambda row: _tokens(row[2].first_tokens_per_month)),
         (">for good", lambda row: _tokens(row[2].stays_tokens_per_month)),
         ("!price of", lambda row: quoted(row[1])),
+        ("computes in", lambda row: ", ".join(row[1].areas) or "?") if any(api.areas for api in result.apis) else None,
         title="$/Mtok of this mix; break-even in tokens a month: first, and for good",
         shown=shown,
     )
@@ -253,6 +262,7 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
         same if every_host else other,
         *api_latency_notes(result.latencies.values(), [api.name for api in result.apis]),
         _ages(result),
+        "computes in: as its host says; ? where none says." if any(api.areas for api in result.apis) else "",
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),
         f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs."

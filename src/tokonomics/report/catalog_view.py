@@ -213,12 +213,15 @@ def _apis(found: Sequence[tuple[ApiPrice, float]], request: ApisRequest) -> bloc
         both = rates.batch_input_usd_per_mtok, rates.batch_output_usd_per_mtok
         batch = "?" if None in both else " / ".join(map(_money, both))
         old = "†" if api.quoted and (today() - api.quoted).days > STALE_AFTER_DAYS else ""
-        rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), f"{api.quoted or '?'}{old}"))
-    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of"]
+        where = ", ".join(api.areas) or "?"
+        dated = f"{api.quoted or '?'}{old}"
+        rows.append((api.host, api.model, *map(_money, prices), batch, usd(request_usd), dated, where))
+    columns = ["!host", "!model", ">input", ">cached", ">output", ">batch in / out", ">request", "!price of", "in"]
     yield blocks.table(columns, rows)
     yield blocks.note(
         f"Dollars per Mtok at this request size; a request is {asked}, nothing cached.",
-        f"? is not in the list (genai-prices). The day: when a price was checked, or else that of its list. {_STALE}.",
+        "in: where its host says that it computes. ? is not known, or not in the list (genai-prices).",
+        f"The day: when a price was checked, or else that of its list. {_STALE}.",
     )
 
 

@@ -29,6 +29,7 @@ from tokonomics.report.wording import (
 from tokonomics.sizing.layouts import FLOOR, Reason
 from tokonomics.sizing.spare import ZONES, Spare
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
 
 if TYPE_CHECKING:
@@ -317,19 +318,26 @@ def _price_note(row: Candidate) -> str:
     return f"{_TERMS[row.terms]}{years}{machines}{market}, quoted {row.price_date}: {row.instance}"
 
 
-def asked_text(plan: Plan, model_name: str, images: PromptImages | None = None) -> str:
+def asked_text(
+    plan: Plan, model_name: str, images: PromptImages | None = None, swing: DemandSwing | None = None
+) -> str:
     """Return the question in one line."""
     seen = f", {images.tokens:,} of every prompt for images ({images.text})" if images else ""
-    asked = f"{model_name} at {workload_text(plan.workload)}{seen}{and_slos(plan.slos)}"
+    asked = f"{model_name} at {workload_text(plan.workload, swing)}{seen}{and_slos(plan.slos)}"
     more = f"; sized for {percent(plan.headroom_asked)} more" if plan.headroom_asked else ""
     return f"{asked}; {count(plan.workload.tokens_per_month)} tokens a month{more}"
 
 
 def nothing(
-    plan: Plan, model_name: str, blames: Sequence[Blame], see: str = "", images: PromptImages | None = None
+    plan: Plan,
+    model_name: str,
+    blames: Sequence[Blame],
+    see: str = "",
+    images: PromptImages | None = None,
+    swing: DemandSwing | None = None,
 ) -> blocks.View:
     """Show which constraint prevents a plan, the nearest value that works, and how many each reason excluded."""
-    yield blocks.line(asked_text(plan, model_name, images), kind="asked")
+    yield blocks.line(asked_text(plan, model_name, images, swing), kind="asked")
     kinds: Counter[Reason] = Counter()
     for rejection in plan.rejected:
         kinds[rejection.kind] += rejection.offers

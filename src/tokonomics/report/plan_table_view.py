@@ -10,7 +10,7 @@ from tokonomics.planner.firmness import Flip, Flips, Regret
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.shared_ways import ModelHere, Way, WayRow
 from tokonomics.planner.why import WhyPick
-from tokonomics.questions.results import PlanCases, PlanModels, PlanTogether, layout_text, split_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, PlanTogether, layout_text, split_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.plan_pick_view import asked_text, nothing, served_as
 from tokonomics.report.shared_view import SALE_COLUMNS, api_lines, api_table, sale_cells
@@ -83,6 +83,28 @@ _SPLITS = {
 def why_line(why: WhyPick) -> blocks.Line:
     """Show the nearest alternative in a clause; ``explain`` has the whole sentence."""
     return blocks.line(blocks.Span("Why this one: ", "strong"), f"{why.text.partition('; ')[0].removesuffix('.')}.")
+
+
+def hour_lines(result: PlanResult) -> Iterable[blocks.Line]:
+    """Show how many replicas the hours need, and what buying by the hour would save."""
+    if (hours := result.by_hour) is None:
+        return
+    named = ", ".join(f"{text}: {count:,}" for text, count in _spans(hours.replicas))
+    what = "Replicas by the hour" if len(hours.replicas) <= 24 else "Replicas by the hour, its first day"
+    yield blocks.line(blocks.Span(f"{what}: ", "strong"), f"{named}.")
+    if result.fleet_command and hours.saved_usd_per_month > 0:
+        saved = f"{usd(hours.saved_usd_per_month)} a month ({percent(hours.saved_share)})"
+        yield blocks.line(
+            blocks.Span("All machines run all day: ", "strong"),
+            f"by the hour, at this price, the hours need {saved} less; on all terms: `{result.fleet_command}`.",
+        )
+
+
+def _spans(replicas: Sequence[int]) -> list[tuple[str, int]]:
+    """Return the stretches of a day with equal numbers: ``07–17 h`` and how many."""
+    starts = [hour for hour in range(min(24, len(replicas))) if not hour or replicas[hour] != replicas[hour - 1]]
+    ends = [*starts[1:], min(24, len(replicas))]
+    return [(f"{start:02}–{end:02} h", replicas[start]) for start, end in zip(starts, ends, strict=True)]
 
 
 def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
@@ -186,7 +208,9 @@ def together_view(found: PlanTogether) -> blocks.View:
     """Show the ways to serve several models."""
     yield blocks.section(
         *(
-            blocks.line(f"{asked.name} at {workload_text(asked.workload)}{and_slos(asked.slos)}", kind="asked")
+            blocks.line(
+                f"{asked.name} at {workload_text(asked.workload, asked.swing)}{and_slos(asked.slos)}", kind="asked"
+            )
             for asked in found.asked
         )
     )
@@ -307,7 +331,7 @@ def models_view(result: PlanModels) -> blocks.View:
     """Show the pick of each model, cheapest first."""
     studies, rows = result.studies, result.models
     names = {study.plan.model: study.question.model.name for study in studies}
-    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values())))
+    yield blocks.line(asked_text(studies[0].plan, ", ".join(names.values()), swing=result.swing))
     if not rows:
         yield blocks.line("No offer meets the constraints for any of them: plan one alone to see why.")
         yield api_table({names[model]: api for model, api in result.apis.items()}, "model")
@@ -360,8 +384,10 @@ def cases_view(result: PlanCases) -> blocks.View:
     cases = list(result.cases or ())
     yield blocks.section(
         *(
-            blocks.line(f"{name}, {case}: {workload_text(demand)}, best {usd(best)} a month", kind="asked")
-            for case, demand, best in zip(cases, found.demands, found.best_usd_per_month, strict=True)
+            blocks.line(f"{name}, {case}: {workload_text(demand, swing)}, best {usd(best)} a month", kind="asked")
+            for case, demand, best, swing in zip(
+                cases, found.demands, found.best_usd_per_month, result.swings, strict=True
+            )
         )
     )
     least = found.least

@@ -32,6 +32,7 @@ from tokonomics.report.plan_pick_view import (
 from tokonomics.report.plan_table_view import (
     cases_view,
     flip_lines,
+    hour_lines,
     models_view,
     ranking,
     ratio_blocks,
@@ -85,7 +86,7 @@ def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: 
     if isinstance(result, PlanModels):
         picks = result.models
         names = [f"{place}. {row.model} on {row.gpu}" for place, row in enumerate(picks, 1)]
-        asked = asked_text(studies[0].plan, "The same requests")
+        asked = asked_text(studies[0].plan, "The same requests", swing=result.swing)
         heading = "What each model costs on its cheapest hardware"
         drawn = {"Bills": lambda: charts.plan.bill_chart(picks, names, heading, asked)} if picks else {}
         return Answer(result, title, lambda: [*models_view(result), *sold_view(result)], drawn)
@@ -120,12 +121,12 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
     study: Study = result.study
     whole, model = study.plan, study.question.model
     if whole.best is None:
-        yield from nothing(whole, model.name, result.blame, images=model.images)
+        yield from nothing(whole, model.name, result.blame, images=model.images, swing=result.swing)
         if whole.set_aside:
             yield blocks.section(blocks.line("With a catch there is:"), *set_aside_lines(whole))
         yield blocks.section(*api_lines(result.api))
     else:
-        yield blocks.line(asked_text(whole, model.name, model.images), kind="asked")
+        yield blocks.line(asked_text(whole, model.name, model.images, result.swing), kind="asked")
         fleet = "Cheapest fleet" if result.api and result.api.cheaper else "Cheapest"
         label = f"{fleet}, percentiles not checked" if whole.slos and not whole.best.simulated else fleet
         label = ", ".join([label, *whole.only_with])
@@ -138,6 +139,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
         yield blocks.section(*above, *picked[-2:], not_tried(whole))
         if result.why:
             yield why_line(result.why)
+        yield from hour_lines(result)
         yield from class_sections(result.classes, whole.best.replicas, folded=not request.explain)
         faithful = result.at_checkpoint if result.at_checkpoint != whole.best else None
         yield blocks.section(at_checkpoint_line(faithful) if faithful else None, *set_aside_lines(whole))

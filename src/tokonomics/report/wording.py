@@ -20,9 +20,20 @@ from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.summary import TraceSummary
+from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed, today
-from tokonomics.units import HOURS_PER_MONTH, count, fine_percent, percent, plural, requests_a_second, seconds, usd
+from tokonomics.units import (
+    HOURS_PER_MONTH,
+    SECONDS_PER_HOUR,
+    count,
+    fine_percent,
+    percent,
+    plural,
+    requests_a_second,
+    seconds,
+    usd,
+)
 
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"  # how the speed of an encoder is known
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
@@ -216,9 +227,27 @@ def how_long(made: TraceSummary) -> str:
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
 
-def workload_text(workload: Workload) -> str:
-    """Return ``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``."""
-    return f"{requests_a_second(f'{workload.rate:.4g}')} of {workload.lengths_text}"
+def workload_text(workload: Workload, swing: DemandSwing | None = None) -> str:
+    """Return ``5 requests/s of 1,000 in (p50 722, p99 4,720) / 300 out (p50 238, p99 1,160)``.
+
+    Traffic that changes is ``3 requests/s in the mean, 9 at the peak (12:00)``.
+    """
+    return f"{requests_a_second(f'{workload.rate:.4g}')}{_peak_text(swing)} of {workload.lengths_text}"
+
+
+def _peak_text(swing: DemandSwing | None) -> str:
+    if swing is None:
+        return ""
+    hour = round(swing.peak_s / SECONDS_PER_HOUR)
+    when = f"{hour % 24:02}:00"
+    if len(swing.hours) == len(_DAYS) * 24:
+        when = f"{_DAYS[hour // 24 % len(_DAYS)]} {when}"
+    if not swing.is_daily:
+        when = f"hour {hour + 1} of the log" if swing.period_s is None else f"every {duration_text(swing.period_s)}"
+    return f" in the mean, {swing.peak_rate:.4g} at the peak ({when})"
+
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def slos_text(slos: Sequence[Slo]) -> str:
