@@ -144,7 +144,7 @@ def _sized(
     for size in sorted(prospect.screened, key=work, reverse=True):
         screened = prospect.screened[size]
         load = loads[size].at(min(loads[size].workload.rate, screened.capacity.rate * _MOST_SIZED))
-        screened = replace(screened, fewest=least_for(load, screened.capacity.rate))
+        screened = replace(screened, fewest=least_for(load, screened.capacity.rate, prospect.deployment, slos))
         sized = Sought(load, slos).smallest(screened)
         if not sized.holds:
             missed = [slo.delivered_s / slo.objective_s for slo in sized.outcome.slo if not slo.met and slo.delivered_s]

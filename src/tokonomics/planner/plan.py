@@ -23,7 +23,7 @@ from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, together_breaks
 from tokonomics.planner.plan_answer import LAST_RESORT, Candidate, Catch, Limits, Plan, PrefillSide, SetAside
 from tokonomics.planner.prospects import prospects, reject, rejections, takes_many_cards
-from tokonomics.planner.search import Placed, Search, Sought
+from tokonomics.planner.search import TABLE_ROWS, Placed, Search, Sought
 from tokonomics.serving.fleet_settings import Router, link_speed
 from tokonomics.sizing.attempt import Attempts, prefill_share
 from tokonomics.sizing.bill import dollars, layout_fields, served_fields, token_split
@@ -65,6 +65,7 @@ class Question:
     disaggregate: bool = False  # may pick disaggregated prefill/decode
     catches: Mapping[Catch, Mapping[str, Any]] = field(default_factory=dict)
     """By reason to set candidates aside: the fields of this question that would let them in."""
+    rows: int = TABLE_ROWS  # kinds of hardware sized for a table even if they cannot win
     near: float | None = None
     """Skip candidates that cost more than this factor times the cheapest; None sizes every row of the table."""
 
@@ -240,7 +241,7 @@ def searched(
     question: Question, sought: Sought, hosts: Iterable[Hosts], below: float | None = None, progress: Say = silent
 ) -> Search:
     """Size the candidates that could win with this load and these SLOs, and refuse the others."""
-    search = Search(sought, question.simulate, below, question.near, progress)
+    search = Search(sought, question.simulate, below, question.near, question.rows, progress)
     search.run(hosts)
     return search
 

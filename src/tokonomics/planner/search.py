@@ -28,7 +28,9 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.units import percent, plural, seconds
 
 CLOSED_FORM_UTILIZATION = 0.7  # assumed if bursts are not simulated: the room that planners commonly leave for them
-_LEADERS = 10  # kinds of hardware sized even if they cannot win: the rows of a table
+TABLE_ROWS = 10  # kinds of hardware sized even if they cannot win
+_WORTH_A_ROW = 2.0
+"""Times the cheapest bill: a candidate that cannot win is sized for the table up to this. Our choice."""
 WITHIN_REASON = 10.0  # times the cheapest bill: nobody looks at a row that costs more
 _SAME = 1 + 1e-12
 
@@ -57,10 +59,18 @@ class Sought:
         """Find the fewest replicas on which the candidate holds, or say what breaks."""
         return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
-    def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None) -> Sized:
-        """Simulate a sizing, with its router and limit, on all of this load or a multiple of it, to the end."""
+    def most_failing(self, candidate: Screened) -> int:
+        """Return the most replicas that are known to miss an SLO; fewer of them miss it too."""
+        tried = self.attempts.tried(self.setup(candidate.hosts))
+        return max((count for count, sized in tried.items() if not sized.holds), default=0)
+
+    def as_sized(self, candidate: Screened, sized: Sized, times: float | None = None, *, whole: bool = True) -> Sized:
+        """Simulate a sizing, with its router and limit, on all of this load or a multiple of it.
+
+        Unless the ``whole`` run is wanted, it stops as soon as it is sure to miss an SLO.
+        """
         setup = replace(self.setup(candidate.hosts, sized.replicas), router=sized.router)
-        return attempt(setup, sized.replicas, sized.max_sequences, times)
+        return attempt(setup, sized.replicas, sized.max_sequences, times, whole=whole)
 
     def holds_on(self, candidate: Screened, sized: Sized, replicas: int) -> bool:
         """Tell whether these replicas hold this load with the router and sequence limit of a sizing."""
@@ -86,6 +96,21 @@ class Placed:
         return self.screened.hosts.usd_per_hour(self.replicas)
 
 
+@dataclass(frozen=True)
+class Failing:
+    """A candidate that misses an SLO on as many replicas as were tried so far."""
+
+    screened: Screened
+    tries: int  # numbers of replicas tried
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.screened.deployment
+
+
+Prospect = Hosts | Screened | Failing
+
+
 def cheapest_machine(hosts: Hosts, replicas: int) -> Machine | None:
     """Return the machine on which these replicas cost least, within the allowed GPUs; None if none holds them."""
 
@@ -107,6 +132,7 @@ class Search:
     below: float | None = None
     """Dollars an hour: look only for the cheapest below this bill; None: for the pick, the runner-up and a table."""
     near: float | None = None  # times the cheapest bill: above this nothing is sized, not even for a table
+    rows: int = TABLE_ROWS  # kinds of hardware sized for a table even if they cannot win
     progress: Say = silent
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
@@ -118,9 +144,9 @@ class Search:
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Refine the prospect with the lowest bound; one with a better bound gets its turn again later."""
-        queue: list[tuple[float, int, Hosts | Screened, bool]] = []
+        queue: list[tuple[float, int, Prospect, bool]] = []
         for hosts in prospects:
-            bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load))
+            bound = hosts.usd_per_hour(least_by_arithmetic(hosts.deployment, self.sought.load, self.sought.slos))
             if self.below is None or bound <= self.below:  # for the others nobody asks for a reason
                 queue.append((bound, len(queue), hosts, False))
                 self._left[hosts.deployment.gpu.key] += 1
@@ -130,10 +156,8 @@ class Search:
             if closer := self._look(bound, prospect, is_bounded):
                 heapq.heappush(queue, (closer[0], place, closer[1], True))
 
-    def _look(
-        self, bound: float, prospect: Hosts | Screened, is_bounded: bool
-    ) -> tuple[float, Hosts | Screened] | None:
-        """Return a better bound of a prospect that may matter; finish one that does not, or that has the closed form's.
+    def _look(self, bound: float, prospect: Prospect, is_bounded: bool) -> tuple[float, Prospect] | None:
+        """Return a better bound of a prospect that may matter; finish one that does not, or that is sized.
 
         ``is_bounded`` means that its largest possible capacity is in its bound already.
         """
@@ -141,7 +165,7 @@ class Search:
         if isinstance(prospect, Hosts) and self._matters(deployment, bound):
             if not is_bounded and self._wants_cheapest:
                 held = most_held(deployment, self.sought.load, self.sought.slos)
-                least = max(least_for(self.sought.load, held), self._fewest_allowed(held))
+                least = max(least_for(self.sought.load, held, deployment, self.sought.slos), self._fewest_allowed(held))
                 return max(bound, prospect.usd_per_hour(least)), prospect
             found = screen(deployment, prospect, self.sought.load, self.sought.slos)
             if isinstance(found, Screened):
@@ -151,8 +175,9 @@ class Search:
         elif isinstance(prospect, Hosts):
             self._refuse_as_expensive(deployment, bound)
         self._left[deployment.gpu.key] -= 1
-        if isinstance(prospect, Screened):
-            self._size_if_it_matters(prospect, bound)
+        if not isinstance(prospect, Hosts) and (failing := self._size_if_it_matters(prospect, bound)):
+            self._left[deployment.gpu.key] += 1
+            return failing
         return None
 
     def at_least(self, candidate: Screened) -> int:
@@ -172,11 +197,12 @@ class Search:
 
     def _is_leader(self, deployment: Deployment) -> bool:
         """Tell whether a table would show it at any price, within reason."""
-        return self.below is None and kind_of(deployment) not in self._kinds and len(self._kinds) < _LEADERS
+        return self.below is None and kind_of(deployment) not in self._kinds and len(self._kinds) < self.rows
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """Tell whether it could be the pick or the runner-up, or a table would show it."""
-        could_win = self._is_leader(deployment) or bound <= self._threshold(deployment) * _SAME
+        row_usd = _WORTH_A_ROW * min(self._bills.values(), default=math.inf) if self._is_leader(deployment) else 0.0
+        could_win = bound <= max(row_usd, self._threshold(deployment)) * _SAME
         return math.isfinite(bound) and could_win and bound <= self._nearest() * _SAME
 
     def _nearest(self) -> float:
@@ -204,7 +230,9 @@ class Search:
             above = percent(bound / min([*self._bills.values(), self.below or math.inf]) - 1)
             self._refuse(deployment, Reason.more_expensive, f"at least {above} more expensive")
 
-    def _size_if_it_matters(self, candidate: Screened, bound: float) -> None:
+    def _size_if_it_matters(self, prospect: Screened | Failing, bound: float) -> tuple[float, Failing] | None:
+        """Try a candidate that may matter; return it with its bound if it fails and more replicas may matter later."""
+        candidate, tries = (prospect.screened, prospect.tries) if isinstance(prospect, Failing) else (prospect, 0)
         deployment, least, most = candidate.deployment, self.at_least(candidate), MOST_REPLICAS
         if not self._matters(deployment, bound):
             self._refuse_as_expensive(deployment, bound)
@@ -215,23 +243,29 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
             is_leader = self._is_leader(deployment)
-            ceiling = WITHIN_REASON * min(self._bills.values(), default=math.inf)
+            ceiling = _WORTH_A_ROW * min(self._bills.values(), default=math.inf)
             threshold = min(ceiling if is_leader else self._threshold(deployment), self._nearest())
             if math.isfinite(threshold):
                 most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))
-            self._size(candidate, most, is_leader)
+            # A bill to beat leaves one number of replicas to try. Without one, or for a table, it goes up from the
+            # closed form's in growing steps, and others that may be cheaper get their turn between two of them.
+            beats = not is_leader and most < MOST_REPLICAS
+            return self._size(Failing(candidate, tries), most if beats else min(least + 2**tries - 1, most), most)
+        return None
 
-    def _size(self, candidate: Screened, most: int, is_leader: bool) -> None:
-        """Size it if ``most`` replicas hold; a bill above the threshold is not worth more simulations."""
-        deployment = candidate.deployment
+    def _size(self, failing: Failing, count: int, most: int) -> tuple[float, Failing] | None:
+        """Size it if ``count`` replicas hold; a bill above that of the ``most`` is not worth more simulations."""
+        candidate, deployment = failing.screened, failing.deployment
         self.progress(str(deployment))
-        if not is_leader and most < MOST_REPLICAS:
-            trial = self.sought.on(candidate, most)
-            if not trial.holds:
-                reason = f"more expensive: on the {plural(most, 'replica')} that could compete, {trial.breaks}"
-                self._refuse(deployment, Reason.more_expensive, reason)
-                return
-        trial = self.sought.smallest(candidate, most, self._fewest_allowed(candidate.capacity.rate))
+        known = self.sought.most_failing(candidate)
+        if count == most < MOST_REPLICAS and not (trial := self.sought.on(candidate, max(most, known))).holds:
+            number = plural(max(most, known), "replica")
+            reason = f"more expensive: on the {number} that could compete, {trial.breaks}"
+            self._refuse(deployment, Reason.more_expensive, reason)
+            return None
+        trial = self.sought.smallest(candidate, count, self._fewest_allowed(candidate.capacity.rate))
+        if not trial.holds and not trial.is_lone and trial.replicas == count < most:
+            return candidate.hosts.usd_per_hour(count + 1), replace(failing, tries=failing.tries + 1)
         if not trial.holds:
             self._refuse(deployment, Reason.too_slow, missed_text(trial))
         elif math.isinf(candidate.hosts.usd_per_hour(trial.replicas)):
@@ -239,6 +273,7 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
             self._keep(candidate, trial.replicas, trial)
+        return None
 
     def _plan_for_share(self, candidate: Screened) -> None:
         """Plan replicas by the closed form: loaded to a share of capacity, with a mean first token in time."""

@@ -90,8 +90,8 @@ def highest_rate(
     """
     planned = question.load.workload.rate
 
-    def broken(step: int) -> str | None:
-        return _broken(question, screened, replicas, planned * close_enough**step, trial)
+    def broken(step: int, whole: bool = False) -> str | None:
+        return _broken(question, screened, replicas, planned * close_enough**step, trial, whole)
 
     ceiling = screened.capacity.rate * replicas * LEEWAY / planned
     holds, breaks = 0, max(1, math.ceil(math.log(max(ceiling, 1.0), close_enough)))
@@ -101,21 +101,23 @@ def highest_rate(
             middle = (holds + breaks) // 2
             found = broken(middle)
             holds, breaks, reason = (middle, breaks, reason) if found is None else (holds, middle, found)
-        # So far perhaps only the closed form says that the upper end breaks.
-        reason = reason or broken(breaks)
-        if reason:
-            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason)
+        # So far perhaps only the closed form says that the upper end breaks, or the part of a simulation.
+        if reason or broken(breaks):
+            reason = broken(breaks, whole=True) or reason
+            return HeldRate(planned * close_enough**holds, planned * close_enough**breaks, reason or "")
         holds, breaks = breaks, 2 * breaks
     return HeldRate(planned * close_enough**holds, math.inf, "nothing: is there any work to do?")
 
 
 def _broken(
-    question: Question, screened: Screened, replicas: int, rate: float, trial: Sized | None = None
+    question: Question, screened: Screened, replicas: int, rate: float, trial: Sized | None = None, whole: bool = False
 ) -> str | None:
-    """Say what breaks on these replicas at a rate; None if they hold."""
+    """Say what breaks on these replicas at a rate; None if they hold. A ``trial`` may be simulated to the end."""
     if question.simulate:
         sought = question.sought(question.load.at(rate))
-        return (sought.on(screened, replicas) if trial is None else sought.as_sized(screened, trial)).breaks
+        if trial is None:
+            return sought.on(screened, replicas).breaks
+        return sought.as_sized(screened, trial, whole=whole).breaks
     held = rate * (1 + question.load.headroom) / replicas
     if held > screened.capacity.rate:
         return BEHIND

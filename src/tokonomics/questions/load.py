@@ -38,6 +38,7 @@ from tokonomics.planner.parsing import (
 )
 from tokonomics.planner.plan import Question, Study
 from tokonomics.planner.plan_answer import KV_CHOICES, Catch, Limits
+from tokonomics.planner.search import TABLE_ROWS
 from tokonomics.questions.catalogue import allowed_of, certain_of, every_offer, listed_of
 from tokonomics.questions.deployment import (
     NO_ANSWERS,
@@ -158,6 +159,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
             | {"max_usd_per_gpu_hour": request.max_price, "max_gpus": most_gpus, "max_age_days": request.max_age}
             | {"spare": spare_from(given["spare"])}
         ),
+        rows=(request.top if isinstance(request, PlanRequest) else None) or TABLE_ROWS,
         simulate=not quick,
         router=None if given["router"] is None else router_from(given["router"]),
         assumed_speeds=named,

@@ -8,7 +8,7 @@ than an SLO allows in total.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -25,11 +25,13 @@ from tokonomics.serving.outcome import Outcome, outcome, request_latencies
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
+from tokonomics.sizing.load import busiest_of
 from tokonomics.sizing.screen import first_limit
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.tenants import by_class
 from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.units import seconds, seconds_apart
 
 _WHOLE = (Latency.e2e, Latency.job)  # latencies that both waiting and slow tokens lengthen
 
@@ -154,6 +156,8 @@ def attempt(
     else:
         trace, served_by = load.on(replicas)
     trace = trace.faster(times) if times != 1 else trace
+    if not whole and (late := _late_when_busiest(setup, replicas, served_by, max_sequences, trace)):
+        return late
     watch = NOBODY
     if not whole and setup.slos and not prompts:
         watch = Watcher(is_settled=sure_to_miss(setup.slos, trace, fetches=bool(setup.tiers)))
@@ -177,6 +181,18 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
     late = _lateness(made, setup.slos, {slo.slo for slo in summed.slo if not slo.met}) if breaks else {}
+    return _sized(setup, replicas, max_sequences, made, summed, breaks, late)
+
+
+def _sized(
+    setup: Setup,
+    replicas: int,
+    max_sequences: int | None,
+    made: Simulation,
+    summed: Outcome,
+    breaks: str | None,
+    late: Mapping[Latency, tuple[float, float]],
+) -> Sized:
     shares = {latency: share for latency, (share, _) in late.items()}
     whole = max((shares.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
@@ -259,6 +275,51 @@ def _hopeless(setup: Setup, replicas: int, max_sequences: int | None, times: flo
             if late > late_allowed(slo, len(load.trace)):
                 return part
     return None
+
+
+def _late_when_busiest(
+    setup: Setup, replicas: int, served_by: int, max_sequences: int | None, trace: Trace
+) -> Sized | None:
+    """Try the busiest stretch of traffic whose rate changes; return it if it alone has more late requests than allowed.
+
+    Requests before it could only add to what its own wait for. That needs requests that come when they come, and no
+    cache that earlier ones fill.
+    """
+    slos = [slo for slo in setup.slos if slo.statistic != "mean"]
+    if setup.load.is_stationary or not slos or setup.prefill_replicas or setup.tiers or setup.each_tenant:
+        return None
+    if trace.prefix is not None or trace.turns is not None or trace.service is not None:
+        return None
+    for part in rules.BUSIEST:
+        stretch = busiest_of(trace, math.ceil(len(trace) * part))
+        watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.CLEARLY_LATE))
+        made, _ = serve(setup, served_by, max_sequences, trace=stretch, watch=watch)
+        worst = _late_of(made, slos, len(trace))
+        most = max((share for share, _ in worst.values()), default=0.0)
+        if most > rules.SURELY_LATE:
+            slo = max(worst, key=lambda slo: worst[slo])
+            at_least = seconds_apart(worst[slo][1] * slo.seconds, slo.seconds)
+            breaks = f"{slo} is {at_least} or more; the SLO is {seconds(slo.seconds)}"
+            breaks += f" (the busiest {len(stretch):,} of {len(trace):,} requests)"
+            in_order = sorted(worst.items(), key=lambda item: item[1])
+            late = {slo.latency: found for slo, found in in_order if found[0] > 1}
+            summed = outcome(made, setup.slos, with_load=False)
+            return _sized(setup, replicas, max_sequences, made, summed, breaks, late)
+        if most < rules.HARDLY_LATE:
+            break
+    return None
+
+
+def _late_of(made: Simulation, slos: Sequence[Slo], requests: int) -> dict[Slo, tuple[float, float]]:
+    """Return late requests of a part over those that an SLO allows of all, and the statistic if no others were late."""
+    latencies, found = request_latencies(made), {}
+    for slo in slos:
+        took_s, allowed = latencies[slo.latency], late_allowed(slo, requests)
+        known = np.sort(took_s[~np.isnan(took_s)])
+        if allowed < len(known):
+            at_least_s = float(known[-math.ceil(allowed)])
+            found[slo] = float(np.count_nonzero(known > slo.seconds) / allowed), at_least_s / slo.seconds
+    return found
 
 
 _simulated_before: dict[object, Sized] = {}

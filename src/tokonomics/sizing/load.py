@@ -13,8 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
 from tokonomics.serving.steady import context_while_answering
@@ -39,9 +41,37 @@ _SESSIONS_LONG = 10  # the same in session lengths: load ramps up over the lengt
 _ROUNDS, _CLOSE_ENOUGH = 8, 0.005  # for finding how many conversations give a request rate: two or three rounds suffice
 
 
+_RUSHES = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Parts of all requests whose busiest stretch is looked at: from what two SLOs on a p99 may leave late, to half a day.
+More of them change a bound by little."""
+_ALIKE = 1.05  # prompts that differ by less are bounded together: a floor of latencies is at most this much too low
 _LEAST_RATE = 1e-9  # requests a second that a ``Workload`` takes
-_OF_LENGTHS = ("longest", "computed_tokens", "computed_mean", "context_mean", "held_mean", "sorted_lengths")
+_OF_LENGTHS = (
+    "longest",
+    "computed_tokens",
+    "computed_mean",
+    "cached_prompts",
+    "context_mean",
+    "held_mean",
+    "sorted_lengths",
+)
 """The properties of a load that do not depend on its rate; computing each looks at every request."""
+
+
+class CachedPrompts(NamedTuple):
+    """Prompts of which a part is in a cache, by kind."""
+
+    computed: Floats  # tokens
+    cached: Floats  # tokens
+    count: NDArray[np.int64]
+
+
+class Rush(NamedTuple):
+    """The busiest stretch that holds a part of the requests."""
+
+    requests: float  # of mean length, of the whole rate
+    lasts_s: float
+    of: float  # all requests, of the whole rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +114,16 @@ class Load:
             return inputs.astype(np.float64)
         left: Floats = np.maximum(inputs - reuse(self.trace.prefix, inputs), 1).astype(np.float64)
         return left
+
+    @cached_property
+    def cached_prompts(self) -> CachedPrompts:
+        """Return prompts that an unlimited cache shortens, alike ones together, each at most a little too short."""
+        computed = self.computed_tokens
+        sizes = np.stack([computed, self.trace.input_tokens - computed])
+        steps = np.floor(np.log(np.maximum(sizes, 1.0)) / math.log(_ALIKE) + 1e-9)
+        kinds, count = np.unique(np.where(sizes < 1, -1.0, steps), axis=1, return_counts=True)
+        shortest = np.where(kinds < 0, 0.0, np.floor(_ALIKE**kinds + 1e-6))
+        return CachedPrompts(np.maximum(shortest[0], 1.0), shortest[1], count)
 
     @cached_property
     def computed_mean(self) -> float:
@@ -131,6 +171,30 @@ class Load:
             return self.held_rate
         kept = 1 - np.array([most_shed(one) for one in trace.classes])
         return self.held_rate * float(kept[trace.service].mean())
+
+    @cached_property
+    def rushes(self) -> tuple["Rush", ...]:
+        """Return the busiest stretches of traffic whose rate changes; none if requests wait for others or have classes.
+
+        Only then is it known when each comes, and that it is not turned away.
+        """
+        trace = self.trace
+        if self.is_stationary or trace.turns is not None or trace.service is not None:
+            return ()
+        answers = np.maximum(trace.output_tokens, 1).astype(np.float64)
+        # Each is a part of what a request takes; a stretch takes at least what the smallest of its parts says.
+        works = (self.computed_tokens, answers, answers * (trace.input_tokens + answers / 2))
+        sums = [np.concatenate([[0.0], np.cumsum(work)]) for work in works]
+        found = []
+        for part in _RUSHES:
+            count = round(len(trace) * part)
+            if count < 2:
+                continue
+            first = _busiest_from(trace.arrival_s, count)
+            lasts_s = float(trace.arrival_s[first + count - 1] - trace.arrival_s[first])
+            work = min((total[first + count] - total[first]) / total[-1] * len(trace) for total in sums)
+            found.append(Rush(min(work, count) / self.share, lasts_s, len(trace) / self.share))
+        return tuple(found)
 
     def owed(self, slos: tuple[Slo, ...]) -> list[tuple["Load", tuple[Slo, ...]]]:
         """Return the requests with the targets they are owed: all of them, or each class.
@@ -193,10 +257,7 @@ class Load:
             return self
         if self.is_stationary:
             return replace(self, trace=trace.take(np.arange(most)))
-        spans_s = trace.arrival_s[most - 1 :] - trace.arrival_s[: len(trace) - most + 1]
-        first = int(np.argmin(spans_s))
-        window = trace.take(np.arange(first, first + most))
-        window = replace(window, arrival_s=window.arrival_s - window.arrival_s[0])
+        window = busiest_of(trace, most)
         return replace(self, trace=window, workload=workload_of(window, window.rate / self.share))
 
     def evenly(self) -> "Load":
@@ -214,6 +275,18 @@ class Load:
     def is_drawn_alike_at(self, rate: float) -> bool:
         """Return whether generating requests at that rate would draw these same ones."""
         return self.is_stationary and len(self.trace) == _enough_at(rate, self.lasts_s)
+
+
+def _busiest_from(arrival_s: Floats, count: int) -> int:
+    """Return the first of ``count`` requests in a row that come in the shortest time."""
+    return int(np.argmin(arrival_s[count - 1 :] - arrival_s[: len(arrival_s) - count + 1]))
+
+
+def busiest_of(trace: Trace, count: int) -> Trace:
+    """Return the busiest stretch of ``count`` requests, as a trace that begins with it."""
+    first = _busiest_from(trace.arrival_s, count)
+    window = trace.take(np.arange(first, first + count))
+    return replace(window, arrival_s=window.arrival_s - window.arrival_s[0])
 
 
 def cut_to_context(trace: Trace, context: int) -> tuple[Trace, int]:

@@ -36,6 +36,13 @@ LIMITS_ALIKE = 1.1
 BEGINNING = 1 / 8
 """The part of stationary traffic that is simulated first: if eight in a hundred are late there, one in a hundred of all
 is, whatever else comes."""
+BUSIEST = 1 / 5, 1 / 2
+"""The parts of traffic whose rate changes that are simulated first: its busiest stretch, and a longer one if the first
+does not decide. A fleet that is too small for a day at three times its lowest rate is late there. Our choice."""
+SURELY_LATE, HARDLY_LATE = 1.1, 0.5
+"""Late requests in such a stretch alone, as a multiple of those that an SLO allows of all. Above the first, the whole
+is late too: chance sends requests to other replicas than in the whole, which changes their number by a few per cent
+(``tests/sizing/test_attempt.py``). Below the second, only the whole can tell. Our choices."""
 OTHER_HOURS = 0.97
 """Share of the highest rate that held, since that was one draw of 20,000 requests. Llama 3.1 8B on RTX PRO 6000, L40S
 and H100, 900 tokens in, 99 out, ttft_p99 of 1 s, eight other hours each: at that rate 10 of 24 broke it (2.8 s at

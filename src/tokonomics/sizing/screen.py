@@ -21,7 +21,7 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import NotServed, Reason
-from tokonomics.sizing.load import Load
+from tokonomics.sizing.load import CachedPrompts, Load
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
@@ -64,7 +64,7 @@ def screen(deployment: Deployment, hosts: Hosts, load: Load, slos: tuple[Slo, ..
     except MissesSlo as miss:
         by = f"TPOT by {percent(miss.tpot_s / miss.objective_s - 1)}"
         return NotServed(Reason.too_slow, f"misses {by} even for a single request: {seconds(miss.tpot_s)} at best")
-    fewest = least_for(load, capacity.rate)
+    fewest = least_for(load, capacity.rate, deployment, slos)
     return Screened(deployment=deployment, hosts=hosts, curve=curve, capacity=capacity, fewest=fewest)
 
 
@@ -102,7 +102,10 @@ def late_by_pauses(trace: Trace, slos: Sequence[Slo]) -> NotServed | None:
 def closed_form_replicas(setup: Setup) -> int:
     """Return the fewest replicas by the closed form, where a search begins; 1 if the closed form has no answer."""
     held = held_by_one(setup)
-    return 1 if held is None else least_for(setup.load, held)
+    if held is None:
+        return 1
+    is_patient = math.isinf(setup.handling.timeout_s)  # clients that hang up take their work with them
+    return least_for(setup.load, held, setup.deployment, setup.slos if is_patient else ())
 
 
 def held_by_one(setup: Setup) -> float | None:
@@ -129,12 +132,30 @@ def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> in
     return None
 
 
-def least_for(load: Load, held: float) -> int:
-    """Return the fewest replicas for a load if one holds ``held`` requests a second."""
-    return max(1, math.ceil(load.least_rate / (held * LEEWAY) - 1e-9))
+def least_for(load: Load, held: float, deployment: Deployment, slos: Sequence[Slo] = ()) -> int:
+    """Return the fewest replicas for a load if one holds ``held`` requests a second.
+
+    If an SLO bounds the wait, they also carry the busiest stretches of a changing rate: a request in time has begun by
+    then, so a replica has finished all of them but those that it runs, and those that may be late.
+    """
+    held *= LEEWAY
+    least = load.least_rate / held
+    ranked = [slo for slo in slos if slo.statistic != "mean"]
+    for slo in ranked if load.rushes else ():
+        if slo.latency in _BOUND_THE_WAIT:
+            judged = [one for one in ranked if one is slo or one.latency is Latency.tpot]
+            late = sum(1 - float(one.statistic[1:]) / 100 for one in judged)
+            for rush in load.rushes:
+                in_time = rush.requests - late * rush.of - len(judged)
+                each = held * (rush.lasts_s + slo.seconds) + deployment.limits.max_sequences
+                least = max(least, in_time / each)
+    return max(1, math.ceil(least - 1e-9))
 
 
-def least_by_arithmetic(deployment: Deployment, load: Load) -> int:
+_BOUND_THE_WAIT = (Latency.ttft, Latency.e2e)
+
+
+def least_by_arithmetic(deployment: Deployment, load: Load, slos: Sequence[Slo] = ()) -> int:
     """Return a cheap lower bound on replicas from the datasheet's FLOP/s and bandwidth.
 
     A token takes two FLOPs a weight; an answer token reads the KV cache before it, half of the answer included.
@@ -143,7 +164,7 @@ def least_by_arithmetic(deployment: Deployment, load: Load) -> int:
     # Half of the last answer's token pairs are not read: the first token reads the prompt alone.
     held = max(1, math.floor(load.context_mean - load.workload.output_tokens / 2))
     busy_s = _least_busy_s(deployment, load.computed_mean, written, held)
-    return max(1, math.ceil(load.least_rate * busy_s / LEEWAY - 1e-9))
+    return least_for(load, 1 / busy_s, deployment, slos)
 
 
 @lru_cache(maxsize=8192)
@@ -221,10 +242,13 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
         computed = inputs
 
     outside_s = steps.engine.request_seconds(float(computed[0])) if steps.engine else 0.0
+    is_cached = load.trace.prefix is not None and steps.deployment.reuses_prefixes
 
     def floor(slo: Slo) -> float:
         if slo.latency is Latency.ttft:
             # The whole prompt in one step: chunks only add.
+            if is_cached:
+                return _first_tokens_s(steps, load.cached_prompts, slo.statistic)
             return _prefills_s(steps, tuple(_at(computed, slo.statistic))) + outside_s
         if slo.latency is Latency.tpot:
             # The first token is only reported after the next step was launched, so the others seem to come sooner.
@@ -238,6 +262,20 @@ def floors(steps: StepModel, load: Load, slos: Sequence[Slo]) -> dict[Slo, float
         return prefill_s + (answer - 1) * decode_s + outside_s
 
     return {slo: floor(slo) for slo in slos}
+
+
+def _first_tokens_s(steps: StepModel, prompts: CachedPrompts, statistic: str) -> float:
+    """Return the statistic of the time to the first token of lone prompts, of which a part is in a cache."""
+    computed, cached, count = prompts
+    prompt_s = steps.prefill(computed, cached)
+    if steps.engine:
+        prompt_s = prompt_s + steps.engine.request_s + steps.engine.reach_s + steps.engine.answer_s
+        prompt_s = prompt_s + steps.engine.token_s * (computed + cached)
+    if statistic == "mean":
+        return float(np.average(prompt_s, weights=count))
+    in_order = np.argsort(prompt_s)
+    place = math.floor((count.sum() - 1) * float(statistic[1:]) / 100)
+    return float(prompt_s[in_order][np.searchsorted(np.cumsum(count[in_order]), place, side="right")])
 
 
 # Cached, as the same requests are asked about at other rates and prices.
