@@ -71,6 +71,20 @@ def test_at_every_volume_that_is_named_the_bill_is_the_plans(
         assert hosted.usd(volume) == pytest.approx(best.usd_per_month, rel=1e-9), volume
 
 
+def test_with_headroom_the_bill_at_every_volume_is_the_plans_with_it() -> None:
+    asked = hosting(quick=True, headroom=0.5)
+    hosted, _ = self_hosted(asked, [0.1])
+    tokens = tokens_per_request(asked.load(1.0)) * SECONDS_PER_MONTH
+    plain, _ = self_hosted(hosting(quick=True), [0.1])
+    bills = []
+    for volume in (10.0**power for power in range(8, 12)):
+        best = there(study(asked.question(volume / tokens), pick_only=True).plan.best)
+        assert hosted.usd(volume) == pytest.approx(best.usd_per_month, rel=1e-9), volume
+        bills.append((plain.usd(volume), hosted.usd(volume)))
+    assert all(without <= more * (1 + 1e-9) for without, more in bills)
+    assert any(without < more * (1 - 1e-9) for without, more in bills)
+
+
 def test_machines_of_one_name_are_told_apart_by_their_gpus() -> None:
     """A list of one's own may call every machine by one name: one GPU at $3, eight at $18."""
     same = tuple(offer("H100-SXM", gpus, usd, instance="box") for gpus, usd in ((8, 18.0), (1, 3.0)))

@@ -4,7 +4,7 @@ import math
 from functools import cache
 
 import pytest
-from tests.planner.small_catalogue import CHAT, asked
+from tests.planner.small_catalogue import BF16, CHAT, asked
 from tests.planner.test_margins import make_steps_slow
 from tests.there import there
 
@@ -59,6 +59,20 @@ def test_a_pick_that_holds_at_its_slow_end_is_the_safe_fleet_itself() -> None:
     assert safe.is_pick
     assert safe.candidate == made.plan.best
     assert safe.speed == bills.slow.speed
+
+
+def test_a_machine_with_room_for_another_replica_is_safe_at_the_same_bill_on_more_replicas() -> None:
+    """One offer of eight GPUs: the slow end takes more of them, and the bill stays."""
+    only = tuple(offer for offer in asked().offers if offer.instance == "8xH100-SXM")
+    made = study(asked(simulate=True, load=CHAT.at(20), slos=parse_slos("ttft_p99=0.1"), offers=only, weights=BF16))
+    best = there(made.plan.best)
+    bills = bill_range(made, best)
+    assert (best.gpus_per_replica, bills.slow.usd_per_month) == (1, best.usd_per_month)
+    assert there(bills.slow.replicas) > best.replicas
+    safe = there(safe_fleet(made, bills))
+    assert safe.is_pick
+    assert safe.candidate.replicas == bills.slow.replicas
+    assert safe.candidate.usd_per_month == pytest.approx(best.usd_per_month)
 
 
 def test_a_pick_that_misses_its_slo_at_the_slow_end_has_an_alternative() -> None:

@@ -67,7 +67,7 @@ class SloRoom(Noun):
 def bill_range(study: Study, row: Candidate) -> CostRange:
     """Return the bill of a ranked row over the 80 % interval of its speed."""
     speed = interval(1.0, "throughput", study.ranked_as(row).sized.deployment)
-    mid = AtSpeed(speed=1.0, replicas=row.replicas, usd_per_month=row.usd_per_month)
+    mid = AtSpeed(speed=1.0, replicas=row.all_replicas, usd_per_month=row.usd_per_month)
     return CostRange(fast=at_speed(study, row, speed.high), mid=mid, slow=at_speed(study, row, speed.low))
 
 
@@ -86,15 +86,16 @@ def safe_fleet(study: Study, bills: CostRange, progress: Say = silent) -> SafeFl
     """
     pick, slow = study.plan.best, bills.slow
     assert pick is not None
-    if slow.usd_per_month is not None and slow.usd_per_month <= pick.usd_per_month * _SAME:
+    costs_no_more = slow.usd_per_month is not None and slow.usd_per_month <= pick.usd_per_month * _SAME
+    if costs_no_more and _holds(pick, slow):
         return SafeFleet(speed=slow.speed, is_pick=True, candidate=pick)
     own = study.ranked_as(pick).sized
     found: list[tuple[float, Placed]] = []
     if slow.usd_per_month is not None:
         more = resize(at_the_speed(study.question, slow.speed), own.screened.hosts)
-        found += [] if isinstance(more, NotServed) else [(slow.speed, more)]
+        found += [(slow.speed, more)] if isinstance(more, Placed) and math.isfinite(more.usd_per_hour) else []
     progress("the slow end of the interval")
-    for speed, hosts in _by_slow_end(study):
+    for speed, hosts in _by_slow_end(study) if not costs_no_more else ():
         below = min((placed.usd_per_hour for _, placed in found), default=math.inf)
         question = at_the_speed(study.question, speed)
         found += [(speed, placed) for placed in searched(question, question.sought(), hosts, below).sized]
@@ -107,6 +108,11 @@ def safe_fleet(study: Study, bills: CostRange, progress: Say = silent) -> SafeFl
         is_pick=placed.deployment == own.deployment,
         candidate=cheapest_row(_as_modelled(study, placed), study.question, study.search.sought, study.hosts),
     )
+
+
+def _holds(pick: Candidate, slow: AtSpeed) -> bool:
+    """Tell whether the pick's fleet, as bought, is enough at the slow end."""
+    return slow.replicas is not None and slow.replicas <= pick.all_replicas
 
 
 def _by_slow_end(study: Study) -> Iterator[tuple[float, list[Hosts]]]:
@@ -145,10 +151,11 @@ def slo_rooms(study: Study, bills: CostRange) -> tuple[SloRoom, ...]:
     placed, slow = study.ranked_as(row).sized, bills.slow
     if placed.trial is None:
         return ()
-    holds = slow.replicas is not None and slow.replicas <= row.replicas
-    question = at_the_speed(study.question, slow.speed)
-    at_slow_end = () if holds else question.sought().as_sized(placed.screened, placed.trial, 1.0).outcome.slo
-    missed = {found.slo for found in at_slow_end if not found.met}
+    missed = set[str]()
+    if not _holds(row, slow):
+        sought = at_the_speed(study.question, slow.speed).sought()
+        made = sought.as_sized(placed.screened, placed.trial, 1.0).outcome
+        missed = {found.slo for found in made.slo if not found.met}
     return tuple(
         SloRoom(slo=found.slo, room=1 - found.delivered_s / found.objective_s, within_interval=found.slo in missed)
         for found in placed.trial.outcome.slo

@@ -1,12 +1,13 @@
 """Present one result to people: its description and its charts, for every door."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tokonomics.errors import Spell, in_python, spelled
-from tokonomics.report.blocks import Section, View, sections
+from tokonomics.errors import Spell, in_python, option, spelled
+from tokonomics.report.blocks import Section, View, note, sections
+from tokonomics.units import percent
 
 if TYPE_CHECKING:
     from tokonomics.questions.request import Request
@@ -109,4 +110,9 @@ def describe(verb: "Verb", result: "Result", request: "Request") -> Answer:
     """Return the answer of a verb, as people see it."""
     view = import_module(f"tokonomics.report.{_VIEWS[verb.function_name]}")
     described: Callable[[Result, Request], Answer] = getattr(view, verb.function_name)
-    return described(result, request)
+    answer, headroom = described(result, request), getattr(request, "headroom", None)
+    if not headroom or verb.function_name == "plan":  # a plan says it in its first line
+        return answer
+    said = f"With {percent(headroom)} of headroom ({option('headroom')}): every target is also met under that much more"
+    sized = note(f"{said} traffic. Bills and latencies are of the traffic itself.")
+    return replace(answer, view=lambda: [*answer.view(), sized])
