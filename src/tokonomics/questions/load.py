@@ -170,7 +170,7 @@ def question_of(request: PlanInputs, model_name: str, load: Load, offers: tuple[
     )
     catches: Catches = {}
     days = [offer.date for offer in allowed]
-    if request.max_age is None and (max(days) - min(days)).days > STALE_AFTER_DAYS:
+    if request.max_age is None and days and (max(days) - min(days)).days > STALE_AFTER_DAYS:
         catches[Catch.old_price] = {"limits": question.limits.model_copy(update={"max_age_days": MAX_AGE_DAYS})}
     if isinstance(request, PlanRequest):
         catches |= _catches(request, question, offers)
