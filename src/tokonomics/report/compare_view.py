@@ -23,6 +23,7 @@ from tokonomics.report.shared_view import (
     api_latency_cell,
     api_latency_notes,
     api_lines,
+    api_table,
     list_price_cell,
 )
 from tokonomics.report.wording import (
@@ -64,6 +65,8 @@ def _sections(result: CompareResult) -> blocks.View:
             blocks.line("No offer meets these constraints for any model on any of these GPUs.", kind="worst"), why
         )
         yield blocks.hint(f"Loosen the SLO ({option('slo')}), or allow lower precisions.")
+        names = {cell.model: cell.model_name for cell in result.cells}
+        yield api_table({names.get(model, model): api for model, api in result.api_beside.items()}, "model")
         return
     yield blocks.section(*_headline(result, picks))
     yield _grid(result)

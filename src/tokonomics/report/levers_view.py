@@ -11,7 +11,7 @@ from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.shared_view import api_lines
+from tokonomics.report.shared_view import api_fact, api_lines
 from tokonomics.report.wording import (
     NO_VALUE,
     aged_since,
@@ -246,6 +246,7 @@ def _waterfall(made: StackResult, setup: Setup) -> blocks.View:
             blocks.fact("from batching", f"−{share * 100:.1f} %", "is what a team that batches already saves")
             if share is not None
             else None,
+            api_fact(made.api),
         ),
         blocks.hint("Check the quality of what changed on your own task.") if made.quality else None,
         *api_lines(made.api),

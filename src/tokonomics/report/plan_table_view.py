@@ -386,7 +386,7 @@ def cases_view(result: PlanCases) -> blocks.View:
         *(
             blocks.line(f"{name}, {case}: {workload_text(demand, swing)}, best {usd(best)} a month", kind="asked")
             for case, demand, best, swing in zip(
-                cases, found.demands, found.best_usd_per_month, result.swings, strict=True
+                cases, found.demands, found.best_usd_per_month, result.swings or [None] * len(cases), strict=True
             )
         )
     )

@@ -320,7 +320,8 @@ def api_lines(found: ApiBeside | None) -> Iterable[blocks.Line]:
         bill = blocks.Span(f"{usd(found.usd_per_month)} a month", "best")
         what = f"{less} for the same tokens: {found.api.name}{aged_since(*_day(found))}"
         yield blocks.line(begins, bill, what, kind="headline")
-        yield blocks.line(f"{_known(found)}.")
+        known = _known(found)
+        yield blocks.line(f"{known[:1].upper()}{known[1:]}.")
     for perhaps in (found.perhaps, None if found.there else found):
         if perhaps and (perhaps.saved_usd_per_month is None or perhaps.saved_usd_per_month > 0):
             bill = blocks.Span(f"{usd(perhaps.usd_per_month)} a month", "strong")
@@ -369,6 +370,8 @@ def _known(found: ApiBeside) -> str:
         said.append("its host does not say where it computes")
     if found.hosts > 1:
         said.append(f"{found.hosts} hosts charge up to {usd(found.most_usd_per_month)}: `tokonomics breakeven`")
+    if found.api.date:
+        said.append(f"price of {found.api.date}")
     if found.missed:
         said.append(f"left out, measured to miss the SLO: {', '.join(found.missed)}")
     return "; ".join(said)

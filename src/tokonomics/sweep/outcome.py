@@ -62,7 +62,8 @@ _COST = {
     "usd_per_replica_hour": "cost.usd_per_replica_hour",
 }  # fmt: skip
 _PATHS: dict[str, dict[str, str]] = {
-    "plan": {name: f"best.{path}" for name, path in _CANDIDATE.items()} | {"holds_requests_per_s": "headroom.rate"},
+    "plan": {name: f"best.{path}" for name, path in _CANDIDATE.items()}
+    | {"holds_requests_per_s": "headroom.rate", "api": "api.api.name", "api_usd_per_month": "api.usd_per_month"},
     "simulate": {"deployment": "deployment", **_COST, **_SERVED},
     "capacity": {
         "deployment": "deployment",
