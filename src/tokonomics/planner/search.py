@@ -29,8 +29,9 @@ from tokonomics.units import percent, plural, seconds
 
 CLOSED_FORM_UTILIZATION = 0.7  # assumed if bursts are not simulated: the room that planners commonly leave for them
 TABLE_ROWS = 10  # kinds of hardware sized even if they cannot win
-_WORTH_A_ROW = 2.0
-"""Times the cheapest bill: a candidate that cannot win is sized for the table up to this. Our choice."""
+_WORTH_A_ROW, _FEW_GPUS = 1.5, 3
+"""Times the cheapest bill: a candidate that cannot win is sized for the table up to the first. Where few GPUs are to be
+compared, all of them are, within reason. Our choices."""
 WITHIN_REASON = 10.0  # times the cheapest bill: nobody looks at a row that costs more
 _SAME = 1 + 1e-12
 
@@ -141,6 +142,7 @@ class Search:
     _bills: dict[str, float] = field(default_factory=dict)  # lowest bill an hour by GPU
     _published: float = math.inf
     _left: Counter[str] = field(default_factory=Counter)  # candidates left by GPU
+    _worth_a_row: float = _WORTH_A_ROW
 
     def run(self, prospects: Iterable[Hosts]) -> None:
         """Refine the prospect with the lowest bound; one with a better bound gets its turn again later."""
@@ -150,6 +152,7 @@ class Search:
             if self.below is None or bound <= self.below:  # for the others nobody asks for a reason
                 queue.append((bound, len(queue), hosts, False))
                 self._left[hosts.deployment.gpu.key] += 1
+        self._worth_a_row = WITHIN_REASON if len(self._left) <= _FEW_GPUS else _WORTH_A_ROW
         heapq.heapify(queue)
         while queue:
             bound, place, prospect, is_bounded = heapq.heappop(queue)
@@ -201,7 +204,9 @@ class Search:
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """Tell whether it could be the pick or the runner-up, or a table would show it."""
-        row_usd = _WORTH_A_ROW * min(self._bills.values(), default=math.inf) if self._is_leader(deployment) else 0.0
+        row_usd = (
+            self._worth_a_row * min(self._bills.values(), default=math.inf) if self._is_leader(deployment) else 0.0
+        )
         could_win = bound <= max(row_usd, self._threshold(deployment)) * _SAME
         return math.isfinite(bound) and could_win and bound <= self._nearest() * _SAME
 
@@ -243,7 +248,7 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
             is_leader = self._is_leader(deployment)
-            ceiling = _WORTH_A_ROW * min(self._bills.values(), default=math.inf)
+            ceiling = self._worth_a_row * min(self._bills.values(), default=math.inf)
             threshold = min(ceiling if is_leader else self._threshold(deployment), self._nearest())
             if math.isfinite(threshold):
                 most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))

@@ -291,12 +291,13 @@ def _late_when_busiest(
     if trace.prefix is not None or trace.turns is not None or trace.service is not None:
         return None
     for part in rules.BUSIEST:
-        stretch = busiest_of(trace, math.ceil(len(trace) * part))
+        stretch = busiest_of(trace, math.ceil(len(trace) * part), served_by)
         watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.CLEARLY_LATE))
         made, _ = serve(setup, served_by, max_sequences, trace=stretch, watch=watch)
         worst = _late_of(made, slos, len(trace))
         most = max((share for share, _ in worst.values()), default=0.0)
-        if most > rules.SURELY_LATE:
+        in_turn = served_by == 1 or rules.routers(setup, replicas)[0] is Router.round_robin
+        if most > (rules.IN_TURN_LATE if in_turn else rules.SURELY_LATE):
             slo = max(worst, key=lambda slo: worst[slo])
             at_least = seconds_apart(worst[slo][1] * slo.seconds, slo.seconds)
             breaks = f"{slo} is {at_least} or more; the SLO is {seconds(slo.seconds)}"

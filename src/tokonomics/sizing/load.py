@@ -282,9 +282,12 @@ def _busiest_from(arrival_s: Floats, count: int) -> int:
     return int(np.argmin(arrival_s[count - 1 :] - arrival_s[: len(arrival_s) - count + 1]))
 
 
-def busiest_of(trace: Trace, count: int) -> Trace:
-    """Return the busiest stretch of ``count`` requests, as a trace that begins with it."""
-    first = _busiest_from(trace.arrival_s, count)
+def busiest_of(trace: Trace, count: int, replicas: int = 1) -> Trace:
+    """Return the busiest stretch of ``count`` requests, as a trace that begins with it.
+
+    It begins where round robin over that many ``replicas`` sends a request to the first.
+    """
+    first = _busiest_from(trace.arrival_s, count) // replicas * replicas
     window = trace.take(np.arange(first, first + count))
     return replace(window, arrival_s=window.arrival_s - window.arrival_s[0])
 
