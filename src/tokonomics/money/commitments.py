@@ -66,10 +66,11 @@ class Futures:
         rented: Floats = short @ self.hours
         return rented
 
-
     def least_usd(self, terms: Sequence[Term]) -> float:
-        """Return a mean bill that no schedule is below: each hour needed, at the lowest price paid for it on any terms."""
-        lowest = np.minimum.accumulate(self.moved, axis=1) * min((term.usd_per_hour for term in terms), default=math.inf)
+        """Return a mean bill that no schedule is below: each hour needed, at its lowest price on any terms."""
+        lowest = np.minimum.accumulate(self.moved, axis=1) * min(
+            (term.usd_per_hour for term in terms), default=math.inf
+        )
         used = self.hours_beyond(np.zeros(self.months)) * np.minimum(self.usd_per_hour, lowest)
         return float(used.sum(axis=1).mean())
 
@@ -151,7 +152,10 @@ def best_schedule(
     program, mean_weight = Program(), (1 - caution) / scale
     bought = program.add_columns(len(choices), owed.mean(axis=1) * mean_weight, whole=whole)
     used = np.concatenate(
-        [program.add_columns(months, -saved[:, :, j].mean(axis=0) * mean_weight, most=int(widths[j])) for j in range(steps)]
+        [
+            program.add_columns(months, -saved[:, :, j].mean(axis=0) * mean_weight, most=int(widths[j]))
+            for j in range(steps)
+        ]
     ).reshape(steps, months)
     covered = program.add_rows(np.zeros(months))  # reserved ≥ used, in every month
     for column, (term, start) in zip(bought, choices, strict=True):
@@ -175,7 +179,8 @@ def best_schedule(
     found = program.solved(gap, time_limit_s, relaxed=not whole)
     if found.x is None:
         raise BadInput(
-            f"no schedule of commitments was found within {time_limit_s:.3g} s", fix=f"Give {option('time_limit')} more."
+            f"no schedule of commitments was found within {time_limit_s:.3g} s",
+            fix=f"Give {option('time_limit')} more.",
         )
     counts = np.rint(found.x[bought]).astype(int)
     return Schedule({choice: int(number) for choice, number in zip(choices, counts, strict=True) if number})
@@ -200,11 +205,7 @@ def by_rule(futures: Futures, terms: Sequence[Term], middle: Futures, share: flo
     Share 1 reserves for the busiest hour, 0.5 the median. Of several terms the one with the lowest mean bill counts, as
     a buyer would choose who knows the same paths.
     """
-    schedules = [
-        Schedule(dict(_renewed(term, middle, share)))
-        for term in terms
-        if term.months <= futures.months
-    ]
+    schedules = [Schedule(dict(_renewed(term, middle, share))) for term in terms if term.months <= futures.months]
     return min(schedules, key=lambda schedule: float(schedule.bills(futures).mean()), default=NOTHING)
 
 
