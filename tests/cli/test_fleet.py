@@ -101,3 +101,33 @@ def test_a_slip_gets_one_message(tokonomics: Call, flags: tuple[str, ...], says:
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_to_commit_is_in_the_document(tokonomics: Call) -> None:
+    flags = ("--commit", "--commit-price=1y=0.3", "--horizon=24", "--growth=0:2%:4%")
+    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--gpu=L4", "--no-spot", "--json", *flags)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)["commitments"]
+    assert found["growth"] == [0.0, 0.02, 0.04]
+    assert [term["months"] for term in found["terms"]] == [12]
+    assert found["terms"][0]["usd_per_hour"] == pytest.approx(0.3 * found["machine"]["gpus"])
+    assert found["ways"][0]["name"] == "this plan"
+    assert len(found["reserved"]) == 24
+
+
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        (("--growth=3%",), "--growth"),
+        (("--commit", "--growth=6%:3%:1%"), "--growth"),
+        (("--commit", "--growth=fast"), "--growth"),
+        (("--commit", "--commit-price=1y"), "--commit-price"),
+        (("--commit", "--commit-price=1y=0"), "--commit-price"),
+        (("--commit", "--terms=spot"), "--commit"),
+        (("--commit", "--no-reserved"), "--commit"),
+    ],
+)
+def test_a_mistake_about_commitments_names_its_input(tokonomics: Call, flags: tuple[str, ...], field: str) -> None:
+    done = tokonomics(*QUICK, "--demand=12x20,12x2", *flags)
+    assert done.returncode == 2
+    assert field in done.stderr

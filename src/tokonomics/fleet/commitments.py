@@ -20,6 +20,7 @@ from tokonomics.fleet.layouts import FleetLayout, layout_for
 from tokonomics.fleet.offers import MachineKind, Machines
 from tokonomics.fleet.traffic import FleetTraffic
 from tokonomics.money.commitments import (
+    NOTHING,
     CommitmentWay,
     Futures,
     Schedule,
@@ -27,6 +28,7 @@ from tokonomics.money.commitments import (
     best_schedule,
     months_of,
     objective,
+    way,
     ways_to_buy,
 )
 from tokonomics.money.price_paths import drawn_prices, price_moves
@@ -84,7 +86,14 @@ class CommitmentReport(Noun):
     steps: tuple[CommitmentStep, ...]
     reserved: tuple[NonNegativeInt, ...]  # machines, by month
     ways: tuple[CommitmentWay, ...]  # this plan first
+    elsewhere: MachineKind | None  # the cheapest on demand of the machines for which nobody quotes a commitment
+    elsewhere_way: CommitmentWay | None
     compared: PositiveInt  # machines whose schedules were compared
+
+    @property
+    def best_elsewhere(self) -> bool:
+        """Decide whether it is cheaper to rent the machine that cannot be reserved."""
+        return self.elsewhere_way is not None and self.elsewhere_way.usd_per_month < self.ways[0].usd_per_month
 
     @property
     def owed_usd(self) -> float:
@@ -168,23 +177,37 @@ def commitments(
         terms = outlook.terms_of(offer)
         return best_schedule(of, terms, caution=caution, step=STEP_MONTHS, time_limit_s=time_limit_s)
 
-    sold = _sold(machines, traffic.demand, outlook)
-    ahead = {offer.name: futures(offer, to_decide) for offer in sold}
-    least = {offer.name: ahead[offer.name].least_usd(outlook.terms_of(offer)) for offer in sold}
-    bills: dict[str, float] = {}
-    for offer in sorted(sold, key=lambda one: least[one.name]):
-        if least[offer.name] >= min(bills.values(), default=math.inf):
-            break
-        schedule = best(ahead[offer.name], offer, outlook.caution)
-        bills[offer.name] = objective(schedule.bills(ahead[offer.name]), outlook.caution)
-    name = min(bills, key=bills.__getitem__)
-    layout, kind = machines.layouts[name], machines.kinds[name]
-    scales = np.concatenate([drawn.demand(layout) for drawn in (to_decide, to_pay)])
-    offer = _with_ladder(next(one for one in sold if one.name == name), layout, traffic, slos, scales, counted_share)
+    def cheapest(offers: Sequence[FleetOffer]) -> tuple[FleetOffer, int]:
+        """Return the offer whose schedule has the lowest bill, and how many it was compared with."""
+        ahead = {offer.name: futures(offer, to_decide) for offer in offers}
+        least = {offer.name: ahead[offer.name].least_usd(outlook.terms_of(offer)) for offer in offers}
+        bills: dict[str, float] = {}
+        for offer in sorted(offers, key=lambda one: least[one.name]):
+            if least[offer.name] >= min(bills.values(), default=math.inf):
+                break
+            schedule = best(ahead[offer.name], offer, outlook.caution)
+            bills[offer.name] = objective(schedule.bills(ahead[offer.name]), outlook.caution)
+        chosen = next(offer for offer in offers if offer.name == min(bills, key=bills.__getitem__))
+        layout = machines.layouts[chosen.name]
+        scales = np.concatenate([drawn.demand(layout) for drawn in (to_decide, to_pay)])
+        return _with_ladder(chosen, layout, traffic, slos, scales, counted_share), len(bills)
+
+    sold = _sold(machines, traffic.demand)
+    quoted = [offer for offer in sold if outlook.terms_of(offer)]
+    if not quoted:
+        fix = f"Give what you were quoted, per GPU-hour: {option('commit_price', '1y=1.9,3y=1.5')}."
+        raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
+    offer, compared = cheapest(quoted)
+    kind, layout = machines.kinds[offer.name], machines.layouts[offer.name]
     deciding, paying, terms = futures(offer, to_decide), futures(offer, to_pay), outlook.terms_of(offer)
     ours, safest = (best(deciding, offer, caution) for caution in (outlook.caution, 1.0))
     trend = (1 + outlook.growth[1]) ** np.arange(outlook.months)[None]
     middle = Futures(*_needed(offer, traffic.demand, trend, min_replicas), paying.usd_per_hour[:1])
+    elsewhere, elsewhere_way = None, None
+    if others := [one for one in sold if not outlook.terms_of(one)]:
+        rented, _ = cheapest(others)
+        elsewhere = machines.kinds[rented.name]
+        elsewhere_way = way("on demand elsewhere", NOTHING.bills(futures(rented, to_pay)), outlook.months)
     moves = price_moves(kind.gpu)
     return CommitmentReport(
         machine=kind,
@@ -205,11 +228,13 @@ def commitments(
         steps=_steps(ours, paying, today),
         reserved=tuple(ours.by_month(outlook.months).tolist()),
         ways=ways_to_buy(paying, terms, middle, ours, safest, STEP_MONTHS),
-        compared=len(bills),
+        elsewhere=elsewhere,
+        elsewhere_way=elsewhere_way,
+        compared=compared,
     )
 
 
-def _sold(machines: Machines, demand: Demand, outlook: Outlook) -> list[FleetOffer]:
+def _sold(machines: Machines, demand: Demand) -> list[FleetOffer]:
     """Return the machines to choose from: on demand, and holding every size class."""
     asked = [name for name, rates in demand.rates.items() if max(rates) > 0]
     sold = [
@@ -219,9 +244,6 @@ def _sold(machines: Machines, demand: Demand, outlook: Outlook) -> list[FleetOff
     ]
     if not sold:
         raise BadInput("no machine on demand holds every request: what is not reserved is rented", field="commit")
-    if not any(outlook.terms_of(offer) for offer in sold):
-        fix = f"Give what you were quoted, per GPU-hour: {option('commit_price', '1y=1.9,3y=1.5')}."
-        raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
     return sold
 
 

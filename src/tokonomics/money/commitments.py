@@ -67,7 +67,7 @@ class Futures:
         return rented
 
     def least_usd(self, terms: Sequence[Term]) -> float:
-        """Return a mean bill that no schedule is below: each hour needed, at the lowest price paid for it on any terms."""
+        """Return a mean bill that no schedule is below: each hour needed, at its lowest price on any terms."""
         lowest = np.minimum.accumulate(self.moved, axis=1) * min(
             (term.usd_per_hour for term in terms), default=math.inf
         )

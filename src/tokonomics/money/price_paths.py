@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 OTHER_PRODUCT = math.log(2)
 """A list that moves by more than a factor of two in a month has another product under that name. Our choice: it keeps
-AWS's cut of June 2025 (44 %, announced) and drops a marketplace whose cheapest card changed, which doubled in a month."""
+AWS's cut of June 2025 (44 %, announced) and drops marketplaces whose cheapest card changed."""
 OWN_MONTHS = 24  # a GPU with fewer months of its own gets the moves of all GPUs together. Our choice
 
 
@@ -36,7 +36,7 @@ class PriceMoves(NamedTuple):
 
 
 def price_moves(gpu: str, until: dt.date | None = None) -> PriceMoves:
-    """Return the moves of a GPU's price on demand, or of all GPUs' if its own are too few; ``until`` hides later ones."""
+    """Return how a GPU's price on demand moved, or all GPUs' if its own months are few; ``until`` hides later ones."""
     own, every = _moves_of(gpu), _moves_of(None)
     chosen, of = (own, gpu) if len(_before(own, until)) >= OWN_MONTHS else (every, "all GPUs")
     known = _before(chosen, until)

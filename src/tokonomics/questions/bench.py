@@ -31,6 +31,7 @@ from tokonomics.measure.priced_run import (
     price_run,
     rental_of,
 )
+from tokonomics.measure.quotes import QuoteRanking, quote_beside, ranked_quotes
 from tokonomics.measure.stated_setup import stated_weights
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.deployment import targets_of
@@ -77,6 +78,20 @@ class RecoveryResult(Result, KeptQuality):
     def headline(self) -> str:
         what = self.precision.upper() if self.part == "weights" else f"{self.precision.upper()} KV cache"
         return f"{self.model} {what}: {fine_percent(self.recovery)} recovered over {plural(len(self.tasks), 'task')}"
+
+
+class QuotesResult(Result, QuoteRanking):
+    """Vendors' quotes, ranked by what their machines were measured to do."""
+
+    ROWS = "quotes"
+
+    def headline(self) -> str:
+        best, what = self.quotes[0], plural(len(self.quotes), "quote")
+        if best.usd_per_month is None:
+            return f"{self.asked.model}: none of {what} meets the SLO"
+        return (
+            f"{self.asked.model}: {best.quote.vendor or best.quote.gpu} at {usd(best.usd_per_month)} a month, of {what}"
+        )
 
 
 def priced(run: BenchmarkRun, request: Rented) -> PricedRunResult:
@@ -237,15 +252,23 @@ def _numbers(text: str, field: str, low: float, high: float) -> list[float]:
     return numbers
 
 
-def import_results(request: ImportResultsRequest, listener: Listener = SILENT) -> PricedRunResult | RecoveryResult:
-    """Price other load generators' results and compare them with our prediction; or measure what quantising cost."""
+def import_results(
+    request: ImportResultsRequest, listener: Listener = SILENT
+) -> PricedRunResult | RecoveryResult | QuotesResult:
+    """Price other load generators' results and compare them with our prediction; or measure what quantising cost.
+
+    Results with a vendor's quote beside them are ranked.
+    """
     said_of(request, request.model)  # refuse an unknown name before reading a file
     if request.baseline is not None:
         return recovered(request, request.baseline, listener)
     if request.keep:
         fix = f"Give those of the unquantised model as well: {option('baseline', 'bf16.json')}."
         raise BadInput("is for scores of lm-evaluation-harness", field="keep", fix=fix)
-    run = read_runs(paths_of(request.files))
+    paths = paths_of(request.files)
+    if any(quote_beside(path) for path in paths):
+        return QuotesResult(**dict(ranked_quotes(paths, targets_of(request))))
+    run = read_runs(paths)
     return priced(run if request.model is None else as_model(run, request.model), request)
 
 

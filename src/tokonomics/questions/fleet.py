@@ -31,8 +31,7 @@ from tokonomics.planner.parsing import kv_for, terms_from, weights_for
 from tokonomics.questions.catalogue import offers_of
 from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.inputs import Traffic
-from tokonomics.questions.request import SILENT, Listener
-from tokonomics.questions.request import read_share
+from tokonomics.questions.request import SILENT, Listener, read_share
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import say_if_compiling

@@ -91,7 +91,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
         raise BadInput("have to be simulated", field="classes", fix=fix)
     if len(cases) > 1 and terms:
         raise BadInput("is for one demand", field="sell" if request.sell else "margin")
-    for name in ("deploy", "explain", "why", "engineers", "overhead", "grid"):
+    for name in ("deploy", "explain", "why", "engineers", "overhead", "grid", "quote"):
         if several and getattr(request, name):
             raise BadInput("is for one model at one demand", field=name)
     asked = [questions_in(case, listener) for case in cases.values()]
@@ -103,6 +103,8 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     files = deploy_files_of(studies[0], targets, command, hours) if targets else []
     if request.deploy_to:
         save_files(files, Path(request.deploy_to), listener)
+    if request.quote:
+        save_files(_quote_packet(studies[0]), Path(request.quote), listener, "quote")
     if len(cases) > 1:
         return _cases(request, studies, list(cases))
     if len(studies) > 1:
@@ -322,9 +324,19 @@ def deploy_files_of(
     return [file for target in targets for file in deploy_files(target, prefill, decode)]
 
 
-def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener) -> None:
+def _quote_packet(study: Study) -> list[DeployFile]:
+    """Return the files that ask vendors to quote on the plan's traffic."""
+    from tokonomics.measure.quotes import packet
+
+    question = study.question
+    if question.load.trace.service is not None:
+        raise BadInput("is for one class of requests", field="quote")
+    return packet(question.model, study.plan.best, question.load, question.slos)
+
+
+def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener, field: str = "deploy_to") -> None:
     """Write the files, and say where."""
-    where = option("deploy_to", shorten(str(folder), 200))
+    where = option(field, shorten(str(folder), 200))
     make_folder(folder, where)
     for file in files:
         write_text(folder / file.name, file.text, where)
@@ -351,7 +363,7 @@ def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
     return OneNoun(noun=plan_diff(*sides, apis=(apis[0], apis[1])))
 
 
-_NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "profile"}
+_NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "quote", "profile"}
 
 
 def _words(request: PlanRequest) -> dict[str, object]:

@@ -8,12 +8,22 @@ from tokonomics.measure.benchmark_run import Latencies
 from tokonomics.measure.importers.vllm import NAME as VLLM
 from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedRun
-from tokonomics.questions.bench import PricedRunResult, RecoveryResult
+from tokonomics.measure.quotes import RankedQuote
+from tokonomics.questions.bench import PricedRunResult, QuotesResult, RecoveryResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, marked_old, percent_text, signed_text, span_text, time_text, usd_text
-from tokonomics.units import SECONDS_PER_HOUR, fine_percent, percent, plural, seconds, usd
+from tokonomics.units import (
+    HOURS_PER_MONTH,
+    SECONDS_PER_HOUR,
+    fine_percent,
+    percent,
+    plural,
+    requests_a_second,
+    seconds,
+    usd,
+)
 
 _NAMELESS = ("unknown model", "the file names no model")
 _NAMES = {Metric.tpot_s: "TPOT", Metric.ttft_s: "TTFT", Metric.output_tok_s: "output tok/s"}
@@ -25,8 +35,10 @@ def bench(result: PricedRunResult, request: Request) -> Answer:
     return Answer(result, title, partial(_sections, result), drawn)
 
 
-def import_results(result: PricedRunResult | RecoveryResult, request: Request) -> Answer:
-    """Show a measured run, or the scores that a quantised model keeps."""
+def import_results(result: PricedRunResult | RecoveryResult | QuotesResult, request: Request) -> Answer:
+    """Show a measured run, vendors' quotes, or the scores that a quantised model keeps."""
+    if isinstance(result, QuotesResult):
+        return Answer(result, f"Quotes for {result.asked.model}", partial(_quotes, result))
     if isinstance(result, RecoveryResult):
         return Answer(result, f"What {result.model} keeps at {result.precision}", partial(_recovered, result))
     return bench(result, request)
@@ -47,6 +59,48 @@ def _sections(result: PricedRun) -> blocks.View:
         yield blocks.facts(*((f"predicted {names[figure]}", percent(size), note, size) for figure, size in sizes))
     yield blocks.section(*map(blocks.hint, _hints(result)))
     yield blocks.note(*_notes(result))
+
+
+def _quotes(result: QuotesResult) -> blocks.View:
+    """Show the quotes, the best first, and what is less comparable about them."""
+    asked, best = result.asked, result.quotes[0]
+    if best.usd_per_month is None:
+        yield blocks.headline("No quote meets the SLO", f": {plural(len(result.quotes), 'quote')}", "worst")
+    else:
+        who = f", {best.quote.vendor or 'unnamed'}: {best.quote.gpus}× {best.quote.gpu}"
+        yield blocks.headline(f"{usd(best.usd_per_month)} a month", who)
+    objectives = ", ".join(f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in best.slo) or "no SLO"
+    planned = requests_a_second(f"{asked.planned_requests_per_s:g}")
+    yield blocks.line(f"{asked.model}, {planned}, {objectives}; packet {result.seal}", kind="asked")
+
+    def delivered(place: int, row: RankedQuote) -> blocks.Span:
+        slo = row.slo[place]
+        text = "not measured" if slo.measured_s is None else seconds(slo.measured_s)
+        return blocks.Span(text, "good" if slo.met else "worst")
+
+    yield blocks.listed(
+        result.quotes,
+        ("!vendor", lambda row: row.quote.vendor or NO_VALUE),
+        ("GPUs", lambda row: f"{row.quote.gpus}× {row.quote.gpu}"),
+        (">$/GPU-h", lambda row: usd(row.quote.usd_per_gpu_hour)),
+        ("term", lambda row: row.quote.term or NO_VALUE),
+        ("place", lambda row: row.quote.region or NO_VALUE),
+        (">load", lambda row: row.load),
+        (">req/s", lambda row: f"{row.requests_per_s:.3g}"),
+        *((f">{slo.slo}", partial(delivered, place)) for place, slo in enumerate(best.slo)),
+        (">times", lambda row: NO_VALUE if row.machines is None else f"{row.machines:,}"),
+        (">$/month", lambda row: usd_text(row.usd_per_month)),
+        (">$/Mtok there", lambda row: usd_text(row.usd_per_mtok)),
+        (">as planned", lambda row: usd_text(row.planned_usd_per_mtok)),
+        best=0 if best.met else None,
+    )
+    for row in result.quotes:
+        for note in row.notes:
+            yield blocks.hint(f"{row.quote.vendor or 'Unnamed'}: {note.marked}.")
+    yield blocks.note(
+        "load: the largest measured that meets the SLO, or else the smallest. times: the quoted machines are needed so "
+        f"often for the planned traffic. Prices as quoted, {HOURS_PER_MONTH} hours a month."
+    )
 
 
 def measured_sections(runs: Iterable[PricedRun]) -> blocks.View:

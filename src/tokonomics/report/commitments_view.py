@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tokonomics.errors import option
 from tokonomics.fleet.commitments import STEP_MONTHS, CommitmentReport, Spread
+from tokonomics.fleet.offers import MachineKind
 from tokonomics.report import blocks
 from tokonomics.report.wording import machine_text, minus_text
 from tokonomics.units import fine_percent, percent, plural, usd
@@ -11,27 +12,32 @@ from tokonomics.units import fine_percent, percent, plural, usd
 
 def commitment_blocks(report: CommitmentReport) -> Iterable[blocks.Block]:
     """Show the steps, the ways to buy, and the assumptions."""
-    machine = machine_text(*_machine(report), report.machine.region)
-    yield blocks.line(*_headline(report, machine), kind="headline")
+    yield blocks.line(*_headline(report), kind="headline")
     if report.steps:
         yield _steps(report)
     yield _ways(report)
     yield blocks.note(*_assumed(report))
 
 
-def _machine(report: CommitmentReport) -> tuple[str, str, str, int]:
-    kind = report.machine
-    return kind.provider, kind.instance, kind.gpu, kind.gpus
+def _named(kind: MachineKind) -> str:
+    return machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus, kind.region)
 
 
-def _headline(report: CommitmentReport, machine: str) -> Iterable[blocks.Piece]:
-    ours = report.ways[0]
-    bill = blocks.Span(f"{usd(ours.usd_per_month)} a month", "best")
+def _headline(report: CommitmentReport) -> Iterable[blocks.Piece]:
+    ours, way = report.ways[0], report.elsewhere_way
+    over = f"Over {plural(report.months, 'month')}"
+    if report.best_elsewhere and report.elsewhere is not None and way is not None:
+        yield f"{over}: reserve nothing, rent {_named(report.elsewhere)} on demand. Expected bill: "
+        yield blocks.Span(f"{usd(way.usd_per_month)} a month", "best")
+        yield f", {usd(way.worst_tenth_usd_per_month)} in the worst tenth. Of what can be reserved, the cheapest is "
+        yield f"{_named(report.machine)}, {usd(ours.usd_per_month)} a month:"
+        return
     today = [f"{step.machines} for {step.term}" for step in report.steps if not step.month]
     now = f"reserve {' and '.join(today)} now" if today else "reserve nothing now"
-    yield f"Over {plural(report.months, 'month')} of {machine}: {now}. Expected bill: "
-    yield bill
-    yield f", {usd(ours.worst_tenth_usd_per_month)} in the worst tenth; {usd(report.owed_usd)} owed in all."
+    yield f"{over} of {_named(report.machine)}: {now}. Expected bill: "
+    yield blocks.Span(f"{usd(ours.usd_per_month)} a month", "best")
+    owed = f"; {usd(report.owed_usd)} owed in all" if report.steps else ""
+    yield f", {usd(ours.worst_tenth_usd_per_month)} in the worst tenth{owed}."
 
 
 def _steps(report: CommitmentReport) -> blocks.Table:
@@ -52,20 +58,28 @@ def _steps(report: CommitmentReport) -> blocks.Table:
 def _ways(report: CommitmentReport) -> blocks.Table:
     ours = report.ways[0]
 
-    def more(own: float, its: float) -> str:
-        return "" if not its else minus_text(own / its - 1)
+    def saved(own: float, its: float) -> str:
+        return minus_text(1 - own / its) if its else ""
 
+    elsewhere = (
+        []
+        if report.elsewhere_way is None or report.elsewhere is None
+        else [
+            report.elsewhere_way.model_copy(update={"note": f"{_named(report.elsewhere)}: no quote for a commitment"})
+        ]
+    )
+    rows = [*report.ways, *elsewhere]
     return blocks.listed(
-        report.ways,
+        rows,
         ("!ways to buy", lambda way: way.name),
         (">$/month", lambda way: usd(way.usd_per_month)),
         (">worst tenth", lambda way: usd(way.worst_tenth_usd_per_month)),
-        (">this plan", lambda way: "" if way is ours else more(ours.usd_per_month, way.usd_per_month)),
-        (">its worst tenth", lambda way: ""
-            if way is ours else more(ours.worst_tenth_usd_per_month, way.worst_tenth_usd_per_month)),
+        (">plan saves", lambda way: "" if way is ours else saved(ours.usd_per_month, way.usd_per_month)),
+        (">of worst tenth", lambda way: ""
+            if way is ours else saved(ours.worst_tenth_usd_per_month, way.worst_tenth_usd_per_month)),
         ("note", lambda way: way.note),
         title=f"Mean of {plural(report.paths, 'path')}, and of the worst tenth of them",
-        best=0,
+        best=len(rows) - 1 if report.best_elsewhere else 0,
     )  # fmt: skip
 
 

@@ -98,6 +98,7 @@ class PlanRequest(
         "The files that start the pick: vllm, kubernetes … (docs/deploy.md)", example=["vllm"]
     )
     deploy_to: Text | None = saved("A folder to save them in.", "out", without="they are printed")
+    quote: Text | None = saved("A folder for a packet that vendors quote on: traffic, SLO, load script.", "ask")
 
 
 class DiffRequest(Request):

@@ -1,0 +1,321 @@
+"""Ask vendors for a quote that can be compared, and rank what they return.
+
+A **packet** says what is asked (model, precision, traffic, SLO), holds the requests to send (times and lengths, no
+text), a script that sends them, and a file to fill in: GPUs, price, term, place. Its ``[asked]`` part is sealed with a
+hash, the requests' own in it, so that results of the same requests are compared and of no others.
+
+A returned result counts at the largest measured load that meets the SLO with at most 1 % of requests failed. If that is
+less than was asked, as many such machines are counted as carry all of it. Dollars a month are those machines at the
+quoted price, all month.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
+
+from tokonomics.catalog.models import ModelSpec
+from tokonomics.deploy.job import DeployFile
+from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.measure.benchmark_run import MOST_ERRORS, BenchmarkRun, LoadPoint, MeasuredSlo, MostGpus, slos_at
+from tokonomics.measure.importers.recognise import read_runs
+from tokonomics.measure.measurements import read_text
+from tokonomics.measure.priced_run import Price, price_run
+from tokonomics.planner.plan_answer import Candidate
+from tokonomics.sizing.load import Load
+from tokonomics.traffic.slo import Slo, parse_slos
+from tokonomics.traffic.trace import Trace
+from tokonomics.types import Marked, Noun
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, TOKENS_PER_MTOK, seconds
+
+LONGEST_S = 900.0  # of the requests to send: a quarter of an hour, so that a vendor can run it between two meetings
+MOST_SENT = 5_000  # a p99 of them has fifty requests beyond it
+_SAME_LENGTHS = 0.1  # results whose mean lengths are further off than this share were of other requests. Our choice
+_KEEPS_UP = 0.9  # share of the due requests that are answered in time, as `tokonomics bench` has it
+_ROUNDING = 0.01  # of a machine: a test at the rate asked for has a little more or less of it
+QUOTE = "quote.toml"
+
+
+class Asked(Noun):
+    """What a vendor is asked to serve."""
+
+    model: str = Field(max_length=200)
+    repository: str = Field(max_length=200)  # of the model as published
+    weights: str = Field(max_length=20)  # the fewest bits: more are welcome
+    kv: str = Field(max_length=20)
+    slo: str = Field(max_length=400)
+    requests_per_s: PositiveFloat  # of the requests to send
+    planned_requests_per_s: PositiveFloat  # more if a part of a large fleet's traffic is sent
+    tokens_per_month: PositiveFloat
+    input_tokens: PositiveFloat  # mean of the requests to send
+    output_tokens: NonNegativeFloat
+    requests: PositiveInt
+    requests_sha256: str = Field(max_length=64)
+
+    @property
+    def seal(self) -> str:
+        """Return the hash of everything asked, its requests included."""
+        return sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Quote(Noun):
+    """What the vendor fills in."""
+
+    vendor: str = Field(default="", max_length=80)
+    gpu: str = Field(min_length=1, max_length=80)
+    gpus: MostGpus  # that served the test, all replicas
+    usd_per_gpu_hour: PositiveFloat = Field(le=1e6)
+    term: str = Field(default="", max_length=80)
+    region: str = Field(default="", max_length=80)
+    engine: str = Field(default="", max_length=80)
+    flags: str = Field(default="", max_length=2000)
+
+
+class RankedQuote(Noun):
+    """A vendor's quote with what its machines were measured to do."""
+
+    quote: Quote
+    files: tuple[Marked, ...]
+    met: bool
+    load: str  # the load that counts: the largest that meets the SLO, else the smallest measured
+    requests_per_s: PositiveFloat
+    slo: tuple[MeasuredSlo, ...]
+    machines: PositiveInt | None  # as many as the quoted ones that carry what was asked; None if the SLO is missed
+    usd_per_month: PositiveFloat | None
+    usd_per_mtok: PositiveFloat | None  # at that load
+    planned_usd_per_mtok: PositiveFloat | None  # the month's bill over the planned tokens
+    notes: tuple[Marked, ...] = ()
+
+
+class QuoteRanking(Noun):
+    """Quotes for the same traffic, those that meet the SLO first, the cheapest of them first."""
+
+    asked: Asked
+    seal: str
+    quotes: tuple[RankedQuote, ...]
+
+
+def packet(model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[Slo]) -> list[DeployFile]:
+    """Return the files of a packet for a plan's traffic, at the precision of its pick."""
+    sent = _to_send(load)
+    rows = zip(sent.arrival_s.tolist(), sent.input_tokens.tolist(), sent.output_tokens.tolist(), strict=True)
+    requests = "arrival,input_tokens,output_tokens\n" + "".join(f"{at:.3f},{i},{o}\n" for at, i, o in rows)
+    seen = len(sent) / max(float(sent.arrival_s[-1]), 1.0)
+    rate = load.workload.rate * load.share if load.is_stationary else seen
+    asked = Asked(
+        model=model.key,
+        repository=model.repository or "",
+        weights=(best.weights if best else model.served).value,
+        kv=best.kv.value if best else "bf16",
+        slo=",".join(f"{slo}={slo.seconds:g}" for slo in slos),
+        requests_per_s=_rounded(rate),
+        planned_requests_per_s=_rounded(rate / load.share),
+        tokens_per_month=_rounded(load.workload.tokens_per_second * SECONDS_PER_MONTH),
+        input_tokens=_rounded(float(sent.input_tokens.mean())),
+        output_tokens=_rounded(float(sent.output_tokens.mean())),
+        requests=len(sent),
+        requests_sha256=sha256(requests.encode()).hexdigest(),
+    )
+    files = {
+        "README.md": _readme(asked, sent),
+        "load.sh": _script(asked),
+        QUOTE: _to_fill_in(asked),
+        "requests.csv": requests,
+    }
+    return [DeployFile(name=name, text=text, fill_in=()) for name, text in files.items()]
+
+
+def _to_send(load: Load) -> Trace:
+    """Return the busiest quarter of an hour; of made-up requests at a constant rate the first."""
+    trace, start_s = load.trace, 0.0
+    if not load.is_stationary:
+        ends = np.searchsorted(trace.arrival_s, trace.arrival_s + LONGEST_S)
+        start_s = float(trace.arrival_s[np.argmax(ends - np.arange(len(trace)))])
+    window = trace.window(start_s, start_s + LONGEST_S)
+    return window.take(np.arange(min(len(window), MOST_SENT)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _to_fill_in(asked: Asked) -> str:
+    told = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asked.model_dump().items())
+    return f"""# Fill in [quote], run load.sh, and return this file with result.json beside it.
+# [asked] is sealed: a changed one is refused.
+
+[asked]
+seal = "{asked.seal}"
+{told}
+
+[quote]
+vendor = ""
+gpu = ""               # such as H100 SXM
+gpus = 0               # that served the test, all replicas
+usd_per_gpu_hour = 0.0 # all of the machine's price, over its GPUs
+term = ""              # on demand, 1 year, 3 years
+region = ""
+engine = ""            # with its version
+flags = ""             # as it was started
+"""
+
+
+def _script(asked: Asked) -> str:
+    slo = f' --slo "{asked.slo}"' if asked.slo else ""
+    return f"""#!/bin/sh
+# Usage: sh load.sh http://HOST:PORT [MODEL as the server calls it]
+# Sends requests.csv as it came (times and lengths; the text is made up) and writes result.json. A part of the machines:
+# SPEED=0.25 sh load.sh … sends a quarter as many a second. Nothing ends the test before the last request does.
+set -eu
+tokonomics bench "$1" ${{2:+--model "$2"}} ${{SPEED:+--speed "$SPEED"}} --trace requests.csv \\
+  --seconds 86400 --precision 0.001 --seed 1{slo} --save result.json
+
+# With vLLM alone: Poisson arrivals at the same rate, lengths uniform about the same means. Less like the real traffic.
+# vllm bench serve --base-url "$1" --model "$2" --dataset-name random --random-input-len {asked.input_tokens:.0f} \\
+#   --random-output-len {max(1, asked.output_tokens):.0f} --random-range-ratio 0.9 --ignore-eos --seed 1 \\
+#   --request-rate {asked.requests_per_s:g} --num-prompts {asked.requests} --percentile-metrics ttft,tpot,e2el \\
+#   --metric-percentiles 50,90,95,99 --save-result --result-filename result.json
+"""
+
+
+def _readme(asked: Asked, sent: Trace) -> str:
+    ranks = (50, 90, 99)
+    rows = "\n".join(
+        f"| {name} | {tokens.mean():,.0f} | {' | '.join(f'{value:,.0f}' for value in np.percentile(tokens, ranks))} |"
+        for name, tokens in (("prompt", sent.input_tokens), ("answer", sent.output_tokens))
+    )
+    share = asked.requests_per_s / asked.planned_requests_per_s
+    part = f" That is {share:.0%} of the traffic; quote the machines for this part." if share < 0.995 else ""
+    slo = ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in parse_slos(asked.slo)) if asked.slo else "none"
+    return f"""# Request for a quote
+
+Serve **{asked.repository or asked.model}** with {asked.weights} weights or more bits, {asked.kv} KV cache or more bits.
+
+- Traffic: {asked.requests_per_s:g} requests/s, {asked.requests:,} requests in `requests.csv` (arrival
+  in seconds, tokens of prompt and answer; no text).{part} In all {asked.tokens_per_month:.3g} tokens a month.
+- SLO: {slo}, over all requests, with at most {MOST_ERRORS:.0%} failed.
+- Prompts share nothing, so a prefix cache finds nothing in this test.
+
+| tokens | mean | {" | ".join(f"p{rank}" for rank in ranks)} |
+|---|--:|--:|--:|--:|
+{rows}
+
+1. Start the model on the machines that you quote.
+2. `sh load.sh http://HOST:PORT` sends the requests (`pip install tokonomics`, or vLLM's own generator: see the script).
+   Fewer machines may be tested at a lower rate (SPEED): as many of them are counted as carry all of it.
+3. Fill in `[quote]` of `quote.toml` and return it with `result.json`.
+
+Seal: `{asked.seal}`
+"""
+
+
+def quote_beside(path: Path) -> Path | None:
+    """Return the quote of a result: ``acme.toml`` beside ``acme.json``, or ``quote.toml`` in its folder."""
+    return next((found for found in (path.with_suffix(".toml"), path.parent / QUOTE) if found.is_file()), None)
+
+
+def ranked_quotes(paths: Sequence[Path], slos: Sequence[Slo] = ()) -> QuoteRanking:
+    """Return the quotes whose results these are; ``slos`` count instead of those asked for."""
+    results: dict[Path, list[Path]] = {}
+    for path in paths:
+        quote = quote_beside(path)
+        if quote is None:
+            fix = f"Put the vendor's filled-in {QUOTE} beside it, or name it like the result."
+            raise BadInput("has no quote beside it, and others do", where=shorten(path.name), fix=fix)
+        results.setdefault(quote, []).append(path)
+    read = {quote: _read(quote) for quote in results}
+    asked = {one for one, _ in read.values()}
+    if len(asked) > 1:
+        seals = ", ".join(sorted(one.seal for one in asked))
+        raise BadInput(f"the quotes are for different traffic: {seals}", fix="Rank those of one packet.")
+    (wanted,) = asked
+    targets = tuple(slos) or (parse_slos(wanted.slo) if wanted.slo else ())
+    rows = [
+        _ranked(wanted, quote, read_runs(results[path]), targets, [one.name for one in results[path]])
+        for path, (_, quote) in read.items()
+    ]
+    rows.sort(key=lambda row: (not row.met, row.usd_per_month or math.inf, row.quote.vendor))
+    return QuoteRanking(asked=wanted, seal=wanted.seal, quotes=tuple(rows))
+
+
+def _read(path: Path) -> tuple[Asked, Quote]:
+    """Read a filled-in quote, and check its seal."""
+    where = shorten(f"{path.parent.name}/{path.name}")
+    try:
+        tables = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"not TOML: {shorten(str(error), 120)}", where=where) from None
+    told = _table(tables, "asked", where)
+    seal = told.pop("seal", None)
+    try:
+        asked, quote = Asked.model_validate(told), Quote.model_validate(_table(tables, "quote", where))
+    except ValidationError as error:
+        raise from_validation(error, where) from None
+    if seal != asked.seal:
+        raise BadInput("[asked] was changed: its seal does not fit", where=where, fix="Fill in [quote] alone.")
+    return asked, quote
+
+
+def _table(tables: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    if not isinstance(found := tables.get(name), dict):
+        raise BadInput(f"has no [{name}]", where=where, fix="Write it with `tokonomics plan … --quote`.")
+    return dict(found)
+
+
+def _ranked(asked: Asked, quote: Quote, run: BenchmarkRun, slos: Sequence[Slo], files: Sequence[str]) -> RankedQuote:
+    usd_per_hour = quote.usd_per_gpu_hour * quote.gpus
+    priced = price_run(run, None, Price(usd_per_hour=usd_per_hour, price_from="as quoted"), slos)
+    measured = sorted(zip(run.points, priced.points, strict=True), key=lambda pair: _served(pair[0]))
+    meeting = [pair for pair in measured if _meets(pair[0], slos)]
+    point, cost = meeting[-1] if meeting else measured[0]
+    machines = None
+    if meeting:
+        machines = max(1, math.ceil(asked.planned_requests_per_s / _served(point) - _ROUNDING))
+    month = machines * usd_per_hour * HOURS_PER_MONTH if machines else None
+    return RankedQuote(
+        quote=quote,
+        files=tuple(shorten(name) for name in files),
+        met=bool(meeting),
+        load=point.load,
+        requests_per_s=_served(point),
+        slo=slos_at(point, slos),
+        machines=machines,
+        usd_per_month=month,
+        usd_per_mtok=cost.usd_per_mtok.blended if meeting and cost.usd_per_mtok else None,
+        planned_usd_per_mtok=month / asked.tokens_per_month * TOKENS_PER_MTOK if month else None,
+        notes=tuple(_notes(asked, run, point)),
+    )
+
+
+def _served(point: LoadPoint) -> float:
+    """Return the requests a second of a load: as offered, if it kept up, else as answered."""
+    kept_up = point.rate is not None and point.requests_per_s >= point.rate * _KEEPS_UP
+    return point.rate if kept_up and point.rate is not None else point.requests_per_s
+
+
+def _meets(point: LoadPoint, slos: Sequence[Slo]) -> bool:
+    return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
+
+
+def _notes(asked: Asked, run: BenchmarkRun, point: LoadPoint) -> list[str]:
+    """Say what makes a result less comparable."""
+    pairs = (
+        ("prompts", point.mean_input_tokens, asked.input_tokens),
+        ("answers", point.mean_output_tokens, asked.output_tokens),
+    )
+    notes = [
+        f"{name} of {mean:,.0f} tokens, asked {wanted:,.0f}"
+        for name, mean, wanted in pairs
+        if abs(mean - wanted) > _SAME_LENGTHS * max(wanted, 1.0)
+    ]
+    if point.completed is not None and point.completed + (point.failed or 0) < asked.requests * 0.9:
+        notes.append(f"{point.completed:,} requests answered, {asked.requests:,} asked")
+    if run.stated.weights and run.stated.weights != asked.weights:
+        notes.append(f"{run.stated.weights} weights, asked {asked.weights}")
+    return notes

@@ -1,0 +1,170 @@
+"""A packet that vendors quote on, and the ranking of what they return with a real result file of vLLM."""
+
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput
+from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, Asked, packet, ranked_quotes
+from tokonomics.sizing.load import load_of_log, load_of_shape
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.readers import open_trace
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import make_trace
+from tokonomics.units import HOURS_PER_MONTH
+
+VLLM = Path(__file__).parent / "results" / "vllm.json"
+MEASURED = json.loads(VLLM.read_text())
+SLO = "ttft_p99=1"
+
+
+@pytest.fixture
+def files() -> dict[str, str]:
+    load = load_of_shape(5.0, parse_lengths("1000"), parse_lengths("300"))
+    return {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO))}
+
+
+def asked_for(rate: float) -> Asked:
+    """Ask for the requests of the real result file, at a rate."""
+    return Asked(
+        model="tiny",
+        repository="",
+        weights="bf16",
+        kv="bf16",
+        slo=SLO,
+        requests_per_s=rate,
+        planned_requests_per_s=rate,
+        tokens_per_month=1e9,
+        input_tokens=MEASURED["total_input_tokens"] / 20,
+        output_tokens=MEASURED["total_output_tokens"] / 20,
+        requests=20,
+        requests_sha256="0" * 64,
+    )
+
+
+def returned(folder: Path, name: str, asked: Asked, usd: float, gpus: int = 1, ttft_factor: float = 1.0) -> Path:
+    """Write what a vendor returns: the real result, perhaps slower, and its quote beside it."""
+    told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in asked.model_dump().items())
+    quote = f'vendor = "{name}"\ngpu = "H100"\ngpus = {gpus}\nusd_per_gpu_hour = {usd}\n'
+    (folder / f"{name}.toml").write_text(f'[asked]\nseal = "{asked.seal}"\n{told}\n\n[quote]\n{quote}')
+    result = folder / f"{name}.json"
+    slower = {key: value * ttft_factor for key, value in MEASURED.items() if "ttft" in key and "ttfts" not in key}
+    slower |= {"ttfts": [value * ttft_factor for value in MEASURED["ttfts"]]} if "ttfts" in MEASURED else {}
+    result.write_text(json.dumps(MEASURED | slower))
+    return result
+
+
+def test_the_cheapest_quote_that_meets_the_slo_comes_first(tmp_path: Path) -> None:
+    asked = asked_for(100.0)
+    paths = [
+        returned(tmp_path, "slow", asked, 0.5, ttft_factor=1000),
+        returned(tmp_path, "dear", asked, 3.0),
+        returned(tmp_path, "fair", asked, 2.0),
+    ]
+    ranking = ranked_quotes(paths)
+    assert [row.quote.vendor for row in ranking.quotes] == ["fair", "dear", "slow"]
+    assert [row.met for row in ranking.quotes] == [True, True, False]
+    assert ranking.quotes[-1].usd_per_month is None
+    assert ranking.quotes[0].usd_per_month == pytest.approx(2.0 * HOURS_PER_MONTH)
+
+
+def test_prices_follow_from_what_was_measured(tmp_path: Path) -> None:
+    """$/Mtok within the SLO: the machine's seconds over the tokens that it served in them."""
+    (row,) = ranked_quotes([returned(tmp_path, "one", asked_for(100.0), 2.0, gpus=4)]).quotes
+    tokens_per_s = MEASURED["total_token_throughput"]
+    assert row.usd_per_mtok == pytest.approx(4 * 2.0 / 3600 / tokens_per_s * 1e6)
+    assert row.planned_usd_per_mtok == pytest.approx(4 * 2.0 * HOURS_PER_MONTH / 1e9 * 1e6)
+
+
+def test_a_part_of_the_load_counts_as_so_many_machines(tmp_path: Path) -> None:
+    served = MEASURED["request_throughput"]
+    rows = {
+        factor: ranked_quotes([returned(tmp_path, "one", asked_for(factor * served), 2.0)]).quotes[0]
+        for factor in (0.4, 1.0, 1.5, 2.5)
+    }
+    assert {factor: row.machines for factor, row in rows.items()} == {0.4: 1, 1.0: 1, 1.5: 2, 2.5: 3}
+    assert rows[2.5].usd_per_month == pytest.approx(3 * 2.0 * HOURS_PER_MONTH)
+
+
+def test_the_users_own_slo_counts_instead(tmp_path: Path) -> None:
+    path = returned(tmp_path, "one", asked_for(100.0), 2.0)
+    (row,) = ranked_quotes([path], parse_slos("ttft_p99=0.000001")).quotes
+    assert not row.met
+
+
+def test_other_requests_are_noted(tmp_path: Path) -> None:
+    other = asked_for(100.0).model_copy(update={"input_tokens": 1000.0})
+    (row,) = ranked_quotes([returned(tmp_path, "one", other, 2.0)]).quotes
+    assert any("prompts" in note for note in row.notes)
+    (row,) = ranked_quotes([returned(tmp_path, "two", asked_for(100.0), 2.0)]).quotes
+    assert not row.notes
+
+
+def test_a_packet_that_was_changed_is_refused(tmp_path: Path) -> None:
+    path = returned(tmp_path, "one", asked_for(100.0), 2.0)
+    quote = path.with_suffix(".toml")
+    quote.write_text(quote.read_text().replace("ttft_p99=1", "ttft_p99=100"))
+    with pytest.raises(BadInput, match="seal"):
+        ranked_quotes([path])
+
+
+def test_quotes_on_different_packets_are_not_ranked(tmp_path: Path) -> None:
+    paths = [returned(tmp_path, "one", asked_for(100.0), 2.0), returned(tmp_path, "two", asked_for(99.0), 2.0)]
+    with pytest.raises(BadInput, match="different traffic"):
+        ranked_quotes(paths)
+
+
+def test_a_result_without_a_quote_is_refused_among_quotes(tmp_path: Path) -> None:
+    path = returned(tmp_path, "one", asked_for(100.0), 2.0)
+    alone = shutil.copy(VLLM, tmp_path / "alone.json")
+    with pytest.raises(BadInput, match="no quote"):
+        ranked_quotes([path, Path(alone)])
+
+
+def test_what_is_not_filled_in_is_said(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "quote.toml").write_text(files["quote.toml"])
+    path = shutil.copy(VLLM, tmp_path / "result.json")
+    with pytest.raises(BadInput, match="gpu"):
+        ranked_quotes([Path(path)])
+
+
+def test_a_filled_in_packet_is_read_back(tmp_path: Path, files: dict[str, str]) -> None:
+    filled = files["quote.toml"].replace('gpu = "" ', 'gpu = "H100"').replace("gpus = 0", "gpus = 2")
+    (tmp_path / "quote.toml").write_text(filled.replace("usd_per_gpu_hour = 0.0", "usd_per_gpu_hour = 2.5"))
+    path = shutil.copy(VLLM, tmp_path / "result.json")
+    ranking = ranked_quotes([Path(path)])
+    assert ranking.asked.requests_sha256 == sha256(files["requests.csv"].encode()).hexdigest()
+    assert ranking.seal in files["README.md"]
+    assert ranking.quotes[0].quote.gpus == 2
+
+
+def test_the_requests_are_times_and_lengths_that_a_bench_reads(tmp_path: Path, files: dict[str, str]) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(files["requests.csv"])
+    trace = open_trace(path).read()
+    assert files["requests.csv"].partition("\n")[0] == "arrival,input_tokens,output_tokens"
+    assert 0 < len(trace) <= MOST_SENT
+    assert trace.rate == pytest.approx(5.0, rel=0.1)
+    assert trace.duration_s <= LONGEST_S
+    assert trace.input_tokens.mean() == pytest.approx(1000, rel=0.05)
+
+
+def test_the_same_plan_gives_the_same_packet(files: dict[str, str]) -> None:
+    load = load_of_shape(5.0, parse_lengths("1000"), parse_lengths("300"))
+    again = {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO))}
+    assert again == files
+
+
+def test_of_a_log_the_busiest_quarter_of_an_hour_is_sent(tmp_path: Path) -> None:
+    """An hour with 1 request a second, but 3 a second from minute 20 to 40."""
+    gaps = [1.0] * 1200 + [1 / 3] * 3600 + [1.0] * 1200
+    arrival = np.concatenate([[0.0], np.cumsum(gaps)])
+    load = load_of_log(make_trace(arrival, np.full(len(arrival), 100), np.full(len(arrival), 10)), None)
+    files = {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, ())}
+    assert files["requests.csv"].count("\n") - 1 == pytest.approx(2700, abs=2)
+    assert "requests_per_s = 3.0" in files["quote.toml"]
