@@ -14,7 +14,7 @@ from tokonomics.serving.fleet_settings import FleetSettings
 
 
 def test_a_place_where_prices_are_old_is_not_the_cheapest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Azure asked $1 a GPU 200 days ago; AWS and Google ask $4 and $5 since. In its own region its quote is the newest."""
+    """Azure asked $1 a GPU 200 days ago; AWS and Google ask $4 and $5 since; in its region its quote is newest."""
     monkeypatch.setenv("TOKONOMICS_CACHE", str(tmp_path))
     old = [offer("azure", gpu, 1.0, age=FRESH * 20) for gpu in ("H100", "L40S")]
     new = [offer(provider, gpu, usd) for provider, usd in (("aws", 4.0), ("gcp", 5.0)) for gpu in ("H100", "L40S")]
