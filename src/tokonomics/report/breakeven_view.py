@@ -17,7 +17,7 @@ from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing
 from tokonomics.report.shared_view import API_LATENCY, api_latency_cell, api_latency_notes, list_price_cell
 from tokonomics.report.wording import FEWER_BITS, aged, and_slos, machine_text, quoted_text, speed_word
-from tokonomics.types import today
+from tokonomics.types import Speed, today
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, count, percent, plural, requests_a_second, seconds, usd
 
 _DRAWN = 6  # number of the cheapest APIs whose bills and swings are shown; the price list has all
@@ -85,7 +85,8 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
     stays, bits = meets.stays_tokens_per_month, result.fewer_bits(meets)
     hosting = f"self-hosting with {bits}, fewer bits than published, is" if bits else "self-hosting is"
     estimated = "" if all(kind.simulated for kind in result.hardware) else "; an estimate, not simulated"
-    old = estimated + _aged(result, stays) if kind == "headline" else ""
+    assumed = "; its speed is assumed" if any(one.pick.speed is Speed.assumed for one in result.hardware) else ""
+    old = estimated + assumed + _aged(result, stays) if kind == "headline" else ""
     if stays is None:
         never = blocks.Span("never cheaper", "worst")
         return blocks.line(f"S{hosting[1:]} ", never, f" than {of}{meets.api}: {meets.never}{old}.", kind=kind)
