@@ -95,8 +95,8 @@ def hour_lines(result: PlanResult) -> Iterable[blocks.Line]:
     if result.fleet_command and hours.saved_usd_per_month > 0:
         saved = f"{usd(hours.saved_usd_per_month)} a month ({percent(hours.saved_share)})"
         yield blocks.line(
-            blocks.Span("All machines run all day: ", "strong"),
-            f"by the hour, at this price, the hours need {saved} less; on all terms: `{result.fleet_command}`.",
+            blocks.Span("Bought by the hour at this price: ", "strong"),
+            f"{saved} less; with reserved and spot machines too: `{result.fleet_command}`.",
         )
 
 
