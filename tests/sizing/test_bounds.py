@@ -95,8 +95,8 @@ def test_no_fleet_answers_sooner_than_the_floor_of_cached_prompts() -> None:
 def test_alike_prompts_together_are_as_many_and_never_longer() -> None:
     load = agents(0.5)
     prompts = load.cached_prompts
-    assert prompts.count.sum() == len(load.trace)
-    ordered = np.sort(np.repeat(prompts.computed, prompts.count)), np.sort(load.computed_tokens)
+    assert prompts.alike.sum() == len(load.trace)
+    ordered = np.sort(np.repeat(prompts.computed, prompts.alike)), np.sort(load.computed_tokens)
     assert (ordered[0] <= ordered[1]).all()
     assert (ordered[0] * 1.11 + 2 >= ordered[1]).all()
 
