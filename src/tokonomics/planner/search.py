@@ -61,7 +61,9 @@ class Sought:
         return fewest(self.setup(candidate.hosts), self.attempts, least=least, most=most)
 
     def most_failing(self, candidate: Screened) -> int:
-        """Return the most replicas that are known to miss an SLO; fewer of them miss it too."""
+        """Return the most replicas that are known to miss an SLO, if fewer of them then miss it too."""
+        if self.load.trace.prefix is not None:
+            return 0  # behind a router that gathers prompts, fewer replicas may hold where more do not
         tried = self.attempts.tried(self.setup(candidate.hosts))
         return max((count for count, sized in tried.items() if not sized.holds), default=0)
 
@@ -204,11 +206,13 @@ class Search:
 
     def _matters(self, deployment: Deployment, bound: float) -> bool:
         """Tell whether it could be the pick or the runner-up, or a table would show it."""
-        row_usd = (
-            self._worth_a_row * min(self._bills.values(), default=math.inf) if self._is_leader(deployment) else 0.0
-        )
-        could_win = bound <= max(row_usd, self._threshold(deployment)) * _SAME
+        could_win = bound <= self._threshold(deployment) * _SAME
+        could_win |= self._is_leader(deployment) and bound <= self._row_usd() * _SAME
         return math.isfinite(bound) and could_win and bound <= self._nearest() * _SAME
+
+    def _row_usd(self) -> float:
+        """Return the bill above which a table's row is not worth a simulation."""
+        return self._worth_a_row * min(self._bills.values(), default=math.inf)
 
     def _nearest(self) -> float:
         """Return the bill above which nothing is worth a simulation."""
@@ -248,8 +252,8 @@ class Search:
             self._refuse(deployment, Reason.too_many_gpus, reason)
         else:
             is_leader = self._is_leader(deployment)
-            ceiling = self._worth_a_row * min(self._bills.values(), default=math.inf)
-            threshold = min(ceiling if is_leader else self._threshold(deployment), self._nearest())
+            threshold = self._threshold(deployment)
+            threshold = min(max(threshold, self._row_usd()) if is_leader else threshold, self._nearest())
             if math.isfinite(threshold):
                 most = max(least, candidate.hosts.most_replicas(threshold, MOST_REPLICAS))
             # A bill to beat leaves one number of replicas to try. Without one, or for a table, it goes up from the

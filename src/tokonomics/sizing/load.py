@@ -63,7 +63,7 @@ class CachedPrompts(NamedTuple):
 
     computed: Floats  # tokens
     cached: Floats  # tokens
-    count: NDArray[np.int64]
+    alike: NDArray[np.int64]  # how many there are of each kind
 
 
 class Rush(NamedTuple):

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokonomics.errors import BadInput, shorten
 from tokonomics.traffic import formats
-from tokonomics.traffic.cleaning import without_panics
 from tokonomics.traffic.formats import FIELDS, LogLayout
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ def named(path: Path | str) -> str:
 def readable(path: Path) -> Iterator[None]:
     """Turn any error of the parser or the disk into one message."""
     import polars as pl
+
+    from tokonomics.traffic.cleaning import without_panics
 
     try:
         with without_panics() if _first_bytes(path) == PARQUET else nullcontext():
@@ -312,6 +313,8 @@ def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
 def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     """Return the fields of a batch of lines, parsed all at once if each line is as expected."""
     import polars as pl
+
+    from tokonomics.traffic.cleaning import without_panics
 
     text = batch["line"].str.join("\n").item().encode()
     try:
