@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tokonomics.errors import option
-from tokonomics.fleet.commitments import STEP_MONTHS, CommitmentReport, Spread
+from tokonomics.fleet.commitments import STEP_MONTHS, CommitmentReport, PathSpread
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.report import blocks
 from tokonomics.report.wording import machine_text, minus_text
@@ -83,7 +83,7 @@ def _ways(report: CommitmentReport) -> blocks.Table:
     )  # fmt: skip
 
 
-def _whole_span(spread: Spread) -> str:
+def _whole_span(spread: PathSpread) -> str:
     low, high = f"{spread.low:.0f}", f"{spread.high:.0f}"
     return low if low == high else f"{low} to {high}"
 
