@@ -10,6 +10,7 @@ import datetime as dt
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 STEP_MONTHS = 3  # commitments start today or some quarters later. Our choice: as often as a budget is looked at
-_PATHS = 200  # to decide on, and as many others to pay: the worst tenth is then twenty bills
+_PATHS = 400  # to decide on, and as many others to pay: the worst tenth is then forty bills
 
 
 class PathSpread(Noun):
@@ -142,12 +143,26 @@ class _Drawn:
 def _drawn(outlook: Outlook, seed: np.random.SeedSequence) -> _Drawn:
     own, prices = seed.spawn(2)
     rng = np.random.default_rng(own)
-    low, mid, high = outlook.growth
-    growth = rng.triangular(low, mid, high, size=_PATHS) if low < high else np.full(_PATHS, mid)
+    growth = _triangular(_strata(rng), *outlook.growth)
     noise = outlook.noise * rng.normal(size=(_PATHS, outlook.months)) - outlook.noise**2 / 2
     noise[:, 0] = 0.0  # today's demand is known
     trend = (1 + growth[:, None]) ** np.arange(outlook.months)
-    return _Drawn(trend * np.exp(noise), rng.normal(size=_PATHS), prices)
+    luck = np.array([NormalDist().inv_cdf(share) for share in _strata(rng)])
+    return _Drawn(trend * np.exp(noise), luck, prices)
+
+
+def _strata(rng: np.random.Generator) -> Floats:
+    """Return evenly spaced shares in a random order: a draw from each stratum (Latin hypercube), so few paths do."""
+    return (rng.permutation(_PATHS) + 0.5) / _PATHS
+
+
+def _triangular(shares: Floats, low: float, mid: float, high: float) -> Floats:
+    """Return the quantiles of a triangular distribution."""
+    if low == high:
+        return np.full(shares.shape, mid)
+    rising = low + np.sqrt(shares * (high - low) * (mid - low))
+    falling = high - np.sqrt((1 - shares) * (high - low) * (high - mid))
+    return np.where(shares * (high - low) < mid - low, rising, falling)
 
 
 @dataclass(frozen=True)

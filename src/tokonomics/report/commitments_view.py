@@ -89,11 +89,12 @@ def _whole_span(spread: PathSpread) -> str:
 
 
 def _assumed(report: CommitmentReport) -> Iterable[str]:
-    price, speed = report.end_price, report.speed
+    price, speed, kind = report.end_price, report.speed, report.machine
     quoted = ", ".join(f"{usd(term.usd_per_hour)} for {term.name}" for term in report.terms)
     yield (
-        f"A machine: {usd(report.usd_per_hour)} an hour on demand, {quoted}. What is not reserved is rented on demand "
-        f"at each month's price; no spot. {plural(report.compared, 'machine')} compared by their schedules."
+        f"A machine, {kind.replicas} × {kind.layout}: {usd(report.usd_per_hour)} an hour on demand, {quoted}. What is "
+        "not reserved is rented on demand at each month's price; no spot. "
+        f"{plural(report.compared, 'machine')} compared by their schedules."
     )
     if report.too_long:
         yield f"Not offered: {', '.join(report.too_long)}, which ends after the horizon ({option('horizon')})."
