@@ -51,7 +51,7 @@ def windows(gpu: str, months: int, quote: float) -> Iterator[dict[str, float]]:
         before = PriceMoves(gpu, history.months[:known], history.moves[:known])
         need = demand(grown(rng, PATHS, months))
         paths = Futures(need.machines, need.hours, drawn_prices(before, months, PATHS, rng))
-        middle = demand((1 + GROWTH[1]) ** np.arange(months)[None])
+        middle = demand(np.power(1 + GROWTH[1], np.arange(months, dtype=np.float64))[None])
         actual_need = demand(grown(rng, 1, months))
         then = np.exp(np.cumsum(np.append(0.0, history.moves[known : known + months - 1])))
         actual = Futures(actual_need.machines, actual_need.hours, then[None])

@@ -10,7 +10,7 @@ import pytest
 
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, Asked, packet, ranked_quotes
+from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, AskedTraffic, packet, ranked_quotes
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.readers import open_trace
@@ -29,9 +29,9 @@ def files() -> dict[str, str]:
     return {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO))}
 
 
-def asked_for(rate: float) -> Asked:
+def asked_for(rate: float) -> AskedTraffic:
     """Ask for the requests of the real result file, at a rate."""
-    return Asked(
+    return AskedTraffic(
         model="tiny",
         repository="",
         weights="bf16",
@@ -47,7 +47,7 @@ def asked_for(rate: float) -> Asked:
     )
 
 
-def returned(folder: Path, name: str, asked: Asked, usd: float, gpus: int = 1, ttft_factor: float = 1.0) -> Path:
+def returned(folder: Path, name: str, asked: AskedTraffic, usd: float, gpus: int = 1, ttft_factor: float = 1.0) -> Path:
     """Write what a vendor returns: the real result, perhaps slower, and its quote beside it."""
     told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in asked.model_dump().items())
     quote = f'vendor = "{name}"\ngpu = "H100"\ngpus = {gpus}\nusd_per_gpu_hour = {usd}\n'
@@ -102,7 +102,8 @@ def test_other_requests_are_noted(tmp_path: Path) -> None:
     (row,) = ranked_quotes([returned(tmp_path, "one", other, 2.0)]).quotes
     assert any("prompts" in note for note in row.notes)
     (row,) = ranked_quotes([returned(tmp_path, "two", asked_for(100.0), 2.0)]).quotes
-    assert not row.notes
+    assert not any("prompts" in note or "answers" in note for note in row.notes)
+    assert any("4 users" in note for note in row.notes)  # a closed loop is not the traffic that was asked for
 
 
 def test_a_packet_that_was_changed_is_refused(tmp_path: Path) -> None:

@@ -99,4 +99,4 @@ def test_paths_keep_the_mean_move_and_repeat_with_the_seed() -> None:
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     error = np.std(np.log(first[:, -1])) / math.sqrt(4000)
-    assert np.log(first[:, -1]).mean() == pytest.approx(24 * moves.moves.mean(), abs=4 * error)
+    assert np.log(first[:, -1]).mean() == pytest.approx(24 * moves.moves.mean(), abs=4 * float(error))

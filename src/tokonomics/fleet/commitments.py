@@ -10,6 +10,7 @@ import datetime as dt
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 STEP_MONTHS = 3  # commitments start today or some quarters later. Our choice: as often as a budget is looked at
-_PATHS = 200  # to decide on, and as many others to pay: the worst tenth is then twenty bills
+_PATHS = 400  # to decide on, and as many others to pay: the worst tenth is then forty bills
 
 
-class Spread(Noun):
+class PathSpread(Noun):
     """Of a figure on all paths: one in ten is below the low, one in ten above the high."""
 
     low: float
@@ -75,12 +76,12 @@ class CommitmentReport(Noun):
     months: PositiveInt
     growth: tuple[float, float, float]  # of the demand, a month: low, mid, high
     growth_noise: NonNegativeFloat
-    speed: Spread  # of the layout ÷ what is predicted
+    speed: PathSpread  # of the layout ÷ what is predicted
     prices_of: str  # whose history the prices are drawn from
     prices_from: dt.date
     prices_until: dt.date
-    end_price: Spread  # on demand in the last month ÷ today's
-    peak_machines: tuple[Spread, ...]  # that the busiest hour of each month needs
+    end_price: PathSpread  # on demand in the last month ÷ today's
+    peak_machines: tuple[PathSpread, ...]  # that the busiest hour of each month needs
     caution: NonNegativeFloat
     paths: PositiveInt
     steps: tuple[CommitmentStep, ...]
@@ -142,12 +143,109 @@ class _Drawn:
 def _drawn(outlook: Outlook, seed: np.random.SeedSequence) -> _Drawn:
     own, prices = seed.spawn(2)
     rng = np.random.default_rng(own)
-    low, mid, high = outlook.growth
-    growth = rng.triangular(low, mid, high, size=_PATHS) if low < high else np.full(_PATHS, mid)
+    growth = _triangular(_strata(rng), *outlook.growth)
     noise = outlook.noise * rng.normal(size=(_PATHS, outlook.months)) - outlook.noise**2 / 2
     noise[:, 0] = 0.0  # today's demand is known
     trend = (1 + growth[:, None]) ** np.arange(outlook.months)
-    return _Drawn(trend * np.exp(noise), rng.normal(size=_PATHS), prices)
+    luck = np.array([NormalDist().inv_cdf(share) for share in _strata(rng)])
+    return _Drawn(trend * np.exp(noise), luck, prices)
+
+
+def _strata(rng: np.random.Generator) -> Floats:
+    """Return evenly spaced shares in a random order: a draw from each stratum (Latin hypercube), so few paths do."""
+    return (rng.permutation(_PATHS) + 0.5) / _PATHS
+
+
+def _triangular(shares: Floats, low: float, mid: float, high: float) -> Floats:
+    """Return the quantiles of a triangular distribution."""
+    if low == high:
+        return np.full(shares.shape, mid)
+    rising = low + np.sqrt(shares * (high - low) * (mid - low))
+    falling = high - np.sqrt((1 - shares) * (high - low) * (high - mid))
+    return np.where(shares * (high - low) < mid - low, rising, falling)
+
+
+@dataclass(frozen=True)
+class _Market:
+    """What can be bought, for which demand, on the paths to decide on and on those to pay."""
+
+    machines: Machines
+    traffic: FleetTraffic
+    slos: Sequence[Slo]
+    outlook: Outlook
+    to_decide: _Drawn
+    to_pay: _Drawn
+    min_replicas: int
+    counted_share: float
+    time_limit_s: float
+
+    def futures(self, offer: FleetOffer, drawn: _Drawn) -> Futures:
+        """Return the machines of an offer that each path needs, and their price on demand."""
+        months, layout = self.outlook.months, self.machines.layouts[offer.name]
+        moves = price_moves(self.machines.kinds[offer.name].gpu)
+        prices = drawn_prices(moves, months, _PATHS, np.random.default_rng(drawn.prices))
+        needed, hours = self.needed(offer, drawn.demand(layout))
+        return Futures(needed, hours, prices * (offer.usd_per_hour or 0.0))
+
+    def middle(self, offer: FleetOffer, usd_per_hour: Floats) -> Futures:
+        """Return the path of the most likely growth at the predicted speed."""
+        trend = np.power(1 + self.outlook.growth[1], np.arange(self.outlook.months, dtype=np.float64))[None]
+        return Futures(*self.needed(offer, trend), usd_per_hour)
+
+    def needed(self, offer: FleetOffer, scales: Floats) -> tuple[Ints, Floats]:
+        """Return the whole machines by path, month and kind of hour, and how many hours a month are of each kind.
+
+        Hours of the same demand are one kind.
+        """
+        demand = self.traffic.demand
+        table, number = np.unique(np.array(list(demand.rates.values())), axis=1, return_counts=True)
+        load = np.zeros((*scales.shape, table.shape[1]))
+        for name, rates in zip(demand.rates, table, strict=True):
+            if rates.any():
+                asked = scales[:, :, None] * rates
+                load += asked / offer.carries(name, asked)
+        fewest = math.ceil(self.min_replicas / offer.replicas)
+        return np.maximum(fewest, np.ceil(load - 1e-9)).astype(np.int64), number * (HOURS_PER_MONTH / number.sum())
+
+    def schedule(self, of: Futures, offer: FleetOffer, caution: float) -> Schedule:
+        """Return what to reserve of an offer."""
+        terms = self.outlook.terms_of(offer)
+        return best_schedule(of, terms, caution=caution, step=STEP_MONTHS, time_limit_s=self.time_limit_s)
+
+    def cheapest(self, offers: Sequence[FleetOffer]) -> tuple[FleetOffer, int]:
+        """Return the offer whose schedule has the lowest bill, laddered, and with how many it was compared."""
+        ahead = {offer.name: self.futures(offer, self.to_decide) for offer in offers}
+        least = {offer.name: ahead[offer.name].least_usd(self.outlook.terms_of(offer)) for offer in offers}
+        bills: dict[str, float] = {}
+        for offer in sorted(offers, key=lambda one: least[one.name]):
+            if least[offer.name] >= min(bills.values(), default=math.inf):
+                break
+            schedule = self.schedule(ahead[offer.name], offer, self.outlook.caution)
+            bills[offer.name] = objective(schedule.bills(ahead[offer.name]), self.outlook.caution)
+        name = min(bills, key=bills.__getitem__)
+        return self.laddered(next(offer for offer in offers if offer.name == name)), len(bills)
+
+    def laddered(self, offer: FleetOffer) -> FleetOffer:
+        """Return the machine with what it carries between the least and the largest demand of any path, sized for both.
+
+        Between sized demands it is interpolated. Beyond 64 replicas each carries what one of 64 does
+        (``fleet.layouts``).
+        """
+        layout = self.machines.layouts[offer.name]
+        scales = np.concatenate([drawn.demand(layout) for drawn in (self.to_decide, self.to_pay)])
+        ends = {
+            name: (min(filter(None, rates), default=0.0) * float(scales.min()), max(rates) * float(scales.max()))
+            for name, rates in self.traffic.demand.rates.items()
+        }
+        sized = layout_for(layout.deployment, replace(self.traffic, demand=Demand(rates=ends)), self.slos)
+        if sized is None:
+            return offer
+        counted = offer.replicas * self.counted_share
+        levels = {}
+        for name, known in offer.levels.items():
+            new = {rate: one * counted for rate, one in sized.levels.get(name, ())}
+            levels[name] = tuple(sorted({**dict(known), **new}.items()))
+        return offer.model_copy(update={"levels": levels})
 
 
 def commitments(
@@ -166,48 +264,25 @@ def commitments(
     """Return what to reserve of the machine whose schedule has the lowest bill on the paths ahead."""
     say("what to commit to")
     to_decide, to_pay = (_drawn(outlook, child) for child in np.random.SeedSequence((seed, outlook.months)).spawn(2))
-
-    def futures(offer: FleetOffer, drawn: _Drawn) -> Futures:
-        moves, layout = price_moves(machines.kinds[offer.name].gpu), machines.layouts[offer.name]
-        prices = drawn_prices(moves, outlook.months, _PATHS, np.random.default_rng(drawn.prices))
-        needed, hours = _needed(offer, traffic.demand, drawn.demand(layout), min_replicas)
-        return Futures(needed, hours, prices * (offer.usd_per_hour or 0.0))
-
-    def best(of: Futures, offer: FleetOffer, caution: float) -> Schedule:
-        terms = outlook.terms_of(offer)
-        return best_schedule(of, terms, caution=caution, step=STEP_MONTHS, time_limit_s=time_limit_s)
-
-    def cheapest(offers: Sequence[FleetOffer]) -> tuple[FleetOffer, int]:
-        """Return the offer whose schedule has the lowest bill, and how many it was compared with."""
-        ahead = {offer.name: futures(offer, to_decide) for offer in offers}
-        least = {offer.name: ahead[offer.name].least_usd(outlook.terms_of(offer)) for offer in offers}
-        bills: dict[str, float] = {}
-        for offer in sorted(offers, key=lambda one: least[one.name]):
-            if least[offer.name] >= min(bills.values(), default=math.inf):
-                break
-            schedule = best(ahead[offer.name], offer, outlook.caution)
-            bills[offer.name] = objective(schedule.bills(ahead[offer.name]), outlook.caution)
-        chosen = next(offer for offer in offers if offer.name == min(bills, key=bills.__getitem__))
-        layout = machines.layouts[chosen.name]
-        scales = np.concatenate([drawn.demand(layout) for drawn in (to_decide, to_pay)])
-        return _with_ladder(chosen, layout, traffic, slos, scales, counted_share), len(bills)
-
+    market = _Market(
+        machines, traffic, slos, outlook, to_decide, to_pay, min_replicas, counted_share, time_limit_s
+    )  # fmt: skip
     sold = _sold(machines, traffic.demand)
     quoted = [offer for offer in sold if outlook.terms_of(offer)]
     if not quoted:
         fix = f"Give what you were quoted, per GPU-hour: {option('commit_price', '1y=1.9,3y=1.5')}."
         raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
-    offer, compared = cheapest(quoted)
-    kind, layout = machines.kinds[offer.name], machines.layouts[offer.name]
-    deciding, paying, terms = futures(offer, to_decide), futures(offer, to_pay), outlook.terms_of(offer)
-    ours, safest = (best(deciding, offer, caution) for caution in (outlook.caution, 1.0))
-    trend = (1 + outlook.growth[1]) ** np.arange(outlook.months)[None]
-    middle = Futures(*_needed(offer, traffic.demand, trend, min_replicas), paying.usd_per_hour[:1])
+    offer, compared = market.cheapest(quoted)
+    kind, terms = machines.kinds[offer.name], outlook.terms_of(offer)
+    deciding, paying = market.futures(offer, to_decide), market.futures(offer, to_pay)
+    ours, safest = (market.schedule(deciding, offer, caution) for caution in (outlook.caution, 1.0))
+    middle = market.middle(offer, paying.usd_per_hour[:1])
     elsewhere, elsewhere_way = None, None
     if others := [one for one in sold if not outlook.terms_of(one)]:
-        rented, _ = cheapest(others)
+        rented, _ = market.cheapest(others)
         elsewhere = machines.kinds[rented.name]
-        elsewhere_way = way("on demand elsewhere", NOTHING.bills(futures(rented, to_pay)), outlook.months)
+        bills = NOTHING.bills(market.futures(rented, to_pay))
+        elsewhere_way = way("on demand elsewhere", bills, outlook.months)
     moves = price_moves(kind.gpu)
     return CommitmentReport(
         machine=kind,
@@ -217,7 +292,7 @@ def commitments(
         months=outlook.months,
         growth=outlook.growth,
         growth_noise=outlook.noise,
-        speed=_spread(to_pay.speeds(layout)),
+        speed=_spread(to_pay.speeds(machines.layouts[offer.name])),
         prices_of=moves.of,
         prices_from=moves.months[0],
         prices_until=moves.months[-1],
@@ -247,51 +322,6 @@ def _sold(machines: Machines, demand: Demand) -> list[FleetOffer]:
     return sold
 
 
-def _needed(offer: FleetOffer, demand: Demand, scales: Floats, min_replicas: int) -> tuple[Ints, Floats]:
-    """Return the whole machines by path, month and kind of hour, and how many hours a month are of each kind.
-
-    Hours of the same demand are one kind.
-    """
-    table, number = np.unique(np.array(list(demand.rates.values())), axis=1, return_counts=True)
-    load = np.zeros((*scales.shape, table.shape[1]))
-    for name, rates in zip(demand.rates, table, strict=True):
-        if rates.any():
-            asked = scales[:, :, None] * rates
-            load += asked / offer.carries(name, asked)
-    fewest = math.ceil(min_replicas / offer.replicas)
-    return np.maximum(fewest, np.ceil(load - 1e-9)).astype(np.int64), number * (HOURS_PER_MONTH / number.sum())
-
-
-def _with_ladder(
-    offer: FleetOffer,
-    layout: FleetLayout,
-    traffic: FleetTraffic,
-    slos: Sequence[Slo],
-    scales: Floats,
-    counted_share: float,
-) -> FleetOffer:
-    """Return the machine with what it carries between the least and the largest demand of any path, sized for both.
-
-    Between sized demands it is interpolated. Beyond 64 replicas each carries what one of 64 does (``fleet.layouts``).
-    """
-    least, most = float(scales.min()), float(scales.max())
-    ends = {
-        name: (min(filter(None, rates), default=0.0) * least, max(rates) * most)
-        for name, rates in traffic.demand.rates.items()
-    }
-    sized = layout_for(layout.deployment, replace(traffic, demand=Demand(rates=ends)), slos)
-    if sized is None:
-        return offer
-    counted = offer.replicas * counted_share
-    levels = {
-        name: tuple(
-            sorted({**dict(known), **{rate: one * counted for rate, one in sized.levels.get(name, ())}}.items())
-        )
-        for name, known in offer.levels.items()
-    }
-    return offer.model_copy(update={"levels": levels})
-
-
 def _steps(schedule: Schedule, futures: Futures, today: dt.date) -> tuple[CommitmentStep, ...]:
     """Return what to buy, the first month first."""
     found = []
@@ -313,6 +343,6 @@ def _steps(schedule: Schedule, futures: Futures, today: dt.date) -> tuple[Commit
     return tuple(found)
 
 
-def _spread(values: Floats | Ints) -> Spread:
+def _spread(values: Floats | Ints) -> PathSpread:
     low, mid, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return Spread(low=low, mid=mid, high=high)
+    return PathSpread(low=low, mid=mid, high=high)

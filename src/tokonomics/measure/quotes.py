@@ -42,7 +42,7 @@ _ROUNDING = 0.01  # of a machine: a test at the rate asked for has a little more
 QUOTE = "quote.toml"
 
 
-class Asked(Noun):
+class AskedTraffic(Noun):
     """What a vendor is asked to serve."""
 
     model: str = Field(max_length=200)
@@ -64,7 +64,7 @@ class Asked(Noun):
         return sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Quote(Noun):
+class VendorQuote(Noun):
     """What the vendor fills in."""
 
     vendor: str = Field(default="", max_length=80)
@@ -80,7 +80,7 @@ class Quote(Noun):
 class RankedQuote(Noun):
     """A vendor's quote with what its machines were measured to do."""
 
-    quote: Quote
+    quote: VendorQuote
     files: tuple[Marked, ...]
     met: bool
     load: str  # the load that counts: the largest that meets the SLO, else the smallest measured
@@ -96,7 +96,7 @@ class RankedQuote(Noun):
 class QuoteRanking(Noun):
     """Quotes for the same traffic, those that meet the SLO first, the cheapest of them first."""
 
-    asked: Asked
+    asked: AskedTraffic
     seal: str
     quotes: tuple[RankedQuote, ...]
 
@@ -108,7 +108,7 @@ def packet(model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[
     requests = "arrival,input_tokens,output_tokens\n" + "".join(f"{at:.3f},{i},{o}\n" for at, i, o in rows)
     seen = len(sent) / max(float(sent.arrival_s[-1]), 1.0)
     rate = load.workload.rate * load.share if load.is_stationary else seen
-    asked = Asked(
+    asked = AskedTraffic(
         model=model.key,
         repository=model.repository or "",
         weights=(best.weights if best else model.served).value,
@@ -145,7 +145,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _to_fill_in(asked: Asked) -> str:
+def _to_fill_in(asked: AskedTraffic) -> str:
     told = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asked.model_dump().items())
     return f"""# Fill in [quote], run load.sh, and return this file with result.json beside it.
 # [asked] is sealed: a changed one is refused.
@@ -166,7 +166,7 @@ flags = ""             # as it was started
 """
 
 
-def _script(asked: Asked) -> str:
+def _script(asked: AskedTraffic) -> str:
     slo = f' --slo "{asked.slo}"' if asked.slo else ""
     return f"""#!/bin/sh
 # Usage: sh load.sh http://HOST:PORT [MODEL as the server calls it]
@@ -184,7 +184,7 @@ tokonomics bench "$1" ${{2:+--model "$2"}} ${{SPEED:+--speed "$SPEED"}} --trace 
 """
 
 
-def _readme(asked: Asked, sent: Trace) -> str:
+def _readme(asked: AskedTraffic, sent: Trace) -> str:
     ranks = (50, 90, 99)
     rows = "\n".join(
         f"| {name} | {tokens.mean():,.0f} | {' | '.join(f'{value:,.0f}' for value in np.percentile(tokens, ranks))} |"
@@ -244,7 +244,7 @@ def ranked_quotes(paths: Sequence[Path], slos: Sequence[Slo] = ()) -> QuoteRanki
     return QuoteRanking(asked=wanted, seal=wanted.seal, quotes=tuple(rows))
 
 
-def _read(path: Path) -> tuple[Asked, Quote]:
+def _read(path: Path) -> tuple[AskedTraffic, VendorQuote]:
     """Read a filled-in quote, and check its seal."""
     where = shorten(f"{path.parent.name}/{path.name}")
     try:
@@ -254,7 +254,7 @@ def _read(path: Path) -> tuple[Asked, Quote]:
     told = _table(tables, "asked", where)
     seal = told.pop("seal", None)
     try:
-        asked, quote = Asked.model_validate(told), Quote.model_validate(_table(tables, "quote", where))
+        asked, quote = AskedTraffic.model_validate(told), VendorQuote.model_validate(_table(tables, "quote", where))
     except ValidationError as error:
         raise from_validation(error, where) from None
     if seal != asked.seal:
@@ -268,7 +268,9 @@ def _table(tables: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _ranked(asked: Asked, quote: Quote, run: BenchmarkRun, slos: Sequence[Slo], files: Sequence[str]) -> RankedQuote:
+def _ranked(
+    asked: AskedTraffic, quote: VendorQuote, run: BenchmarkRun, slos: Sequence[Slo], files: Sequence[str]
+) -> RankedQuote:
     usd_per_hour = quote.usd_per_gpu_hour * quote.gpus
     priced = price_run(run, None, Price(usd_per_hour=usd_per_hour, price_from="as quoted"), slos)
     measured = sorted(zip(run.points, priced.points, strict=True), key=lambda pair: _served(pair[0]))
@@ -303,7 +305,7 @@ def _meets(point: LoadPoint, slos: Sequence[Slo]) -> bool:
     return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
 
 
-def _notes(asked: Asked, run: BenchmarkRun, point: LoadPoint) -> list[str]:
+def _notes(asked: AskedTraffic, run: BenchmarkRun, point: LoadPoint) -> list[str]:
     """Say what makes a result less comparable."""
     pairs = (
         ("prompts", point.mean_input_tokens, asked.input_tokens),
@@ -314,6 +316,8 @@ def _notes(asked: Asked, run: BenchmarkRun, point: LoadPoint) -> list[str]:
         for name, mean, wanted in pairs
         if abs(mean - wanted) > _SAME_LENGTHS * max(wanted, 1.0)
     ]
+    if point.rate is None:
+        notes.append(f"loaded by {point.load}, not by requests that come when they are due: latencies are milder")
     if point.completed is not None and point.completed + (point.failed or 0) < asked.requests * 0.9:
         notes.append(f"{point.completed:,} requests answered, {asked.requests:,} asked")
     if run.stated.weights and run.stated.weights != asked.weights:

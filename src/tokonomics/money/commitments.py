@@ -49,7 +49,7 @@ class Futures:
 
     @property
     def months(self) -> int:
-        return self.machines.shape[1]
+        return int(self.machines.shape[1])
 
     @property
     def moved(self) -> Floats:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.engines import find_engine
@@ -135,7 +136,7 @@ def _growth(text: str | None) -> tuple[float, float, float]:
     """Read ``3%`` or ``0:3%:6%``, a month."""
     parts = (text or "0").split(":")
     try:
-        rates = [read_share(part) for part in parts]
+        rates = [float(cast("float", read_share(part))) for part in parts]
     except ValueError:
         rates = []
     if len(rates) not in (1, 3) or rates != sorted(rates) or not all(-0.5 <= rate <= 0.5 for rate in rates):

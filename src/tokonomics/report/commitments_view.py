@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tokonomics.errors import option
-from tokonomics.fleet.commitments import STEP_MONTHS, CommitmentReport, Spread
+from tokonomics.fleet.commitments import STEP_MONTHS, CommitmentReport, PathSpread
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.report import blocks
 from tokonomics.report.wording import machine_text, minus_text
@@ -83,17 +83,18 @@ def _ways(report: CommitmentReport) -> blocks.Table:
     )  # fmt: skip
 
 
-def _whole_span(spread: Spread) -> str:
+def _whole_span(spread: PathSpread) -> str:
     low, high = f"{spread.low:.0f}", f"{spread.high:.0f}"
     return low if low == high else f"{low} to {high}"
 
 
 def _assumed(report: CommitmentReport) -> Iterable[str]:
-    price, speed = report.end_price, report.speed
+    price, speed, kind = report.end_price, report.speed, report.machine
     quoted = ", ".join(f"{usd(term.usd_per_hour)} for {term.name}" for term in report.terms)
     yield (
-        f"A machine: {usd(report.usd_per_hour)} an hour on demand, {quoted}. What is not reserved is rented on demand "
-        f"at each month's price; no spot. {plural(report.compared, 'machine')} compared by their schedules."
+        f"A machine, {kind.replicas} × {kind.layout}: {usd(report.usd_per_hour)} an hour on demand, {quoted}. What is "
+        "not reserved is rented on demand at each month's price; no spot. "
+        f"{plural(report.compared, 'machine')} compared by their schedules."
     )
     if report.too_long:
         yield f"Not offered: {', '.join(report.too_long)}, which ends after the horizon ({option('horizon')})."
