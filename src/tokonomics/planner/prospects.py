@@ -181,7 +181,7 @@ def _stocks(
 _MOST_CARDS = 2
 """Consumer cards of a replica that need no naming. A choice: two stand in the two long slots of a board; more exchange
 every layer's results through the host's memory, at a rate that depends on the board and is not measured here. NVIDIA's
-driver gives GeForce RTX 4090 and 5090 no peer access; a patched one does (github.com/tinygrad/open-gpu-kernel-modules).
+driver gives RTX 4090s no peer access; a patched one does (tinygrad/open-gpu-kernel-modules @ 1f40371d).
 """
 
 
