@@ -168,9 +168,11 @@ def test_replicas_that_come_and_go_cost_less_than_the_fleet_of_the_busiest_hour(
 
 def test_a_bill_says_how_old_its_price_is() -> None:
     old = date(2026, 5, 1)
-    made = billed(offers=(offer("A100-80GB", 1, 1.0, date=old), *OFFERS))
+    cheaper = offer("A100-80GB", 1, 1.0, date=old)
+    made = billed(offers=(cheaper, *(other for other in OFFERS if other.gpu != cheaper.gpu)))
     assert (made.price_date, made.price_stale) == (old, True)
     assert not billed().price_stale
+    assert billed(offers=(cheaper, *OFFERS)).price_date > old  # somebody quoted the GPU since
 
 
 def test_one_replica_that_people_wait_for_stays_off_spot_and_a_batch_does_not() -> None:
