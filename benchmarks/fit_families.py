@@ -80,7 +80,7 @@ def main() -> None:
     for family, row in sorted(rows.items()):
         text += [
             "",
-            f'[families.{json.dumps(family) if "." in family else family}]',
+            f"[families.{json.dumps(family) if '.' in family else family}]",
             f"memory = {row.memory:.3f}",
             f"compute = {row.compute:.3f}",
             f'badge = "{row.badge}"',

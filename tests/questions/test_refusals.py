@@ -113,7 +113,7 @@ def test_a_gpu_that_nobody_offers_is_not_blamed_on_the_other_filters() -> None:
     assert not [offer for offer in load_offers() if offer.gpu == "MI355X"]
     asked: dict[str, object] = {"model": ("llama-3.1-8b",), "rate": "1", "input": "500", "output": "100"}
     for more in ({"gpu": ("MI355X",)}, {"gpu": ("MI355X",), "provider": ("aws",)}):
-        with pytest.raises(BadInput, match="no offer of MI355X is known, from anybody"):
+        with pytest.raises(BadInput, match="no public price of MI355X is known"):
             plan(PlanRequest.checked(asked | more))
 
 

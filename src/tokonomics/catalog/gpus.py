@@ -178,15 +178,18 @@ def _in_sizes(key: str, row: Mapping[str, object]) -> Iterator[tuple[str, Mappin
     plain = {name: value for name, value in row.items() if name != "sizes_gb"}
     for size, share in sizes.items():
         whole = int(size) * GIB
-        yield f"{key}-{size}GB", {
-            **plain,
-            "name": f"{row['name']} {size}GB",
-            "memory_gb": int(size),
-            "memory_bytes": whole,
-            "visible_bytes": int(whole * share),
-            "unified_memory": True,
-            "aliases": [f"{name} {size}GB" for name in names[2:]] + (names if size == [*sizes][-1] else []),
-        }
+        yield (
+            f"{key}-{size}GB",
+            {
+                **plain,
+                "name": f"{row['name']} {size}GB",
+                "memory_gb": int(size),
+                "memory_bytes": whole,
+                "visible_bytes": int(whole * share),
+                "unified_memory": True,
+                "aliases": [f"{name} {size}GB" for name in names[2:]] + (names if size == [*sizes][-1] else []),
+            },
+        )
 
 
 def all_gpus() -> tuple[Gpu, ...]:
