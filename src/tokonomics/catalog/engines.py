@@ -1,6 +1,6 @@
 """List the serving engines, what each does by default (batch limits, memory, precisions), and how soon it serves.
 
-Which engine a GPU is served with unless one is named, ``default_engine`` decides: the first of the file that runs there,
+Unless one is named, ``default_engine`` decides which engine serves a GPU: the first of the file that runs there,
 unless people serve with another (``default_on``). TPUs and Trainium2 get vLLM with its plugins, Macs llama.cpp.
 
 Defaults were read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
