@@ -1,4 +1,4 @@
-"""How far predictions are from published results of GPUs that are no data-centre GPU of NVIDIA or AMD, device by device.
+"""How far predictions are from published results of devices whose kernels nobody timed, one by one.
 
     python benchmarks/bench_accelerators.py
 

@@ -18,7 +18,7 @@ COMPUTING = {"deploy", "measure", "money", "physics", "planner", "serving", "siz
 """Layers of which views take nouns and constants, and no function."""
 IN_WORDS = {
     "tokonomics.catalog.offer_choice.usual_host_gib", "tokonomics.catalog.checkpoints.recovery_text",
-    "tokonomics.catalog.places.seller_of", "tokonomics.catalog.gpus.gpu_text",
+    "tokonomics.catalog.places.seller_of", "tokonomics.catalog.gpus.gpu_text", "tokonomics.catalog.gpus.find_gpu",
     "tokonomics.questions.scenario_text.command_line", "tokonomics.questions.scenario_text.command_words",
     "tokonomics.questions.request.parameters_of", "tokonomics.questions.results.layout_text",
     "tokonomics.questions.results.replicas_text", "tokonomics.questions.results.split_text",

@@ -210,7 +210,7 @@ def test_an_impossible_split_names_its_option(tokonomics: Call, command: Command
     assert field in refusal(tokonomics(*command, *options))
 
 
-@pytest.mark.parametrize("options", [("--gpu=V100",), ("--gpu=MI300X", "--engine=tensorrt-llm")])
+@pytest.mark.parametrize("options", [("--gpu=V100", "--engine=vllm"), ("--gpu=MI300X", "--engine=tensorrt-llm")])
 def test_what_the_engine_does_not_run_is_refused_with_those_that_do(tokonomics: Call, options: Command) -> None:
     message = joined(refusal(tokonomics(*FIT, *options)))
     runs = re.findall(r"[\w.-]+(?=[,.] |, |\.$)", message.partition("These engines do: ")[2] + " ")

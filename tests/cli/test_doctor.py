@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.command import Call
 
-from tokonomics.catalog.offers import SNAPSHOT
+from tokonomics.catalog.offers import COLLECTED, SNAPSHOT
 from tokonomics.questions import doctor
 
 TODAY = dt.date(2026, 11, 15)
@@ -35,17 +35,19 @@ def test_a_fresh_installation_works(tokonomics: Call) -> None:
 
 
 def test_prices_are_as_old_as_their_file_says(tokonomics: Call) -> None:
-    with SNAPSHOT.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) for _ in row["region"].split("|")]
-    ages = [(TODAY - dt.date.fromisoformat(row["date"])).days for row in rows]
-    prices = seen(tokonomics)["GPU prices"]
-    assert prices["facts"] == {
+    ages = []
+    for prices in (SNAPSHOT, COLLECTED):
+        with prices.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) for _ in row["region"].split("|")]
+        ages += [(TODAY - dt.date.fromisoformat(row["date"])).days for row in rows]
+    found = seen(tokonomics)["GPU prices"]
+    assert found["facts"] == {
         "offers": len(ages),
         "newest_days": min(ages),
         "oldest_days": max(ages),
         "stale": sum(age > 90 for age in ages),
     }
-    assert "offers --refresh" in prices["fix"]
+    assert "offers --refresh" in found["fix"]
 
 
 def test_refreshed_prices_are_told_from_the_shipped_ones(tokonomics: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tokonomics.report.plan_view import plan as described
 
 ASKED = {
     "model": ["llama-3.1-8b"], "rate": "40", "input": "const:1500", "output": "const:200",
-    "slo": "ttft_p99=1,tpot_p99=60ms", "gpu": ["H100,L40S,L4,V100"], "quick": True,
+    "slo": "ttft_p99=1,tpot_p99=60ms", "gpu": ["H100,L40S,L4,V100"], "engine": ["vllm"], "quick": True,
 }  # fmt: skip
 
 

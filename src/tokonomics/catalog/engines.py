@@ -1,7 +1,7 @@
 """List the serving engines, what each does by default (batch limits, memory, precisions), and how soon it serves.
 
-Which engine a GPU is served with unless one is named, ``default_engine`` decides: the first of the file that runs there,
-unless people serve with another (``default_on``). So TPUs and Trainium2 get vLLM with its plugins, Macs llama.cpp.
+Unless one is named, ``default_engine`` decides which engine serves a GPU: the first of the file that runs there,
+unless people serve with another (``default_on``). TPUs and Trainium2 get vLLM with its plugins, Macs llama.cpp.
 
 Defaults were read in the engines' own sources, of the version named in each row of ``data/engines.toml``. How much
 device memory an engine leaves for the KV cache follows one of three rules, which differ in what the share covers.
@@ -76,7 +76,7 @@ class Engine(Noun):
     default_on: tuple[
         Architecture, ...
     ] = ()  # where people serve with it though an engine listed before runs there too
-    converts: dict[Precision, Precision] = {}  # precisions that it does not load as published, and what stands for each
+    converts: dict[Precision, Precision] = Field(default_factory=dict)  # what it loads where it has not the published
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str

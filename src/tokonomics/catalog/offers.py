@@ -14,7 +14,7 @@ import datetime as dt
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -187,9 +187,9 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
         return read_offers(path)
     cached = cache_file()
     if not cached.is_file():
-        return _with_collected(Same(read_offers(SNAPSHOT)), today())
+        return _shipped(Same(read_offers(SNAPSHOT)), Same(read_offers(COLLECTED)))
     try:
-        return _with_collected(Same(read_offers(cached)), today())
+        return read_offers(cached)
     except BadInput as error:
         raise BadInput(
             error.what, where=error.where, fix="Delete that file, or write it anew: `tokonomics offers --refresh`."
@@ -197,9 +197,14 @@ def load_offers(path: Path | None = None) -> tuple[Offer, ...]:
 
 
 @lru_cache(maxsize=4)
-def _with_collected(listed: Same[tuple[Offer, ...]], day: dt.date) -> tuple[Offer, ...]:
-    known = {(offer.provider, offer.gpu) for offer in listed.value}
-    return *listed.value, *(offer for offer in read_offers(COLLECTED) if (offer.provider, offer.gpu) not in known)
+def _shipped(listed: Same[tuple[Offer, ...]], collected: Same[tuple[Offer, ...]]) -> tuple[Offer, ...]:
+    return *listed.value, *besides(listed.value, collected.value)
+
+
+def besides(listed: Iterable[Offer], collected: Iterable[Offer]) -> list[Offer]:
+    """Return the offers collected by hand of GPUs that a list does not have from their provider."""
+    known = {(offer.provider, offer.gpu) for offer in listed}
+    return [offer for offer in collected if (offer.provider, offer.gpu) not in known]
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:

@@ -23,7 +23,17 @@ from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
 from tokonomics.catalog.feeds import Quote, amount, full_name, known_gpu, read_vms
-from tokonomics.catalog.offers import MAX_GPUS, SNAPSHOT, Offer, Terms, cache_file, read_offers, write_offers
+from tokonomics.catalog.offers import (
+    COLLECTED,
+    MAX_GPUS,
+    SNAPSHOT,
+    Offer,
+    Terms,
+    besides,
+    cache_file,
+    read_offers,
+    write_offers,
+)
 from tokonomics.errors import BadInput, TokonomicsError, UnknownName, shorten
 from tokonomics.types import Noun, today
 
@@ -127,7 +137,8 @@ def refresh(
     if all(done.error for done in outcome):
         return Refresh(path=None, providers=outcome)
     merged = {**before, **{done.provider: offers for done, offers in results if not done.error}}
-    write_offers(target, [offer for name in sorted(merged) for offer in merged[name]])
+    offers = [offer for name in sorted(merged) for offer in merged[name]]
+    write_offers(target, [*offers, *besides(offers, read_offers(COLLECTED))])
     return Refresh(path=target, providers=outcome)
 
 

@@ -68,7 +68,13 @@ _SCRIPTS = (Target.vllm, Target.sglang)
 
 def filled(target: Target, *jobs: DeployJob) -> Values:
     """Fill the target's manifest with a plan: files as objects before they are text, and the content of the heading."""
-    engine = jobs[-1].deployment.engine
+    engine, gpu = jobs[-1].deployment.engine, jobs[-1].deployment.gpu
+    if gpu.vendor not in machine_names()["vendors"]:
+        raise BadInput(
+            f"no deploy file can be written for {gpu.key}: what clusters call it is not known here",
+            field="deploy",
+            fix=f"Start {engine.name} as the documentation of its {gpu.name} backend says, with the planned layout.",
+        )
     if target is Target.skypilot and len(jobs) > 1:
         why = "a disaggregated fleet is two kinds of servers and a router, which no one task starts"
         raise _refusal(target, why, f"Use {_targets(engine.key, 'kubernetes')}.")

@@ -257,13 +257,12 @@ def deploy(
     reason = why_not_run(engine, gpu, weights, kv)
     if reason:
         others = [other.key for other in all_engines() if why_not_run(other, gpu, weights, kv) is None]
-        nearest = default_engine(gpu.architecture)
-        fix = f"These engines do: {', '.join(others)}." if others else None
-        if engine.hardware_of(gpu.architecture) is None:
-            fix = f"{nearest.name} does: {option('engine', nearest.key)}."
-        elif weights in engine.converts:
-            fix = f"Its files of such models are {engine.converts[weights]}: {option('weights', engine.converts[weights])}."
-        raise BadInput(reason, fix=fix)
+        nearest_first = sorted(others, key=lambda other: other != default_engine(gpu.architecture).key)
+        advice = f"These engines do: {', '.join(nearest_first)}." if others else None
+        if engine.hardware_of(gpu.architecture) and weights in engine.converts:
+            read = engine.converts[weights]
+            advice = f"Its files of such models are {read}: {option('weights', read)}."
+        raise BadInput(reason, fix=advice)
     plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, dp=dp, weights=weights, kv=kv)
     return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
 

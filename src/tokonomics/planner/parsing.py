@@ -127,7 +127,8 @@ def _without_price(gpus: Sequence[str], own_list: str) -> str:
     machine = (
         f"{option('gpu', bought[0])} {option('purchase_usd', 4000)} {option('years', 3)} {option('usd_per_kwh', 0.3)}"
     )
-    return f"Such computers are bought: tokonomics can-run {machine} says what runs and what a token costs. Or give {own_list}."
+    answer = f"tokonomics can-run {machine} says what runs and what a token costs"
+    return f"Such computers are bought: {answer}. Or give {own_list}."
 
 
 def regions_from(values: Sequence[str] | None, known: Sequence[Offer]) -> list[str] | None:

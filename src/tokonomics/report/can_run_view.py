@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
+from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
@@ -11,7 +12,7 @@ from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
 from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import NO_VALUE, PROFILED, known_text, slos_text, time_text
+from tokonomics.report.wording import NO_VALUE, PROFILED, datasheet_text, known_text, slos_text, time_text
 from tokonomics.types import Speed
 from tokonomics.units import count, percent, plural, seconds, usd
 
@@ -213,6 +214,7 @@ def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
         "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."
         if Speed.assumed in speeds
         else "",
+        datasheet_text(find_gpu(result.gpu), Speed.assumed if Speed.assumed in speeds else Speed.scaled),
         PROFILED if result.runs[0].profiled else "",
         *_of_power(result),
     )

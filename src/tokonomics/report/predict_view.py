@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import option
 from tokonomics.physics.calibration import Coverage
@@ -14,7 +15,7 @@ from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CurveRequest
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED, marked_old
+from tokonomics.report.wording import ENCODER_SPEED, TOWER_SPEED, datasheet_text, marked_old
 from tokonomics.types import Speed
 from tokonomics.units import gigabytes, percent, plural, seconds, usd
 
@@ -94,7 +95,18 @@ def _fit(fit: Fit) -> blocks.View:
         *(_activations(fit) if encoder else _kept(fit)),
         blocks.fact("largest batch", f"{fit.max_sequences:,}", batch, number=fit.max_sequences, less="worse"),
         ("smallest that fits", smallest, f"{split}{deployment.gpu.name}"),
+        _share(deployment.gpu),
     )
+    if source := datasheet_text(deployment.gpu, Speed.timed if deployment.gpu.vendor == "nvidia" else Speed.assumed):
+        yield blocks.note(source)
+
+
+def _share(gpu: Gpu) -> blocks.Fact | None:
+    """Say how much of a memory that CPU and GPU share the GPU may take; nothing if the GPU has its own."""
+    if not gpu.unified_memory:
+        return None
+    share = percent(gpu.usable_bytes / gpu.memory_bytes)
+    return blocks.fact("memory", gigabytes(gpu.usable_bytes), f"{share} of what it shares with the CPU")
 
 
 def _kept(fit: Fit) -> Iterator[blocks.Fact]:
@@ -161,6 +173,7 @@ def _prediction(made: PredictResult) -> blocks.View:
     yield blocks.note(
         "Ranges hold four of five measurements of this kind (`tokonomics calibrate --score`).",
         _LAUNCHES if made.prompt_bound == "host" else "",
+        datasheet_text(find_gpu(made.gpu), made.speed),
     )
 
 

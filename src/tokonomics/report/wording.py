@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 
-from tokonomics.catalog.gpus import gpu_text
+from tokonomics.catalog.gpus import Gpu, gpu_text
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
 from tokonomics.catalog.places import Seller, seller_of
 from tokonomics.catalog.price_coverage import PriceCoverage
@@ -58,6 +58,13 @@ _PROVIDERS = {
     "vast": "Vast.ai",
 }  # fmt: skip
 """Names as the providers write them; other names are the key with a capital letter."""
+
+
+def datasheet_text(gpu: Gpu, speed: Speed) -> str:
+    """Name the source of a GPU's figures if little else is known of its speed; nothing for the others."""
+    if speed is not Speed.assumed and not gpu.unified_memory:
+        return ""
+    return f"Datasheet of {gpu.key}: {gpu.source}."
 
 
 def provider_text(provider: str) -> str:
