@@ -1,5 +1,6 @@
 """``tokonomics plan --deploy``: the files that start the pick."""
 
+import json
 import math
 import shlex
 from pathlib import Path
@@ -83,3 +84,26 @@ def test_the_context_is_the_models_own_or_the_longest_that_fits() -> None:
     # A tenth of what fits is kept back.
     assert max_sequences(tight, math.floor(longest / 0.9)) >= 1
     assert max_sequences(tight, math.ceil(longest / 0.9) + tight.engine.kv_block_tokens) == 0
+
+
+def test_a_packet_is_saved_and_what_comes_back_is_ranked(tokonomics: Call, tmp_path: Path) -> None:
+    offers = f"--offers={Path(__file__).parents[1] / 'golden' / 'offers.csv'}"
+    asked = ("plan", "llama-3.1-8b", "--rate=5", "--input=1000", "--output=300", "--slo=ttft_p99=1", "--gpu=H100")
+    done = tokonomics(*asked, "--quick", offers, f"--quote={tmp_path / 'ask'}")
+    assert done.returncode == 0
+    assert {path.name for path in (tmp_path / "ask").iterdir()} == {
+        "README.md", "load.sh", "quote.toml", "requests.csv"
+    }  # fmt: skip
+    quote = (tmp_path / "ask" / "quote.toml").read_text()
+    filled = quote.replace('gpu = ""', 'gpu = "H100"').replace("gpus = 0", "gpus = 1")
+    result = Path(__file__).parents[1] / "measure" / "results" / "vllm.json"
+    for name, usd in (("one", 3.0), ("two", 2.0)):
+        own = filled.replace("usd_per_gpu_hour = 0.0", f"usd_per_gpu_hour = {usd}").replace(
+            'vendor = ""', f'vendor = "{name}"'
+        )
+        (tmp_path / f"{name}.toml").write_text(own)
+        (tmp_path / f"{name}.json").write_text(result.read_text())
+    done = tokonomics("import", str(tmp_path / "one.json"), str(tmp_path / "two.json"), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    ranked = json.loads(done.stdout)["quotes"]
+    assert [row["quote"]["vendor"] for row in ranked] == ["two", "one"]

@@ -3,6 +3,7 @@
 import datetime as dt
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tokonomics.catalog.engines import find_engine
@@ -130,3 +131,14 @@ def test_without_a_quote_it_asks_for_one(traffic: FleetTraffic) -> None:
     with pytest.raises(BadInput) as refused:
         advised(alone, traffic)
     assert "commit_price" in (refused.value.fix or "") or "--commit-price" in (refused.value.fix or "")
+
+
+@pytest.mark.parametrize(("low", "mid", "high"), [(-0.02, 0.03, 0.1), (0.0, 0.0, 0.06), (0.0, 0.06, 0.06)])
+def test_growth_is_drawn_from_the_whole_range(low: float, mid: float, high: float) -> None:
+    """The mean of a triangular distribution, and its variance, by their closed forms."""
+    shares = (np.arange(10_000) + 0.5) / 10_000
+    drawn = committing._triangular(shares, low, mid, high)
+    assert low <= drawn.min() <= drawn.max() <= high
+    assert drawn.mean() == pytest.approx((low + mid + high) / 3, abs=1e-6)
+    variance = (low**2 + mid**2 + high**2 - low * mid - low * high - mid * high) / 18
+    assert drawn.var() == pytest.approx(variance, rel=1e-3)

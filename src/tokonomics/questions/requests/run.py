@@ -127,7 +127,8 @@ class ImportResultsRequest(Rented, Profiled):
     It also says how far our prediction was off. Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and
     genai-perf, InferenceX, llm-d Benchmark Report and tokonomics bench, recognised by what is in them. Of tools that
     write a file for each load, give all of them.
-    With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness.
+    With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness. Results beside a vendor's
+    filled-in quote.toml (of plan --quote) are ranked.
 
     Examples:
       tokonomics import vllm-*.json --gpu H100 --gpus 2
