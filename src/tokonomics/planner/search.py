@@ -1,9 +1,10 @@
 """Search best first: the candidate whose bill could be lowest is refined next, one step at a time.
 
 A candidate enters with the bill of the replicas that arithmetic alone demands, returns with the closed form's, and is
-then sized. When a bound passes the runner-up's bill, all that is left costs more, however well it serves. A candidate
-sized within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the runner-up
-are those that simulating everything would give.
+then tried on that many. If it misses an SLO, it returns with the bill of one replica more, and is next tried on more of
+them, in growing steps. When a bound passes the runner-up's bill, all that is left costs more, however well it serves. A
+candidate tried within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the
+runner-up are those that simulating everything would give.
 """
 
 import heapq
