@@ -290,6 +290,8 @@ def _late_when_busiest(
         return None
     if trace.prefix is not None or trace.turns is not None or trace.service is not None:
         return None
+    if min(late_allowed(slo, len(trace)) for slo in slos) < rules.COUNTED_LATE:
+        return None
     for part in rules.BUSIEST:
         stretch = busiest_of(trace, math.ceil(len(trace) * part), served_by)
         watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.CLEARLY_LATE))
