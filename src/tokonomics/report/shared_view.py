@@ -360,8 +360,8 @@ def api_table(found: Mapping[str, ApiBeside], each: str) -> blocks.Table | None:
 def _known(found: ApiBeside) -> str:
     """Say what is known of an API's latency and place, and what its competitors charge."""
     how = {
-        ApiSlo.not_asked: "no SLO to meet",
-        ApiSlo.not_measured: "SLO not measured (`tokonomics bench` measures it, `plan` takes its file)",
+        ApiSlo.not_asked: "no SLO is asked for",
+        ApiSlo.not_measured: "its latency is not measured (`tokonomics bench --api`)",
         ApiSlo.met: "SLO met, as measured",
         ApiSlo.missed: "SLO missed, as measured",
     }
@@ -370,8 +370,6 @@ def _known(found: ApiBeside) -> str:
         said.append("its host does not say where it computes")
     if found.hosts > 1:
         said.append(f"{found.hosts} hosts charge up to {usd(found.most_usd_per_month)}: `tokonomics breakeven`")
-    if found.api.date:
-        said.append(f"price of {found.api.date}")
     if found.missed:
         said.append(f"left out, measured to miss the SLO: {', '.join(found.missed)}")
     return "; ".join(said)
