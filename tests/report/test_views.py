@@ -27,6 +27,7 @@ from tokonomics.report.simulate_view import capacity as described_capacity
 from tokonomics.report.simulate_view import who
 from tokonomics.report.terminal import Terminal, as_text
 from tokonomics.serving.playback import MissCause, MissedRequest
+from tokonomics.types import Speed
 
 
 def test_letters_go_on_after_z_and_never_come_twice() -> None:
@@ -34,7 +35,7 @@ def test_letters_go_on_after_z_and_never_come_twice() -> None:
     assert len(set(letters_for(100))) == 100
 
 
-def hosted_at(weights: Precision, fewer: bool, usd_per_mtok: float) -> BreakevenResult:
+def hosted_at(weights: Precision, fewer: bool, usd_per_mtok: float, speed: Speed = Speed.timed) -> BreakevenResult:
     """One machine of $1,000 a month against an API, with weights in a precision."""
     kind = FleetKind(
         name="one", gpus_per_purchase=1, replicas_per_purchase=1, usd_per_purchase=1000.0,
@@ -43,7 +44,7 @@ def hosted_at(weights: Precision, fewer: bool, usd_per_mtok: float) -> Breakeven
     hosted = SelfHosted(kinds=(kind,), extras=())
     pick: dict[str, Any] = {
         "weights": weights, "kv": Precision.bf16, "below_checkpoint": fewer, "price_age_days": 0, "provider": "aws",
-        "instance": "one", "gpu": "L4", "gpus_paid": 1, "instances": 1,
+        "instance": "one", "gpu": "L4", "gpus_paid": 1, "instances": 1, "speed": speed,
     }  # fmt: skip
     hardware: dict[str, Any] = {"kind": kind, "simulated": True, "pick": Candidate.model_construct(**pick)}
     parts: dict[str, Any] = {
@@ -58,11 +59,22 @@ def hosted_at(weights: Precision, fewer: bool, usd_per_mtok: float) -> Breakeven
 def test_a_verdict_names_fewer_bits_than_published_and_nothing_else(usd_per_mtok: float) -> None:
     for weights, fewer in ((Precision.int4, True), (Precision.bf16, False)):
         made = hosted_at(weights, fewer, usd_per_mtok)
-        _, verdict = islice(sections(islice(breakeven(made, BreakevenRequest(api=["api"])).view(), 2)), 2)
-        line = verdict.blocks[0]
-        assert isinstance(line, Line)
-        assert any("int4" in span.text for span in line.spans) == fewer
+        assert ("int4" in verdict_of(made)) == fewer
         assert ("int4" in made.headline()) == fewer
+
+
+@pytest.mark.parametrize("usd_per_mtok", [0.2, 0.01], ids=["from a volume on", "never"])
+def test_a_verdict_says_when_the_speed_that_it_rests_on_is_assumed(usd_per_mtok: float) -> None:
+    for speed in Speed:
+        made = hosted_at(Precision.bf16, False, usd_per_mtok, speed)
+        assert ("assumed" in verdict_of(made)) == (speed is Speed.assumed)
+
+
+def verdict_of(made: BreakevenResult) -> str:
+    _, verdict = islice(sections(islice(breakeven(made, BreakevenRequest(api=["api"])).view(), 2)), 2)
+    line = verdict.blocks[0]
+    assert isinstance(line, Line)
+    return "".join(span.text for span in line.spans)
 
 
 def test_the_price_of_an_hour_speaks_before_that_of_minutes() -> None:
