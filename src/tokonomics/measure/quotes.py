@@ -194,11 +194,9 @@ def _readme(asked: AskedTraffic, sent: Trace) -> str:
     )
     share = asked.requests_per_s / asked.planned_requests_per_s
     part = f" That is {share:.0%} of the traffic; quote the machines for this part." if share < 0.995 else ""
-    room = (
-        f"\n- Room to grow: machines are counted that carry {asked.headroom:.0%} more; test with SPEED={1 + asked.headroom:.3g} too."
-        if asked.headroom
-        else ""
-    )
+    faster = f"test with SPEED={1 + asked.headroom:.3g} too"
+    room = f"\n- Room to grow: machines are counted that carry {asked.headroom:.0%} more; {faster}."
+    room = room if asked.headroom else ""
     slo = ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in parse_slos(asked.slo)) if asked.slo else "none"
     return f"""# Request for a quote
 
