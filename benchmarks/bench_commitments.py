@@ -2,9 +2,11 @@
 
     python benchmarks/bench_commitments.py --date 2026-11-18 --machine "2 cores" > benchmarks/results/commitments.json
 
-For each GPU and each month's end since the first with a year of history: paths are drawn from moves up to that month
-alone, a schedule is decided on them, and the months that followed are paid at the prices of the GPU's own index. Prices
-are in units of the first month's price on demand. What a one-year commitment was quoted at in the past is not in the
+For each GPU and each month's end since the first with a year of history: paths are drawn from lists up to that month
+alone, a schedule is decided on them, and the months that followed are paid at the prices of the GPU's index (its own,
+its architecture's or that of all GPUs, as ``money.price_paths`` has it). Months with fewer than three sellers are no
+history, so it begins in March 2024 and holds no start with a year before it and two after. Prices are in units of the
+first month's price on demand. What a one-year commitment was quoted at in the past is not in the
 history, so three quotes are tried. Demand is made up, since the history has prices alone: a day that needs 10 machines
 in the mean and 16 at its peak, and grows by a share a month drawn from the range that the buyer expects. Every way pays
 for the same demand.
@@ -19,12 +21,12 @@ import numpy as np
 from tokonomics.fleet.commitments import STEP_MONTHS
 from tokonomics.fleet.traffic import parse_demand
 from tokonomics.money.commitments import NOTHING, Futures, Term, best_schedule, by_rule, with_foresight
-from tokonomics.money.price_paths import Floats, PriceMoves, drawn_prices, price_moves
+from tokonomics.money.price_paths import Floats, drawn_prices, price_moves
 from tokonomics.units import HOURS_PER_MONTH
 
-GPUS = ("A100-40GB", "A100-80GB", "H100-SXM", "L4", "A10G")
+GPUS = ("A100-40GB", "A100-80GB", "H100-SXM", "H200", "L4")
 QUOTES = (0.55, 0.7, 0.85)  # of the price on demand, for a year
-HORIZONS = (12, 24)
+HORIZONS = (12, 15)
 KNOWN = 12  # months of history before the first decision
 GROWTH = (0.0, 0.02, 0.04)  # a month: low, mid, high
 CURVE = "diurnal:10,peak=1.6"  # machines
@@ -48,7 +50,7 @@ def windows(gpu: str, months: int, quote: float) -> Iterator[dict[str, float]]:
     term = Term(name="1 year", months=TERM_MONTHS, usd_per_hour=quote)
     for known in range(KNOWN, len(history.moves) - months + 2):
         rng = np.random.default_rng((39, known))
-        before = PriceMoves(gpu, history.months[:known], history.moves[:known])
+        before = price_moves(gpu, until=history.months[known - 1])
         need = demand(grown(rng, PATHS, months))
         paths = Futures(need.machines, need.hours, drawn_prices(before, months, PATHS, rng))
         middle = demand(np.power(1 + GROWTH[1], np.arange(months, dtype=np.float64))[None])
@@ -86,6 +88,7 @@ def main() -> None:
                 rows.append(
                     {
                         "gpu": gpu,
+                        "prices_of": price_moves(gpu).of,
                         "months": months,
                         "quote": quote,
                         "windows": len(found),

@@ -22,6 +22,7 @@ from tokonomics.catalog.offer_choice import (
     select_offers,
 )
 from tokonomics.catalog.offers import (
+    PAID_UPFRONT,
     SNAPSHOT,
     Offer,
     Terms,
@@ -340,3 +341,10 @@ def test_the_readme_of_the_data_names_every_file() -> None:
     said = DATA.joinpath("README.md").read_text(encoding="utf-8")
     for file in DATA.iterdir():
         assert f"`{file.name}`" in said or file.name == "README.md"
+
+
+def test_only_the_reserved_prices_of_aws_are_known_to_be_paid_upfront() -> None:
+    """Netflix's package has AWS's three years all upfront; Qubrid's page does not say when its year is paid."""
+    reserved = [offer for offer in load_offers() if offer.price(Terms.reserved)]
+    upfront = {offer.provider for offer in reserved if PAID_UPFRONT in offer.source}
+    assert (upfront, {offer.provider for offer in reserved} - upfront) == ({"aws"}, {"qubrid"})

@@ -188,6 +188,11 @@ def test_a_newer_quote_of_a_smaller_machine_does_as_well() -> None:
         cheapest_offer("H100", 8, offers=[old, one], together=8)
 
 
+def test_where_no_machine_is_that_large_the_error_says_so() -> None:
+    with pytest.raises(NoOffer, match="in machines of 8 or more"):
+        cheapest_offer("H100", 8, offers=[priced(9.0, DAYS[0])], together=8)
+
+
 def test_a_host_without_room_says_nothing_about_the_price_of_others() -> None:
     thin = priced(1.0, DAYS[0]).model_copy(update={"memory_gb": 4.0})
     assert cheapest_offer("H100", offers=[thin, priced(3.0, "2025-12-01")]).usd_per_hour == 3.0

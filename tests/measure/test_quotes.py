@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import tomllib
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -89,6 +91,20 @@ def test_a_part_of_the_load_counts_as_so_many_machines(tmp_path: Path) -> None:
     }
     assert {factor: row.machines for factor, row in rows.items()} == {0.4: 1, 1.0: 1, 1.5: 2, 2.5: 3}
     assert rows[2.5].usd_per_month == pytest.approx(3 * 2.0 * HOURS_PER_MONTH)
+
+
+def test_a_quote_has_room_for_as_much_growth_as_the_plan_beside_it(tmp_path: Path) -> None:
+    """A plan with --headroom 20% buys for a fifth more; a quote for the planned rate alone would look cheaper."""
+    served = MEASURED["request_throughput"]
+    counted = {}
+    for headroom in (0.0, 0.2, 1.5):
+        asked = asked_for(served).model_copy(update={"headroom": headroom})
+        (row,) = ranked_quotes([returned(tmp_path, "one", asked, 2.0)]).quotes
+        counted[headroom] = row.machines
+    assert counted == {0.0: 1, 0.2: 2, 1.5: 3}
+    load = replace(load_of_shape(5.0, parse_lengths("1000"), parse_lengths("300")), headroom=0.2)
+    files = {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO))}
+    assert tomllib.loads(files["quote.toml"])["asked"]["headroom"] == 0.2
 
 
 def test_the_users_own_slo_counts_instead(tmp_path: Path) -> None:

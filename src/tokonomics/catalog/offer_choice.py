@@ -128,10 +128,10 @@ def _none_counts(sold: Sequence[Offer], recent: Sequence[Offer], large: Sequence
     """Say why no price counts: all are too old, or those of such machines are older than others of the GPU."""
     if not recent:
         return "all that are known are over a year old" if sold else ""
+    if not large:  # none of that size is sold, which the error says already
+        return ""
     newest = max(offer.date for offer in recent)
-    return f"the newest is of {max(offer.date for offer in large)}, other machines have prices of {newest}" * bool(
-        large
-    )
+    return f"the newest is of {max(offer.date for offer in large)}, other machines have prices of {newest}"
 
 
 def no_offer(gpu: str, terms: Terms, together: int = 1, why: str = "") -> NoOffer:

@@ -130,6 +130,7 @@ def is_stale(quoted: dt.date, on: dt.date) -> bool:
     return (on - quoted).days > STALE_AFTER_DAYS
 
 
+PAID_UPFRONT = "service-capacity-modeling"  # in the source of reserved prices that are for paying all of them upfront
 PRICE_FIELDS = ("usd_per_hour", "spot_usd_per_hour", "reserved_1yr_usd_per_hour", "reserved_3yr_usd_per_hour")
 
 

@@ -12,10 +12,11 @@ GPUs. The history ends with its last month; nothing is extrapolated past it.
 import datetime as dt
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import newer_quote
@@ -78,43 +79,74 @@ def outdated(old: Offer, offers: Iterable[Offer], terms: Terms) -> Outdated | No
 
 @cache
 def _move(gpu: str, month: dt.date, terms: Terms) -> PriceMove | None:
+    moves = (move_of(rows, month, name) for name, rows in classes_of(gpu, terms))
+    return next((move for move in moves if move), None)
+
+
+def classes_of(
+    gpu: str, terms: Terms = Terms.on_demand, until: dt.date | None = None
+) -> Iterator[tuple[str, list[MonthlyPrice]]]:
+    """Yield the rows of lists whose prices may stand for a GPU's: its own, its architecture's, those of all GPUs.
+
+    Marketplaces are left out, and so is a class that nobody lists any more. ``until`` hides later months.
+    """
     listed = [
-        row for row in price_history() if row.terms is terms and seller_of(row.provider) is not Seller.marketplace
+        row
+        for row in price_history()
+        if row.terms is terms
+        and seller_of(row.provider) is not Seller.marketplace
+        and (until is None or row.month_end <= until)
     ]
+    last = max((row.month_end for row in listed), default=None)
     architecture = find_gpu(gpu).architecture
     related = {row.gpu for row in listed if find_gpu(row.gpu).architecture == architecture}
-    classes = (gpu, {gpu}), (f"{architecture} GPUs", related), ("all GPUs", {row.gpu for row in listed})
-    moves = (move_of([row for row in listed if row.gpu in gpus], month, name) for name, gpus in classes)
-    return next((move for move in moves if move), None)
+    for name, gpus in (gpu, {gpu}), (f"{architecture} GPUs", related), ("all GPUs", {row.gpu for row in listed}):
+        rows = [row for row in listed if row.gpu in gpus]
+        if rows and max(row.month_end for row in rows) == last:
+            yield name, rows
 
 
 def move_of(rows: Sequence[MonthlyPrice], since: dt.date, name: str) -> PriceMove | None:
     """Return the chained index of these rows, from the end of a month to the last; None with too few sellers."""
     ends = sorted({row.month_end for row in rows})
-    ends = ends[next((place for place, end in enumerate(ends) if end >= since), len(ends)) :]
-    if len(ends) < 2 or (ends[0].year, ends[0].month) != (since.year, since.month):
+    moves = [move for move in month_moves(rows) if move.since >= since]
+    first = next((end for end in ends if end >= since), None)
+    if first is None or not moves or (first.year, first.month) != (since.year, since.month):
         return None
+    fewest = min(move.sellers for move in moves)
+    if fewest < FEWEST_SELLERS:
+        return None
+    ratio = math.exp(math.fsum(move.log_ratio for move in moves))
+    return PriceMove(ratio=ratio, since=first, until=moves[-1].until, gpus=name, sellers=fewest)
+
+
+class MonthMove(NamedTuple):
+    """How prices moved from one month's end to the next."""
+
+    since: dt.date
+    until: dt.date
+    log_ratio: float  # of the later prices to the earlier ones, every seller counted alike; 0 without sellers
+    sellers: int  # that were followed
+
+
+def month_moves(rows: Sequence[MonthlyPrice]) -> list[MonthMove]:
+    """Return the links of the chained index of these rows: one for every two months in a row, however few sellers."""
     by_series: dict[object, dict[dt.date, MonthlyPrice]] = defaultdict(dict)
     for row in rows:
         by_series[row.series][row.month_end] = row
     followed = [_followed(series) for series in by_series.values()]
-    log_ratio, fewest = 0.0, math.inf
-    for before, after in pairwise(ends):
-        pairs = [
-            (seller, math.log(prices[after] / prices[before]))
-            for seller, stretches in followed
-            for prices in stretches
-            if before in prices and after in prices
-        ]
-        moves: dict[str, list[float]] = defaultdict(list)
-        for seller, move in pairs:
-            if abs(move) < math.log(JUMP):
-                moves[seller].append(move)
-        fewest = min(fewest, len(moves))
-        if fewest < FEWEST_SELLERS:
-            return None
-        log_ratio += fmean(map(fmean, moves.values()))
-    return PriceMove(ratio=math.exp(log_ratio), since=ends[0], until=ends[-1], gpus=name, sellers=int(fewest))
+    found = []
+    for before, after in pairwise(sorted({row.month_end for row in rows})):
+        by_seller: dict[str, list[float]] = defaultdict(list)
+        for seller, stretches in followed:
+            for prices in stretches:
+                if before in prices and after in prices:
+                    move = math.log(prices[after] / prices[before])
+                    if abs(move) < math.log(JUMP):
+                        by_seller[seller].append(move)
+        log_ratio = fmean(map(fmean, by_seller.values())) if by_seller else 0.0
+        found.append(MonthMove(before, after, log_ratio, len(by_seller)))
+    return found
 
 
 def _followed(series: Series) -> tuple[str, list[dict[dt.date, float]]]:

@@ -5,8 +5,8 @@ text), a script that sends them, and a file to fill in: GPUs, price, term, place
 hash, the requests' own in it, so that results of the same requests are compared and of no others.
 
 A returned result counts at the largest measured load that meets the SLO with at most 1 % of requests failed. If that is
-less than was asked, as many such machines are counted as carry all of it. Dollars a month are those machines at the
-quoted price, all month.
+less than was asked, with the headroom of the plan, as many such machines are counted as carry all of it. Dollars a
+month are those machines at the quoted price, all month.
 """
 
 import json
@@ -52,6 +52,7 @@ class AskedTraffic(Noun):
     slo: str = Field(max_length=400)
     requests_per_s: PositiveFloat  # of the requests to send
     planned_requests_per_s: PositiveFloat  # more if a part of a large fleet's traffic is sent
+    headroom: NonNegativeFloat = 0.0  # share by which the traffic may grow on the machines, as on those of the plan
     tokens_per_month: PositiveFloat
     input_tokens: PositiveFloat  # mean of the requests to send
     output_tokens: NonNegativeFloat
@@ -116,6 +117,7 @@ def packet(model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[
         slo=",".join(f"{slo}={slo.seconds:g}" for slo in slos),
         requests_per_s=_rounded(rate),
         planned_requests_per_s=_rounded(rate / load.share),
+        headroom=_rounded(load.headroom),
         tokens_per_month=_rounded(load.workload.tokens_per_second * SECONDS_PER_MONTH),
         input_tokens=_rounded(float(sent.input_tokens.mean())),
         output_tokens=_rounded(float(sent.output_tokens.mean())),
@@ -192,6 +194,9 @@ def _readme(asked: AskedTraffic, sent: Trace) -> str:
     )
     share = asked.requests_per_s / asked.planned_requests_per_s
     part = f" That is {share:.0%} of the traffic; quote the machines for this part." if share < 0.995 else ""
+    faster = f"test with SPEED={1 + asked.headroom:.3g} too"
+    room = f"\n- Room to grow: machines are counted that carry {asked.headroom:.0%} more; {faster}."
+    room = room if asked.headroom else ""
     slo = ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in parse_slos(asked.slo)) if asked.slo else "none"
     return f"""# Request for a quote
 
@@ -199,7 +204,7 @@ Serve **{asked.repository or asked.model}** with {asked.weights} weights or more
 
 - Traffic: {asked.requests_per_s:g} requests/s, {asked.requests:,} requests in `requests.csv` (arrival
   in seconds, tokens of prompt and answer; no text).{part} In all {asked.tokens_per_month:.3g} tokens a month.
-- SLO: {slo}, over all requests, with at most {MOST_ERRORS:.0%} failed.
+- SLO: {slo}, over all requests, with at most {MOST_ERRORS:.0%} failed.{room}
 - Prompts share nothing, so a prefix cache finds nothing in this test.
 
 | tokens | mean | {" | ".join(f"p{rank}" for rank in ranks)} |
@@ -278,7 +283,8 @@ def _ranked(
     point, cost = meeting[-1] if meeting else measured[0]
     machines = None
     if meeting:
-        machines = max(1, math.ceil(asked.planned_requests_per_s / _served(point) - _ROUNDING))
+        held = asked.planned_requests_per_s * (1 + asked.headroom)
+        machines = max(1, math.ceil(held / _served(point) - _ROUNDING))
     month = machines * usd_per_hour * HOURS_PER_MONTH if machines else None
     return RankedQuote(
         quote=quote,

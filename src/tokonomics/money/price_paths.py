@@ -1,69 +1,48 @@
-"""Draw paths that the price of a GPU-hour may take, from how lists moved month by month (``catalog.price_history``).
+"""Draw paths that the price of a GPU-hour may take, from how the market moved month by month.
 
-A month's move is the mean logarithm of price ÷ last price over sellers, each list followed from one month in which it
-was kept up to the next such month (a Jevons index, which consumer prices use for goods of one kind). Paths draw blocks
-of consecutive months with replacement (the circular block bootstrap of Politis and Romano 1992), so that months that
-fell or rose together stay together. Blocks have n^(1/3) of n months (Hall, Horowitz and Jing 1995).
+A month's move is that of the price index (``catalog.price_index``): of the same lists in both months, with every seller
+counted alike. Months count from the last one back, as long as three sellers can be followed. Paths draw blocks of
+consecutive months with replacement (the circular block bootstrap of Politis and Romano 1992), so that months that fell
+or rose together stay together. Blocks have n^(1/3) of n months (Hall, Horowitz and Jing 1995).
 """
 
 import datetime as dt
-import math
-from collections import defaultdict
 from functools import cache
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.price_history import MonthlyPrice, price_history
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.price_index import FEWEST_SELLERS, classes_of, month_moves
 from tokonomics.errors import BadInput
 
 Floats = NDArray[np.float64]
 
-OTHER_PRODUCT = math.log(2)
-"""A list that moves by more than a factor of two in a month has another product under that name. Our choice: it keeps
-AWS's cut of June 2025 (44 %, announced) and drops marketplaces whose cheapest card changed."""
-OWN_MONTHS = 24  # a GPU with fewer months of its own gets the moves of all GPUs together. Our choice
+OWN_MONTHS = 24  # a GPU with fewer months of its own gets the moves of its architecture, or else of all. Our choice
 
 
 class PriceMoves(NamedTuple):
-    """How the price of a GPU class moved, month by month."""
+    """How the prices of a class of GPUs moved, month by month."""
 
-    of: str  # the GPU, or "all GPUs"
+    of: str  # the GPU, its architecture, or "all GPUs"
     months: tuple[dt.date, ...]  # their ends
     moves: Floats  # log(price ÷ the price a month before)
 
 
-def price_moves(gpu: str, until: dt.date | None = None) -> PriceMoves:
-    """Return how a GPU's price on demand moved, or all GPUs' if its own months are few; ``until`` hides later ones."""
-    own, every = _moves_of(gpu), _moves_of(None)
-    chosen, of = (own, gpu) if len(_before(own, until)) >= OWN_MONTHS else (every, "all GPUs")
-    known = _before(chosen, until)
-    return PriceMoves(of, tuple(known), np.array(list(known.values()), np.float64))
-
-
-def _before(moves: dict[dt.date, float], until: dt.date | None) -> dict[dt.date, float]:
-    return {month: move for month, move in moves.items() if until is None or month <= until}
-
-
 @cache
-def _moves_of(gpu: str | None) -> dict[dt.date, float]:
-    """Return each month's mean move over sellers, the oldest first; None takes every GPU."""
-    last: dict[tuple[str, str, Terms], MonthlyPrice] = {}
-    seen: dict[dt.date, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in price_history():
-        if row.terms is not Terms.on_demand or not row.is_alive or gpu not in (None, row.gpu):
-            continue
-        if (before := last.get(row.series)) is not None:
-            move = math.log(row.min_usd_per_gpu_hour / before.min_usd_per_gpu_hour)
-            if abs(move) <= OTHER_PRODUCT:
-                seen[row.month_end][row.provider].append(move)
-        last[row.series] = row
-    return {
-        month: math.fsum(math.fsum(moves) / len(moves) for moves in sellers.values()) / len(sellers)
-        for month, sellers in sorted(seen.items())
-    }
+def price_moves(gpu: str, until: dt.date | None = None) -> PriceMoves:
+    """Return how a GPU's price on demand moved in the unbroken months up to the last; ``until`` hides later ones.
+
+    If its own months are few, they are those of GPUs of its architecture, or else of all; if all have few, the most.
+    """
+    runs = []
+    for name, rows in classes_of(find_gpu(gpu).key, until=until):
+        back = takewhile(lambda move: move.sellers >= FEWEST_SELLERS, reversed(month_moves(rows)))
+        runs.append((name, [*back][::-1]))
+    of, run = max(runs, key=lambda named: min(len(named[1]), OWN_MONTHS), default=(gpu, []))
+    return PriceMoves(of, tuple(move.until for move in run), np.array([move.log_ratio for move in run], np.float64))
 
 
 def drawn_prices(moves: PriceMoves, months: int, paths: int, rng: np.random.Generator) -> Floats:

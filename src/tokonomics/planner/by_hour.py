@@ -4,6 +4,7 @@ A plan buys what its busiest hour needs and keeps it all day. Here the same repl
 are simulated under the steady load of an hour: as many as hold it are that hour's number, never more than the plan's.
 As for a fleet by the hour, what holds in one draw counts at 97 % of its rate (``sizing.rules.OTHER_HOURS``). Hours of a
 log are simulated as they were. A large fleet is sized at twelve numbers of replicas: between two counts the larger.
+The bill has the machines of every hour, and for each one that is started the time until it serves.
 """
 
 import math
@@ -38,7 +39,7 @@ class ReplicasByHour(Noun):
     is_daily: bool  # the hours are those of a clock: a day's, or a week's from Monday on
     machines: tuple[PositiveInt, ...]
     cold_start_s: NonNegativeFloat  # a replica has to be ordered this long before its hour
-    usd_per_month: NonNegativeFloat  # the pick's machines at its price, as many as each hour needs
+    usd_per_month: NonNegativeFloat  # the pick's machines at its price, as many as each hour needs, and their starts
     saved_usd_per_month: float  # against the pick, which keeps them all
     saved_share: float
 
@@ -63,32 +64,39 @@ def replicas_by_hour(study: Study, swing: DemandSwing | None) -> ReplicasByHour 
         asked = at_hour(hour)
         return asked is None or sought(asked, study.search.sought.attempts).holds_on(screened, trial, replicas)
 
-    needed = fewest_by_hour(swing.hours, number, holds)
+    needed = fewest_by_hour(swing.hours, number, holds, alike=swing.period_s is not None)
     if len(set(needed)) == 1:
         return None
     hosts = screened.hosts
     machines = tuple(hosts.machines_on(machine.offer, replicas) for replicas in needed)
-    # What is reserved is paid for in every hour.
-    paid = 1.0 if best.terms is Terms.reserved else float(np.mean(machines)) / best.instances
+    cold_start_s = startup_seconds(sized.deployment)
+    started = np.diff(machines, prepend=machines[-1] if swing.period_s else machines[0]).clip(min=0).sum()
+    machine_hours = sum(machines) + float(started) * cold_start_s / SECONDS_PER_HOUR
+    # What is reserved is paid for in every hour, and keeping all of them costs no start.
+    paid = 1.0 if best.terms is Terms.reserved else min(1.0, machine_hours / len(machines) / best.instances)
     usd = best.usd_per_month * paid
     return ReplicasByHour(
         replicas=tuple(hosts.counts_on(machine.offer, replicas)[1] for replicas in needed),
         is_daily=swing.is_daily,
         machines=machines,
-        cold_start_s=startup_seconds(sized.deployment),
+        cold_start_s=cold_start_s,
         usd_per_month=usd,
         saved_usd_per_month=best.usd_per_month - usd,
         saved_share=saving(best.usd_per_month, usd),
     )
 
 
-def fewest_by_hour(rates: Sequence[float], most: int, holds: Callable[[int, int], bool]) -> list[int]:
+def fewest_by_hour(
+    rates: Sequence[float], most: int, holds: Callable[[int, int], bool], *, alike: bool = True
+) -> list[int]:
     """Return the fewest replicas for each hour, at most ``most``; ``holds`` tells whether some hold an hour.
 
-    More requests never need fewer replicas, so the busiest hour that a number of replicas holds is bisected.
+    More requests never need fewer replicas, so the busiest hour that a number of replicas holds is bisected. If hours
+    are not ``alike``, a quiet one may have the longer prompts: each is then tried on its number, and on more if it
+    does not hold.
     """
-    alike = [float(f"{rate:.9g}") for rate in rates]
-    busier = sorted({rate: hour for hour, rate in enumerate(alike)}.items())
+    rounded = [float(f"{rate:.9g}") for rate in rates]
+    busier = sorted({rate: hour for hour, rate in enumerate(rounded)}.items())
     levels = sorted({math.ceil(most * step / (_MOST_LEVELS + 1)) for step in range(1, _MOST_LEVELS + 1)} - {most})
     held = 0  # of the busier hours, those that the last level holds
     reached: list[tuple[float, int]] = []  # the highest rate of each level
@@ -97,7 +105,13 @@ def fewest_by_hour(rates: Sequence[float], most: int, holds: Callable[[int, int]
         held = bisect_left(busier, True, lo=held, key=misses)
         if held:
             reached.append((busier[held - 1][0], replicas))
-    return [next((replicas for highest, replicas in reached if rate <= highest), most) for rate in alike]
+    found = [next((replicas for highest, replicas in reached if rate <= highest), most) for rate in rounded]
+    if alike:
+        return found
+    return [
+        next((count for count in levels if count >= least and holds(count, hour)), most)
+        for hour, least in enumerate(found)
+    ]
 
 
 _Hour = Callable[[int], Load | None]  # the load of an hour; None if next to nothing comes in it

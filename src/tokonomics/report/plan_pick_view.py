@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokonomics.catalog.checkpoints import Recovery, recovery_text
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec, PromptImages
-from tokonomics.catalog.offers import UNSPECIFIED, Terms
+from tokonomics.catalog.offers import PAID_UPFRONT, UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller
 from tokonomics.errors import option
 from tokonomics.planner.infeasible import Blame
@@ -312,7 +312,8 @@ _TERMS = {
 
 def _price_note(row: Candidate) -> str:
     """Name the terms, the seller's machine, and the date of the price."""
-    years = f" for {plural(row.commitment_years, 'year')}, paid upfront" if row.commitment_years else ""
+    upfront = ", paid upfront" if PAID_UPFRONT in row.price_source else ""  # others do not say when they are paid
+    years = f" for {plural(row.commitment_years, 'year')}{upfront}" if row.commitment_years else ""
     machines = f" × {plural(row.instances, 'machine')}" if row.instances > 1 else ""
     market = " on a marketplace" if row.seller is Seller.marketplace else ""
     return f"{_TERMS[row.terms]}{years}{machines}{market}, quoted {row.price_date}: {row.instance}"

@@ -282,10 +282,12 @@ def _late_when_busiest(
 ) -> Sized | None:
     """Try the busiest stretch of traffic whose rate changes; return it if it alone has more late requests than allowed.
 
-    Requests before it could only add to what its own wait for. That needs requests that come when they come, and no
-    cache that earlier ones fill.
+    Requests before it could only add to what its own wait for. That needs requests that come when they come, clients
+    that wait for their answers (one who hangs up is not late), and no cache that earlier ones fill.
     """
     slos = [slo for slo in setup.slos if slo.statistic != "mean"]
+    if math.isfinite(setup.handling.timeout_s):
+        return None
     if setup.load.is_stationary or not slos or setup.prefill_replicas or setup.tiers or setup.each_tenant:
         return None
     if trace.prefix is not None or trace.turns is not None or trace.service is not None:

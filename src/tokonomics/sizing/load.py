@@ -69,9 +69,17 @@ class CachedPrompts(NamedTuple):
 class Rush(NamedTuple):
     """The busiest stretch that holds a part of the requests."""
 
-    requests: float  # of mean length, of the whole rate
+    works: tuple[Floats, ...]
+    """By what requests take (prompts, answers, context read, a place): what is left of the stretch without the heaviest
+    one, two … of its requests, in requests of mean length."""
+    share: float  # of the whole rate
     lasts_s: float
     of: float  # all requests, of the whole rate
+
+    def work_without(self, heaviest: float) -> float:
+        """Return the work of the stretch without that many of its requests, whichever they are, in mean requests."""
+        place = min(math.ceil(heaviest * self.share), len(self.works[0]) - 1)
+        return float(min(left[place] for left in self.works)) / self.share
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +191,8 @@ class Load:
             return ()
         answers = np.maximum(trace.output_tokens, 1).astype(np.float64)
         # Each is a part of what a request takes; a stretch takes at least what the smallest of its parts says.
-        works = (self.computed_tokens, answers, answers * (trace.input_tokens + answers / 2))
-        sums = [np.concatenate([[0.0], np.cumsum(work)]) for work in works]
+        reads = answers * (trace.input_tokens + answers / 2)
+        parts = [work / work.mean() for work in (self.computed_tokens, answers, reads, np.ones(len(trace)))]
         found = []
         for part in _RUSHES:
             count = round(len(trace) * part)
@@ -192,8 +200,9 @@ class Load:
                 continue
             first = _busiest_from(trace.arrival_s, count)
             lasts_s = float(trace.arrival_s[first + count - 1] - trace.arrival_s[first])
-            work = min((total[first + count] - total[first]) / total[-1] * len(trace) for total in sums)
-            found.append(Rush(min(work, count) / self.share, lasts_s, len(trace) / self.share))
+            lightest_first = (np.cumsum(np.sort(work[first : first + count])) for work in parts)
+            works = tuple(np.append(sums[::-1], 0.0) for sums in lightest_first)
+            found.append(Rush(works, self.share, lasts_s, len(trace) / self.share))
         return tuple(found)
 
     def owed(self, slos: tuple[Slo, ...]) -> list[tuple["Load", tuple[Slo, ...]]]:
@@ -270,6 +279,8 @@ class Load:
         factor = rate / self.workload.rate
         made = replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
         made.__dict__.update({name: self.__dict__[name] for name in _OF_LENGTHS if name in self.__dict__})
+        if "rushes" in self.__dict__:
+            made.__dict__["rushes"] = tuple(rush._replace(lasts_s=rush.lasts_s / factor) for rush in self.rushes)
         return made
 
     def is_drawn_alike_at(self, rate: float) -> bool:

@@ -6,6 +6,7 @@ and waiting only adds; with ``LEEWAY`` for what the simulator finishes beyond th
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import Capacity, MissesSlo, ReplicaCurve, Steady, most_answered
 from tokonomics.sizing.hosts import Hosts
 from tokonomics.sizing.layouts import NotServed, Reason
-from tokonomics.sizing.load import CachedPrompts, Load
+from tokonomics.sizing.load import CachedPrompts, Load, Rush
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats, Trace
@@ -136,20 +137,33 @@ def least_for(load: Load, held: float, deployment: Deployment, slos: Sequence[Sl
     """Return the fewest replicas for a load if one holds ``held`` requests a second.
 
     If an SLO bounds the wait, they also carry the busiest stretches of a changing rate: a request in time has begun by
-    then, so a replica has finished all of them but those that it runs, and those that may be late.
+    then, so a replica has finished all of them but those that it runs, and those that may be late. Both may be the
+    heaviest ones.
     """
     held *= LEEWAY
-    least = load.least_rate / held
+    least = max(1, math.ceil(load.least_rate / held - 1e-9))
     ranked = [slo for slo in slos if slo.statistic != "mean"]
     for slo in ranked if load.rushes else ():
         if slo.latency in _BOUND_THE_WAIT:
             judged = [one for one in ranked if one is slo or one.latency is Latency.tpot]
             late = sum(1 - float(one.statistic[1:]) / 100 for one in judged)
             for rush in load.rushes:
-                in_time = rush.requests - late * rush.of - len(judged)
-                each = held * (rush.lasts_s + slo.seconds) + deployment.limits.max_sequences
-                least = max(least, in_time / each)
-    return max(1, math.ceil(least - 1e-9))
+                finished = held * (rush.lasts_s + slo.seconds) * (1 + 1e-9)
+                unfinished = late * rush.of + len(judged), deployment.limits.max_sequences
+                least = max(least, _fewest_in(rush, finished, *unfinished, least))
+    return least
+
+
+def _fewest_in(rush: Rush, finished: float, late: float, running: int, least: int) -> int:
+    """Return the fewest replicas, from the ``least``, if each finishes so much of a stretch and runs so many more."""
+
+    def enough(replicas: int) -> bool:
+        return rush.work_without(late + replicas * running) <= replicas * finished
+
+    if enough(least):
+        return least
+    most = max(least + 1, math.ceil(rush.work_without(0) / finished))
+    return least + 1 + bisect_left(range(least + 1, most), True, key=enough)
 
 
 _BOUND_THE_WAIT = (Latency.ttft, Latency.e2e)
