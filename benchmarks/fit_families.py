@@ -45,18 +45,21 @@ PUBLISHED = {
     "apple": (0.83, 0.63, "100 of 120 GB/s and 2.9 of 4.6 TFLOP/s on an M4: Hübner et al., arXiv:2502.05317"),
     "rdna3.5": (
         0.83,
-        0.62,
-        "212 of 256 GB/s and 36.9 of 59.4 TFLOP/s on a Ryzen AI Max+ 395: llm-tracker.info/_TOORG/Strix-Halo, 2025",
+        0.196,
+        "Ryzen AI Max+ 395: 212 of 256 GB/s: llm-tracker.info/_TOORG/Strix-Halo, 2025; 881 tokens/s of a Llama 2 7B "
+        "prompt in llama.cpp, 11.6 of 59.4 TFLOP/s: ggml-org/llama.cpp#13565, 2025-05-15",
     ),
 }
 ASSUMED = {
     "cdna2": "cdna3", "cdna4": "cdna3", "rdna3": "cdna3", "gaudi2": "ampere", "gaudi3": "ampere",
     "tpu-v5e": "ampere", "tpu-v6e": "ampere", "tpu-v7x": "ampere", "trainium2": "ampere",
 }  # fmt: skip
-UNTILED = {"apple": (8, 31)}
+UNTILED = {"apple": (8, 31), "rdna3.5": (8, 1)}
 """Rows, and tokens sent to experts, that a family multiplies without tiles: llama.cpp on Metal runs its matrix-vector
 kernels up to 8 rows (``ne11_mm_min``) and for experts below 32 tokens (``ne21``; ggml-metal-ops.cpp, 2026). Found after
-Apple's published decode rates had been seen to be up to 2.4 times those predicted with tiles."""
+Apple's published decode rates had been seen to be up to 2.4 times those predicted with tiles. On Strix Halo llama.cpp
+does so up to 8 rows, too (``MMVQ_MAX_BATCH_SIZE``, mmvq.cuh; ``mul_mat_vec_max_cols``, ggml-vulkan.cpp), and for the
+experts of one token."""
 UNTAUGHT = ("apple", "rdna3.5", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2")
 """Families of which no published result was among the rows that the intervals learned from."""
 

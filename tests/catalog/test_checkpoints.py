@@ -46,6 +46,18 @@ def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_a_quantised_base_model_does_not_stand_in_for_one_tuned_to_instructions() -> None:
+    """Qwen2.5-14B-FP8-dynamic is of the base model: a plan for Qwen2.5-14B-Instruct would serve another one."""
+    for model in all_models():
+        if "instruct" not in (model.repository or "").lower():
+            continue
+        for precision in Precision:
+            found = checkpoint_for(model, precision)
+            assert found is None or "instruct" in found.repository.lower(), found
+    assert checkpoint_for(find_model("qwen2.5-14b"), Precision.fp8) is None
+    assert there(checkpoint_for(find_model("qwen2.5-3b"), Precision.int4)).repository == "Qwen/Qwen2.5-3B-Instruct-AWQ"
+
+
 def test_a_score_says_of_which_model_from_where_and_when() -> None:
     for score in load_scores():
         assert score.model in KEYS

@@ -253,3 +253,12 @@ def test_the_table_of_hosts_names_known_areas_pages_and_days() -> None:
     assert areas_of_host("nobody") == ()
     with pytest.raises(BadInput):
         require_area("Atlantis")
+
+
+def test_a_host_whose_listed_price_buys_no_place_is_not_said_to_compute_in_one() -> None:
+    """Mistral asks 1.1 times its list price for the EU or the US, Together 1.25 times; Nebius is where it has room."""
+    for host in ("mistral", "together", "nebius"):
+        assert areas_of_host(host) == ()
+        assert lies_in(["EU"], areas_of_host(host)) is None
+    assert lies_in(["EU"], areas_of_host("ovhcloud")) is True
+    assert lies_in(["EU"], areas_of_host("deepseek")) is False

@@ -41,6 +41,18 @@ def test_the_document_holds_the_plan_the_verdict_and_what_was_chosen_from(tokono
     assert {each["offer"] for each in plan["purchases"]} <= {each["name"] for each in made["machines"]}
 
 
+def test_the_table_says_for_how_long_machines_are_reserved(tokonomics: Call) -> None:
+    asked = (*QUICK, "--demand=24x5", "--gpu=H100", "--provider=aws", "--no-spot")
+    made, shown = json.loads(tokonomics(*asked, "--json").stdout), tokonomics(*asked).stdout
+    terms = {each["place"] for each in made["plan"]["purchases"] if each["terms"] == "reserved"}
+    assert terms
+    assert terms <= {"1 year", "3 years"}
+    rows = [line.strip() for line in shown.splitlines() if line.startswith("reserved")]
+    assert {row[: len(f"reserved {term}")] for row, term in zip(rows, terms, strict=True)} == {
+        f"reserved {term}" for term in terms
+    }
+
+
 def test_a_region_is_chosen_by_its_whole_bill_start_ups_too(tokonomics: Call) -> None:
     """Spot in one region looks cheaper than a machine that always runs in another, until replicas have to start."""
     steady = bill(tokonomics, "--demand=12x20,12x2", "--no-spot")

@@ -510,11 +510,14 @@ def test_only_labelled_namespaces_reach_a_server_and_prometheus_finds_it() -> No
 def test_arm_machines_are_selected_and_the_file_says_that_containers_are_of_arm64() -> None:
     for gpu, provider, instance, arm in (
         ("GH200", "lambda", "gpu_1x_gh200", True), ("GB200", "aws", "p6e-gb200", True),
+        ("GB10", "on-prem", "dgx-spark", True),
         ("T4", "aws", "g5g.xlarge", True), ("T4", "aws", "g4dn.xlarge", False), ("H200", "aws", "p5en", False),
     ):  # fmt: skip
         made = job(served("llama-3.1-8b", gpu=gpu), replicas=1, offer=machine(gpu, 1, provider, instance))
         selector = pod_of(made).get("nodeSelector", {})
         assert (selector.get("kubernetes.io/arch") == "arm64") is arm, instance
+        tolerated = {each["key"]: each.get("value") for each in pod_of(made)["tolerations"]}
+        assert (tolerated.get("kubernetes.io/arch") == "arm64") is arm
         for target in (Target.kubernetes, Target.compose, Target.vllm):
             assert ("arm64" in deploy_file(target, made).text.split("\n---")[0]) is arm
 

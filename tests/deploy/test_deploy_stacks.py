@@ -423,6 +423,17 @@ def test_the_minimum_of_every_hour_is_what_the_plan_sized_from_a_cold_start_befo
             assert held == (needed if minute < 56 else max(needed, following)), (hour, minute)
 
 
+@pytest.mark.parametrize("cold_start_s", [3540.0, 3600.0, 4200.0, 90_000.0])
+def test_a_cold_start_longer_than_the_quiet_hours_keeps_the_busy_ones_whole(cold_start_s: float) -> None:
+    """KEDA refuses a start that is also the end, and would take one after the day's end for the end of those hours."""
+    (plan,) = PLANS["by the hour"]("vllm")
+    by_hour = (1, *[2] * 23)
+    made = documents(Target.keda, (plan.model_copy(update={"by_hour": by_hour, "cold_start_s": cold_start_s}),))
+    scaled = next(part for parts in made.values() for part in parts if part["kind"] == "ScaledObject")["spec"]
+    (cron,) = [trigger["metadata"] for trigger in scaled["triggers"] if trigger["type"] == "cron"]
+    assert (cron["start"], cron["end"]) == ("1 0 * * *", "0 0 * * *")
+
+
 def test_an_autoscaler_with_one_minimum_keeps_the_planned_replicas() -> None:
     (plan,) = PLANS["by the hour"]("vllm")
     found = documents(Target.kubernetes, (plan,))["kubernetes.yaml"]

@@ -390,7 +390,11 @@ def test_every_family_of_the_catalogue_has_an_efficiency_with_a_source() -> None
         reached = efficiency(gpu)
         assert reached.source
         assert 0.3 < reached.memory < 1
-        assert 0.3 < reached.compute < 1
+        if gpu.architecture != "rdna3.5":
+            assert 0.3 < reached.compute < 1
+    # llama.cpp: 881.38 tokens of a prompt a second, each passing 6.61 billion parameters, of 59.4 TFLOP/s.
+    strix_halo = find_gpu("Ryzen-AI-Max-395-128GB")
+    assert efficiency(strix_halo).compute == pytest.approx(2 * 6.61e9 * 881.38 / 59.4e12, rel=0.01)
 
 
 def test_an_architecture_without_an_efficiency_is_an_error_that_lists_those_with_one() -> None:

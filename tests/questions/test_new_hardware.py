@@ -1,6 +1,8 @@
 """TPUs, Trainium2, Macs and other GPUs that nobody timed: every verb answers, with its badge, source and own engine."""
 
 import csv
+import math
+import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,46 @@ def test_few_rows_fill_no_tile_on_a_mac() -> None:
         for tokens in (31, 32)
     )
     assert few < many
+
+
+def test_llama_cpp_multiplies_8_bit_weights_no_faster_than_16_bit_ones() -> None:
+    """The sums of 32 weights are scaled one by one; a DGX Spark's INT8 rate is twice its rate at 16 bits."""
+    gpu, asked = find_gpu("GB10"), partial(tk.predict, SMALL, gpu="GB10", context=2048)
+    assert gpu.flops["int8"] == 2 * gpu.flops["bf16"]
+    prompt = {(w, e): asked(weights=w, engine=e).prefill_s.mid
+              for w in ("int8", "bf16") for e in ("llama.cpp", "vllm") if (w, e) != ("int8", "vllm")}  # fmt: skip
+    assert prompt["int8", "llama.cpp"] > 2 * 2.8e9 * 2048 / gpu.flops["bf16"]
+    assert prompt["int8", "llama.cpp"] == pytest.approx(prompt["bf16", "llama.cpp"], rel=0.1)
+    step = {w: asked(weights=w, engine="llama.cpp").decode_step_s for w in ("int8", "bf16")}
+    assert step["int8"] is not None
+    assert step["bf16"] is not None
+    assert step["int8"].mid < 0.65 * step["bf16"].mid  # read in fewer bytes all the same
+
+
+def test_prompts_of_dense_models_on_the_desks_small_machines_are_predicted_within_three_times() -> None:
+    """Strix Halo's were 2.5 to 4.3 times too fast by the best product of a library, a DGX Spark's 3.3 times by INT8."""
+    _, scored = validate([row for row in read_measurements(PUBLISHED) if row_is_a_prompt(row, ("GB10", "Ryzen"))])
+    dense = [each for each in scored if not steps_of(each.measurement).deployment.model.is_moe]
+    assert len(dense) == 5
+    errors = [abs(each.error) for each in dense]
+    assert max(errors) < math.log(2.5)
+    assert statistics.median(errors) < math.log(1.5)
+
+
+def row_is_a_prompt(row: object, machines: tuple[str, ...]) -> bool:
+    return isinstance(row, Measurement) and row.output_tokens <= 1 and row.gpu.startswith(machines)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "read"),
+    [("GB10", "qwen2.5-7b", 7.07e9), ("Strix Halo", "gemma-3-12b", 11.77e9), ("M4-Max", SMALL, 3.21e9)],
+)
+def test_the_fast_end_of_a_range_is_no_faster_than_the_datasheet(name: str, model: str, read: float) -> None:
+    """A step reads every parameter but a table of tokens that is not also the last layer, 16 bits each."""
+    made, gpu = tk.predict(model, gpu=name, engine="llama.cpp", context=512), find_gpu(name)
+    assert made.decode_step_s is not None
+    assert 0.99 * 2 * read / gpu.bandwidth_bytes_per_s < made.decode_step_s.low < made.decode_step_s.mid
+    assert 2 * 0.8 * read * 512 / gpu.peak_flops(Precision.bf16) < made.prefill_s.low < made.prefill_s.mid
 
 
 def prices(folder: Path, *rows: tuple[str, int, float]) -> Path:

@@ -59,6 +59,8 @@ _AT_LOAD = "vLLM also quantises at load (--quantization fp8_per_tensor), where t
 """vLLM, docs/features/quantization/fp8.md, "Online Dynamic Quantization": the weights are loaded as they were published
 before they are quantised; read on 2026-11-16."""
 
+_TUNED = re.compile(r"(^|[-_])(instruct|chat|it)($|[-_.])", re.IGNORECASE)
+
 
 class Checkpoint(Noun):
     """A repository that holds a model at a precision."""
@@ -88,13 +90,20 @@ def checkpoint_for(model: ModelSpec, weights: Precision, tp: int = 1, expert_par
 
     ``tp`` GPUs share each layer and ``expert_parts`` each expert. Engines refuse to load blocks that would be cut
     (vllm-project/vllm issues 17569 and 52997; QwenLM/Qwen3 issue 1485: Qwen3-30B-A3B-FP8 on four GPUs), so a checkpoint
-    in blocks is passed over for another where a GPU's part of a feed-forward matrix is not whole blocks.
+    in blocks is passed over for another where a GPU's part of a feed-forward matrix is not whole blocks. So is a
+    quantised base model where the published checkpoint is tuned to instructions: it would not answer as that one does.
     """
     if weights is model.served:
         named = {"model": model.key, "precision": weights, "repository": model.repository}
         return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
     fits = _in_whole_blocks(model, tp, expert_parts)
-    return next((row for row in _listed(model, weights) if fits or "blocks" not in (row.format or "")), None)
+    tuned = [row for row in _listed(model, weights) if _is_tuned(row.repository) or not _is_tuned(model.repository)]
+    return next((row for row in tuned if fits or "blocks" not in (row.format or "")), None)
+
+
+def _is_tuned(repository: str | None) -> bool:
+    """Tell whether a checkpoint's name says that it is tuned to instructions."""
+    return _TUNED.search(repository or "") is not None
 
 
 def _listed(model: ModelSpec, weights: Precision) -> list[Checkpoint]:

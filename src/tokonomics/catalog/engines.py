@@ -77,6 +77,7 @@ class Engine(Noun):
         Architecture, ...
     ] = ()  # where people serve with it though an engine listed before runs there too
     converts: dict[Precision, Precision] = Field(default_factory=dict)  # what it loads where it has not the published
+    scales_blocks: bool = False  # sums of a few INT8 products are scaled one by one: no faster than 16 bits
     defaults: tuple[Defaults, ...]
     hardware: tuple[Hardware, ...]
     source: str

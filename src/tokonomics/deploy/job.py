@@ -132,13 +132,19 @@ class DeployJob(Noun):
         if not begins:
             return []
         ends = [*begins[1:], begins[0] + len(self.by_hour)]
-        early_s = math.ceil(self.cold_start_s / 60) * 60
-        week_s = len(self.by_hour) * 3600
+        cold_s, week_s = math.ceil(self.cold_start_s / 60) * 60, len(self.by_hour) * 3600
+        of_week = len(self.by_hour) > 24
+
+        def begin_s(start: int, end: int) -> int:
+            """Return when to order: after the last end, as KEDA takes a later start for one within its own hours."""
+            free_s = week_s - (end - start) * 3600
+            return (start * 3600 - min(cold_s, free_s - 60)) % week_s
+
         return [
             MoreReplicas(
                 replicas=self.by_hour[start],
-                start=_cron((start * 3600 - early_s) % week_s, len(self.by_hour) > 24),
-                end=_cron(end * 3600 % week_s, len(self.by_hour) > 24),
+                start=_cron(begin_s(start, end), of_week),
+                end=_cron(end * 3600 % week_s, of_week),
             )
             for start, end in zip(begins, ends, strict=True)
             if self.by_hour[start] > self.least_replicas

@@ -72,6 +72,10 @@ def pod_values(job: DeployJob, *, operated: bool = False, port: int = PORT) -> d
     if job.terms is Terms.spot and job.offer and job.offer.provider == "azure":
         key, value = machine_names()["labels"]["spot"]["azure"]
         tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+    # GKE keeps pods off nodes with Arm CPUs by a taint (TaintConfig.ArchitectureTaintBehavior), and so may others.
+    tolerations += [
+        {"key": key, "operator": "Equal", "value": cpu, "effect": "NoSchedule"} for key, cpu in arch.items()
+    ]
     weights_gib = _REVISIONS * model.weight_bytes(model.checkpoint) / GIB
     leave_s, offer = _LEAVE_S + job.answer_s, job.offer
     key = None if job.role else _KEY_VARIABLES[deployment.engine.key]

@@ -449,7 +449,13 @@ def _compose(jobs: Jobs) -> Values:
         "on_each": f" on each of the {machines} machines" if machines > 1 else "",
         "router_text": (f"{planned}, or what its router has nearest" if planned else "the router") if apart else None,
         "before_all": (planned or "a load balancer") if job.replicas > 1 else None,
+        "own_key": _takes_a_key(job),
     }
+
+
+def _takes_a_key(job: DeployJob) -> bool:
+    """Tell whether the server reads the key that clients send from its environment, and no router hides it."""
+    return job.deployment.engine.key == "vllm" and job.role is None
 
 
 def _compose_services(jobs: Jobs, values: Values) -> Values:
@@ -488,7 +494,7 @@ def _compose_server(
         "server": server,
         # Compose reads a dollar sign as the start of a variable.
         "words": [word.replace("$", "$$") for word in (*job.command.arguments, *more, *listen(server.port))],
-        "own_key": job.deployment.engine.key == "vllm" and job.role is None,
+        "own_key": _takes_a_key(job),
         "kv_host": host if asked else None,
         "kv_port": str(SIDE_CHANNEL + server.place) if asked else None,
         "stop_s": job.answer_s + STOP_S,

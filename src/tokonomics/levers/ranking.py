@@ -195,7 +195,7 @@ def called(api: ApiBeside | None) -> Pulled:
         "effects": None,
     }
     latency = "latency as measured" if api and api.slo is ApiSlo.met else "latency not measured"
-    risk = f"{latency}; data leave the house; its host sets prices and rate limits"
+    risk = f"{latency}; prompts go to a third party; its host sets prices and rate limits"
     if api is None or not api.there or api.saved_usd_per_month is None or api.saved_share is None:
         sold = "no host sells the model for these requests" if api is None else "no host says that it computes there"
         return Pulled(**row, risk=risk, reason=sold, saved_usd_per_month=0.0, saved_share=0.0)

@@ -45,6 +45,10 @@ class Interval(Noun):
     mid: PositiveFloat
     high: PositiveFloat
 
+    def not_faster_than(self, least_s: float) -> "Interval":
+        """Return the interval of a time without the part that the datasheet's limit forbids."""
+        return self.model_copy(update={"low": max(self.low, min(least_s, self.mid))})
+
 
 @cache
 def _learned() -> dict[str, Any]:

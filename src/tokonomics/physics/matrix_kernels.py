@@ -116,19 +116,27 @@ class Origin(NamedTuple):
 
 
 def gemm_s(
-    gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str = "vllm", own: GemmCurve | None = None
+    gpu: Gpu,
+    weights: Precision,
+    m: ArrayLike,
+    n: float,
+    k: float,
+    backend: str = "vllm",
+    own: GemmCurve | None = None,
+    multiplied: Precision | None = None,
 ) -> Array:
     """Return the seconds to multiply m rows with a k × n matrix of weights; if an ``own`` curve is given, use it.
 
-    Gaming cards run 16-bit products with sums in FP32 at half of what their chip could do. So what keeps a professional
-    card below its peak slows them only if it takes longer than that limit.
+    Weights are read in their own precision and multiplied at the rate of ``multiplied``, if that is another. Gaming
+    cards run 16-bit products with sums in FP32 at half of what their chip could do. So what keeps a professional card
+    below its peak slows them only if it takes longer than that limit.
     """
-    rows, width = as_array(m), weights.bytes_per_weight
-    peak, bandwidth = gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s
+    rows, width, multiplied = as_array(m), weights.bytes_per_weight, multiplied or weights
+    peak, bandwidth = gpu.peak_flops(multiplied), gpu.bandwidth_bytes_per_s
     if own:
         return gemm_seconds(own, rows, n, k, peak, bandwidth, width)
     could = fp16_sums_flops(gpu) if peak == gpu.peak_flops(Precision.bf16) else peak
-    curves = _gemm_curves(gpu, weights, backend)
+    curves = _gemm_curves(gpu, multiplied, backend)
     untiled = efficiency(gpu).untiled_rows
     times = [gemm_seconds(curve, rows, n, k, could, bandwidth, width, untiled=untiled) for _, curve in curves]
     return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
@@ -174,15 +182,17 @@ def experts_s(
     backend: str = "vllm",
     launch: float = 1.0,
     sent: bool = False,
+    multiplied: Precision | None = None,
 ) -> Array:
     """Return the seconds of a layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     For a sliced expert, ``intermediate`` is the slice's width. Expert parallelism distributes whole experts, and all
     ranks wait for the one with the popular experts. ``launch`` is the visible share of the kernels' launches. If tokens
     are ``sent`` to their experts' GPUs, each GPU passes over the activations of its own tokens only, else over all.
+    ``multiplied`` is the precision at whose rate weights are multiplied, if not their own.
     """
-    arrived = as_array(tokens)
-    origin, curve = _expert_curve(gpu, weights, backend)
+    arrived, multiplied = as_array(tokens), multiplied or weights
+    origin, curve = _expert_curve(gpu, multiplied, backend)
     curve = curve._replace(launch_s=curve.launch_s * launch)
     untiled = efficiency(gpu).untiled_tokens
     busiest = busiest_share(curve.skew, experts, ep)
@@ -194,7 +204,7 @@ def experts_s(
         hidden=hidden,
         intermediate=intermediate,
         matrices=3 if gated else 2,
-        peak=expert_rate(gpu, weights, origin.precision),
+        peak=expert_rate(gpu, multiplied, origin.precision),
         bandwidth=gpu.bandwidth_bytes_per_s,
         width=weights.bytes_per_weight,
         padding=np.where(arrived > untiled, curve.rows, 0.0) if untiled else curve.rows,

@@ -73,10 +73,16 @@ class RankKernels:
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
-        own = self.own.gemm_curve(weights) if self.own else None
+        multiplied = self.multiplied(weights)
+        own = self.own.gemm_curve(multiplied) if self.own else None
         if self.era and self.era.unpacks and not own:
             return unpacked_gemm_s(self.deployment.gpu, weights, rows, n, k, self.products)
-        return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own)
+        return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own, multiplied)
+
+    def multiplied(self, weights: Precision) -> Precision:
+        """Return the precision at whose rate the engine multiplies these weights."""
+        scaled = self.deployment.engine.scales_blocks and weights is Precision.int8
+        return Precision.bf16 if scaled else weights
 
     @property
     def stream_bytes_per_s(self) -> float:
@@ -137,6 +143,7 @@ class RankKernels:
                 # The experts' curve of bare steps was fitted on whole steps, launched as a graph.
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
+                multiplied=self.multiplied(deployment.weights),
             )
         return total
 

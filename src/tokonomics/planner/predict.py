@@ -20,7 +20,7 @@ from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Interval, interval, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
-from tokonomics.physics.steptime import StepParts, step_model
+from tokonomics.physics.steptime import StepModel, StepParts, step_model
 from tokonomics.serving.fleet_settings import network_text
 from tokonomics.serving.steady import alone_s, whole_prompts
 from tokonomics.sizing.layouts import on_machine
@@ -96,13 +96,13 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
     check_context(model, context)
     require_fit(deployment, context, batch)
     steps = step_model(deployment)
-    prompt = interval(float(steps.prefill(context)), "prefill", deployment)
+    prompt = _prompts(steps, context)
     alone = interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
     alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class was measured on loaded servers
     if model.is_encoder:
         # A step holds whole prompts within its token budget; the rest of a larger batch goes into the next.
         at_once = min(batch, whole_prompts(deployment, context))
-        together = interval(float(steps.prefill(at_once * context, 0, at_once)), "prefill", deployment)
+        together = _prompts(steps, context, at_once)
         speeds: dict[str, object] = {
             "decode_step_s": None,
             "parts": None,
@@ -111,7 +111,7 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         }
     else:
         parts = steps.parts(batch, context)
-        step = interval(parts.step_s, "tpot", deployment)
+        step = interval(parts.step_s, "tpot", deployment).not_faster_than(float(steps.floor.decode(batch, context)))
         ends = {end: getattr(alone, end) + (thinking or 0) * getattr(step, end) for end in ("low", "mid", "high")}
         speeds = {
             "decode_step_s": step,
@@ -139,6 +139,13 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
         max_sequences=max_sequences(deployment, context),
         network=network_text(deployment.gpu) if deployment.uses_network else None,
     )
+
+
+def _prompts(steps: StepModel, context: int, prompts: int = 1) -> Interval:
+    """Return the time of one step of whole prompts; its fast end is no faster than the datasheet allows."""
+    asked = (prompts * context, 0, prompts)
+    found = interval(float(steps.prefill(*asked)), "prefill", steps.deployment)
+    return found.not_faster_than(float(steps.floor.prefill(*asked)))
 
 
 def _per_second(number: float, step: Interval) -> Interval:

@@ -56,6 +56,12 @@ def _terms(purchase: FleetPurchase) -> str:
     return purchase.terms.replace("_", " ")
 
 
+def _terms_and_place(purchase: FleetPurchase) -> str:
+    """Say for how many years machines are reserved, or in which region spot ones are."""
+    place = purchase.place or ""
+    return f"{_terms(purchase)} {place if purchase.terms is Terms.reserved else place.partition(' ')[2]}".strip()
+
+
 def _sections(report: FleetResult) -> blocks.View:
     if report.slos and any(not replay.met for replay in report.replays[:1]):
         yield blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst")
@@ -144,7 +150,7 @@ def _purchases(report: FleetReport) -> blocks.Table:
     total, hours = report.plan.usd_per_month or 1.0, report.plan.hours
     return blocks.listed(
         [(row, report.kind(row.offer)) for row in _in_order(report)],
-        ("!buy", lambda row: f"{_terms(row[0])} {(row[0].place or '').partition(' ')[2]}".strip()),
+        ("!buy", lambda row: _terms_and_place(row[0])),
         ("machine", lambda row: f"{kind_text(row[1], row[1].region)}{'†' if row[1].price_stale else ''}"),
         ("!replicas", lambda row: f"{row[1].replicas:,} × {row[1].layout}"),
         (">least", lambda row: f"{min(row[0].by_hour)}"),
