@@ -6,10 +6,12 @@ the same operations at what the datasheet allows, whatever a profile says.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import (
     CompressedAttention,
     DenseMlp,
@@ -45,7 +47,7 @@ from tokonomics.physics.matrix_kernels import (
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
 from tokonomics.physics.overhead import Layers, Overhead
-from tokonomics.types import copied
+from tokonomics.types import Same, copied
 
 Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
@@ -74,9 +76,12 @@ class RankKernels:
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
         own = self.own.gemm_curve(weights) if self.own else None
-        if self.era and self.era.unpacks and not own:
-            return unpacked_gemm_s(self.deployment.gpu, weights, rows, n, k, self.products)
-        return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own)
+        if own:
+            return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own)
+        unpacks = bool(self.era and self.era.unpacks)
+        if isinstance(rows, np.ndarray) and not rows.flags.writeable:
+            return _tabulated_gemm_s(self.deployment.gpu, weights, Same(rows), n, k, self.products, unpacks)
+        return _gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, unpacks)
 
     @property
     def stream_bytes_per_s(self) -> float:
@@ -296,6 +301,22 @@ class RankKernels:
         """Return one rank's share of grouped attention."""
         tp, kv_heads = self.deployment.tp, max(mixer.kv_heads / self.deployment.tp, 1)
         return {"heads": mixer.heads / tp, "kv_heads": kv_heads, "head_dim": mixer.head_dim, "window": mixer.window}
+
+
+def _gemm_s(
+    gpu: Gpu, weights: Precision, rows: Array | float, n: float, k: float, products: str, unpacks: bool
+) -> Array:
+    return (unpacked_gemm_s if unpacks else gemm_s)(gpu, weights, rows, n, k, products)
+
+
+@lru_cache(maxsize=4096)
+def _tabulated_gemm_s(
+    gpu: Gpu, weights: Precision, rows: Same[Array], n: float, k: float, products: str, unpacks: bool
+) -> Array:
+    """Return the same at rows that never change; cached, as layouts that differ in stages or KV share their products."""
+    found = _gemm_s(gpu, weights, rows.value, n, k, products, unpacks)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)
