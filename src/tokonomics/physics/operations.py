@@ -313,7 +313,7 @@ def _gemm_s(
 def _tabulated_gemm_s(
     gpu: Gpu, weights: Precision, rows: Same[Array], n: float, k: float, products: str, unpacks: bool
 ) -> Array:
-    """Return the same at rows that never change; cached, as layouts that differ in stages or KV share their products."""
+    """Return the same at rows that never change; cached, as layouts that differ in stages or KV have the same ones."""
     found = _gemm_s(gpu, weights, rows.value, n, k, products, unpacks)
     found.flags.writeable = False
     return found
