@@ -7,10 +7,10 @@ Versions remain: DeepSeek-V3-0324 is not DeepSeek-V3, and a fine-tune has other 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
-from tokonomics.catalog.apis import ApiPrice, shipped_api, shipped_apis, user_api
+from tokonomics.catalog.apis import ApiPrice, shipped_api, shipped_apis, shipped_apis_of, user_api
 from tokonomics.catalog.entries import user_tables
 from tokonomics.catalog.load_models import all_models
 from tokonomics.catalog.models import ModelSpec
@@ -78,8 +78,15 @@ def _known_words(model: ModelSpec) -> frozenset[str]:
 def hosts_of(model: ModelSpec, asked: str) -> list[ApiPrice]:
     """Return every price of that model at a host that still sells it; a price of zero is a trial and is left out."""
     names = names_of(model, asked)
-    sold = (api for api in list_apis() if not api.deprecated and (api.input_usd_per_mtok or api.output_usd_per_mtok))
+    sold = (api for api in _named(names) if not api.deprecated and (api.input_usd_per_mtok or api.output_usd_per_mtok))
     return [api for api in sold if words_of(api.model) in names]
+
+
+def _named(names: Collection[Words]) -> list[ApiPrice]:
+    """Return the APIs with one of these names, sorted; all of them if the user's own may replace some."""
+    if user_tables("apis"):
+        return list_apis()
+    return sorted(shipped_apis_of(today(), lambda name: words_of(name) in names), key=lambda api: api.key)
 
 
 def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:

@@ -14,7 +14,7 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -194,8 +194,15 @@ def shipped_api(name: str) -> ApiPrice | None:
 
 @cache
 def shipped_apis(day: dt.date) -> tuple[ApiPrice, ...]:
-    every = (_api_price(host, info, host, day) for host in _providers() for info in host.models)
-    return tuple(api for api in every if api is not None)
+    return tuple(shipped_apis_of(day, lambda name: True))
+
+
+def shipped_apis_of(day: dt.date, is_wanted: Callable[[str], bool]) -> Iterator[ApiPrice]:
+    """Yield the prices of the models whose name at their host is wanted: few of thousands have to be made."""
+    for host in _providers():
+        for info in host.models:
+            if is_wanted(info.id) and (api := _api_price(host, info, host, day)) is not None:
+                yield api
 
 
 @cache

@@ -84,7 +84,13 @@ def user_path() -> Path:
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser()
-    return Path(os.path.expanduser("~")) / ".config" / "tokonomics" / "catalog.toml"  # noqa: PTH111 — never raises
+    return _usual_path(os.path.expanduser("~"))  # noqa: PTH111 — never raises
+
+
+@lru_cache(maxsize=8)
+def _usual_path(home: str) -> Path:
+    """Return where the catalogue of a user is; cached, as every lookup of a GPU asks for it."""
+    return Path(home) / ".config" / "tokonomics" / "catalog.toml"
 
 
 def stamp(path: Path) -> int:

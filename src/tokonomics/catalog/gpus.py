@@ -215,7 +215,15 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 def find_gpu(name: str) -> Gpu:
     """Return the GPU with that name, as people, clouds or ``nvidia-smi`` spell it."""
+    if not user_tables("gpus") and (found := _shipped_by_spelling().get(spelling(name))):
+        return found
     return resolve("GPU", name, all_gpus(), fix=ADD_A_GPU.format(path=user_path()), listing="tokonomics gpus")
+
+
+@cache
+def _shipped_by_spelling() -> Mapping[str, Gpu]:
+    """Return our GPUs by every form of their names; where two share one, the first."""
+    return {form: gpu for gpu in reversed(shipped_gpus()) for form in spellings(gpu)}
 
 
 def find_gpus(

@@ -169,10 +169,15 @@ def prices_that_count(
 
 def newest_quotes(offers: Iterable[Offer], terms: Terms) -> dict[Market, dt.date]:
     """Return the day of the newest quote on these terms for each market, from hosts that could load a model."""
-    found: dict[Market, dt.date] = {}
+    by_seller: dict[tuple[str, str], Offer] = {}  # thousands of offers have few sellers
     for offer in _roomy([offer for offer in offers if offer.price(terms) is not None]):
-        market = market_of(offer)
-        found[market] = max(offer.date, found.get(market, offer.date))
+        known = by_seller.get((offer.gpu, offer.provider))
+        if known is None or known.date < offer.date:
+            by_seller[offer.gpu, offer.provider] = offer
+    found: dict[Market, dt.date] = {}
+    for newest in by_seller.values():
+        market = market_of(newest)
+        found[market] = max(newest.date, found.get(market, newest.date))
     return found
 
 

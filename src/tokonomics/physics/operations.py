@@ -6,10 +6,12 @@ the same operations at what the datasheet allows, whatever a profile says.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import (
     CompressedAttention,
     DenseMlp,
@@ -45,7 +47,7 @@ from tokonomics.physics.matrix_kernels import (
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
 from tokonomics.physics.overhead import Layers, Overhead
-from tokonomics.types import copied
+from tokonomics.types import Same, copied
 
 Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
@@ -75,9 +77,12 @@ class RankKernels:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
         multiplied = self.multiplied(weights)
         own = self.own.gemm_curve(multiplied) if self.own else None
-        if self.era and self.era.unpacks and not own:
-            return unpacked_gemm_s(self.deployment.gpu, weights, rows, n, k, self.products)
-        return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own, multiplied)
+        if own:
+            return gemm_s(self.deployment.gpu, weights, rows, n, k, self.products, own, multiplied)
+        how = self.products, bool(self.era and self.era.unpacks), multiplied
+        if isinstance(rows, np.ndarray) and not rows.flags.writeable:
+            return _tabulated_gemm_s(self.deployment.gpu, weights, Same(rows), n, k, how)
+        return _gemm_s(self.deployment.gpu, weights, rows, n, k, how)
 
     def multiplied(self, weights: Precision) -> Precision:
         """Return the precision at whose rate the engine multiplies these weights."""
@@ -303,6 +308,26 @@ class RankKernels:
         """Return one rank's share of grouped attention."""
         tp, kv_heads = self.deployment.tp, max(mixer.kv_heads / self.deployment.tp, 1)
         return {"heads": mixer.heads / tp, "kv_heads": kv_heads, "head_dim": mixer.head_dim, "window": mixer.window}
+
+
+_How = tuple[
+    str, bool, Precision
+]  # the engine's products, whether it unpacks weights first, and the rate it multiplies at
+
+
+def _gemm_s(gpu: Gpu, weights: Precision, rows: Array | float, n: float, k: float, how: _How) -> Array:
+    products, unpacks, multiplied = how
+    if unpacks:
+        return unpacked_gemm_s(gpu, weights, rows, n, k, products)
+    return gemm_s(gpu, weights, rows, n, k, products, multiplied=multiplied)
+
+
+@lru_cache(maxsize=4096)
+def _tabulated_gemm_s(gpu: Gpu, weights: Precision, rows: Same[Array], n: float, k: float, how: _How) -> Array:
+    """Return the same at rows that never change; cached, as layouts that differ in stages or KV have the same ones."""
+    found = _gemm_s(gpu, weights, rows.value, n, k, how)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ _TOKENS = np.unique(
 )
 """Numbers of tokens at which the token-wise part of a step is tabulated, up to the longest prompt of any model. Between
 two points it is close to a straight line, the closer the more tokens."""
+_TOKENS.flags.writeable = False  # what is tabulated at them is kept
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 

@@ -1,8 +1,8 @@
 """Size the pick of a plan for every hour of traffic that changes: the replicas that an hour needs, and what they cost.
 
 A plan buys what its busiest hour needs and keeps it all day. Here the same replicas, with their router and batch limit,
-are simulated under the steady load of an hour: as many as hold it are that hour's number, never more than the plan's.
-As for a fleet by the hour, what holds in one draw counts at 97 % of its rate (``sizing.rules.OTHER_HOURS``). Hours of a
+are simulated under the steady load of an hour, with the plan's headroom: as many as hold it are that hour's number,
+never more than the plan's. As for a fleet by the hour, what holds in one draw counts at 97 % of its rate (``sizing.rules.OTHER_HOURS``). Hours of a
 log are simulated as they were. A large fleet is sized at twelve numbers of replicas: between two counts the larger.
 The bill has the machines of every hour, and for each one that is started the time until it serves.
 """
@@ -122,7 +122,7 @@ def _steady(load: Load, swing: DemandSwing) -> _Hour:
     requests = load.trace.take(np.arange(min(len(load.trace), ENOUGH_REQUESTS)))
     arrival_s = draw_arrivals(parse_arrivals("poisson:1"), requests=len(requests), seed=0)
     trace = replace(requests, arrival_s=arrival_s)
-    one = Load(workload=workload_of(trace, trace.rate), trace=trace, is_stationary=True)
+    one = Load(workload=workload_of(trace, trace.rate), trace=trace, is_stationary=True, headroom=load.headroom)
 
     def at_hour(hour: int) -> Load | None:
         rate = swing.hours[hour] / rules.OTHER_HOURS
@@ -136,6 +136,8 @@ def _hours_of(load: Load) -> _Hour:
 
     def at_hour(hour: int) -> Load | None:
         trace = load.trace.window(hour * SECONDS_PER_HOUR, (hour + 1) * SECONDS_PER_HOUR)
-        return load_of_log(trace.faster(1 / rules.OTHER_HOURS)) if len(trace) > 1 and trace.rate > 0 else None
+        if len(trace) < 2 or trace.rate <= 0:
+            return None
+        return replace(load_of_log(trace.faster(1 / rules.OTHER_HOURS)), headroom=load.headroom)
 
     return at_hour
