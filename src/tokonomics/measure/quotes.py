@@ -14,6 +14,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,10 @@ Seal: `{asked.seal}`
 
 def quote_beside(path: Path) -> Path | None:
     """Return the quote of a result: ``acme.toml`` beside ``acme.json``, or ``quote.toml`` in its folder."""
-    return next((found for found in (path.with_suffix(".toml"), path.parent / QUOTE) if found.is_file()), None)
+    beside = path.parent / f"{path.stem}.toml", path.parent / QUOTE
+    with suppress(OSError, ValueError):  # a name that no file can have
+        return next((found for found in beside if found.is_file()), None)
+    return None
 
 
 def ranked_quotes(paths: Sequence[Path], slos: Sequence[Slo] = ()) -> QuoteRanking:

@@ -91,14 +91,14 @@ class PlanRequest(
         False,
         rare=True,
     )
-    top: Whole | None = declared("Rows to show.", low=1, without="10; all with --json", example=10)
+    top: Whole | None = declared("Rows to show.", low=1, without="10; with --json all sized", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show energy, sources, words, what flips the choice; slower.", False)
     deploy: Texts | None = declared(
         "The files that start the pick: vllm, kubernetes … (docs/deploy.md)", example=["vllm"]
     )
     deploy_to: Text | None = saved("A folder to save them in.", "out", without="they are printed")
-    quote: Text | None = saved("A folder for a packet that vendors quote on: traffic, SLO, load script.", "ask")
+    quote: Text | None = saved("Save a packet for vendors to quote on.", "ask")
 
 
 class DiffRequest(Request):
