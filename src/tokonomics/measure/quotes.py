@@ -13,8 +13,8 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
