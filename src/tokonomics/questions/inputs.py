@@ -111,7 +111,7 @@ class Precisions(Request, about=About.MODEL):
 class OneEngine(Request, about=About.ENGINE):
     engine: Text | None = declared(
         "Serving engine: its rules, limits and own time.",
-        without="the one that runs there",
+        without="by GPU",
         example="vllm",
     )
 
@@ -435,7 +435,7 @@ class SomePrecisions(Request, about=About.MODEL):
 class Choice(SomeGpus, LowestWeights, SomePrecisions):
     """What a search may choose from."""
 
-    engine: Texts | None = declared("Serving engines, or all.", without="the one that runs there", example="vllm")
+    engine: Texts | None = declared("Serving engines, or all.", without="by GPU", example="vllm")
 
 
 class PriceLimits(Request, about=About.PRICES):

@@ -91,7 +91,7 @@ class PlanRequest(
         False,
         rare=True,
     )
-    top: Whole | None = declared("Rows to show.", low=1, without="10; with --json all sized", example=10)
+    top: Whole | None = declared("Rows to show.", low=1, without="10", example=10)
     why: Switch = declared("Show why the other candidates were rejected.", False)
     explain: Switch = declared("Show energy, sources, words, what flips the choice; slower.", False)
     deploy: Texts | None = declared(
