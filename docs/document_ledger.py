@@ -23,7 +23,7 @@ DAYS, OPENS, CLOSES = 5, 8, 20
 REQUESTS_PER_S, INPUT, OUTPUT, CACHED = 6.0, 1_060, 990, 0.03
 STAY_S = 28.0
 """Of a request, as the plan says: its running requests are rate × stay (Little's law)."""
-SERVERS, USD_PER_HOUR = 2, 2.10
+SERVERS, USD_PER_HOUR = 2, 4.00
 
 
 def hours() -> list[PaidTime]:
