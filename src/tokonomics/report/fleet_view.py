@@ -107,7 +107,7 @@ def _for_today() -> blocks.Line:
     """Say what the fleet is beside what to commit to: another question, so perhaps another order."""
     return blocks.line(
         "The fleet below is the cheapest for today's demand at today's prices. It may reserve without weighing that "
-        "demand, prices and speed will change: to decide what to reserve, use the plan above."
+        "demand, prices and speed will change: to decide what to reserve, use the answer above."
     )
 
 
