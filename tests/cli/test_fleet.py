@@ -3,9 +3,16 @@
 import json
 import subprocess
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from tokonomics.errors import BadInput
+from tokonomics.questions import fleet as fleet_questions
+from tokonomics.questions.requests.buy import FleetRequest
+from tokonomics.units import usd
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -125,6 +132,31 @@ def test_what_to_commit_is_in_the_document(tokonomics: Call) -> None:
     assert found["terms"][0]["usd_per_hour"] == pytest.approx(0.3 * found["machine"]["gpus"])
     assert found["ways"][0]["name"] == "this plan"
     assert len(found["reserved"]) == 24
+
+
+def test_what_to_commit_comes_before_the_fleet_for_today(tokonomics: Call) -> None:
+    flags = ("--commit", "--commit-price=1y=0.3", "--horizon=24", "--growth=0:2%:4%")
+    asked = (*QUICK, "--demand=12x20,12x2", "--gpu=L4", "--no-spot", *flags)
+    made, shown = json.loads(tokonomics(*asked, "--json").stdout), tokonomics(*asked).stdout
+    bills = [f"{usd(bill)} a month" for bill in (
+        made["commitments"]["ways"][0]["usd_per_month"], made["plan"]["usd_per_month"]
+    )]  # fmt: skip
+    assert bills[0] != bills[1]
+    assert 0 < shown.index(bills[0]) < shown.index(bills[1])
+
+
+def test_without_a_quote_for_a_commitment_nothing_is_sized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def sized(*_: object, **__: object) -> NoReturn:
+        pytest.fail("machines were sized")
+
+    monkeypatch.setattr(fleet_questions, "fleet_machines", sized)
+    offers = tmp_path / "mine.csv"
+    offers.write_text(f"provider,instance,gpu,gpus,region,usd_per_hour,date\nours,a,L4,1,here,0.8,{date.today()}\n")
+    request = FleetRequest(model="llama-3.1-8b", demand="4x2", input=500, output=100, offers=str(offers), commit=True)
+    with pytest.raises(BadInput) as refused:
+        fleet_questions.fleet(request)
+    assert refused.value.field == "commit"
+    assert "--commit-price" in (refused.value.fix or "") or "commit_price" in (refused.value.fix or "")
 
 
 @pytest.mark.parametrize(

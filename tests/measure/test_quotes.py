@@ -1,6 +1,7 @@
 """A packet that vendors quote on, and the ranking of what they return with a real result file of vLLM."""
 
 import json
+import re
 import shutil
 import tomllib
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from tokonomics.catalog.load_models import find_model
+from tokonomics.catalog.places import said_to_be_in
 from tokonomics.errors import BadInput
 from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, AskedTraffic, packet, ranked_quotes
 from tokonomics.sizing.load import load_of_log, load_of_shape
@@ -49,15 +51,24 @@ def asked_for(rate: float) -> AskedTraffic:
     )
 
 
-def returned(folder: Path, name: str, asked: AskedTraffic, usd: float, gpus: int = 1, ttft_factor: float = 1.0) -> Path:
-    """Write what a vendor returns: the real result, perhaps slower, and its quote beside it."""
+def returned(
+    folder: Path,
+    name: str,
+    asked: AskedTraffic,
+    usd: float,
+    gpus: int = 1,
+    ttft_factor: float = 1.0,
+    region: str = "",
+    changed: dict[str, int] | None = None,
+) -> Path:
+    """Write what a vendor returns: the real result, perhaps slower or changed, and its quote beside it."""
     told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in asked.model_dump().items())
-    quote = f'vendor = "{name}"\ngpu = "H100"\ngpus = {gpus}\nusd_per_gpu_hour = {usd}\n'
+    quote = f'vendor = "{name}"\ngpu = "H100"\ngpus = {gpus}\nusd_per_gpu_hour = {usd}\nregion = "{region}"\n'
     (folder / f"{name}.toml").write_text(f'[asked]\nseal = "{asked.seal}"\n{told}\n\n[quote]\n{quote}')
     result = folder / f"{name}.json"
     slower = {key: value * ttft_factor for key, value in MEASURED.items() if "ttft" in key and "ttfts" not in key}
     slower |= {"ttfts": [value * ttft_factor for value in MEASURED["ttfts"]]} if "ttfts" in MEASURED else {}
-    result.write_text(json.dumps(MEASURED | slower))
+    result.write_text(json.dumps(MEASURED | slower | (changed or {})))
     return result
 
 
@@ -122,6 +133,60 @@ def test_other_requests_are_noted(tmp_path: Path) -> None:
     assert any("4 users" in note for note in row.notes)  # a closed loop is not the traffic that was asked for
 
 
+def test_results_of_other_lengths_rank_below_those_of_the_lengths_asked(tmp_path: Path) -> None:
+    """Prompts 15 % shorter are other traffic, 5 % shorter are not; a miss with the right lengths still ranks above."""
+    tokens = MEASURED["total_input_tokens"]
+    asked = asked_for(100.0)
+    paths = [
+        returned(tmp_path, "short", asked, 0.5, changed={"total_input_tokens": round(tokens * 0.85)}),
+        returned(tmp_path, "near", asked, 3.0, changed={"total_input_tokens": round(tokens * 0.95)}),
+        returned(tmp_path, "missed", asked, 1.0, ttft_factor=1000),
+        returned(tmp_path, "same", asked, 2.0),
+    ]
+    rows = ranked_quotes(paths).quotes
+    assert [(row.quote.vendor, row.same_traffic) for row in rows] == [
+        ("same", True), ("near", True), ("missed", True), ("short", False)
+    ]  # fmt: skip
+
+
+def test_quotes_for_elsewhere_are_marked_and_rank_below(tmp_path: Path) -> None:
+    asked = asked_for(100.0).model_copy(update={"region": ("us-east-1",)})
+    places = {"away": "eu-west-1", "silent": "", "there": "AWS us-east-1"}
+    paths = [
+        returned(tmp_path, name, asked, usd, region=places[name])
+        for name, usd in (("away", 1.0), ("silent", 1.5), ("there", 2.0))
+    ]
+    rows = ranked_quotes(paths).quotes
+    assert [(row.quote.vendor, row.in_region) for row in rows] == [("there", True), ("away", False), ("silent", False)]
+    assert any("us-east-1" in note for note in rows[1].notes)
+    anywhere = ranked_quotes([returned(tmp_path, "any", asked_for(100.0), 1.0, region="eu-west-1")]).quotes
+    assert anywhere[0].in_region
+
+
+@pytest.mark.parametrize(
+    ("named", "provider", "region", "there"),
+    [
+        ("EU", "acme", "Frankfurt, DE", True),
+        ("EU", "acme", "Germany", True),
+        ("EU", "AWS", "eu-central-1", True),
+        ("us-east", "acme", "us-east-1", True),
+        ("EU", "acme", "us-east-1", False),
+        ("us-east-1", "acme", "US", False),
+        ("US", "acme", "", False),
+    ],
+)
+def test_a_place_in_a_vendors_own_words(named: str, provider: str, region: str, there: bool) -> None:
+    assert said_to_be_in([named], provider, region) is there
+
+
+def test_the_region_asked_for_is_in_the_packet() -> None:
+    load = load_of_shape(5.0, parse_lengths("1000"), parse_lengths("300"))
+    asked = packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO), ["us-east-1", "EU"])
+    files = {file.name: file.text for file in asked}
+    assert tomllib.loads(files["quote.toml"])["asked"]["region"] == ["us-east-1", "EU"]
+    assert "us-east-1" in files["README.md"]
+
+
 def test_a_packet_that_was_changed_is_refused(tmp_path: Path) -> None:
     path = returned(tmp_path, "one", asked_for(100.0), 2.0)
     quote = path.with_suffix(".toml")
@@ -146,8 +211,11 @@ def test_a_result_without_a_quote_is_refused_among_quotes(tmp_path: Path) -> Non
 def test_what_is_not_filled_in_is_said(tmp_path: Path, files: dict[str, str]) -> None:
     (tmp_path / "quote.toml").write_text(files["quote.toml"])
     path = shutil.copy(VLLM, tmp_path / "result.json")
-    with pytest.raises(BadInput, match="gpu"):
+    with pytest.raises(BadInput) as refused:
         ranked_quotes([Path(path)])
+    for field in ("gpu", "gpus", "usd_per_gpu_hour"):
+        assert re.search(rf"\b{field}\b", str(refused.value))
+    assert "quote.toml" in (refused.value.fix or "")
 
 
 def test_a_filled_in_packet_is_read_back(tmp_path: Path, files: dict[str, str]) -> None:

@@ -112,6 +112,18 @@ def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Plac
     return chosen.__contains__
 
 
+def said_to_be_in(names: Iterable[str], provider: str, region: str) -> bool:
+    """Tell whether a place in a seller's own words, such as ``Frankfurt, DE``, is certain to be in one named."""
+    told, words = _countries_of_regions(), region.strip().casefold()
+    countries = {country for (_, name), country in told.items() if name == words}
+    area = _areas().get(_spelled(region), frozenset())
+    countries |= area if len(area) == 1 else set()
+    only = next(iter(countries)) if len(countries) == 1 else None
+    place = region.strip(), country_of(provider.casefold(), region.strip()) or only
+    wanted = list(names)
+    return any(_is_in(name, place) for name in wanted) or lies_in(wanted, [region] if area else []) is True
+
+
 def perhaps_in(names: Iterable[str], region: str) -> bool:
     """Tell whether a region of no known country may be in one of these areas, by how its name begins."""
     hinted = _HINTS.get(re.split("[^a-z]", region.casefold(), maxsplit=1)[0])

@@ -8,7 +8,7 @@ schedule is found on some paths and paid on others (``money.commitments``), so t
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -269,9 +269,7 @@ def commitments(
     )  # fmt: skip
     sold = _sold(machines, traffic.demand)
     quoted = [offer for offer in sold if outlook.terms_of(offer)]
-    if not quoted:
-        fix = f"Give what you were quoted, per GPU-hour: {option('commit_price', '1y=1.9,3y=1.5')}."
-        raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
+    require_a_quote((offer.reserved for offer in quoted), outlook)
     offer, compared = market.cheapest(quoted)
     kind, terms = machines.kinds[offer.name], outlook.terms_of(offer)
     deciding, paying = market.futures(offer, to_decide), market.futures(offer, to_pay)
@@ -307,6 +305,14 @@ def commitments(
         elsewhere_way=elsewhere_way,
         compared=compared,
     )
+
+
+def require_a_quote(quoted: Iterable[Mapping[str, float]], outlook: Outlook) -> None:
+    """Refuse if neither an offer nor the user has a price for a commitment."""
+    if outlook.usd_per_gpu_hour is None and not any(quoted):
+        own = option("commit_price", "1y=1.9,3y=1.5")
+        fix = f"Give what you were quoted, USD per GPU-hour of the machine chosen: {own}."
+        raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
 
 
 def _sold(machines: Machines, demand: Demand) -> list[FleetOffer]:

@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from tokonomics.catalog.models import ModelSpec
+from tokonomics.catalog.places import said_to_be_in
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import BadInput, from_validation, shorten
 from tokonomics.measure.benchmark_run import MOST_ERRORS, BenchmarkRun, LoadPoint, MeasuredSlo, MostGpus, slos_at
@@ -41,6 +42,7 @@ _SAME_LENGTHS = 0.1  # results whose mean lengths are further off than this shar
 _KEEPS_UP = 0.9  # share of the due requests that are answered in time, as `tokonomics bench` has it
 _ROUNDING = 0.01  # of a machine: a test at the rate asked for has a little more or less of it
 QUOTE = "quote.toml"
+_TO_FILL_IN = ("gpu", "gpus", "usd_per_gpu_hour")  # without them nothing can be ranked
 
 
 class AskedTraffic(Noun):
@@ -51,6 +53,7 @@ class AskedTraffic(Noun):
     weights: str = Field(max_length=20)  # the fewest bits: more are welcome
     kv: str = Field(max_length=20)
     slo: str = Field(max_length=400)
+    region: tuple[str, ...] = ()  # where machines may stand, as asked of the plan; empty: anywhere
     requests_per_s: PositiveFloat  # of the requests to send
     planned_requests_per_s: PositiveFloat  # more if a part of a large fleet's traffic is sent
     headroom: NonNegativeFloat = 0.0  # share by which the traffic may grow on the machines, as on those of the plan
@@ -85,6 +88,8 @@ class RankedQuote(Noun):
     quote: VendorQuote
     files: tuple[Marked, ...]
     met: bool
+    same_traffic: bool  # mean lengths as asked for
+    in_region: bool  # certain to be where it was asked for
     load: str  # the load that counts: the largest that meets the SLO, else the smallest measured
     requests_per_s: PositiveFloat
     slo: tuple[MeasuredSlo, ...]
@@ -96,14 +101,16 @@ class RankedQuote(Noun):
 
 
 class QuoteRanking(Noun):
-    """Quotes for the same traffic, those that meet the SLO first, the cheapest of them first."""
+    """Quotes by: tested with the traffic asked for, meeting the SLO, in the region asked for, dollars a month."""
 
     asked: AskedTraffic
     seal: str
     quotes: tuple[RankedQuote, ...]
 
 
-def packet(model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[Slo]) -> list[DeployFile]:
+def packet(
+    model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[Slo], regions: Sequence[str] = ()
+) -> list[DeployFile]:
     """Return the files of a packet for a plan's traffic, at the precision of its pick."""
     sent = _to_send(load)
     rows = zip(sent.arrival_s.tolist(), sent.input_tokens.tolist(), sent.output_tokens.tolist(), strict=True)
@@ -116,6 +123,7 @@ def packet(model: ModelSpec, best: Candidate | None, load: Load, slos: Sequence[
         weights=(best.weights if best else model.served).value,
         kv=best.kv.value if best else "bf16",
         slo=",".join(f"{slo}={slo.seconds:g}" for slo in slos),
+        region=tuple(regions),
         requests_per_s=_rounded(rate),
         planned_requests_per_s=_rounded(rate / load.share),
         headroom=_rounded(load.headroom),
@@ -206,6 +214,7 @@ Serve **{asked.repository or asked.model}** with {asked.weights} weights or more
 - Traffic: {asked.requests_per_s:g} requests/s, {asked.requests:,} requests in `requests.csv` (arrival
   in seconds, tokens of prompt and answer; no text).{part} In all {asked.tokens_per_month:.3g} tokens a month.
 - SLO: {slo}, over all requests, with at most {MOST_ERRORS:.0%} failed.{room}
+- Region: {" or ".join(asked.region) or "any"}.
 - Prompts share nothing, so a prefix cache finds nothing in this test.
 
 | tokens | mean | {" | ".join(f"p{rank}" for rank in ranks)} |
@@ -249,8 +258,13 @@ def ranked_quotes(paths: Sequence[Path], slos: Sequence[Slo] = ()) -> QuoteRanki
         _ranked(wanted, quote, read_runs(results[path]), targets, [one.name for one in results[path]])
         for path, (_, quote) in read.items()
     ]
-    rows.sort(key=lambda row: (not row.met, row.usd_per_month or math.inf, row.quote.vendor))
+    rows.sort(key=_rank)
     return QuoteRanking(asked=wanted, seal=wanted.seal, quotes=tuple(rows))
+
+
+def _rank(row: RankedQuote) -> tuple[bool, bool, bool, float, str]:
+    """Put what was tested with other lengths last: whether it meets the SLO with those asked for is unknown."""
+    return not row.same_traffic, not row.met, not row.in_region, row.usd_per_month or math.inf, row.quote.vendor
 
 
 def _read(path: Path) -> tuple[AskedTraffic, VendorQuote]:
@@ -262,8 +276,13 @@ def _read(path: Path) -> tuple[AskedTraffic, VendorQuote]:
         raise BadInput(f"not TOML: {shorten(str(error), 120)}", where=where) from None
     told = _table(tables, "asked", where)
     seal = told.pop("seal", None)
+    filled = _table(tables, "quote", where)
+    if blank := [name for name in _TO_FILL_IN if not filled.get(name)]:
+        raise BadInput(
+            f"is not filled in: {', '.join(blank)}", where=where, fix=f"Fill them in under [quote] in {where}."
+        )
     try:
-        asked, quote = AskedTraffic.model_validate(told), VendorQuote.model_validate(_table(tables, "quote", where))
+        asked, quote = AskedTraffic.model_validate(told), VendorQuote.model_validate(filled)
     except ValidationError as error:
         raise from_validation(error, where) from None
     if seal != asked.seal:
@@ -289,11 +308,14 @@ def _ranked(
     if meeting:
         held = asked.planned_requests_per_s * (1 + asked.headroom)
         machines = max(1, math.ceil(held / _served(point) - _ROUNDING))
+    in_region = not asked.region or said_to_be_in(asked.region, quote.vendor, quote.region)
     month = machines * usd_per_hour * HOURS_PER_MONTH if machines else None
     return RankedQuote(
         quote=quote,
         files=tuple(shorten(name) for name in files),
         met=bool(meeting),
+        same_traffic=not _other_lengths(asked, point),
+        in_region=in_region,
         load=point.load,
         requests_per_s=_served(point),
         slo=slos_at(point, slos),
@@ -301,7 +323,7 @@ def _ranked(
         usd_per_month=month,
         usd_per_mtok=cost.usd_per_mtok.blended if meeting and cost.usd_per_mtok else None,
         planned_usd_per_mtok=month / asked.tokens_per_month * TOKENS_PER_MTOK if month else None,
-        notes=tuple(_notes(asked, run, point)),
+        notes=tuple(([] if in_region else [_elsewhere(asked, quote)]) + _notes(asked, run, point)),
     )
 
 
@@ -315,17 +337,27 @@ def _meets(point: LoadPoint, slos: Sequence[Slo]) -> bool:
     return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
 
 
-def _notes(asked: AskedTraffic, run: BenchmarkRun, point: LoadPoint) -> list[str]:
-    """Say what makes a result less comparable."""
+def _elsewhere(asked: AskedTraffic, quote: VendorQuote) -> str:
+    wanted = " or ".join(asked.region)
+    return f"in {quote.region}, asked {wanted}" if quote.region.strip() else f"its region is not told, asked {wanted}"
+
+
+def _other_lengths(asked: AskedTraffic, point: LoadPoint) -> list[str]:
+    """Say which mean lengths are not those asked for."""
     pairs = (
         ("prompts", point.mean_input_tokens, asked.input_tokens),
         ("answers", point.mean_output_tokens, asked.output_tokens),
     )
-    notes = [
+    return [
         f"{name} of {mean:,.0f} tokens, asked {wanted:,.0f}"
         for name, mean, wanted in pairs
         if abs(mean - wanted) > _SAME_LENGTHS * max(wanted, 1.0)
     ]
+
+
+def _notes(asked: AskedTraffic, run: BenchmarkRun, point: LoadPoint) -> list[str]:
+    """Say what makes a result less comparable."""
+    notes = _other_lengths(asked, point)
     if point.rate is None:
         notes.append(f"loaded by {point.load}, not by requests that come when they are due: latencies are milder")
     if point.completed is not None and point.completed + (point.failed or 0) < asked.requests * 0.9:

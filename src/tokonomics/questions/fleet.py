@@ -10,11 +10,11 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.feeds import SCARCE, Interruptions, hourly_rate
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.cheapest import require_target
-from tokonomics.fleet.commitments import CommitmentReport, Outlook, commitments
+from tokonomics.fleet.commitments import CommitmentReport, Outlook, commitments, require_a_quote
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.scaling import require_on_demand, require_slos, scaling_ways
@@ -37,6 +37,7 @@ from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.results import FleetResult
 from tokonomics.questions.serving import say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
+from tokonomics.sizing.buy import reserved_prices
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
@@ -59,6 +60,8 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     traffic = _traffic(request, model.max_context, listener)
     work = None if request.batch_work is None else _work(request.batch_work, traffic)
     offers = offers_of(request)
+    if outlook is not None:
+        _require_a_quote(offers, outlook)
     market = FleetMarket(
         today=today(),
         terms=terms,
@@ -74,6 +77,8 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
         model, engine, offers, traffic, targets, market,
         weights=weights, kv=kv, doubtful=doubtful, say=listener.doing,
     )  # fmt: skip
+    if outlook is not None:
+        require_a_quote((offer.reserved for offer in machines.offers), outlook)
     found = plan_fleet(
         model.name,
         ", ".join(sorted({layout.deployment.engine.name for layout in machines.layouts.values()})),
@@ -130,6 +135,13 @@ def _outlook(request: FleetRequest, terms: Sequence[Terms]) -> Outlook | None:
         caution=request.caution or 0.0,
         usd_per_gpu_hour=None if request.commit_price is None else _commit_prices(request.commit_price),
     )
+
+
+def _require_a_quote(offers: Sequence[Offer], outlook: Outlook) -> None:
+    """Refuse before anything is sized if no recent offer quotes a commitment; if all are old, that is told instead."""
+    recent = [offer for offer in offers if offer.age_days(today()) <= MAX_AGE_DAYS]
+    if recent:
+        require_a_quote((reserved_prices(offer) for offer in recent if offer.usd_per_hour is not None), outlook)
 
 
 def _growth(text: str | None) -> tuple[float, float, float]:

@@ -31,7 +31,7 @@ from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.firmness import energy_of, flips, least_regret
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
-from tokonomics.planner.parsing import discounts_from, gpu_filter, listed
+from tokonomics.planner.parsing import discounts_from, gpu_filter, listed, regions_from
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate, Plan
 from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
@@ -104,7 +104,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | Plan
     if request.deploy_to:
         save_files(files, Path(request.deploy_to), listener)
     if request.quote:
-        save_files(_quote_packet(studies[0]), Path(request.quote), listener, "quote")
+        save_files(_quote_packet(request, studies[0]), Path(request.quote), listener, "quote")
     if len(cases) > 1:
         return _cases(request, studies, list(cases))
     if len(studies) > 1:
@@ -324,14 +324,15 @@ def deploy_files_of(
     return [file for target in targets for file in deploy_files(target, prefill, decode)]
 
 
-def _quote_packet(study: Study) -> list[DeployFile]:
+def _quote_packet(request: PlanRequest, study: Study) -> list[DeployFile]:
     """Return the files that ask vendors to quote on the plan's traffic."""
     from tokonomics.measure.quotes import packet
 
     question = study.question
     if question.load.trace.service is not None:
         raise BadInput("is for one class of requests", field="quote")
-    return packet(question.model, study.plan.best, question.load, question.slos)
+    regions = regions_from(request.region, every_offer(request)) or ()
+    return packet(question.model, study.plan.best, question.load, question.slos, regions)
 
 
 def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener, field: str = "deploy_to") -> None:

@@ -67,7 +67,9 @@ def _quotes(result: QuotesResult) -> blocks.View:
     if best.usd_per_month is None:
         yield blocks.headline("No quote meets the SLO", f": {plural(len(result.quotes), 'quote')}", "worst")
     else:
-        who = f", {best.quote.vendor or 'unnamed'}: {best.quote.gpus}× {best.quote.gpu}"
+        less = "" if best.same_traffic else ", tested with other lengths than asked"
+        less += "" if best.in_region else ", not in the region asked for"
+        who = f", {best.quote.vendor or 'unnamed'}: {best.quote.gpus}× {best.quote.gpu}{less}"
         yield blocks.headline(f"{usd(best.usd_per_month)} a month", who)
     objectives = ", ".join(f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in best.slo) or "no SLO"
     planned = requests_a_second(f"{asked.planned_requests_per_s:g}")
@@ -84,7 +86,8 @@ def _quotes(result: QuotesResult) -> blocks.View:
         ("GPUs", lambda row: f"{row.quote.gpus}× {row.quote.gpu}"),
         (">$/GPU-h", lambda row: usd(row.quote.usd_per_gpu_hour)),
         ("term", lambda row: row.quote.term or NO_VALUE),
-        ("place", lambda row: row.quote.region or NO_VALUE),
+        ("place", lambda row: blocks.Span(row.quote.region or NO_VALUE, "" if row.in_region else "warn")),
+        *([("as asked", _as_asked)] if any(not row.same_traffic or not row.in_region for row in result.quotes) else []),
         (">load", lambda row: row.load),
         (">req/s", lambda row: f"{row.requests_per_s:.3g}"),
         *((f">{slo.slo}", partial(delivered, place)) for place, slo in enumerate(best.slo)),
@@ -92,7 +95,7 @@ def _quotes(result: QuotesResult) -> blocks.View:
         (">$/month", lambda row: usd_text(row.usd_per_month)),
         (">$/Mtok there", lambda row: usd_text(row.usd_per_mtok)),
         (">as planned", lambda row: usd_text(row.planned_usd_per_mtok)),
-        best=0 if best.met else None,
+        best=0 if best.met and best.same_traffic and best.in_region else None,
     )
     for row in result.quotes:
         for note in row.notes:
@@ -101,6 +104,11 @@ def _quotes(result: QuotesResult) -> blocks.View:
         "load: the largest measured that meets the SLO, or else the smallest. times: the quoted machines are needed so "
         f"often for the planned traffic. Prices as quoted, {HOURS_PER_MONTH} hours a month."
     )
+
+
+def _as_asked(row: RankedQuote) -> blocks.Span:
+    missing = ([] if row.same_traffic else ["other lengths"]) + ([] if row.in_region else ["other region"])
+    return blocks.Span(", ".join(missing) or "yes", "warn" if missing else "")
 
 
 def measured_sections(runs: Iterable[PricedRun]) -> blocks.View:

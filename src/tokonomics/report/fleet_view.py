@@ -66,6 +66,9 @@ def _sections(report: FleetResult) -> blocks.View:
     if report.slos and any(not replay.met for replay in report.replays[:1]):
         yield blocks.line("This fleet does not meet its SLO: see the replay below.", kind="worst")
     yield blocks.section(*_asked(report))
+    if report.commitments:
+        yield blocks.section(*commitment_blocks(report.commitments))
+        yield _for_today()
     yield blocks.section(*_headline(report))
     yield _purchases(report)
     yield _comparisons(report)
@@ -77,8 +80,6 @@ def _sections(report: FleetResult) -> blocks.View:
         yield blocks.section(*scaling_blocks(report.scaling, report.plan.usd_per_month))
     if report.batch_work:
         yield blocks.section(*batch_blocks(report.batch_work))
-    if report.commitments:
-        yield blocks.section(*commitment_blocks(report.commitments))
     if report.verdict:
         yield blocks.section(*_verdict(report, report.verdict))
     yield _notes(report)
@@ -100,6 +101,14 @@ def _asked(report: FleetReport) -> Iterable[blocks.Line]:
     if report.left_out_share:
         left_out = f"{percent(report.left_out_share)} of the requests are left out: longer than the model's context"
         yield blocks.line(left_out, kind="asked")
+
+
+def _for_today() -> blocks.Line:
+    """Say what the fleet is beside what to commit to: another question, so perhaps another order."""
+    return blocks.line(
+        "The fleet below is the cheapest for today's demand at today's prices. It may reserve without weighing that "
+        "demand, prices and speed will change: to decide what to reserve, use the answer above."
+    )
 
 
 def _headline(report: FleetReport) -> Iterable[blocks.Block]:

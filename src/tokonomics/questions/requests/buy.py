@@ -199,7 +199,7 @@ class FleetRequest(
         "With --commit: months to look ahead.", low=2, high=120, without="36", example=24, unit="months", rare=True
     )
     commit_price: Text | None = declared(
-        "With --commit: what you were quoted, USD per GPU-hour: 1y=1.9,3y=1.5; 6m is six months.",
+        "With --commit: your quotes, USD per GPU-hour of the machine chosen: 1y=1.9,3y=1.5; 6m is six months.",
         without="what offers quote",
         example="1y=1.9,3y=1.5",
         rare=True,
