@@ -182,17 +182,15 @@ def experts_s(
     backend: str = "vllm",
     launch: float = 1.0,
     sent: bool = False,
-    multiplied: Precision | None = None,
 ) -> Array:
     """Return the seconds of a layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     For a sliced expert, ``intermediate`` is the slice's width. Expert parallelism distributes whole experts, and all
     ranks wait for the one with the popular experts. ``launch`` is the visible share of the kernels' launches. If tokens
     are ``sent`` to their experts' GPUs, each GPU passes over the activations of its own tokens only, else over all.
-    ``multiplied`` is the precision at whose rate weights are multiplied, if not their own.
     """
-    arrived, multiplied = as_array(tokens), multiplied or weights
-    origin, curve = _expert_curve(gpu, multiplied, backend)
+    arrived = as_array(tokens)
+    origin, curve = _expert_curve(gpu, weights, backend)
     curve = curve._replace(launch_s=curve.launch_s * launch)
     untiled = efficiency(gpu).untiled_tokens
     busiest = busiest_share(curve.skew, experts, ep)
@@ -204,7 +202,7 @@ def experts_s(
         hidden=hidden,
         intermediate=intermediate,
         matrices=3 if gated else 2,
-        peak=expert_rate(gpu, multiplied, origin.precision),
+        peak=expert_rate(gpu, weights, origin.precision),
         bandwidth=gpu.bandwidth_bytes_per_s,
         width=weights.bytes_per_weight,
         padding=np.where(arrived > untiled, curve.rows, 0.0) if untiled else curve.rows,

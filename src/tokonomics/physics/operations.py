@@ -85,7 +85,10 @@ class RankKernels:
         return _gemm_s(self.deployment.gpu, weights, rows, n, k, how)
 
     def multiplied(self, weights: Precision) -> Precision:
-        """Return the precision at whose rate the engine multiplies these weights."""
+        """Return the precision at whose rate the engine multiplies these weights in dense layers.
+
+        Routed experts keep the rate of their own: a prompt's few tokens for each wait for the weights.
+        """
         scaled = self.deployment.engine.scales_blocks and weights is Precision.int8
         return Precision.bf16 if scaled else weights
 
@@ -148,7 +151,6 @@ class RankKernels:
                 # The experts' curve of bare steps was fitted on whole steps, launched as a graph.
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
-                multiplied=self.multiplied(deployment.weights),
             )
         return total
 
