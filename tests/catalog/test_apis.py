@@ -381,6 +381,23 @@ def test_another_checkpoint_of_the_same_shape_is_meant_only_where_it_is_named() 
     assert [keys(name) for name in spelt] == [LLAMA_33] * 3
 
 
+@pytest.mark.parametrize(
+    ("asked", "its", "others"),
+    [
+        ("kimi-k2.5", ("k2.5", "k2p5"), ("k2.6", "k2p6")),
+        ("Kimi-K2.6", ("k2.6", "k2p6"), ("k2.5", "k2p5")),
+        ("qwen3-vl-235b-a22b", ("235b-a22b",), ("thinking",)),
+    ],
+)
+def test_another_version_of_the_same_shape_is_no_host_of_a_model(
+    asked: str, its: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    found = [key.casefold() for key in keys(asked)]
+    assert found
+    assert all(any(part in key for part in its) for key in found)
+    assert not any(part in key for part in others for key in found)
+
+
 def test_a_price_of_the_users_own_is_a_host_like_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "catalog.toml"
     file.write_text('[apis."acme:Llama-3.1-8B-Instruct"]\ninput = 0.01\noutput = 0.02\n', encoding="utf-8")

@@ -16,6 +16,7 @@ from tokonomics.catalog.offer_choice import (
     NoOffer,
     apply_discount,
     cheapest_offer,
+    cheapest_that_counts,
     machines_usd_per_hour,
     parse_discount,
     parse_discounts,
@@ -36,8 +37,11 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName
 from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.cost import cost
 from tokonomics.questions.meter import asked as meter_settings
+from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import CostRequest
-from tokonomics.questions.requests.run import MeterWatchRequest
+from tokonomics.questions.requests.run import MeterWatchRequest, OffersRequest
+from tokonomics.questions.result import Listing
+from tokonomics.questions.verbs import find_verb
 from tokonomics.types import today
 
 HEADER = "provider,instance,gpu,gpus,usd_per_hour\n"
@@ -348,3 +352,34 @@ def test_only_the_reserved_prices_of_aws_are_known_to_be_paid_upfront() -> None:
     reserved = [offer for offer in load_offers() if offer.price(Terms.reserved)]
     upfront = {offer.provider for offer in reserved if PAID_UPFRONT in offer.source}
     assert (upfront, {offer.provider for offer in reserved} - upfront) == ({"aws"}, {"qubrid"})
+
+
+def test_the_headline_of_a_list_names_the_cheapest_that_other_verbs_take() -> None:
+    found = find_verb("offers").answer(OffersRequest.checked({"gpu": ["H100"], "region": ["EU"]}), SILENT)
+    assert isinstance(found, Listing)
+    best, cheaper = found.best, []
+    for offer in found.rows:
+        if offer == best:
+            break
+        cheaper.append(offer)
+    assert len(cheaper) < len(found.rows)
+    assert best.is_place_certain
+    assert best.age_days(today()) <= 365
+    newest = max(offer.date for offer in found.rows if offer.is_place_certain)
+    assert all(not offer.is_place_certain or (newest - offer.date).days > 90 for offer in cheaper)
+
+
+@pytest.mark.parametrize(("most", "named"), [(None, "newest"), (3.0, None)])
+def test_a_price_above_the_limit_still_shows_an_older_one_out_of_date(most: float | None, named: str | None) -> None:
+    day = date(2026, 11, 1)
+    sold = [
+        Offer(
+            provider="aws", region="us-east-1", instance=name, gpu="H100-SXM", gpus=1, usd_per_hour=usd,
+            date=day - timedelta(days=days), source="test",
+        )
+        for name, usd, days in (("two years", 1.0, 730), ("spring", 2.0, 200), ("newest", 4.0, 0))
+    ]  # fmt: skip
+    best = cheapest_that_counts(sold, Terms.on_demand, day, most)
+    assert (best and best.instance) == named
+    assert cheapest_that_counts(sold[:2], Terms.on_demand, day) == sold[1]  # nobody shows that it is out of date
+    assert cheapest_that_counts(sold[:1], Terms.on_demand, day) is None

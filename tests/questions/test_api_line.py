@@ -177,3 +177,30 @@ def test_under_a_region_hosts_known_to_be_there_come_first_and_those_elsewhere_a
         prices = [api.usd_per_mtok for api, there in zip(found.apis, known, strict=True) if there is side]
         assert prices == sorted(prices)
     assert [api.name for api in found.left_out if api.name.startswith("acme")] == ["acme:Llama-3.1-8B-Instruct"]
+
+
+@pytest.mark.parametrize(("region", "is_known"), [("EU", True), ("JP", False)])
+def test_under_a_region_the_cheapest_at_every_volume_is_known_to_be_there_if_anyone_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, region: str, is_known: bool
+) -> None:
+    """``acme`` asks next to nothing and does not say where it computes; OVHcloud is in the EU."""
+    from tokonomics.questions.breakeven import breakeven
+
+    own_api(monkeypatch, tmp_path, "input = 0.001\noutput = 0.001")
+    asked = {"model": "llama-3.1-8b", "gpu": ["L40S"], "quick": True, "tokens_per_month": "3B", **TRAFFIC}
+    found = breakeven(BreakevenRequest.checked({**asked, "provider": ["aws"], "region": [region]}))
+    assert isinstance(found, BreakevenResult)
+    there_by_name = {api.name: lies_in([region], api.areas) for api in found.apis}
+    assert set(found.perhaps_there) == {name for name, there in there_by_name.items() if there is None}
+    assert (True in there_by_name.values()) is is_known
+    named = [name for name, there in there_by_name.items() if there or not is_known]
+    assert [found.apis[place].name for place in found.counted] == named
+    prices = {api.name: api.usd_per_mtok for api in found.apis if api.name in named}
+    for bill in found.bills:
+        dollars = {name: usd * bill.tokens_per_month / 1e6 for name, usd in prices.items()}
+        dollars |= {"self-hosted": bill.hosted_usd}
+        assert bill.cheapest == min(dollars, key=lambda name: dollars[name])
+    assert ("acme:Llama-3.1-8B-Instruct" in {bill.cheapest for bill in found.bills}) is not is_known
+    for most in (2, 6):
+        drawn = found.cheapest(most)
+        assert drawn == list(range(min(most, len(found.apis))))  # the list begins with them

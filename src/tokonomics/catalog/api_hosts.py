@@ -66,9 +66,12 @@ def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
 
 
 def _own_names(model: ModelSpec) -> frozenset[Words]:
-    """Return its key, its name, and its name where it was published."""
-    published = (alias for alias in model.aliases if "/" in alias)
-    return frozenset(words_of(name) for name in (model.key, model.name, *published))
+    """Return its key, its name, and its name where it was published.
+
+    Its other published names belong to other checkpoints: a later release, or one that thinks.
+    """
+    published = model.repository
+    return frozenset(words_of(name) for name in (model.key, model.name, published) if name is not None)
 
 
 def _known_words(model: ModelSpec) -> frozenset[str]:

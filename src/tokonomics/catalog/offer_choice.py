@@ -167,6 +167,20 @@ def prices_that_count(
     return tuple(offer for offer in roomy if (days[market_of(offer)] - offer.date).days <= STALE_AFTER_DAYS)
 
 
+def cheapest_that_counts(
+    offers: Sequence[Offer], terms: Terms, on: dt.date, max_usd_per_gpu_hour: float | None = None
+) -> Offer | None:
+    """Return the offer with the cheapest GPU-hour whose price counts and is at most a year old, if any does.
+
+    A price above the limit still shows that an older one is out of date.
+    """
+    most = math.inf if max_usd_per_gpu_hour is None else max_usd_per_gpu_hour
+    recent = within_age(offers, on)
+    affordable = [offer for offer in recent if (usd := offer.usd_per_gpu_hour(terms)) is not None and usd <= most]
+    counted = prices_that_count(affordable, terms, newest_quotes(recent, terms))
+    return min(counted, key=partial(_by_price, terms), default=None)
+
+
 def newest_quotes(offers: Iterable[Offer], terms: Terms) -> dict[Market, dt.date]:
     """Return the day of the newest quote on these terms for each market, from hosts that could load a model."""
     by_seller: dict[tuple[str, str], Offer] = {}  # thousands of offers have few sellers

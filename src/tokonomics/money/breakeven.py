@@ -10,7 +10,7 @@ they change no pick. They change the full cost of a million tokens, and what sha
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -346,17 +346,23 @@ class CostAt(Noun):
     hosted: CostTree
     hosted_usd: PositiveFloat
     api_usd: dict[str, NonNegativeFloat]
-    cheapest: str  # the API's name, or ``self-hosted``
+    cheapest: str  # the API's name, or ``self-hosted``; one perhaps in the region if none is known there
 
 
 SELF_HOSTED = "self-hosted"
 
 
-def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float) -> CostAt:
-    """Return the bill of each side; ``apis`` are dollars per million tokens by name."""
+def bill_at(
+    hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float, perhaps_there: Collection[str] = ()
+) -> CostAt:
+    """Return the bill of each side; ``apis`` are dollars per million tokens by name.
+
+    Those that are only perhaps in the region asked for have a bill, but are not the cheapest unless all are like that.
+    """
     require_positive("tokens_per_month", tokens_per_month)
     kind, tree = hosted.kind(tokens_per_month), hosted.bill(tokens_per_month)
     asked = {name: price * tokens_per_month / TOKENS_PER_MTOK for name, price in apis.items()}
+    counted = {name: dollars for name, dollars in asked.items() if name not in perhaps_there} or asked
     return CostAt(
         tokens_per_month=tokens_per_month,
         machines=kind.name,
@@ -365,7 +371,7 @@ def bill_at(hosted: SelfHosted, apis: dict[str, float], tokens_per_month: float)
         hosted=tree,
         hosted_usd=tree.usd,
         api_usd=asked,
-        cheapest=min({**asked, SELF_HOSTED: tree.usd}.items(), key=lambda bill: bill[1])[0],
+        cheapest=min({**counted, SELF_HOSTED: tree.usd}.items(), key=lambda bill: bill[1])[0],
     )
 
 

@@ -269,6 +269,15 @@ class BreakEvenReport(Noun):
     swings: tuple[tuple[Swing, ...], ...]  # one row for each API
     bills: tuple[CostAt, ...]
     own_tokens_per_month: PositiveFloat | None
+    perhaps_there: tuple[str, ...] = ()
+    """APIs whose host does not say that it computes in the region asked for: verdicts are about them only if no other
+    is known to be there."""
+
+    @property
+    def counted(self) -> list[int]:
+        """Return the places of the APIs that verdicts are about: known to be in the region, or all if none is."""
+        known = [place for place, meets in enumerate(self.found) if meets.api not in self.perhaps_there]
+        return known or list(range(len(self.found)))
 
     @property
     def tokens_per_request(self) -> float:
@@ -285,9 +294,15 @@ class BreakEvenReport(Noun):
         return f"{pick.weights} weights{cache}"
 
     def cheapest(self, most: int) -> list[int]:
-        """Return the places of the ``most`` cheapest APIs, in the order of the list."""
-        by_price = sorted(range(len(self.apis)), key=lambda place: self.apis[place].usd_per_mtok)
-        return sorted(by_price[:most])
+        """Return the places of the first API and of the cheapest, ``most`` in all, in the order of the list.
+
+        Those known to be in the region come before the others.
+        """
+        counted = set(self.counted)
+        ranked = sorted(
+            range(len(self.apis)), key=lambda place: (place > 0, place not in counted, self.apis[place].usd_per_mtok)
+        )
+        return sorted(ranked[:most])
 
 
 def report(
@@ -302,6 +317,7 @@ def report(
     slos: tuple[Slo, ...] = (),
     own_tokens_per_month: float | None = None,
     filled: Sequence[float] = FILLED,
+    perhaps_there: tuple[str, ...] = (),
 ) -> BreakEvenReport:
     """Compute break-evens, what moves them, and the bills at round volumes."""
     found = tuple(break_even(hosted, api.name, api.usd_per_mtok) for api in apis)
@@ -324,8 +340,11 @@ def report(
         left_out=left_out,
         found=found,
         swings=tuple(moved),
-        bills=tuple(bill_at(hosted, prices, volume) for volume in _table_volumes(found, own_tokens_per_month)),
+        bills=tuple(
+            bill_at(hosted, prices, volume, perhaps_there) for volume in _table_volumes(found, own_tokens_per_month)
+        ),
         own_tokens_per_month=own_tokens_per_month,
+        perhaps_there=perhaps_there,
     )
 
 

@@ -82,7 +82,7 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
     own = _own_volume(request, tokens_per_request(load))
     cached = request.cached_share
     share = share_of_api(hosting.recorded(), cached)
-    bills, left_out = _bills(request, load.trace, share)
+    bills, left_out, perhaps = _bills(request, load.trace, share)
     if not request.quick:
         say_if_compiling(listener)
     listener.doing("planning")
@@ -91,7 +91,7 @@ def _planned(request: BreakevenRequest, extras: tuple[Extra, ...], listener: Lis
     hosted, hardware = self_hosted(hosting, prices, extras, own_rate, listener.doing)
     return report(
         model.name, load.trace, hosted, hardware, bills, left_out, cached_share=share,
-        slos=targets_of(request), own_tokens_per_month=own,
+        slos=targets_of(request), own_tokens_per_month=own, perhaps_there=perhaps,
     )  # fmt: skip
 
 
@@ -117,10 +117,11 @@ def _given(request: BreakevenRequest, extras: tuple[Extra, ...]) -> BreakEvenRep
     shape = request.model_copy(update={"rate": rate, "tokens_per_month": None})
     load = load_of(shape)
     cached = share_of_api(load, request.cached_share)
-    bills, left_out = _bills(request, load.trace, cached)
+    bills, left_out, perhaps = _bills(request, load.trace, cached)
     return report(
         "your replica", load.trace, SelfHosted(kinds=(kind,), extras=extras), (), bills, left_out,
         cached_share=cached, filled=(), own_tokens_per_month=_own_volume(request, tokens_per_request(load)),
+        perhaps_there=perhaps,
     )  # fmt: skip
 
 
@@ -140,15 +141,16 @@ def _own_volume(request: BreakevenRequest, tokens_per_request: float) -> float |
 
 def _bills(
     request: BreakevenRequest, trace: Trace, cached_share: float
-) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...]]:
+) -> tuple[tuple[ApiCost, ...], tuple[ApiLeftOut, ...], tuple[str, ...]]:
     """Return what the APIs charge: the requested ones in their order, or every host of the model, cheapest first.
 
-    Under a region, hosts known to compute there come first, and those that compute elsewhere are left out.
+    Under a region, hosts known to compute there come first, and those that compute elsewhere are left out. Hosts that
+    do not say that they compute there are named at last; an API that was asked for counts wherever it computes.
     """
     replayed = request.cached_share is None
     if request.api:
         named_apis = [find_api(name) for name in dict.fromkeys(listed(request.api, "api") or ())]
-        return api_bills(named_apis, trace, cached_share, request.batch_api, replayed=replayed)
+        return *api_bills(named_apis, trace, cached_share, request.batch_api, replayed=replayed), ()
     bills = host_bills(_hosts(request), trace, cached_share, request.batch_api, replayed=replayed)
     region = listed(request.region, "region") or ()
     placed = in_region(bills, region)
@@ -159,7 +161,7 @@ def _bills(
         why = f"all hosts of {shorten(request.model or '')} compute elsewhere" if elsewhere else "no host holds them"
         fix = f"Name what to compare with: {option('api', 'groq:llama-3.1-8b-instant')}."
         raise BadInput(f"no API serves these requests: {why}", field="region" if elsewhere else "input", fix=fix)
-    return counted, elsewhere
+    return counted, elsewhere, tuple(bill.name for bill in placed[None])
 
 
 def _hosts(request: BreakevenRequest) -> list[ApiPrice]:

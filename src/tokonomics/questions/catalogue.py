@@ -7,7 +7,7 @@ from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
 from tokonomics.catalog.gpus import find_gpu, find_gpus
 from tokonomics.catalog.load_models import find_models
-from tokonomics.catalog.offer_choice import certainly_there, list_prices, select_offers
+from tokonomics.catalog.offer_choice import certainly_there, cheapest_that_counts, list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
 from tokonomics.catalog.price_coverage import price_coverage
@@ -164,13 +164,13 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     known, terms = prices_in(request.offers), parse_terms(request.terms)
     asked = {name: getattr(request, name) for name in ("gpu", *_FILTERS)}
     asked |= {} if names_sellers(request) else {"sellers": LISTED}
-    found = select_offers(
-        known,
-        **filters_from(asked, known),
-        terms=terms,
-        max_usd_per_gpu_hour=request.max_price,
-        discounts=discounts_from(request.discount),
-    )
+    filters, discounts = filters_from(asked, known), discounts_from(request.discount)
+
+    def sold(most: float | None) -> tuple[Offer, ...]:
+        return select_offers(known, **filters, terms=terms, max_usd_per_gpu_hour=most, discounts=discounts)
+
+    found = sold(request.max_price)
+    any_price = found if request.max_price is None else sold(None)
     documents = [
         offer.model_dump(mode="json")
         | {**copied(offer, "country", "seller", "is_place_certain"), "stale": offer.is_stale(today())}
@@ -184,6 +184,7 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
         rows=tuple(found),
         documents=tuple(documents),
         terms=terms,
+        best=cheapest_that_counts(certain_of(request, any_price), terms, today(), request.max_price),
         coverage=price_coverage(asked_of),
         without_price=tuple(gpu for gpu in gpus_asked if gpu not in priced),
     )

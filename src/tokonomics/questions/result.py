@@ -130,6 +130,7 @@ class Listing(Result):
     rows: tuple[Any, ...]  # as the catalogue has them
     documents: tuple[dict[str, Any], ...]  # the same for programs
     terms: Any = beside()  # for offers: the terms whose price counts
+    best: Any = beside()  # for offers: the cheapest that other verbs would take
     coverage: Any = beside()  # for offers: what is known of each provider asked for
     without_price: Any = beside()  # for offers: the GPUs asked for that nobody has a public price of
 

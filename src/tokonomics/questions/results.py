@@ -231,7 +231,7 @@ class BreakevenResult(Result, BreakEvenReport):
 
     def headline(self) -> str:
         said = []
-        for meets in self.found:
+        for meets in (self.found[place] for place in self.counted):
             from_here, bits = meets.stays_tokens_per_month, self.fewer_bits(meets)
             never = f"never cheaper than {meets.api}"
             verdict = f"cheaper than {meets.api} from {count(from_here)} tokens a month on" if from_here else never

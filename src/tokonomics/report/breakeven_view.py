@@ -44,22 +44,21 @@ def _sections(result: BreakevenResult, every_host: bool) -> blocks.View:
         ours = " or ".join(sorted({percent(kind.cached_share) for kind in result.hardware})) or "as in your speed"
         cached = f"; of the prompts cached: {theirs} at the APIs, {ours} self-hosted"
     prices = plural(len(result.apis), "API price")
-    by_price = sorted(result.apis, key=lambda api: api.usd_per_mtok)
-    in_region = every_host and list(result.apis) != by_price  # those known to compute there come first
-    order = "known to be in the region first, then the cheapest" if in_region else "the cheapest first"
+    none_known = 0 < len(result.apis) == len(result.perhaps_there)
+    order = "the cheapest first"
+    if result.perhaps_there:
+        order = "none known to be in the region" if none_known else "those known to be in the region first"
     against = f"every host of it in the catalogue ({prices}, {order})" if every_host else prices
     asked = f"requests of {result.lengths}{cached}{and_slos(result.slos)}"
     yield blocks.line(f"{result.model}, self-hosted, against {against}: {asked}", kind="asked")
     first, *others = result.found
-    cheapest = "the cheapest host known to be in the region, " if in_region else "the cheapest host, "
+    known = " known to be in the region" if result.perhaps_there and not none_known else ""
+    cheapest = f"the cheapest host{' (none is known to be in the region)' if none_known else known}, "
+    most = max(result.counted, key=lambda place: result.found[place].api_usd_per_mtok)
     yield blocks.section(_verdict(result, first, "headline", cheapest if every_host else ""), _figures(result, first))
     if every_host:
         yield blocks.section(
-            *(
-                _verdict(result, last, of="the most expensive host, ")
-                for last in others
-                if last.api == by_price[-1].name
-            )
+            _verdict(result, result.found[most], of=f"the most expensive host{known}, ") if most else None
         )
     else:
         yield blocks.section(*(_verdict(result, other) for other in others))
@@ -123,11 +122,17 @@ def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:
     for bill in result.bills:
         if own is not None and bill.tokens_per_month == own:
             cheaper = "self-host" if bill.cheapest == SELF_HOSTED else f"call {bill.cheapest}"
-            rows.append(blocks.fact("your volume", count(own), f"tokens a month: cheaper to {cheaper}"))
+            perhaps = ", perhaps not in the region" if bill.cheapest in result.perhaps_there else ""
+            rows.append(blocks.fact("your volume", count(own), f"tokens a month: cheaper to {cheaper}{perhaps}"))
     return blocks.facts(*rows)
 
 
 def _advice(result: BreakEvenReport) -> Iterable[blocks.Line]:
+    perhaps = [api for api in result.apis if api.name in result.perhaps_there]
+    asks = min(perhaps, key=lambda api: api.usd_per_mtok, default=None)
+    if asks and asks.usd_per_mtok <= result.apis[0].usd_per_mtok:
+        price = f"{usd(asks.usd_per_mtok)} per Mtok"
+        yield blocks.hint(f"Perhaps in the region: {asks.name} at {price}. It does not say where it computes: ask.")
     if result.hardware and not result.slos:
         slo = option("slo", "ttft_p99=1,tpot_p99=80ms")
         yield blocks.hint(f"No SLO is set: replicas are filled however long requests wait. Give {slo}.")
@@ -154,10 +159,25 @@ def _apis(result: BreakevenResult, letters: list[str], shown: int | None) -> blo
         (">first", lambda row: _tokens(row[2].first_tokens_per_month)),
         (">for good", lambda row: _tokens(row[2].stays_tokens_per_month)),
         ("!price of", lambda row: quoted(row[1])),
-        ("computes in", lambda row: ", ".join(row[1].areas) or "?") if any(api.areas for api in result.apis) else None,
+        ("computes in", lambda row: _computes_in(result, row[1])) if _has_places(result) else None,
         title="$/Mtok of this mix; break-even in tokens a month: first, and for good",
         shown=shown,
     )
+
+
+def _has_places(result: BreakEvenReport) -> bool:
+    return bool(result.perhaps_there) or any(api.areas for api in result.apis)
+
+
+def _computes_in(result: BreakEvenReport, api: ApiCost) -> str:
+    """Return where its host says that it computes; ? if that does not say whether it is in the region."""
+    mark = " ?" if api.areas and api.name in result.perhaps_there else ""
+    return f"{', '.join(api.areas) or '?'}{mark}"
+
+
+def _letter(result: BreakEvenReport, letters: list[str], place: int) -> str:
+    """Return the heading of an API's column, with ? if it is only perhaps in the region."""
+    return f">{letters[place]}{' ?' if result.apis[place].name in result.perhaps_there else ''}"
 
 
 def _days(api: ApiCost) -> int | None:
@@ -172,8 +192,8 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
     """Show the bill of each side at a few volumes around the user's own, or around the break-even."""
     own = result.own_tokens_per_month
 
-    def volume(bill: CostAt) -> str:
-        return f"{count(bill.tokens_per_month)}{' (yours)' if bill.tokens_per_month == own else ''}"
+    only = len(result.counted) < len(result.apis)
+    marked = f"{' known to be in the region' if only else ''}; ? perhaps not in the region" * bool(result.perhaps_there)
 
     def asked(name: str) -> Callable[[CostAt], blocks.Piece]:
         return lambda bill: _dollars(bill, name, bill.api_usd[name])
@@ -186,8 +206,8 @@ def _bills(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
         ),
         (f">{SELF_HOSTED}", lambda bill: _dollars(bill, SELF_HOSTED, bill.hosted_usd)),
         (">replicas / GPUs", lambda bill: f"{bill.replicas:,} / {bill.gpus:,}"),
-        *((f">{letters[place]}", asked(result.apis[place].name)) for place in result.cheapest(_DRAWN)),
-        title="Dollars a month (→ the cheapest)",
+        *((_letter(result, letters, place), asked(result.apis[place].name)) for place in result.cheapest(_DRAWN)),
+        title=f"Dollars a month (→ the cheapest{marked})",
     )
 
 
@@ -220,7 +240,7 @@ def _swings(result: BreakEvenReport, letters: list[str]) -> blocks.Table:
         for place, swing in enumerate(result.swings[0])
     ]
     now = ("as above", *(_tokens(result.found[api].stays_tokens_per_month) for api in shown))
-    heads = ["what if", *(f">{letters[api]}" for api in shown)]
+    heads = ["what if", *(_letter(result, letters, api) for api in shown)]
     return blocks.table(heads, [now, *rows], "Break-even for good, tokens a month")
 
 
@@ -263,7 +283,7 @@ def _notes(result: BreakevenResult, every_host: bool) -> blocks.Line:
         same if every_host else other,
         *api_latency_notes(result.latencies.values(), [api.name for api in result.apis]),
         _ages(result),
-        "computes in: as its host says; ? where none says." if any(api.areas for api in result.apis) else "",
+        "computes in: as its host says; ? where none says." if _has_places(result) else "",
         f"Machines are bought whole and run all {HOURS_PER_MONTH} hours; $/Mtok counts all tokens, in and out.",
         *_of_hardware(result),
         f"No hardware was looked for at {volumes} tokens a month, where bills meet: compare fewer APIs."

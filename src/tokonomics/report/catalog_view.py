@@ -133,11 +133,14 @@ def _offers(result: Listing, request: OffersRequest) -> blocks.View:
         yield blocks.note(_coverage_text(result.coverage or ()))
         return
     shown, day, on = found[:top], today(), terms.replace("_", " ")
-    first = shown[0]
+    best: Offer | None = result.best
+    first = best or shown[0]
     where = machine_text(first.provider, first.instance, first.gpu, first.gpus, first.region)
     more = plural(len(found), "offer") + (f", {len(shown)} shown ({option('top')})" if len(found) > len(shown) else "")
     price = f"{_money(first.usd_per_gpu_hour(terms))} a GPU-hour"
-    yield blocks.headline(price, f" {on} is the cheapest of {more}: {where}{aged(first.age_days(day))}")
+    counts = "" if first == shown[0] else " that counts"
+    none = "" if best else ", none of which counts in other verbs"
+    yield blocks.headline(price, f" {on} is the cheapest{counts} of {more}{none}: {where}{aged(first.age_days(day))}")
     yield blocks.listed(
         shown,
         ("!GPU", lambda offer: offer.gpu),
@@ -162,6 +165,10 @@ def _offers(result: Listing, request: OffersRequest) -> blocks.View:
         f"? behind a region: perhaps there; the seller lists every machine for every region, or does not say where. "
         f"Other verbs take it only if named ({option('provider')})."
         if request.region and not all(offer.is_place_certain for offer in shown)
+        else "",
+        "Other verbs pass over the cheaper ones: their price is out of date, their place not certain, or their host's "
+        "memory too small."
+        if counts
         else "",
         "Verbs that serve a model pass over hosts with too little memory for its weights.",
         unpriced,

@@ -160,7 +160,7 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
 def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
     """Show further facts of the pick: how firm it is, its other properties, and the cheapest API."""
     if result.headroom and result.bill_range:
-        yield _room(result.headroom)
+        yield _room(result.headroom, "" if result.swing is None else " in the mean")
         if interval := _interval(result.bill_range):
             yield interval
     yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
@@ -212,16 +212,18 @@ def _reads(model: ModelSpec, plan: PlanResult) -> Iterable[blocks.Fact]:
         yield blocks.fact("encoder", "no output", f"TTFT is the whole wait; {ENCODER_SPEED}")
 
 
-def _room(headroom: Headroom) -> blocks.Fact:
+def _room(headroom: Headroom, mean: str) -> blocks.Fact:
+    """Show how much the traffic may grow; ``mean`` says so where the rate changes."""
     if headroom.at_most is None:
         return blocks.fact("room to grow", "any", "nothing breaks however much the traffic grows")
     more = f"+{percent(headroom.share)}" if headroom.share < 2 else f"{count(float(f'{headroom.share + 1:.2g}'))} ×"
     if headroom.share < 0.005:
         more = "none"
     breaks = headroom.breaks.partition("; the SLO is")[0]  # the SLO is shown above
-    said = f"holds up to {requests_a_second(count(headroom.rate))}, then {breaks}"
+    rate = requests_a_second(count(headroom.rate))
+    said = f"holds up to {rate}{mean}, then {breaks}"
     if not headroom.simulated:
-        more, said = f"≤ {more}", f"not simulated: {said.replace('holds', 'in the mean')}; bursts leave less"
+        more, said = f"≤ {more}", f"not simulated: in the mean up to {rate}, then {breaks}; bursts leave less"
     return blocks.fact("room to grow", more, said, number=headroom.share, less="worse")
 
 
