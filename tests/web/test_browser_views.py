@@ -59,7 +59,8 @@ def test_a_click_pins_a_deployment_and_its_gpu_becomes_the_scenario_to_compare_w
     card.get_by_role("button", name="Compare").click()
     expect(page.locator("#main .column")).to_have_count(2)
     gpu = next(name for name in ("L40S", "H100-SXM") if name in words["deployment"])
-    seller = words["deployment"].rpartition(" at ")[2].split(",")[0].lower()
+    machines = words["deployment"].rpartition(" at ")[2].split(",")[0]
+    seller = machines.rpartition(" × ")[2].lower()
     precision = next(name for name in ("bf16", "fp8") if name in words["deployment"])
     assert all(said in page.url for said in (f"b.gpu={gpu}", f"b.provider={seller}", f"b.min_weights={precision}"))
 
