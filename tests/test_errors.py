@@ -21,6 +21,7 @@ ALLOWED = {
     "deploy/targets.py": {"--model"},  # of an engine under Dynamo
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
+    "measure/quotes.py": {"--model", "--precision", "--save", "--seconds", "--seed", "--slo"},  # of a script to run
     "measure/importers/lm_eval.py": {"--limit", "--output"},  # of lm-evaluation-harness
 }  # fmt: skip
 """Flags of our own that are left below the doors: in files that are to be read in a shell."""

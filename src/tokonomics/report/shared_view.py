@@ -361,7 +361,7 @@ def _known(found: ApiBeside) -> str:
     """Say what is known of an API's latency and place, and what its competitors charge."""
     how = {
         ApiSlo.not_asked: "no SLO is asked for",
-        ApiSlo.not_measured: "its latency is not measured (`tokonomics bench --api`)",
+        ApiSlo.not_measured: "its latency is not measured (`tokonomics bench` tells)",
         ApiSlo.met: "SLO met, as measured",
         ApiSlo.missed: "SLO missed, as measured",
     }
