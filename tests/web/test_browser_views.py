@@ -399,7 +399,9 @@ def test_a_row_of_right_size_opens_the_plan_of_its_gpu_by_the_keyboard(window: V
     link.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#main h1")).to_have_text("Plan")
-    expect(page.locator(".pane[data-state=shown] .headline .detail").first).to_contain_text(gpu.replace("RTX", "RTX "))
+    expect(page.locator(".pane[data-state=shown] .headline .detail").first).to_contain_text(
+        gpu.replace("RTX", "RTX ").replace("-", " ")
+    )
     assert f"gpu={gpu}" in page.url
     assert "rate=6" in page.url
     assert "input=900" in page.url
