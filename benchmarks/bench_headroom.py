@@ -1,20 +1,26 @@
 """A plan with headroom, served by a real vLLM at its rate and at 1.2 times that: did both targets hold?
 
     python benchmarks/bench_headroom.py ask FOLDER      # plans, traces and predictions, before the run
-    python benchmarks/bench_headroom.py keep RAW...     # reduces what the client recorded
+    python benchmarks/bench_headroom.py keep RAW...     # reduces what client and step log recorded: MODEL.json.gz
     python benchmarks/bench_headroom.py                 # prints the table and records it
 
-For each model, 95 % of the highest rate at which `plan --gpu H200 --headroom 20%` buys one GPU; a Poisson trace at that rate
-and one at 1.2 times it, as long as a p99 needs; and what the simulator says of these very requests. `ask` writes all
-of it before anything is served. The server runs the plan's flags with dummy weights; a client sends each request at
-its time, and each trace is played twice where the model has experts, as kernels compile during the first.
+For each model, 95 % of the highest rate at which `plan --gpu H200 --headroom 20%` buys one GPU; a Poisson trace at that
+rate and one at 1.2 times it; and what the simulator says of these very requests. `ask` writes all of it before anything
+is served. The server runs the plan's flags with dummy weights; a client sends each request at its time, and a trace is
+played twice where the model has experts, as kernels compile during the first: the second counts. The predictions stay
+as they were written, whatever becomes of the model since.
 """
 
 import argparse
 import gzip
 import json
 import platform
+import statistics
 import subprocess
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,7 @@ import numpy as np
 import polars as pl
 
 import tokonomics
+from tokonomics.traffic.slo import parse_slos
 from tokonomics.types import today
 
 HERE = Path(__file__).parent
@@ -40,6 +47,19 @@ BELOW = 0.95
 """Share of the highest rate that is asked for: the p99 of so short a run scatters by about a tenth around its own."""
 LONGEST = 24_576
 """Tokens that a request may have: the server's ``--max-model-len``."""
+SERVED = "2026-11-18"
+DECODING = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+PROMPTED = (1, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+"""Where bins of steps begin: sequences that decode, prompt tokens."""
+COLUMNS = {
+    "requests": ["at_s", "input_tokens", "output_tokens"],
+    "measured": ["ttft_s", "tpot_s"],
+    "decode_steps": ["sequences_from", "steps", "median_ms", "mean_context"],
+    "prompt_steps": ["prompt_tokens_from", "steps", "median_ms", "median_launch_ms"],
+}
+FIGURES = ("TPOT p50", "TPOT p99", "TTFT p50", "TTFT p99")
+Step = tuple[float, float, int, int, int, int]
+"""Milliseconds of the step and of its launch; sequences that decode, prompts, their tokens, tokens computed before."""
 
 
 def main() -> None:
@@ -71,7 +91,8 @@ def _case(model: str, slo: str, seconds: int, folder: Path) -> dict[str, Any]:
     rate = int(BELOW * rate * 10) / 10
     plan = tokonomics.plan(**setup, **SHAPE, rate=rate, headroom=HEADROOM)
     pick = plan.best
-    assert pick is not None and pick.replicas == pick.gpus_per_replica == 1, (model, rate)
+    assert pick is not None
+    assert pick.replicas == pick.gpus_per_replica == 1, (model, rate)
     case: dict[str, Any] = {
         "model": model, "slo": slo, "rate": rate, "max_sequences": pick.max_sequences, "loads": [],
         "command": f"tokonomics plan {model} --gpu H200 --weights bf16 --rate {rate} --input 1500 --output 250 "
@@ -79,7 +100,9 @@ def _case(model: str, slo: str, seconds: int, folder: Path) -> dict[str, Any]:
         "said": {"usd_per_month": pick.usd_per_month, "ttft_p99_s": pick.ttft_s.p99, "tpot_p99_s": pick.tpot_s.p99},
     }  # fmt: skip
     for times in (1.0, 1.0 + HEADROOM):
-        requests = _requests(rate * times, int(rate * times * seconds), seed=int(times * 10), saved=folder / "drawn.parquet")
+        requests = _requests(
+            rate * times, int(rate * times * seconds), seed=int(times * 10), saved=folder / "drawn.parquet"
+        )
         replayed = folder / f"{model}-{times}.csv"
         pl.DataFrame(requests, orient="row", schema=["arrival_s", "input_tokens", "output_tokens"]).write_csv(replayed)
         served = folder / f"{model}-{times}-served.parquet"
@@ -102,16 +125,14 @@ def _requests(rate: float, count: int, seed: int, saved: Path) -> list[list[floa
     tokonomics.trace(rate=rate, requests=count, seed=seed, save=saved, **SHAPE)
     rows = pl.read_parquet(saved).select("arrival_s", "input_tokens", "output_tokens").rows()
     stretch = (count - 1) / rate / rows[-1][0]
-    return [
-        [round(at * stretch, 4), min(prompt, LONGEST - answer), answer]
-        for at, prompt, answer in rows
-    ]
+    return [[round(at * stretch, 4), min(prompt, LONGEST - answer), answer] for at, prompt, answer in rows]
 
 
 def _simulated(saved: Path) -> list[Answer]:
     columns = pl.read_parquet(saved).select("ttft_s", "e2e_s", "output_tokens")
     return [
-        (ttft_s, (e2e_s - ttft_s) / (answer - 1) if answer > 1 else None) for ttft_s, e2e_s, answer in columns.iter_rows()
+        (ttft_s, (e2e_s - ttft_s) / (answer - 1) if answer > 1 else None)
+        for ttft_s, e2e_s, answer in columns.iter_rows()
     ]
 
 
@@ -137,12 +158,132 @@ def _read() -> dict[str, Any]:
     return found
 
 
-def keep(files: list[Path]) -> None:
-    raise NotImplementedError
+def keep(files: Sequence[Path]) -> None:
+    """Add to DATA what was measured: times of every request, and of the steps of each load by their size."""
+    data = _read()
+    cases = {case["model"]: case for case in data["cases"]}
+    for file in files:
+        with gzip.open(file, "rt") as opened:
+            served = json.load(opened)
+        case = cases[served["name"]]
+        case["flags"] = served["flags"]
+        steps = _steps_of(file.with_name(f"{served['name']}-steps.jsonl.gz"), served["loads"])
+        for load, played, of_load in zip(case["loads"], served["loads"], steps, strict=True):
+            assert [request[1:] for request in load["requests"]] == [row[1:3] for row in played["rows"]], (
+                "other requests"
+            )
+            load["measured"] = [[round(ttft_s, 5), round(tpot_s, 5)] for *_, ttft_s, tpot_s, _ in played["rows"]]
+            load["decode_steps"], load["prompt_steps"] = _decode_steps(of_load), _prompt_steps(of_load)
+    _write(data | {"served": SERVED, "columns": COLUMNS})
+
+
+def _steps_of(log: Path, loads: Sequence[dict[str, Any]]) -> Iterator[list[Step]]:
+    """Yield the steps of each load that counts: the log has a warm-up first, and both plays of what was played twice.
+
+    Steps are scheduled while the one before runs, so a step counts from the end of that one. A step's end is seen
+    once the next is launched: where that takes longer than the step, a prompt's cost shows in the step before it.
+    """
+    with gzip.open(log, "rt") as opened:
+        lines = [json.loads(line) for line in opened]
+    came = [line[1] for line in lines if line[0] == "request"]
+    rows = [line for line in lines if line[0] != "request"]
+    plays = [2 if load.get("twice") else 1 for load in loads]
+    first = len(came) - sum(load["n"] * times for load, times in zip(loads, plays, strict=True))
+    for load, times in zip(loads, plays, strict=True):
+        first += load["n"] * times
+        begins = min(came[first - load["n"] : first])
+        ends = min(came[first:], default=float("inf"))
+        yield [
+            ((done - max(begun, before[8])) * 1e3, (launched - scheduled) * 1e3, *work)
+            for before, (begun, scheduled, *work, _, _, done, _, launched) in pairwise(rows)
+            if begins <= begun < ends
+        ]
+
+
+def _decode_steps(steps: Iterable[Step]) -> list[list[float]]:
+    binned = defaultdict(list)
+    for ms, _, sequences, prompts, _, context in steps:
+        if not prompts:
+            binned[DECODING[bisect_right(DECODING, sequences) - 1]].append((ms, context / sequences))
+    return [
+        [start, len(found), round(statistics.median(ms for ms, _ in found), 3), round(np.mean([at for _, at in found]))]
+        for start, found in sorted(binned.items())
+    ]
+
+
+def _prompt_steps(steps: Iterable[Step]) -> list[list[float]]:
+    binned = defaultdict(list)
+    for ms, launch_ms, _, prompts, tokens, _ in steps:
+        if prompts:
+            binned[PROMPTED[bisect_right(PROMPTED, tokens) - 1]].append((ms, launch_ms))
+    return [
+        [start, len(found), *(round(statistics.median(times), 3) for times in zip(*found, strict=True))]
+        for start, found in sorted(binned.items())
+    ]
 
 
 def score() -> None:
-    raise NotImplementedError
+    """Print what was predicted and measured of each load, and record it."""
+    data = _read()
+    loads = scored(data)
+    errors = {figure: _errors([load["errors"][figure] for load in loads]) for figure in FIGURES}
+    print(f"{'':22} {'requests':>8}  SLO: target, predicted, measured in ms; others: predicted, measured, error")
+    for load in loads:
+        targets = "  ".join(
+            f"{slo['figure']} {slo['target_s'] * 1e3:.0f}, {slo['predicted_s'] * 1e3:.1f}, "
+            f"{slo['measured_s'] * 1e3:.1f} {'met' if slo['met'] else 'MISSED'}"
+            for slo in load["slos"]
+        )
+        print(f"{load['model']:13} {load['rate']:4} × {load['times']} {load['requests']:8}  {targets}")
+        figures = (
+            f"{figure} {load['predicted'][figure] * 1e3:.1f}, {load['measured'][figure] * 1e3:.1f} {error:+.0%}"
+            for figure, error in load["errors"].items()
+        )
+        print(f"{'':33}{'  '.join(figures)}")
+    print("median error (worst; with its sign):")
+    for figure, found in errors.items():
+        print(f"    {figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+.1%})")
+    record = {
+        "date": today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "command": "python benchmarks/bench_headroom.py",
+        **{name: data[name] for name in ("asked", "served", "engine", "gpu", "headroom")},
+        "errors": errors,
+        "loads": loads,
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+    (HERE / "results" / "headroom.json").write_text(text, encoding="utf-8")
+
+
+def scored(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each load with its SLOs, what was predicted of it and what was measured."""
+    found = []
+    for case in data["cases"]:
+        for load in case["loads"]:
+            predicted, measured = load["predicted"], _summed(load["measured"])
+            slos = [
+                {
+                    "figure": slo.label, "target_s": slo.seconds,
+                    "predicted_s": predicted[slo.label], "measured_s": measured[slo.label],
+                    "met": measured[slo.label] <= slo.seconds,
+                }
+                for slo in parse_slos(case["slo"])
+            ]  # fmt: skip
+            found.append(
+                {
+                    "model": case["model"], "rate": case["rate"], "times": load["times"],
+                    "requests": len(load["requests"]), "slos": slos, "predicted": predicted, "measured": measured,
+                    "errors": {figure: predicted[figure] / measured[figure] - 1 for figure in FIGURES},
+                }
+            )  # fmt: skip
+    return found
+
+
+def _errors(errors: Sequence[float]) -> dict[str, float]:
+    sizes = [abs(error) for error in errors]
+    return {
+        "n": len(sizes), "median": statistics.median(sizes), "worst": max(sizes), "bias": statistics.median(errors)
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
