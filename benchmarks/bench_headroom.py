@@ -33,7 +33,8 @@ from tokonomics.types import today
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "vllm_h200_headroom.json.gz"
-HEADROOM, SHAPE = 0.2, {"input": "1500", "output": "250"}
+HEADROOM = 0.2
+SHAPE: dict[str, Any] = {"input": "1500", "output": "250"}
 CASES = {
     "llama-3.1-8b": ("ttft_p99=1,tpot_p99=40ms", 70),
     "qwen3-14b": ("ttft_p99=1,tpot_p99=40ms", 80),
@@ -85,7 +86,7 @@ def ask(folder: Path) -> None:
 
 
 def _case(model: str, slo: str, seconds: int, folder: Path) -> dict[str, Any]:
-    setup = {"model": model, "gpu": "H200", "weights": "bf16", "slo": slo}  # fmt: skip
+    setup: dict[str, Any] = {"model": model, "gpu": "H200", "weights": "bf16", "slo": slo}
     rate = tokonomics.capacity(**setup, **SHAPE, headroom=HEADROOM).rate
     assert rate is not None
     rate = int(BELOW * rate * 10) / 10
