@@ -153,7 +153,8 @@ def _write(data: dict[str, Any]) -> None:
         file.write(json.dumps(data).encode())
 
 
-def _read() -> dict[str, Any]:
+def read() -> dict[str, Any]:
+    """Return plans, requests, predictions and what was measured."""
     with gzip.open(DATA, "rt") as file:
         found: dict[str, Any] = json.load(file)
     return found
@@ -161,7 +162,7 @@ def _read() -> dict[str, Any]:
 
 def keep(files: Sequence[Path]) -> None:
     """Add to DATA what was measured: times of every request, and of the steps of each load by their size."""
-    data = _read()
+    data = read()
     cases = {case["model"]: case for case in data["cases"]}
     for file in files:
         with gzip.open(file, "rt") as opened:
@@ -225,7 +226,7 @@ def _prompt_steps(steps: Iterable[Step]) -> list[list[float]]:
 
 def score() -> None:
     """Print what was predicted and measured of each load, and record it."""
-    data = _read()
+    data = read()
     loads = scored(data)
     errors = {figure: _errors([load["errors"][figure] for load in loads]) for figure in FIGURES}
     print(f"{'':22} {'requests':>8}  SLO: target, predicted, measured in ms; others: predicted, measured, error")
@@ -249,6 +250,7 @@ def score() -> None:
         "machine": f"{platform.system()} {platform.machine()}",
         "command": "python benchmarks/bench_headroom.py",
         **{name: data[name] for name in ("asked", "served", "engine", "gpu", "headroom")},
+        "share_of_highest_rate": BELOW,
         "errors": errors,
         "loads": loads,
     }
