@@ -359,6 +359,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "document-bills": _from("document_breakeven", "document_bills"),
     "worked-example": _from("document_physics", "worked_example"),
     "prompt": _from("document_physics", "prompt_by_hand"),
+    "headroom-served": _from("document_accuracy", "headroom_line"),
     "engines": _from("document_physics", "engines_table"),
     "real-engine": _from("document_accuracy", "real_engine_table"),
     "intervals": _from("document_physics", "intervals_table"),
