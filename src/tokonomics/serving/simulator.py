@@ -25,7 +25,7 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts
-from tokonomics.serving.state import DONE, NODE, OFF, SLOT, Fetches, Requests, Rows, Rules, Served, World, unit_ends
+from tokonomics.serving.state import DONE, NODE, OFF, OPEN, SLOT, Fetches, Requests, Rows, Rules, Served, World, unit_ends
 from tokonomics.serving.step_table import StepTable, compile_steps
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, take_lists
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
@@ -145,6 +145,8 @@ def simulate(
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None
+        if judge and fetches is not None and joins is not None:
+            judge = _Judge(_as_given(judge.is_settled, joins, fetches.delay_s))
         watch = watch._replace(is_settled=judge)
         served, world = run(requests, table, rules, fleet, seed=seed, watch=watch, paid_for=paid_for)
         worlds = [world]
@@ -250,6 +252,22 @@ class _Judge:
     def __call__(self, rows: Rows) -> bool:
         self.settled = self.is_settled(rows)
         return self.settled
+
+
+def _as_given(is_settled: Callable[[Rows], bool], joins: NDArray[np.intp], delay_s: Floats) -> Callable[[Rows], bool]:
+    """Show a judge requests that waited for a fetch in the order of the trace, and when their clients sent them.
+
+    Those that have not joined yet are still open, as those that the clock has not reached.
+    """
+
+    def judged(rows: Rows) -> bool:
+        given = np.zeros(int(joins[: len(rows)].max(initial=-1)) + 1, rows.dtype)
+        given["status"] = OPEN
+        given[joins[: len(rows)]] = rows
+        given["arrival_s"] -= delay_s[: len(given)]
+        return is_settled(given)
+
+    return judged
 
 
 def _answered_so_far(served: Served, trace: Trace) -> tuple[Served, Trace]:

@@ -160,7 +160,7 @@ def attempt(
         return late
     watch = NOBODY
     if not whole and setup.slos and not prompts:
-        watch = Watcher(is_settled=sure_to_miss(setup.slos, trace, fetches=bool(setup.tiers)))
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, trace))
     made, _ = serve(replace(setup, prefill_replicas=prompts), served_by, max_sequences, trace=trace, watch=watch)
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
@@ -410,6 +410,9 @@ class Attempts:
                 # Too much work for this many replicas, whatever the router.
                 return
             yield from islice(search, 1)
+            if router in rules.GATHERING and cached_share(first.outcome) >= rules.GATHERED:
+                yield from search
+                return
             searches.append(search)
         yield from chain.from_iterable(searches)
 
