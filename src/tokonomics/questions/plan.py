@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.layers import Precision
@@ -14,7 +14,6 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
-from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.benchmark_run import BenchmarkRun
@@ -39,13 +38,11 @@ from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_beside import api_of_study, hosts_beside, latencies_of
 from tokonomics.questions.by_hour import fleet_command, hours_of, swing_of
-from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.request import SILENT, Listener, parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import (
-    CanRunResult,
     CompareResult,
     OneNoun,
     PickHost,
@@ -65,10 +62,15 @@ from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.workload import parse_thinking
 from tokonomics.types import copied, today
 
+if TYPE_CHECKING:
+    from tokonomics.questions.can_run import CanRunResult
 
-def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
+
+def plan(request: PlanRequest, listener: Listener = SILENT) -> "PlanResult | PlanModels | PlanCases | CanRunResult":
     """Size every candidate by simulation, cheapest first, with the firmness of the pick and every refusal."""
     if request.own:
+        from tokonomics.questions.can_run import on_own_machine
+
         listener.note(f"{option('own')} is now a verb: tokonomics can-run")
         return on_own_machine(request, listener)
     if request.beside:
@@ -280,6 +282,8 @@ def deploy_files_of(
 
     An autoscaler gets the replicas that each of the hours needs as its minimum, where the hours are those of a clock.
     """
+    from tokonomics.deploy.targets import deploy_files, provenance
+
     best = study.plan.best
     if best is None:
         return []
