@@ -110,9 +110,9 @@ _LISTED = (
     Verb("apis", KNOWN, "Token prices of hosted models.", "catalogue", **_BESIDE),
 )  # fmt: skip
 _ASKED_BY_FLAG = (
-    Verb("compare", BUY, "Several models on several GPUs, side by side, by a closed form.", "plan", of="plan",
+    Verb("compare", BUY, "Several models on several GPUs, side by side, by a closed form.", of="plan",
          by="by_gpu", **_CHARTED),
-    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", of="plan", by="against",
+    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "compare", of="plan", by="against",
          **_BESIDE),
     Verb("fit", BUY, "Does a model fit: weights, KV cache, the largest batch.", "predict", of="predict", by="fit",
          scenario=True),
