@@ -191,8 +191,10 @@ class PrefixBlocks:
 
         They are copied when somebody looks at them: a simulation puts its requests in order, and few ask for more.
         """
+        source, before = self.__dict__.get("_taken", (self, None))
         taken = object.__new__(PrefixBlocks)
-        taken.__dict__.update(block_tokens=self.block_tokens, distinct=self.distinct, _taken=(self, chosen))
+        chosen = chosen if before is None else before[chosen]
+        taken.__dict__.update(block_tokens=self.block_tokens, distinct=self.distinct, _taken=(source, chosen))
         return taken
 
     def __getattr__(self, name: str) -> Any:
