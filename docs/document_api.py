@@ -17,7 +17,7 @@ from typing import Any, get_args
 import tokonomics as tk
 from tokonomics.errors import by_name
 from tokonomics.library import Function, annotation, function
-from tokonomics.questions import predict, results
+from tokonomics.questions import breakeven, can_run, fleet, predict, results
 from tokonomics.questions.request import Parameter
 from tokonomics.questions.result import Result
 from tokonomics.types import Noun
@@ -136,7 +136,8 @@ def _argument(argument: Parameter) -> str:
 
 def _result(asked: Function) -> type[Result] | None:
     """What it gives, where that is a noun of ours."""
-    return getattr(results, asked.returns, None) or getattr(predict, asked.returns, None)
+    homes = (results, fleet, breakeven, can_run, predict)
+    return next((vars(home)[asked.returns] for home in homes if asked.returns in vars(home)), None)
 
 
 def _table(noun: type[Noun]) -> list[str]:

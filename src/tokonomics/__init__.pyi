@@ -7,11 +7,14 @@ from typing import Any, Protocol
 import polars as pl
 
 from tokonomics.errors import TokonomicsError as TokonomicsError
+from tokonomics.questions.breakeven import BreakevenResult
+from tokonomics.questions.can_run import CanRunResult
+from tokonomics.questions.fleet import FleetResult
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
-from tokonomics.questions.results import BreakevenResult, CanRunResult, FleetResult, PlanResult
+from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
-from tokonomics.questions.traffic import TraceResult
+from tokonomics.questions.trace import TraceResult
 from tokonomics.traffic.trace import Trace
 
 __version__: str

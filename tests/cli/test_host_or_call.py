@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tests.command import Call, answer, refusal
 
+from tokonomics.questions.breakeven import BreakevenResult
 from tokonomics.questions.requests.buy import BreakevenRequest
-from tokonomics.questions.results import BreakevenResult
 from tokonomics.report.breakeven_view import breakeven
 from tokonomics.report.terminal import renderable
 from tokonomics.units import usd

@@ -14,12 +14,14 @@ from tests.command import Call
 
 import tokonomics as tk
 from tokonomics.errors import BadInput, UnknownName
+from tokonomics.questions.breakeven import BreakevenResult
+from tokonomics.questions.fleet import FleetResult
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.result import Result, frame_of
-from tokonomics.questions.results import BreakevenResult, FleetResult, PlanResult
+from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
-from tokonomics.questions.traffic import TraceResult
+from tokonomics.questions.trace import TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 KINDS: tuple[type[Result], ...] = (

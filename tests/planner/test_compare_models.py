@@ -10,7 +10,7 @@ from tests.there import there
 from tokonomics.errors import BadInput
 from tokonomics.planner.compare import Comparison, compare, front, parse_quality
 from tokonomics.planner.plan import study
-from tokonomics.questions.plan import compare as ask_compare
+from tokonomics.questions.compare import compare as ask_compare
 from tokonomics.questions.requests.buy import CompareRequest
 
 

@@ -15,7 +15,7 @@ from tokonomics.planner.compare import Diff, changes, diff
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.plan import plan, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.questions.plan import _words
+from tokonomics.questions.compare import _words
 from tokonomics.questions.requests.buy import DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer

@@ -10,11 +10,13 @@ from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.places import lies_in
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.planner.apis import ApiBeside, ApiSlo
+from tokonomics.questions.breakeven import BreakevenResult
+from tokonomics.questions.compare import compare, diff
 from tokonomics.questions.levers import levers
-from tokonomics.questions.plan import compare, diff, plan
+from tokonomics.questions.plan import plan
 from tokonomics.questions.requests.buy import BreakevenRequest, CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.requests.traffic import LeversRequest
-from tokonomics.questions.results import BreakevenResult, PlanCases, PlanModels, PlanResult
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult
 
 TRAFFIC = {"input": "const:1500", "output": "const:200"}
 ASKED: dict[str, Any] = {"model": ["llama-3.1-8b"], "rate": "40", "gpu": ["H100,L40S"], "quick": True, **TRAFFIC}

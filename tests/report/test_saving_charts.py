@@ -21,10 +21,10 @@ from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, brea
 from tokonomics.money.purchases import FleetComparison
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.hosting import BreakEvenReport
+from tokonomics.questions.fleet import FleetResult
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.requests.buy import FleetRequest
 from tokonomics.questions.requests.traffic import LeversRequest
-from tokonomics.questions.results import FleetResult
 from tokonomics.report import fleet_view, levers_view
 from tokonomics.report.blocks import Facts, Section, Table
 from tokonomics.report.charts.bills import breakeven_chart, swings_chart

@@ -13,10 +13,10 @@ from tokonomics.measure.meter.state import MeterTally
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
 from tokonomics.planner.hosting import HostedKind
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.questions.breakeven import BreakevenResult
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.requests.traffic import CapacityRequest
-from tokonomics.questions.results import BreakevenResult
 from tokonomics.questions.simulate import capacity
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answer import describe

@@ -22,7 +22,6 @@ class World:
 
     def __init__(self, requests: Requests, engine: EngineTimes, rules: Rules, fleet: FleetSettings, seed: int) -> None:
         self.rules, self.fleet, self.seed = rules, fleet, seed
-        self.unit_tokens = int(requests.unit_tokens)
         self.jobs = [self.job(requests, index) for index in range(len(requests.arrival_s))]
         self.requests, self.count = requests, len(self.jobs) // requests.attempts
         self.scale = scale = fleet.autoscale
@@ -57,14 +56,15 @@ class World:
 
     @staticmethod
     def job(requests: Requests, i: int) -> Job:
-        units = requests.unit_ids[requests.unit_starts[i] : requests.unit_starts[i + 1]]
+        listed = slice(requests.unit_starts[i], requests.unit_starts[i + 1])
         return Job(
             index=i,
             arrival_s=float(requests.arrival_s[i]),
             input=int(requests.input_tokens[i]),
             output=int(requests.output_tokens[i]),
             urgency=int(requests.urgency[i]),
-            units=[int(unit) for unit in units],
+            units=requests.unit_ids[listed].tolist(),
+            ends=requests.unit_ends[listed].tolist(),
             prefilled=bool(requests.prefilled),
             fetched=0 if requests.fetched is None or requests.prefilled else int(requests.fetched[i]),
             queue_limit=math.inf if requests.queue_limit is None else int(requests.queue_limit[i]),
@@ -236,7 +236,7 @@ class World:
         if max(loads) - min(loads) > 64 and max(loads) > 1.5 * min(loads):
             return self.least_outstanding(job, choices)
         longest = max(len(replica.resident_units(job)) for replica in choices)
-        if job.covered_tokens(longest, self.unit_tokens) < 0.3 * job.input:
+        if job.covered_tokens(longest) < 0.3 * job.input:
             return self.least_outstanding(job, choices)
         return self.least_outstanding(job, [r for r in choices if len(r.resident_units(job)) == longest])
 

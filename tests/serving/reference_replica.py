@@ -42,6 +42,7 @@ class Job:
     output: int
     urgency: int
     units: list[int]
+    ends: list[int]
     prefilled: bool
     fetched: int = 0
     queue_limit: float = math.inf
@@ -72,14 +73,12 @@ class Job:
         self.admitted = False
         self.first_token_s = math.nan
 
-    def covered_tokens(self, units: int, unit_tokens: int) -> int:
-        return min(units * unit_tokens, self.input)
+    def covered_tokens(self, units: int) -> int:
+        return self.ends[units - 1] if units else 0
 
-    def prompt_units(self, unit_tokens: int) -> list[int]:
+    def prompt_units(self) -> list[int]:
         """The units of its prompt; a list that goes beyond it has whole units only, the others are its answer's."""
-        if len(self.units) <= math.ceil(self.input / unit_tokens):
-            return self.units
-        return self.units[: self.input // unit_tokens]
+        return [unit for unit, end in zip(self.units, self.ends, strict=True) if end <= self.input]
 
 
 class Cache:
@@ -143,7 +142,6 @@ class Replica:
     ) -> None:
         self.index, self.rules, self.engine, self.state = index, rules, engine, state
         self.answered = answered
-        self.unit_tokens = int(requests.unit_tokens)
         self.keeps = bool(rules.caches) and len(requests.unit_ids) > 0
         self.classes = 1 + max((int(urgency) for urgency in requests.urgency), default=0)
         self.noticed = False
@@ -205,7 +203,7 @@ class Replica:
         return math.ceil(tokens / self.rules.block_tokens)
 
     def resident_units(self, job: Job) -> list[int]:
-        return self.cache.leading_resident(job.prompt_units(self.unit_tokens)) if self.rules.caches else []
+        return self.cache.leading_resident(job.prompt_units()) if self.rules.caches else []
 
     # One step ------------------------------------------------------------------------------------------------------
 
@@ -307,7 +305,7 @@ class Replica:
         arrives_computed = job.prefilled and job.generated == 0
         target = job.input + job.generated
         units = [] if arrives_computed else self.resident_units(job)
-        hit = job.covered_tokens(len(units), self.unit_tokens)
+        hit = job.covered_tokens(len(units))
         if not job.admitted:
             hit = max(hit, job.fetched)
         whole_blocks = (target - 1) // self.rules.block_tokens * self.rules.block_tokens
@@ -366,9 +364,9 @@ class Replica:
 
     def publish(self, job: Job, past: int, computed: int) -> None:
         """Units that these tokens complete become resident if nobody's are."""
-        for place, unit in enumerate(job.prompt_units(self.unit_tokens) if self.rules.caches else []):
-            before = job.covered_tokens(place, self.unit_tokens)
-            last = job.covered_tokens(place + 1, self.unit_tokens)
+        for place, unit in enumerate(job.prompt_units() if self.rules.caches else []):
+            before = job.covered_tokens(place)
+            last = job.covered_tokens(place + 1)
             newly_covered = past < last <= computed
             if newly_covered and unit not in job.referenced and unit not in self.cache.size:
                 self.cache.size[unit] = self.blocks_of(last - before)
@@ -407,10 +405,10 @@ class Replica:
     def publish_answer(self, job: Job) -> None:
         """The next turn of a conversation finds the units that the answer completes, but for its last token."""
         for place, unit in enumerate(job.units if self.rules.caches else []):
-            written = place >= len(job.prompt_units(self.unit_tokens))
-            complete = (place + 1) * self.unit_tokens <= job.input + max(job.output, 1) - 1
+            written = place >= len(job.prompt_units())
+            complete = job.ends[place] <= job.input + max(job.output, 1) - 1
             if written and complete and unit not in self.cache.size:
-                self.cache.size[unit] = self.unit_tokens // self.rules.block_tokens
+                self.cache.size[unit] = self.blocks_of(job.ends[place] - job.covered_tokens(place))
                 self.cache.references[unit] = 1
                 job.referenced.append(unit)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tests.serving.reference_replica import EngineTimes
 
-from tokonomics.serving.state import Requests, Rules
+from tokonomics.serving.state import Requests, Rules, unit_ends
 from tokonomics.serving.step_table import StepTable, after_s, context_points, gpu_s, launching_s, prompt_axes
 from tokonomics.traffic.trace import Trace, make_trace
 
@@ -26,16 +26,18 @@ def some_traffic(count: int, rate: float = 28.0, seed: int = 0) -> Trace:
     return make_trace(np.cumsum(rng.exponential(1 / rate, count)), inputs, outputs)
 
 
-def asked(arrival_s: ArrayLike, inputs: ArrayLike, outputs: ArrayLike, **more: Any) -> Requests:
+def asked(
+    arrival_s: ArrayLike, inputs: ArrayLike, outputs: ArrayLike, unit_tokens: int = 16, **more: Any
+) -> Requests:
     """Requests without urgency, deadline or shared prompts, unless told."""
     arrivals = np.asarray(arrival_s, np.float64)
     plain: dict[str, Any] = {
         "urgency": np.zeros(len(arrivals), np.int32), "deadline_s": np.full(len(arrivals), np.inf),
-        "unit_ids": np.zeros(0, np.int32), "unit_starts": np.zeros(len(arrivals) + 1, np.int64), "unit_tokens": 16,
-        "prefilled": False,
+        "unit_ids": np.zeros(0, np.int32), "unit_starts": np.zeros(len(arrivals) + 1, np.int64), "prefilled": False,
     }  # fmt: skip
-    lengths = np.asarray(inputs, np.int32), np.asarray(outputs, np.int32)
-    return Requests(arrivals, *lengths, **(plain | more))
+    lengths, given = (np.asarray(inputs, np.int32), np.asarray(outputs, np.int32)), plain | more
+    ends = unit_ends(given["unit_starts"], unit_tokens, lengths[0])
+    return Requests(arrivals, *lengths, **given, unit_ends=ends)
 
 
 ROOMY = Rules(

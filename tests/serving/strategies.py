@@ -6,7 +6,7 @@ different kinds and the ends of steps never, so the answer does not hang on the 
 """
 
 import math
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +129,8 @@ def session_worlds(draw: st.DrawFn) -> World:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     block_tokens = draw(st.sampled_from([1, 2, 4, 16]))
-    asked = draw(requests(block_tokens * draw(st.sampled_from([1, 2, 4]))))
+    sizes = st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)
+    asked = draw(requests([block_tokens * size for size in draw(sizes)]))
     largest = max(
         math.ceil((i + o) / block_tokens) for i, o in zip(asked.input_tokens, asked.output_tokens, strict=True)
     )
@@ -153,7 +154,8 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 @st.composite
-def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
+def requests(draw: st.DrawFn, sizes: list[int]) -> Requests:
+    """Requests whose shared units have these sizes in turn."""
     shortest_prompt = draw(st.sampled_from([1, 1, 1, 30]))
     patience = draw(st.sampled_from([st.none(), st.one_of(st.none(), st.integers(1, 120))]))
     urgencies = st.integers(0, draw(st.sampled_from([0, 0, 2])))
@@ -166,7 +168,7 @@ def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
     with_units = draw(often)
     names = talk if draw(st.booleans()) else units
     prompts = [
-        names(begins, tokens, answer, unit_tokens) if with_units else [] for _, tokens, answer, _, _, begins in asks
+        names(begins, tokens, answer, sizes) if with_units else [] for _, tokens, answer, _, _, begins in asks
     ]
     fetched = [draw(st.integers(0, ask[1])) for ask in asks] if not draw(often) else None
     dense: dict[Any, int] = {}
@@ -182,7 +184,7 @@ def requests(draw: st.DrawFn, unit_tokens: int) -> Requests:
         ),
         unit_ids=np.array(ids, np.int32),
         unit_starts=np.array([0, *accumulate(len(prompt) for prompt in prompts)], np.int64),
-        unit_tokens=unit_tokens,
+        unit_ends=np.array([unit[-1] for prompt in prompts for unit in prompt], np.int32),
         prefilled=not draw(often) and draw(st.booleans()),
         fetched=None if fetched is None else np.array(fetched, np.int32),
     )
@@ -197,18 +199,27 @@ def beginnings() -> st.SearchStrategy[Beginning]:
     return st.tuples(st.integers(0, 1), shared, st.integers(0, 2), st.sampled_from([60, 60, 60, 30, 8, 0]))
 
 
-def units(begins: Beginning, tokens: int, _answer: int, unit_tokens: int) -> list[Any]:
+def ends_of(sizes: list[int], tokens: int) -> list[int]:
+    """Where units of these sizes, again and again, end: up to the first that reaches so many tokens."""
+    ends = [0]
+    for size in cycle(sizes):
+        if ends[-1] >= tokens:
+            return ends[1:]
+        ends.append(ends[-1] + size)
+    raise AssertionError
+
+
+def units(begins: Beginning, tokens: int, _answer: int, sizes: list[int]) -> list[Any]:
     """Names of the units of a prompt: the same for two prompts as long as all tokens up to the unit's end are."""
     family, shared, branch, named = begins
-    ends = range(unit_tokens, min(tokens, named) + unit_tokens, unit_tokens)
-    whole_or_last = [min(end, tokens) for end in ends]
+    whole_or_last = [min(end, tokens) for end in ends_of(sizes, min(tokens, named))]
     return [(family, end) if end <= shared else (family, shared, branch, end) for end in whole_or_last]
 
 
-def talk(begins: Beginning, tokens: int, answer: int, unit_tokens: int) -> list[Any]:
+def talk(begins: Beginning, tokens: int, answer: int, sizes: list[int]) -> list[Any]:
     """Names of the whole units of a prompt and its answer, as the turns of a conversation have them."""
     family, shared, branch, _ = begins
-    ends = range(unit_tokens, tokens + answer + 1, unit_tokens)
+    ends = [end for end in ends_of(sizes, tokens + answer) if end <= tokens + answer]
     return [(family, end) if end <= shared else (family, shared, branch, end) for end in ends]
 
 

@@ -15,8 +15,8 @@ from tokonomics.physics.deployment import Deployment, deploy, valid_tp
 from tokonomics.physics.memory import fit
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.planner.predict import predict
+from tokonomics.questions.can_run import CanRunResult, on_own_machine
 from tokonomics.questions.can_run import can_run as asked_can_run
-from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.fleet import fleet
 from tokonomics.questions.plan import plan
 from tokonomics.questions.predict import curve
@@ -28,7 +28,7 @@ from tokonomics.questions.requests.buy import (
     PlanRequest,
     PredictRequest,
 )
-from tokonomics.questions.results import CanRunResult, PlanResult
+from tokonomics.questions.results import PlanResult
 from tokonomics.report.can_run_view import can_run as described
 from tokonomics.sizing.layouts import fitting, on_machine, weight_choices
 from tokonomics.traffic.slo import parse_slos

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tokonomics.catalog.apis import ApiPrice, shipped_api, shipped_apis, shipped_apis_of, user_api
 from tokonomics.catalog.entries import user_tables
-from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.load_models import ModelRow, model_rows
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import UnknownName
 from tokonomics.types import today
@@ -56,7 +56,7 @@ def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
     only if it was asked for. A short name that also fits another model, such as mistral-small, belongs to no model.
     """
     own, known = _own_names(model), _known_words(model)
-    others = [_known_words(other) for other in all_models() if other.key != model.key]
+    others = [_known_words(other) for other in model_rows() if other.key != model.key]
     shorter = {words_of(alias) for alias in model.aliases}
     same = own | {
         words for words in shorter if known.issuperset(words) and not any(map(frozenset(words).issubset, others))
@@ -65,7 +65,7 @@ def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
     return same if known.issuperset(wanted) else frozenset({wanted})
 
 
-def _own_names(model: ModelSpec) -> frozenset[Words]:
+def _own_names(model: ModelSpec | ModelRow) -> frozenset[Words]:
     """Return its key, its name, and its name where it was published.
 
     Its other published names belong to other checkpoints: a later release, or one that thinks.
@@ -74,7 +74,7 @@ def _own_names(model: ModelSpec) -> frozenset[Words]:
     return frozenset(words_of(name) for name in (model.key, model.name, published) if name is not None)
 
 
-def _known_words(model: ModelSpec) -> frozenset[str]:
+def _known_words(model: ModelSpec | ModelRow) -> frozenset[str]:
     return frozenset(word for words in _own_names(model) for word in words)
 
 
@@ -89,7 +89,12 @@ def _named(names: Collection[Words]) -> list[ApiPrice]:
     """Return the APIs with one of these names, sorted; all of them if the user's own may replace some."""
     if user_tables("apis"):
         return list_apis()
-    return sorted(shipped_apis_of(today(), lambda name: words_of(name) in names), key=lambda api: api.key)
+
+    def is_named(name: str) -> bool:
+        spelled = name.casefold()  # has every word: that is quicker to see than which words it has
+        return any(all(word.casefold() in spelled for word in words) for words in names) and words_of(name) in names
+
+    return sorted(shipped_apis_of(today(), is_named), key=lambda api: api.key)
 
 
 def find_api(name: str, extra: Sequence[ApiPrice] = ()) -> ApiPrice:

@@ -19,9 +19,9 @@ import datetime
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from tokonomics.catalog.entries import resolve, shipped_tables
 from tokonomics.catalog.gpus import Architecture, Gpu
@@ -84,13 +84,14 @@ class Engine(Noun):
     date: datetime.date
     note: str | None = None
 
-    @model_validator(mode="after")
-    def _defaults_cover_every_device(self) -> Self:
-        sizes = [default.at_least_gib for default in self.defaults]
-        last = self.defaults[-1] if sizes else Defaults(memory_fraction=1, max_sequences=1, max_batched_tokens=1)
+    @field_validator("defaults")
+    @classmethod
+    def _cover_every_device(cls, defaults: tuple[Defaults, ...]) -> tuple[Defaults, ...]:
+        sizes = [default.at_least_gib for default in defaults]
+        last = defaults[-1] if sizes else Defaults(memory_fraction=1, max_sequences=1, max_batched_tokens=1)
         if sizes != sorted(sizes, reverse=True) or not sizes or sizes[-1] != 0 or last.except_gpus or last.only_gpus:
             raise ValueError("defaults must be listed by memory, largest first, the last for every device")
-        return self
+        return defaults
 
     def __hash__(self) -> int:
         """Hash only name and version, which is quick."""

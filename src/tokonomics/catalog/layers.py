@@ -25,6 +25,11 @@ class Precision(StrEnum):
     nvfp4 = "nvfp4"
     mxfp4 = "mxfp4"
 
+    bits: int  # the number in its name
+
+    def __init__(self, name: str) -> None:
+        self.bits = int(name.lstrip(ascii_lowercase))
+
     @property
     def bytes_per_weight(self) -> float:
         return _BYTES_PER_WEIGHT[self]
@@ -33,11 +38,6 @@ class Precision(StrEnum):
     def bytes_per_unquantised(self) -> float:
         """Return the bytes of embeddings, LM head, norms, routers and a vision tower: always 16 bits or more."""
         return max(self.bytes_per_weight, Precision.bf16.bytes_per_weight)
-
-    @property
-    def bits(self) -> int:
-        """Return the number in its name."""
-        return int(self.value.lstrip(ascii_lowercase))
 
     def is_below(self, other: "Precision") -> bool:
         """Decide whether it has fewer bits than the other, so that a checkpoint served in it needs a quality check."""

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from tokonomics.catalog.config_json import from_config, read_config
 from tokonomics.catalog.entries import resolve, shipped_tables, spelling, spellings, user_path, user_tables
-from tokonomics.catalog.models import ModelSpec, Published
+from tokonomics.catalog.models import ModelSpec, Published, repository_in
 from tokonomics.errors import UnknownName, from_validation, option, shorten
 from tokonomics.types import Noun
 from tokonomics.units import gigabytes
@@ -55,6 +55,11 @@ class ModelRow:
     family: str | None
     where: str
     theirs: UserModel | None = None  # None: one of ours
+
+    @property
+    def repository(self) -> str | None:
+        """Return where its authors publish it; None for the user's own model."""
+        return repository_in(self.aliases)
 
     def spec(self) -> ModelSpec:
         """Return the model that this row describes."""

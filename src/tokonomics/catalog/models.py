@@ -11,6 +11,7 @@ left out, as chat templates are (at most four).
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import date as Date  # noqa: N812 — `date` is the name of a field
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple
@@ -220,6 +221,11 @@ class Published(Noun):
     excludes: str | None = None  # how the published figure differs from what is served
 
 
+def repository_in(aliases: Sequence[str]) -> str | None:
+    """Return the last name that a repository has: ours come after those that people use."""
+    return next((name for name in reversed(aliases) if "/" in name), None)
+
+
 class ModelSpec(Noun):
     """An architecture, in enough detail to count bytes and FLOPs."""
 
@@ -278,7 +284,7 @@ class ModelSpec(Noun):
     @property
     def repository(self) -> str | None:
         """Return where its authors publish it; None for the user's own model."""
-        return next((name for name in reversed(self.aliases) if "/" in name), None)
+        return repository_in(self.aliases)
 
     @property
     def is_encoder(self) -> bool:

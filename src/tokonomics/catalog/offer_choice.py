@@ -7,7 +7,7 @@ the last year, hosts that could load a model, and of each GPU and market only th
 import datetime as dt
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from tokonomics.catalog.entries import user_market
@@ -36,6 +36,8 @@ that were copied can be released, so less than this may be enough."""
 _WEIGHTS_SHARE = 0.25
 """Share of a GPU's memory: a host counts only if it can load weights of this size, whichever model is asked about. An
 8B model in 16 bits has a fifth of 80 GB; for a model below a quarter, a smaller GPU would hold as much cache."""
+
+_STALE_AFTER = dt.timedelta(STALE_AFTER_DAYS)
 
 Market = tuple[str, bool]
 """Quotes that can show each other to be out of date: of one GPU, from marketplaces or from sellers with a list."""
@@ -164,7 +166,7 @@ def prices_that_count(
     if any_age:
         return tuple(roomy)
     days = newest_quotes(sold, terms) if newest is None else newest
-    return tuple(offer for offer in roomy if (days[market_of(offer)] - offer.date).days <= STALE_AFTER_DAYS)
+    return tuple(offer for offer in roomy if days[market_of(offer)] - offer.date <= _STALE_AFTER)
 
 
 def cheapest_that_counts(
@@ -197,7 +199,12 @@ def newest_quotes(offers: Iterable[Offer], terms: Terms) -> dict[Market, dt.date
 
 def market_of(offer: Offer) -> Market:
     """Return the market on which an offer's price is compared with newer ones."""
-    return offer.gpu, offer.seller is Seller.marketplace
+    return _market_of_seller(offer.gpu, offer.provider)
+
+
+@lru_cache(maxsize=4096)
+def _market_of_seller(gpu: str, provider: str) -> Market:
+    return gpu, seller_of(provider) is Seller.marketplace
 
 
 def newer_quote(old: Offer, offers: Iterable[Offer], terms: Terms) -> Offer | None:
@@ -215,7 +222,8 @@ def _roomy(sold: Sequence[Offer]) -> list[Offer]:
     enough = [offer.memory_gb is None or offer.memory_gb >= least_gib[offer.gpu] * offer.gpus for offer in sold]
     if all(enough):
         return list(sold)
-    with_room = {market_of(offer) for offer, is_enough in zip(sold, enough, strict=True) if is_enough}
+    sellers = {(offer.gpu, offer.provider) for offer, is_enough in zip(sold, enough, strict=True) if is_enough}
+    with_room = {_market_of_seller(*seller) for seller in sellers}
     return [
         offer for offer, is_enough in zip(sold, enough, strict=True) if is_enough or market_of(offer) not in with_room
     ]

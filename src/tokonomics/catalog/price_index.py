@@ -99,8 +99,9 @@ def classes_of(
     ]
     last = max((row.month_end for row in listed), default=None)
     architecture = find_gpu(gpu).architecture
-    related = {row.gpu for row in listed if find_gpu(row.gpu).architecture == architecture}
-    for name, gpus in (gpu, {gpu}), (f"{architecture} GPUs", related), ("all GPUs", {row.gpu for row in listed}):
+    every = {row.gpu for row in listed}
+    related = {name for name in every if find_gpu(name).architecture == architecture}
+    for name, gpus in (gpu, {gpu}), (f"{architecture} GPUs", related), ("all GPUs", every):
         rows = [row for row in listed if row.gpu in gpus]
         if rows and max(row.month_end for row in rows) == last:
             yield name, rows

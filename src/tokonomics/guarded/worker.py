@@ -84,7 +84,7 @@ def begin(folder: str | None, niceness: int) -> Callable[..., dict[str, Any]]:
     if folder:
         os.chdir(folder)  # so that a relative path finds nothing
     os.nice(niceness)
-    gc.set_threshold(100_000, 20, 20)  # as on the command line: imported objects stay
+    gc.set_threshold(100_000, 20, 20)  # imported objects stay
     from tokonomics.catalog.load_models import CONFIGS_IN
     from tokonomics.traffic import sources
 

@@ -334,7 +334,7 @@ def simulate(log: EngineLog, run: EngineRun, fit: StepFit) -> tuple[Array, Array
             deadline_s=np.full(count, np.inf),
             unit_ids=np.empty(0, np.int32),
             unit_starts=np.zeros(count + 1, np.int64),
-            unit_tokens=_BLOCK_TOKENS,
+            unit_ends=np.empty(0, np.int32),
             prefilled=False,
         ),
         fitted_table(fit, log, longest),

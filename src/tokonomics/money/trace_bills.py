@@ -65,14 +65,14 @@ def api_bill(
     inputs = trace.input_tokens.astype(np.float64)
     outputs = trace.output_tokens.astype(np.float64)
     bounds = sorted(tier.above_input_tokens for tier in api.tiers)
-    tier = np.searchsorted(np.array(bounds, dtype=np.float64), inputs, side="left")
+    tier = np.searchsorted(np.array(bounds, dtype=np.float64), inputs, side="left") if bounds else None
+    tiers = [slice(None)] if tier is None else [tier == level for level in np.unique(tier)]
     dollars = 0.0
-    for level in np.unique(tier):
+    for chosen in tiers:
         # Within a tier the price is linear, so the mean request represents all.
-        chosen = tier == level
         mean_in, mean_out = float(inputs[chosen].mean()), float(outputs[chosen].mean())
         mean_usd = price_request(api, mean_in, cached_share * mean_in, mean_out, batch, written * mean_in)
-        dollars += int(chosen.sum()) * mean_usd
+        dollars += len(inputs[chosen]) * mean_usd
     rates, kind = api.rates(float(inputs.mean())), "batch_" if batch else ""
     per_request = dollars / len(trace)
     return ApiCost(

@@ -26,7 +26,7 @@ from tokonomics.sizing.screen import Screened, least_by_arithmetic, least_for, m
 from tokonomics.sizing.search import fewest
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.units import percent, plural, seconds
+from tokonomics.units import HOURS_PER_MONTH, percent, plural, seconds, usd
 
 CLOSED_FORM_UTILIZATION = 0.7  # assumed if bursts are not simulated: the room that planners commonly leave for them
 TABLE_ROWS = 10  # kinds of hardware sized even if they cannot win
@@ -260,13 +260,25 @@ class Search:
             # A bill to beat leaves one number of replicas to try. Without one, or for a table, it goes up from the
             # closed form's in growing steps, and others that may be cheaper get their turn between two of them.
             beats = not is_leader and most < MOST_REPLICAS
+            self.progress(f"{deployment}{self._known(bound)}")
             return self._size(Failing(candidate, tries), most if beats else min(least + 2**tries - 1, most), most)
         return None
+
+    def _known(self, bound: float) -> str:
+        """Say what is known of the cheapest bill: all that are left cost ``bound`` or more."""
+        if self.below is not None:
+            return ""
+        lowest = min(self._bills.values(), default=math.inf)
+        at_least = usd(min(bound, lowest) * HOURS_PER_MONTH)
+        if bound >= lowest:
+            return f"; the cheapest fleet costs {at_least} a month"
+        if math.isinf(lowest):
+            return f"; the cheapest fleet costs {at_least} a month or more"
+        return f"; the cheapest fleet costs between {at_least} and {usd(lowest * HOURS_PER_MONTH)} a month"
 
     def _size(self, failing: Failing, count: int, most: int) -> tuple[float, Failing] | None:
         """Size it if ``count`` replicas hold; a bill above that of the ``most`` is not worth more simulations."""
         candidate, deployment = failing.screened, failing.deployment
-        self.progress(str(deployment))
         known = self.sought.most_failing(candidate)
         if count == most < MOST_REPLICAS and not (trial := self.sought.on(candidate, max(most, known))).holds:
             number = plural(max(most, known), "replica")

@@ -1,10 +1,15 @@
 """Answer from which volume on self-hosting a model is cheaper than an API."""
 
+from typing import Any
+
+from pydantic import Field
+
 from tokonomics.catalog.api_hosts import find_api, hosts_of
 from tokonomics.catalog.apis import ApiPrice
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, option, shorten
+from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.money.breakeven import Extra, SelfHosted, kind_of_equation
 from tokonomics.money.trace_bills import ApiCost, ApiLeftOut, api_bills, host_bills
 from tokonomics.planner.apis import in_region, share_of_api
@@ -17,6 +22,7 @@ from tokonomics.planner.hosting import (
     self_hosted,
     tokens_per_request,
 )
+from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.parsing import amount, listed
 from tokonomics.questions.api_beside import latencies_of
 from tokonomics.questions.catalogue import every_offer, extras_of
@@ -24,17 +30,47 @@ from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.load import blamed, load_of, question_of, say_not_tried
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import BreakevenRequest
-from tokonomics.questions.results import BreakevenResult, NothingHosts
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import say_if_compiling
 from tokonomics.questions.traffic import read_rate
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.trace import Trace
-from tokonomics.units import SECONDS_PER_MONTH, percent, plural, usd
+from tokonomics.units import SECONDS_PER_MONTH, count, percent, plural, usd
 
 _PLANNED = ("model", "slo", "offline", "gpu", "provider", "region", "terms", "discount", "offers", "max_price",
             "max_age", "weights", "min_weights", "min_recovery", "kv", "engine", "spare", "headroom", "quick",
             "arrivals", "start", "end")  # fmt: skip
 """Inputs of a plan that do not apply to a replica with given speed and price."""
+
+
+class BreakevenResult(Result, BreakEvenReport):
+    """A self-hosted model against APIs, at every volume."""
+
+    ROWS = "found"
+
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast the measured APIs answer, by name."""
+
+    def headline(self) -> str:
+        said = []
+        for meets in (self.found[place] for place in self.counted):
+            from_here, bits = meets.stays_tokens_per_month, self.fewer_bits(meets)
+            never = f"never cheaper than {meets.api}"
+            verdict = f"cheaper than {meets.api} from {count(from_here)} tokens a month on" if from_here else never
+            said.append(f"{verdict} ({bits}, fewer bits than published)" if bits else verdict)
+        more = [f"{plural(len(said) - 3, 'API')} more"] if len(said) > 3 else []
+        return f"{self.model}, hosted: {'; '.join([*said[:3], *more])}"
+
+
+class NothingHosts(Result):
+    """Nothing can be hosted, and why."""
+
+    blame: tuple[Blame, ...]
+    study: Any = beside()
+
+    @property
+    def is_found(self) -> bool:
+        return False
 
 
 def breakeven(request: BreakevenRequest, listener: Listener = SILENT) -> BreakevenResult | NothingHosts:

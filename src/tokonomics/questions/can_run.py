@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,23 +13,50 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.offers import MAX_GPUS
 from tokonomics.errors import BadInput, option
 from tokonomics.money.own_hardware import Power, Purchase
-from tokonomics.physics.curves import power_of
-from tokonomics.planner.can_run import OwnMachine, shortlist
+from tokonomics.physics.curves import PowerCurve, power_of
+from tokonomics.planner.can_run import CanRun, OwnMachine, shortlist
 from tokonomics.planner.can_run import can_run as what_runs
 from tokonomics.planner.parsing import dollars, gpu_filter, listed
 from tokonomics.questions.cost import kept_machine
 from tokonomics.questions.deployment import require_writer, targets_of
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
-from tokonomics.questions.results import CanRunResult
+from tokonomics.questions.result import Result, beside
 from tokonomics.questions.traffic import lengths_of
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
 from tokonomics.traffic.lengths import draw_lengths
 from tokonomics.traffic.slo import Latency, Slo
+from tokonomics.units import plural
 
 DEFAULT_PACE = Slo(latency=Latency.tpot, statistic="p99", seconds=0.05)
 """20 tokens/s for each user if no SLO is given: nearly four times as fast as people read (238 words a minute,
 Brysbaert 2019, doi:10.1016/j.jml.2019.104047; four tokens make three words, OpenAI, "What are tokens")."""
+
+
+class CanRunResult(Result, CanRun):
+    """What the user's own machine can run, largest model first, and what does not fit."""
+
+    ROWS = "runs"
+
+    gpu_power: PowerCurve | None = None  # what each of its GPUs draws; None: unknown, or no dollars wanted
+    shortlist: Any = beside()  # for a catalogue: the rows that a person would look at first
+    not_counted: Any = beside()  # inputs of a plan that have no meaning on the user's own machine
+    longest_request: Any = beside()
+    """Tokens of the longest request in a plan's traffic; servers are started for it if they can hold it."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.runs)
+
+    def headline(self) -> str:
+        machine, tokens = f"{self.gpus}×{self.gpu}", f"{self.context:,} tokens"
+        if not self.runs:
+            only = f"{self.too_large[0].model} does not fit" if len(self.too_large) == 1 else ""
+            return f"{machine}: {only or 'none of these models fits'} with {tokens} of context"
+        fits, largest = len({row.model for row in self.runs}), self.runs[0]
+        of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
+        up_to = f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
+        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {up_to}"
 
 
 def can_run(request: CanRunRequest, listener: Listener = SILENT, longest: int = 0) -> CanRunResult:

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokonomics.catalog.api_hosts import list_apis
 from tokonomics.catalog.apis import price_request, read_litellm
@@ -26,17 +27,19 @@ from tokonomics.planner.parsing import (
 from tokonomics.questions.inputs import Market, SomeGpus, Staffed
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.requests.run import (
-    ApisRequest,
-    GpusRequest,
-    ModelsRequest,
-    OffersRequest,
-    PricesRefreshRequest,
-)
 from tokonomics.questions.result import Listing
 from tokonomics.questions.results import RefreshResult
 from tokonomics.questions.tables import prices_in
 from tokonomics.types import Same, copied, today
+
+if TYPE_CHECKING:
+    from tokonomics.questions.requests.run import (
+        ApisRequest,
+        GpusRequest,
+        ModelsRequest,
+        OffersRequest,
+        PricesRefreshRequest,
+    )
 
 
 def names_sellers(request: Market) -> bool:
@@ -146,19 +149,19 @@ def _overhead(text: str) -> Extra:
     return Extra(name=name, usd_per_month=amount)
 
 
-def models(request: ModelsRequest, listener: Listener = SILENT) -> Listing:
+def models(request: "ModelsRequest", listener: Listener = SILENT) -> Listing:
     found = find_models(request.match, request.family, request.moe)
     return Listing(rows=tuple(found), documents=tuple(model.summary() for model in found))
 
 
-def gpus(request: GpusRequest, listener: Listener = SILENT) -> Listing:
+def gpus(request: "GpusRequest", listener: Listener = SILENT) -> Listing:
     if request.min_memory:
         require_positive("min_memory", request.min_memory)
     found = find_gpus(request.match, request.min_memory, request.architecture)
     return Listing(rows=tuple(found), documents=tuple(gpu.model_dump(mode="json") for gpu in found))
 
 
-def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
+def offers(request: "OffersRequest", listener: Listener = SILENT) -> Listing:
     if request.max_price is not None:
         require_positive("max_price", request.max_price)
     known, terms = prices_in(request.offers), parse_terms(request.terms)
@@ -190,7 +193,7 @@ def offers(request: OffersRequest, listener: Listener = SILENT) -> Listing:
     )
 
 
-def prices_refresh(request: PricesRefreshRequest, listener: Listener = SILENT) -> RefreshResult:
+def prices_refresh(request: "PricesRefreshRequest", listener: Listener = SILENT) -> RefreshResult:
     """Fetch today's prices; the old ones stay where a provider fails."""
     from tokonomics.catalog.refresh import refresh  # Loads the network code, so only on request.
 
@@ -198,7 +201,7 @@ def prices_refresh(request: PricesRefreshRequest, listener: Listener = SILENT) -
     return RefreshResult(noun=found)
 
 
-def apis(request: ApisRequest, listener: Listener = SILENT) -> Listing:
+def apis(request: "ApisRequest", listener: Listener = SILENT) -> Listing:
     extra = read_litellm(Path(request.litellm)) if request.litellm else ()
     found = list_apis(host=request.host, match=request.match, extra=extra)
     priced = [(api, price_request(api, request.input, 0, request.output)) for api in found]

@@ -13,19 +13,31 @@ from tokonomics.catalog.offer_choice import NoOffer, cheapest_offer, machines_us
 from tokonomics.catalog.offers import OLDER, Offer, write_offers
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money import cost as money
-from tokonomics.money.cost import require_positive
+from tokonomics.money.cost import Cost, LoadCost, Needed, require_positive
 from tokonomics.money.own_hardware import Power, Purchase, own_offer
 from tokonomics.money.own_hardware import own_hardware as price_of_own
 from tokonomics.planner.parsing import dollars
 from tokonomics.questions.inputs import PriceList
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CostRequest, OwnHardwareRequest
-from tokonomics.questions.results import CostResult, OneNoun
+from tokonomics.questions.result import Result, beside
+from tokonomics.questions.results import OneNoun
 from tokonomics.questions.tables import prices_in
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
 from tokonomics.types import today
 
 _DRAWN = 100_000  # draws to estimate a distribution's mean: within a percent if lengths vary threefold
+
+
+class CostResult(Result, Cost):
+    """The cost of a million tokens, and what it takes to reach a price."""
+
+    gpus: int
+    price: dict[str, Any]  # where the price of a GPU-hour comes from
+    usd_per_request: float | None
+    target: Needed | None
+    loads: tuple[LoadCost, ...]
+    price_note: Any = beside()
 
 
 def cost(request: CostRequest, listener: Listener = SILENT) -> CostResult:

@@ -17,7 +17,7 @@ from tokonomics.fleet.cheapest import require_target
 from tokonomics.fleet.commitments import CommitmentReport, Outlook, commitments, require_a_quote
 from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
-from tokonomics.fleet.scaling import require_on_demand, require_slos, scaling_ways
+from tokonomics.fleet.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.fleet.traffic import (
     FleetTraffic,
     is_curve,
@@ -34,7 +34,7 @@ from tokonomics.questions.deployment import named, require_writer, targets_of
 from tokonomics.questions.inputs import Traffic
 from tokonomics.questions.request import SILENT, Listener, read_share
 from tokonomics.questions.requests.buy import FleetRequest
-from tokonomics.questions.results import FleetResult
+from tokonomics.questions.result import Result
 from tokonomics.questions.serving import say_if_compiling
 from tokonomics.questions.traffic import lengths_of, read_rate, read_time, traffic_of
 from tokonomics.sizing.buy import reserved_prices
@@ -42,7 +42,33 @@ from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import today
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, TOKENS_PER_MTOK, percent, plural, whole_number
+from tokonomics.units import (
+    DAY_S,
+    HOURS_PER_MONTH,
+    SECONDS_PER_HOUR,
+    TOKENS_PER_MTOK,
+    percent,
+    plural,
+    usd,
+    whole_number,
+)
+
+
+class FleetResult(Result, FleetReport):
+    """The cheapest fleet over time, what it is compared with, and its simulation."""
+
+    ROWS = "plan.purchases"
+
+    scaling: ScalingReport | None = None  # ways to follow a day's traffic, if asked for
+    batch_work: BatchReport | None = None  # batch work beside the traffic, if asked for
+    commitments: CommitmentReport | None = None  # what to reserve for months or years, if asked for
+
+    def headline(self) -> str:
+        plan = self.plan
+        return (
+            f"{self.model}: {usd(plan.usd_per_month)} a month, 99 of 100 months below {usd(plan.p99_usd_per_month)}; "
+            f"{plural(len(plan.purchases), 'purchase')} over {plan.hours} hours"
+        )
 
 
 def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:

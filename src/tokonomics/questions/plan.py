@@ -1,4 +1,4 @@
-"""Answer what the cheapest ways to serve a model under latency targets are: ``plan``, ``diff`` and ``compare``.
+"""Answer what the cheapest ways to serve a model under latency targets are: ``plan``.
 
 ``--measured`` draws the user's load tests over the frontier: their prices and latencies beside the predicted ones.
 """
@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.layers import Precision
@@ -14,20 +14,14 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
-from tokonomics.deploy.targets import deploy_files, provenance
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
-from tokonomics.money.trace_bills import ApiCost
-from tokonomics.planner.apis import ApiBeside, share_of_api
 from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import report_of_pick
-from tokonomics.planner.compare import compare as side_by_side
-from tokonomics.planner.compare import diff as plan_diff
-from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.firmness import energy_of, flips, least_regret
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
@@ -39,36 +33,35 @@ from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_beside import api_of_study, hosts_beside, latencies_of
 from tokonomics.questions.by_hour import fleet_command, hours_of, swing_of
-from tokonomics.questions.can_run import on_own_machine
 from tokonomics.questions.catalogue import every_offer, extras_of
-from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
-from tokonomics.questions.request import SILENT, Listener, parameters_of
-from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
+from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
+from tokonomics.questions.request import SILENT, Listener
+from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import (
-    CanRunResult,
-    CompareResult,
-    OneNoun,
     PickHost,
     PlanCases,
     PlanModels,
     PlanResult,
 )
-from tokonomics.questions.scenario import read_request
 from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.class_outcome import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
-from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.workload import parse_thinking
 from tokonomics.types import copied, today
 
+if TYPE_CHECKING:
+    from tokonomics.questions.can_run import CanRunResult
 
-def plan(request: PlanRequest, listener: Listener = SILENT) -> PlanResult | PlanModels | PlanCases | CanRunResult:
+
+def plan(request: PlanRequest, listener: Listener = SILENT) -> "PlanResult | PlanModels | PlanCases | CanRunResult":
     """Size every candidate by simulation, cheapest first, with the firmness of the pick and every refusal."""
     if request.own:
+        from tokonomics.questions.can_run import on_own_machine
+
         listener.note(f"{option('own')} is now a verb: tokonomics can-run")
         return on_own_machine(request, listener)
     if request.beside:
@@ -280,6 +273,8 @@ def deploy_files_of(
 
     An autoscaler gets the replicas that each of the hours needs as its minimum, where the hours are those of a clock.
     """
+    from tokonomics.deploy.targets import deploy_files, provenance
+
     best = study.plan.best
     if best is None:
         return []
@@ -342,75 +337,6 @@ def save_files(files: Sequence[DeployFile], folder: Path, listener: Listener, fi
     for file in files:
         write_text(folder / file.name, file.text, where)
         listener.note(f"{folder / file.name} saved")
-
-
-DIFF_FORMATS = ("github", "gitlab", "json")
-
-
-def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
-    """Return the inputs that differ, the pick of each side, and what the change saves."""
-    if request.format is not None and request.format not in DIFF_FORMATS:
-        raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
-    paths = (Path(request.model), Path(request.against))
-    when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
-    sides, apis = [], list[ApiBeside | None]()
-    for path, then in zip(paths, when, strict=True):
-        asked = read_request(path, PlanRequest, "plan")
-        if len(cases_of(asked)) > 1 or len(asked.model) > 1:
-            raise BadInput("is compared with one model and without ranges", where=str(path))
-        (study,) = studied(questions_in(asked, listener), listener)
-        sides.append((f"{path.name}{then}", _words(asked), study.plan))
-        apis.append(api_of_study(asked, study, asked.model[0], latencies_of(asked)))
-    return OneNoun(noun=plan_diff(*sides, apis=(apis[0], apis[1])))
-
-
-_NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "quote", "profile"}
-
-
-def _words(request: PlanRequest) -> dict[str, object]:
-    """Return the scenario's values for the planner, by key."""
-    return {
-        parameter.key: getattr(request, name)
-        for name, parameter in parameters_of(PlanRequest).items()
-        if name not in _NOT_COMPARED
-    }
-
-
-def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResult:
-    """Return the dollars per million tokens of every pair, side by side."""
-    if len(cases_of(request)) > 1:
-        raise BadInput("a range is for plan", field="rate, input, output")
-    questions = questions_of(request, not request.simulate, listener)
-    scores = parse_quality(request.quality or (), [question.model.key for question in questions])
-    if request.simulate:
-        say_if_compiling(listener)
-    for question in questions:
-        say_not_tried(question, listener)
-    listener.doing("comparing")
-    latencies, share = latencies_of(request), _cached_share(request, questions[0].load)
-    found = side_by_side(questions, scores, listener.doing)
-    picks = sorted((cell.pick for cell in found.cells if cell.pick), key=lambda pick: pick.usd_per_mtok.blended)
-    apis: dict[str, tuple[ApiCost, ...]] = {}
-    beside: dict[str, ApiBeside] = {}
-    for question, asked in zip(questions, listed(request.model, "model") or (), strict=True):
-        key = question.model.key
-        usd = min((pick.usd_per_month for pick in picks if pick.model == key), default=None)
-        bills, api = hosts_beside(request, question, asked, usd, latencies, share)
-        if bills:
-            apis[key] = tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in latencies)
-        if api:
-            beside[key] = api
-    best = picks[0] if picks else None
-    return CompareResult(**dict(found), apis=apis, api_beside=beside, latencies=latencies, best=best)
-
-
-_HOSTS = 2  # number of the cheapest hosts to show beside a model's hardware; `breakeven` shows all
-
-
-def _cached_share(request: CompareRequest, load: Load) -> float:
-    """Return the share of a log's prompts that hosts read from their caches, at its own pace, which decides that."""
-    paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
-    return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)
 
 
 def measured_beside(request: PlanRequest, plan: Plan, listener: Listener = SILENT) -> tuple[PricedRun, ...]:

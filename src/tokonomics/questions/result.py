@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, PrivateAttr
@@ -96,6 +95,8 @@ class Result(Noun):
 
     def _repr_html_(self) -> str:
         """Return the description as HTML; only the headline if the result came from a file."""
+        from html import escape  # a notebook's alone
+
         body = self._described().html() if self._described else f"<b>{escape(self.headline())}</b>"
         more = ", ".join(["to_frame()", *(f'to_frame("{name}")' for name in self.frames() if name != self.ROWS)])
         notes = "<br>".join(escape(line) for line in (f"All figures: {more}", self._command) if line)

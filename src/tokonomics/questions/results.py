@@ -11,27 +11,18 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.catalog.places import Seller
 from tokonomics.deploy.job import DeployFile
 from tokonomics.errors import by_name, flag, spelled
-from tokonomics.fleet.batch_report import BatchReport
-from tokonomics.fleet.commitments import CommitmentReport
-from tokonomics.fleet.design import FleetReport
-from tokonomics.fleet.scaling import ScalingReport
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.measure.priced_run import PricedRun
 from tokonomics.money.attribution import FleetSale
 from tokonomics.money.breakeven import Upkeep
-from tokonomics.money.cost import Cost, LoadCost, Needed
 from tokonomics.money.own_hardware import Energy
 from tokonomics.money.trace_bills import ApiCost
-from tokonomics.physics.curves import PowerCurve
 from tokonomics.planner.apis import ApiBeside
 from tokonomics.planner.by_hour import ReplicasByHour
-from tokonomics.planner.can_run import CanRun
 from tokonomics.planner.class_report import ClassReport
-from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import Flips, Regret
 from tokonomics.planner.frontier import Frontier
-from tokonomics.planner.hosting import BreakEvenReport
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.shared_ways import Crossing, SharedPlan
@@ -45,7 +36,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
-from tokonomics.units import count, plural, usd
+from tokonomics.units import usd
 
 
 class OneNoun(Result):
@@ -204,68 +195,6 @@ class PlanResult(Result, Plan):
         )
 
 
-class FleetResult(Result, FleetReport):
-    """The cheapest fleet over time, what it is compared with, and its simulation."""
-
-    ROWS = "plan.purchases"
-
-    scaling: ScalingReport | None = None  # ways to follow a day's traffic, if asked for
-    batch_work: BatchReport | None = None  # batch work beside the traffic, if asked for
-    commitments: CommitmentReport | None = None  # what to reserve for months or years, if asked for
-
-    def headline(self) -> str:
-        plan = self.plan
-        return (
-            f"{self.model}: {usd(plan.usd_per_month)} a month, 99 of 100 months below {usd(plan.p99_usd_per_month)}; "
-            f"{plural(len(plan.purchases), 'purchase')} over {plan.hours} hours"
-        )
-
-
-class BreakevenResult(Result, BreakEvenReport):
-    """A self-hosted model against APIs, at every volume."""
-
-    ROWS = "found"
-
-    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
-    """How fast the measured APIs answer, by name."""
-
-    def headline(self) -> str:
-        said = []
-        for meets in (self.found[place] for place in self.counted):
-            from_here, bits = meets.stays_tokens_per_month, self.fewer_bits(meets)
-            never = f"never cheaper than {meets.api}"
-            verdict = f"cheaper than {meets.api} from {count(from_here)} tokens a month on" if from_here else never
-            said.append(f"{verdict} ({bits}, fewer bits than published)" if bits else verdict)
-        more = [f"{plural(len(said) - 3, 'API')} more"] if len(said) > 3 else []
-        return f"{self.model}, hosted: {'; '.join([*said[:3], *more])}"
-
-
-class CanRunResult(Result, CanRun):
-    """What the user's own machine can run, largest model first, and what does not fit."""
-
-    ROWS = "runs"
-
-    gpu_power: PowerCurve | None = None  # what each of its GPUs draws; None: unknown, or no dollars wanted
-    shortlist: Any = beside()  # for a catalogue: the rows that a person would look at first
-    not_counted: Any = beside()  # inputs of a plan that have no meaning on the user's own machine
-    longest_request: Any = beside()
-    """Tokens of the longest request in a plan's traffic; servers are started for it if they can hold it."""
-
-    @property
-    def is_found(self) -> bool:
-        return bool(self.runs)
-
-    def headline(self) -> str:
-        machine, tokens = f"{self.gpus}×{self.gpu}", f"{self.context:,} tokens"
-        if not self.runs:
-            only = f"{self.too_large[0].model} does not fit" if len(self.too_large) == 1 else ""
-            return f"{machine}: {only or 'none of these models fits'} with {tokens} of context"
-        fits, largest = len({row.model for row in self.runs}), self.runs[0]
-        of, fit = plural(fits + len(self.too_large), "model"), "fits" if fits == 1 else "fit"
-        up_to = f"{largest.name} at {largest.weights} ({plural(largest.users, 'user')})"
-        return f"{machine}: {fits} of {of} {fit} with {tokens}, up to {up_to}"
-
-
 class PlanModels(Result):
     """Several models on the same traffic: the pick of each, cheapest first."""
 
@@ -295,42 +224,3 @@ class PlanCases(Result):
     @property
     def is_found(self) -> bool:
         return all(study.plan.best for study in self.studies)
-
-
-class NothingHosts(Result):
-    """Nothing can be hosted, and why."""
-
-    blame: tuple[Blame, ...]
-    study: Any = beside()
-
-    @property
-    def is_found(self) -> bool:
-        return False
-
-
-class CompareResult(Result, Comparison):
-    """Several models on several GPUs, side by side, and what APIs charge for the same requests."""
-
-    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
-    """By model: its cheapest hosts, and the measured ones."""
-    api_beside: dict[str, ApiBeside] = Field(default_factory=dict)
-    """By model: its cheapest API, beside its cheapest GPU."""
-    best: Candidate | None = None
-    """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
-    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
-    """How fast the measured APIs answer, by name."""
-
-    @property
-    def is_found(self) -> bool:
-        return bool(self.gpus)
-
-
-class CostResult(Result, Cost):
-    """The cost of a million tokens, and what it takes to reach a price."""
-
-    gpus: int
-    price: dict[str, Any]  # where the price of a GPU-hour comes from
-    usd_per_request: float | None
-    target: Needed | None
-    loads: tuple[LoadCost, ...]
-    price_note: Any = beside()

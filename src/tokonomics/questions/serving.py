@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -27,7 +27,6 @@ from tokonomics.questions.inputs import Drafting, Priced
 from tokonomics.questions.load import cases_of, draft_of, questions_of
 from tokonomics.questions.request import Listener, model_in
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.requests.traffic import SimulateRequest
 from tokonomics.questions.results import AskedModel, PlanResult, PlanTogether
 from tokonomics.questions.traffic import read_time
 from tokonomics.serving.compiled import must_compile, must_translate
@@ -46,6 +45,9 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.grammar import Phrase, read_options
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import today
+
+if TYPE_CHECKING:
+    from tokonomics.questions.requests.traffic import SimulateRequest
 
 AS_GIVEN = "as given"  # the source of a price that was not looked up
 
@@ -117,7 +119,7 @@ def fleet_of(
     )
 
 
-def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) -> FleetSettings:
+def apart(fleet: FleetSettings, request: "SimulateRequest", decode: Deployment) -> FleetSettings:
     """Add prefill replicas to the fleet, if the request asks for them."""
     for name in ("prefill_gpu", "prefill_tp", "link"):
         if getattr(request, name) is not None and not request.prefill_replicas:
@@ -136,7 +138,7 @@ def apart(fleet: FleetSettings, request: SimulateRequest, decode: Deployment) ->
     )
 
 
-def _prefill_side(request: SimulateRequest, decode: Deployment) -> Deployment:
+def _prefill_side(request: "SimulateRequest", decode: Deployment) -> Deployment:
     """Return the prefill deployment: like the decode one, on another GPU or more or fewer of them."""
     gpu = decode.gpu if request.prefill_gpu is None else find_gpu(request.prefill_gpu)
     split = {"tp": decode.tp, "pp": decode.pp, "ep": decode.ep, "dp": decode.dp}

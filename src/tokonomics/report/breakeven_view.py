@@ -10,8 +10,8 @@ from tokonomics.errors import option
 from tokonomics.money.breakeven import SELF_HOSTED, BreakEven, CostAt, FleetKind
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.hosting import BreakEvenReport
+from tokonomics.questions.breakeven import BreakevenResult, NothingHosts
 from tokonomics.questions.requests.buy import BreakevenRequest
-from tokonomics.questions.results import BreakevenResult, NothingHosts
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.plan_pick_view import nothing

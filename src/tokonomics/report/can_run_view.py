@@ -8,8 +8,8 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
+from tokonomics.questions.can_run import CanRunResult
 from tokonomics.questions.requests.buy import CanRunRequest, PlanRequest
-from tokonomics.questions.results import CanRunResult
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, PROFILED, datasheet_text, known_text, slos_text, time_text

@@ -8,9 +8,10 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
 from tokonomics.money.cost import LoadCost, Needed
 from tokonomics.money.own_hardware import MEAN_PUE, OwnHardware
+from tokonomics.questions.cost import CostResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import CostRequest
-from tokonomics.questions.results import CostResult, OneNoun
+from tokonomics.questions.results import OneNoun
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import marked_old

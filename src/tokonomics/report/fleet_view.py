@@ -14,8 +14,8 @@ from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
 from tokonomics.money.purchases import NO_SAVING, FleetPurchase
 from tokonomics.money.spot_machines import ADVISOR, SpotVerdict
+from tokonomics.questions.fleet import FleetResult
 from tokonomics.questions.request import Request
-from tokonomics.questions.results import FleetResult
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.commitments_view import commitment_blocks

@@ -12,10 +12,9 @@ from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
 from tokonomics.planner.slow_end import CostRange
 from tokonomics.planner.vary import Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
-from tokonomics.questions.results import CanRunResult, PlanCases, PlanModels, PlanResult, layout_text
+from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer, Charts
-from tokonomics.report.can_run_view import can_run
 from tokonomics.report.plan_pick_view import (
     asked_text,
     at_checkpoint_line,
@@ -68,6 +67,7 @@ from tokonomics.units import count, percent, plural, requests_a_second, usd
 
 if TYPE_CHECKING:
     from tokonomics.planner.plan import Study
+    from tokonomics.questions.can_run import CanRunResult
 
 _SHOWN = 10  # rows of the table of candidates by default
 _ADVISED = 0.2  # headroom to ask for, where a pick has less and is inside its interval; our choice
@@ -75,7 +75,9 @@ _ADVISED = 0.2  # headroom to ask for, where a pick has less and is inside its i
 
 def plan(result: "PlanResult | PlanModels | PlanCases | CanRunResult", request: PlanRequest) -> Answer:
     """Show the plan of one model, of several, or under several demands; for the user's own machine, its layouts."""
-    if isinstance(result, CanRunResult):
+    if not isinstance(result, PlanResult | PlanModels | PlanCases):
+        from tokonomics.report.can_run_view import can_run
+
         return can_run(result, request)
     studies = (result.study,) if isinstance(result, PlanResult) else result.studies
     title = f"What serving {', '.join(dict.fromkeys(study.question.model.name for study in studies))} costs"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date
+from typing import TYPE_CHECKING
 
 from tokonomics.catalog.gpus import Gpu, gpu_text
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
@@ -11,7 +12,6 @@ from tokonomics.catalog.price_coverage import PriceCoverage
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
-from tokonomics.planner.compare import Cell, Comparison
 from tokonomics.planner.plan_answer import Candidate
 from tokonomics.report import blocks
 from tokonomics.serving.class_outcome import FirstAnswer
@@ -19,7 +19,6 @@ from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.summary import TraceSummary
 from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed, today
@@ -34,6 +33,10 @@ from tokonomics.units import (
     seconds,
     usd,
 )
+
+if TYPE_CHECKING:
+    from tokonomics.planner.compare import Cell, Comparison
+    from tokonomics.traffic.summary import TraceSummary
 
 ENCODER_SPEED = "attention scaled from kernels timed with causal masks"  # how the speed of an encoder is known
 TOWER_SPEED = "assumed at 70 % of peak FLOP/s"
@@ -229,7 +232,7 @@ def duration_text(duration_s: float) -> str:
     return f"{duration_s:.3g} s"
 
 
-def how_long(made: TraceSummary) -> str:
+def how_long(made: "TraceSummary") -> str:
     """Say how long a log lasts, after its number of requests."""
     return f" in {duration_text(made.duration_s)}" if made.duration_s else " at once" if made.requests > 1 else ""
 
@@ -272,7 +275,7 @@ def setup_text(setup: Setup) -> str:
     return f"{setup.deployment}: {workload_text(setup.load.workload)}{and_slos(setup.slos) or '; no SLO'}"
 
 
-def price_text(cell: Cell, compared: Comparison) -> str:
+def price_text(cell: "Cell", compared: "Comparison") -> str:
     """Return the price of a pair with its marks; → marks every pair with the lowest shown price."""
     if cell.usd_per_mtok is None or cell.pick is None:
         return NO_VALUE

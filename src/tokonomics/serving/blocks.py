@@ -73,6 +73,25 @@ def resident_units(world: World, place: int, request: Row) -> int:
 
 
 @compiled
+def covered_tokens(world: World, request: Row, units: int) -> int:
+    """Return the tokens of the leading units of a prompt."""
+    return wide(world.unit_ends[request.first_unit + units - 1]) if units > 0 else wide(0)
+
+
+@compiled
+def units_within(world: World, request: Row, tokens: int) -> int:
+    """Count the leading units that end within these tokens."""
+    low, high = wide(0), wide(request.units)
+    while low < high:
+        middle = (low + high) // 2
+        if world.unit_ends[request.first_unit + middle] <= tokens:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
 def units_blocks(world: World, place: int, request: Row, count: int) -> tuple[int, int]:
     """Return the blocks of the leading units of a prompt, and how many of them nobody holds."""
     total, unheld = 0, 0
@@ -103,10 +122,7 @@ def publish_units(world: World, place: int, request: Row, first: int, end: int, 
     """Let others find the units from ``first`` to ``end`` that the first ``computed`` tokens complete."""
     nodes, settings = world.nodes[place], world.settings[0]
     for count in range(first, end):
-        before = count * settings.unit_tokens
-        after = before + settings.unit_tokens
-        if count < request.prompt_units:
-            after = min(after, request.input_tokens)
+        before, after = covered_tokens(world, request, count), covered_tokens(world, request, count + 1)
         if after > computed:
             return
         listed = request.first_unit + count

@@ -55,17 +55,16 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
 
 
 def sure_to_miss(
-    slos: Sequence[Slo], trace: Trace, fetches: bool = False, requests: int | None = None, times: float = 1.0
+    slos: Sequence[Slo], trace: Trace, requests: int | None = None, times: float = 1.0
 ) -> Callable[[Rows], bool]:
     """Return a test whether, by now, more requests are late than a percentile SLO allows of the whole trace.
 
     A simulation that it stops misses that SLO whatever the other requests do. Jobs are judged by their answers so far,
-    since no job gets shorter. With ``fetches`` requests join later and in another order, so neither the requests that
-    count nor their jobs are known. If the trace is a part of so many ``requests``, what these allow counts; ``times``
-    asks for more late ones than that.
+    since no job gets shorter. If the trace is a part of so many ``requests``, what these allow counts; ``times`` asks
+    for more late ones than that.
     """
-    stretch, turns = stretch_of(trace), None if fetches else trace.turns
-    ranked = [slo for slo in slos if slo.statistic != "mean" and not (fetches and stretch.ramp_s)]
+    stretch, turns = stretch_of(trace), trace.turns
+    ranked = [slo for slo in slos if slo.statistic != "mean"]
     allowed = [(slo, times * late_allowed(slo, requests or len(trace))) for slo in ranked if slo.latency in _TOLD]
     jobs = [slo for slo in ranked if slo.latency is Latency.job]
     sessions = (

@@ -82,7 +82,7 @@ def serve_apart(
     second = chosen(handed_on, goes_on, arrives_s)._replace(
         unit_ids=np.zeros(0, np.int32),
         unit_starts=np.zeros(len(goes_on) + 1, np.int64),
-        unit_tokens=decode.rules.block_tokens,
+        unit_ends=np.zeros(0, np.int32),
         prefilled=True,
         # Requests here have begun, and are no longer turned away.
         shed_s=None,
@@ -142,6 +142,7 @@ def _told_s(written: Served, again: NDArray[np.int32], output_tokens: NDArray[np
 def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> Requests:
     """Return some requests in the given order; ``arrival_s`` is when each of all joins the queue."""
     ids, starts = take_lists(requests.unit_ids, requests.unit_starts, places)
+    ends, _ = take_lists(requests.unit_ends, requests.unit_starts, places)
     return requests._replace(
         arrival_s=arrival_s[places],
         input_tokens=requests.input_tokens[places],
@@ -153,4 +154,5 @@ def chosen(requests: Requests, places: NDArray[np.intp], arrival_s: Floats) -> R
         sessions=None if requests.sessions is None else requests.sessions[places],
         unit_ids=ids,
         unit_starts=starts,
+        unit_ends=ends,
     )

@@ -37,7 +37,7 @@ def _requests() -> Requests:
         deadline_s=one,
         unit_ids=np.zeros(0, np.int32),
         unit_starts=np.zeros(2, np.int64),
-        unit_tokens=1,
+        unit_ends=np.zeros(0, np.int32),
         prefilled=False,
     )
 

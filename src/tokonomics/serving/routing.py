@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokonomics.serving.blocks import resident_units
+from tokonomics.serving.blocks import covered_tokens, resident_units
 from tokonomics.serving.compiled import compiled, wide
 from tokonomics.serving.scheduler import cut_run, settle
 from tokonomics.serving.sends import try_again
@@ -209,7 +209,7 @@ def _of_longest_prefix(world: World, index: int, now_s: float) -> int:
         if units > longest or (even and replicas[place].outstanding < replicas[best].outstanding):
             longest = units
             best = place
-    cached = min(longest * world.settings[0].unit_tokens, request.input_tokens)
+    cached = covered_tokens(world, request, longest)
     return best if best != NONE and cached >= _WORTH_IT * request.input_tokens else least
 
 

@@ -20,7 +20,7 @@ the engine waits for the GPU, tells at once, and composes the next step when a r
 
 import numpy as np
 
-from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks
+from tokonomics.serving.blocks import empty_cache, publish_units, take_blocks, units_within
 from tokonomics.serving.compiled import compiled, entry, wide
 from tokonomics.serving.sends import hear
 from tokonomics.serving.sequences import (
@@ -325,8 +325,8 @@ def _schedule(world: World, place: int, index: int, chunk: int) -> float:
     replica.run_prompt_tokens += chunk
     replica.prompt_again += max(0, min(past + chunk, request.seen) - past)
     if settings.units > 0:
-        first = past // settings.unit_tokens
-        publish_units(world, place, request, wide(first), wide(request.prompt_units), wide(past + chunk))
+        first = units_within(world, request, wide(past))
+        publish_units(world, place, request, first, wide(request.prompt_units), wide(past + chunk))
     return float(chunk * (past + 0.5 * (chunk + 1.0)))
 
 

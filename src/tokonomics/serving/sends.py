@@ -21,7 +21,8 @@ def with_attempts(requests: Requests, attempts: int, backoff_s: float) -> Reques
     """Return requests whose clients send up to ``attempts`` times."""
     if attempts == 1:
         return requests
-    names = ["arrival_s", "input_tokens", "output_tokens", "urgency", "deadline_s", "unit_ids"]
+    names = ["arrival_s", "input_tokens", "output_tokens", "urgency", "deadline_s"]
+    names += ["unit_ids", "unit_ends"]
     names += [name for name in ("fetched", "shed_s", "queue_limit") if getattr(requests, name) is not None]
     rows: dict[str, Any] = {name: np.tile(getattr(requests, name), attempts) for name in names}
     ends = [requests.unit_starts[1:] + attempt * len(requests.unit_ids) for attempt in range(attempts)]

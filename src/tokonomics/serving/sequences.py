@@ -14,6 +14,7 @@ import numpy as np
 from tokonomics.physics.overhead import TOGETHER
 from tokonomics.serving.blocks import (
     blocks_of,
+    covered_tokens,
     hold_units,
     publish_units,
     release_blocks,
@@ -145,7 +146,7 @@ def admit(world: World, place: int, index: int, budget: int, most: int) -> int:
     units = 0
     if settings.units > 0 and not (settings.prefilled and request.generated == 0):
         units = resident_units(world, place, request)
-    known = units * settings.unit_tokens
+    known = covered_tokens(world, request, units)
     # The fetched KV of a preempted request is gone, so it is computed again.
     fetched = request.fetched if first and not settings.prefilled else 0
     cached = min(max(known, fetched), request.input_tokens, (target - 1) // block * block)

@@ -25,15 +25,22 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts
-from tokonomics.serving.state import DONE, NODE, OFF, SLOT, Fetches, Requests, Rows, Rules, Served, World
+from tokonomics.serving.state import DONE, NODE, OFF, OPEN, SLOT, Fetches, Requests, Rows, Rules, Served, World, unit_ends
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.trace import Floats, Trace
+from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, take_lists
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
+from tokonomics.types import Same
 from tokonomics.units import plural
 
 _BYTES_PER_REQUEST = 240
 """Peak memory of a simulation of 2 million requests, including their trace, less that of one request (Linux,
 ru_maxrss): 234 bytes each on 2026-11-17."""
+
+Parts = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]
+"""The shared parts of prompts, flat; where those of each request begin; and where each ends in its prompt."""
+_SMALL_SHARE = 1 / 1024
+"""Of a replica's KV cache: blocks that the same prompts begin with are one part up to this size. Evicting one of them
+for the sake of another block then frees a thousandth of the cache too much."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,8 @@ def simulate(
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None
+        if judge and fetches is not None and joins is not None:
+            judge = _Judge(_as_given(judge.is_settled, joins, fetches.delay_s))
         watch = watch._replace(is_settled=judge)
         served, world = run(requests, table, rules, fleet, seed=seed, watch=watch, paid_for=paid_for)
         worlds = [world]
@@ -245,6 +254,22 @@ class _Judge:
         return self.settled
 
 
+def _as_given(is_settled: Callable[[Rows], bool], joins: NDArray[np.intp], delay_s: Floats) -> Callable[[Rows], bool]:
+    """Show a judge requests that waited for a fetch in the order of the trace, and when their clients sent them.
+
+    Those that have not joined yet are still open, as those that the clock has not reached.
+    """
+
+    def judged(rows: Rows) -> bool:
+        given = np.zeros(int(joins[: len(rows)].max(initial=-1)) + 1, rows.dtype)
+        given["status"] = OPEN
+        given[joins[: len(rows)]] = rows
+        given["arrival_s"] -= delay_s[: len(given)]
+        return is_settled(given)
+
+    return judged
+
+
 def _answered_so_far(served: Served, trace: Trace) -> tuple[Served, Trace]:
     """Drop the requests that were running or still to come when a simulation ended early."""
     answered = np.flatnonzero(served.status == DONE)
@@ -330,7 +355,7 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
             raise BadInput("the requests have no priorities", field="priority", fix=fix)
         urgency = np.unique(trace.priority, return_inverse=True)[1].astype(np.int32)
     patience = np.full(count, np.inf) if trace.patience_s is None else trace.patience_s
-    ids, starts, unit_tokens = _units(trace, rules)
+    ids, starts, ends = _units(trace, rules)
     limits = wait_limits(trace)
     return Requests(
         arrival_s=trace.arrival_s,
@@ -340,7 +365,7 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
         deadline_s=trace.arrival_s + np.minimum(patience, timeout_s),
         unit_ids=ids,
         unit_starts=starts,
-        unit_tokens=unit_tokens,
+        unit_ends=ends,
         prefilled=False,
         shed_s=limits.shed_s,
         queue_limit=limits.queue_limit,
@@ -357,19 +382,62 @@ def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     return compile_steps(steps, sequences, tokens, context)
 
 
-def _units(trace: Trace, rules: Rules) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """Return shared parts in whole KV blocks: as many of the trace's blocks together as make a whole number of them."""
-    prefix, block = trace.prefix, rules.block_tokens
-    if prefix is None or not rules.caches:
-        return np.zeros(0, np.int32), np.zeros(len(trace) + 1, np.int64), block
-    together = math.lcm(prefix.block_tokens, block) // prefix.block_tokens
-    if together == 1:
-        return prefix.ids, prefix.starts, prefix.block_tokens
-    place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], np.diff(prefix.starts))
+def _units(trace: Trace, rules: Rules) -> Parts:
+    """Return the shared parts of the prompts, where each request's begin, and where they end in its prompt."""
+    if trace.prefix is None or not rules.caches:
+        return np.zeros(0, np.int32), np.zeros(len(trace) + 1, np.int64), np.zeros(0, np.int32)
+    most = max(1, int(rules.kv_blocks * rules.block_tokens * _SMALL_SHARE))
+    # A power of two, so that similar deployments share the parts.
+    return _parts(trace, rules.block_tokens, 1 << int(math.log2(most)))
+
+
+def _parts(trace: Trace, block: int, most: int) -> Parts:
+    """Return the parts of a trace's prompts; worked out once for the same requests, in whatever order they come."""
+    assert trace.prefix is not None
+    key = block, most, Same(trace.input_tokens)
+    if key not in trace.prefix.memo:
+        given, places = trace.before_ordering
+        if given is trace:
+            made = _made_parts(trace.prefix, trace.input_tokens.astype(np.int64), block, most)
+        else:
+            ids, starts, ends = _parts(given, block, most)
+            (ids, starts), (ends, _) = (take_lists(values, starts, places) for values in (ids, ends))
+            made = ids, starts, ends
+        trace.prefix.memo[key] = made
+    found: Parts = trace.prefix.memo[key]
+    return found
+
+
+def _made_parts(prefix: PrefixBlocks, input_tokens: NDArray[np.int64], block: int, most: int) -> Parts:
+    """Return the shared blocks in whole KV blocks; those that the same requests begin with are one part.
+
+    A part has ``most`` tokens at the most, unless one block has more, and none goes beyond the prompt of its request
+    into the answer. All of a part is cached, found and evicted together.
+    """
     # An id stands for its block and all before it, so the last of a group names the group.
-    last = place % together == together - 1
-    starts = np.concatenate([[0], np.cumsum(np.diff(prefix.starts) // together)]).astype(np.int64)
-    return prefix.ids[last], starts, prefix.block_tokens * together
+    together = math.lcm(prefix.block_tokens, block) // prefix.block_tokens
+    unit, ids, starts = prefix.block_tokens * together, prefix.ids, prefix.starts
+    if together > 1:
+        place = np.arange(len(ids)) - np.repeat(starts[:-1], np.diff(starts))
+        ids = ids[place % together == together - 1]
+        starts = np.concatenate([[0], np.cumsum(np.diff(starts) // together)]).astype(np.int64)
+    several, listed = most // unit, np.diff(starts)
+    if several < 2 or not len(ids):
+        return ids, starts, unit_ends(starts, unit, input_tokens)
+    place = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32), listed)
+    begins = place % several == 0
+    uses = np.bincount(ids)[ids]
+    begins[1:] |= uses[1:] != uses[:-1]
+    names_answer = (listed - 1) * unit >= input_tokens
+    is_first = np.zeros(int(ids.max()) + 1, np.bool_)
+    is_first[ids[(starts[:-1] + input_tokens // unit)[names_answer]]] = True
+    begins |= is_first[ids]
+    last = np.flatnonzero(np.append(begins[1:], True))
+    first = np.searchsorted(last, starts)
+    longest = np.where(names_answer, np.iinfo(np.int32).max, input_tokens)
+    ends = np.minimum((place[last].astype(np.int64) + 1) * unit, np.repeat(longest, np.diff(first)))
+    _, dense = np.unique(ids[last], return_inverse=True)
+    return dense.astype(np.int32), first, ends.astype(np.int32)
 
 
 def _check_fleet(fleet: FleetSettings, trace: Trace, fetches: Fetches | None) -> None:

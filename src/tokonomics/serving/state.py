@@ -46,10 +46,10 @@ class Requests(NamedTuple):
     deadline_s: Floats  # when the client hangs up; infinite for never
     unit_ids: Counts  # shared parts of the prompts, flat: those of request i begin at ``unit_starts[i]``
     unit_starts: Ints
-    unit_tokens: int
-    """Tokens of one shared part: a multiple of the replica's KV block. The last part of a prompt may be partly
-    filled; a list that goes beyond its prompt has only whole parts and names those of the answer, with which the
-    next turn begins."""
+    unit_ends: Counts
+    """Tokens of the prompt up to the end of each of those, a multiple of the replica's KV block. The last part of a
+    prompt may be partly filled and end with it; a list that goes beyond its prompt has only whole parts and names
+    those of the answer, with which the next turn begins (``unit_ends``)."""
     prefilled: bool
     """Whether they come with their prompt computed and one token written: the decode side of a disaggregated fleet."""
     fetched: Counts | None = None
@@ -229,7 +229,7 @@ SETTINGS = np.dtype(
         *_fields("i8", " ".join(Rules._fields)),
         ("grows", "i8"),  # whether answers take blocks while they are written
         ("units", "i8"),  # distinct shared units, 0 without a cache
-        *_fields("i8", "unit_tokens prefilled users closed attempts sessions router"),
+        *_fields("i8", "prefilled users closed attempts sessions router"),
         ("backoff_s", "f8"),
         ("seed", "u8"),
     ]
@@ -252,6 +252,7 @@ class WorldColumns(NamedTuple):
     phases: Counts  # by replica: number of decoding sequences by the step, modulo the block, at which they need a block
     nodes: Rows  # by replica: the prefix cache
     units: Counts
+    unit_ends: Counts
     held: Bytes  # by index in ``units``: whether the request holds a reference to that unit
     settings: Rows
     clock: Rows
@@ -310,6 +311,7 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
         phases=np.zeros((replicas, 1 if rules.reserves else rules.block_tokens), np.int32),
         nodes=nodes,
         units=np.ascontiguousarray(requests.unit_ids, np.int32),
+        unit_ends=np.ascontiguousarray(requests.unit_ends, np.int32),
         held=np.zeros(len(requests.unit_ids), np.int8),
         settings=_table(
             1,
@@ -317,7 +319,6 @@ def new_world(requests: Requests, table: StepTable, rules: Rules, fleet: FleetSe
             **rules._asdict(),
             grows=not rules.reserves,
             units=units,
-            unit_tokens=requests.unit_tokens,
             prefilled=requests.prefilled,
             users=requests.users,
             closed=requests.closed,
@@ -390,9 +391,10 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
     if requests.fetched is not None:
         columns["fetched"] = requests.fetched
     if len(requests.unit_ids):
-        listed, in_prompt = np.diff(requests.unit_starts), requests.input_tokens / requests.unit_tokens
-        columns["first_unit"], columns["units"] = requests.unit_starts[:-1], listed
-        columns["prompt_units"] = np.where(listed <= np.ceil(in_prompt), listed, np.floor(in_prompt))
+        starts, listed = requests.unit_starts, np.diff(requests.unit_starts)
+        columns["first_unit"], columns["units"] = starts[:-1], listed
+        in_prompt = np.cumsum(requests.unit_ends <= np.repeat(requests.input_tokens, listed))
+        columns["prompt_units"] = np.diff(np.concatenate([[0], in_prompt])[starts])
     for some in in_cache(len(rows)):
         for name, column in columns.items():
             rows[name][some] = column[some]
@@ -400,6 +402,15 @@ def _request_rows(requests: Requests, refused: NDArray[np.bool_]) -> Rows:
     rows["finish_s"][turned_away] = requests.arrival_s[turned_away]
     rows["status"][turned_away], rows["place"][turned_away] = REFUSED, ENDED
     return rows
+
+
+def unit_ends(starts: Ints, unit_tokens: int, input_tokens: Counts) -> Counts:
+    """Return where units of one length end in their prompts; the last of a prompt ends with it."""
+    listed = np.diff(starts)
+    ends = (np.arange(starts[-1]) - np.repeat(starts[:-1], listed) + 1) * unit_tokens
+    inside = (listed - 1) * unit_tokens < input_tokens  # the others name the answer too
+    longest = np.where(inside, input_tokens, np.iinfo(np.int32).max)
+    return np.minimum(ends, np.repeat(longest, listed)).astype(np.int32)
 
 
 def in_cache(count: int) -> Iterator[slice]:

@@ -26,7 +26,7 @@ from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
 from tokonomics.sizing.load import busiest_of
-from tokonomics.sizing.screen import first_limit
+from tokonomics.sizing.screen import first_limit, limits_too_low
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.tenants import by_class
@@ -160,7 +160,7 @@ def attempt(
         return late
     watch = NOBODY
     if not whole and setup.slos and not prompts:
-        watch = Watcher(is_settled=sure_to_miss(setup.slos, trace, fetches=bool(setup.tiers)))
+        watch = Watcher(is_settled=sure_to_miss(setup.slos, trace))
     made, _ = serve(replace(setup, prefill_replicas=prompts), served_by, max_sequences, trace=trace, watch=watch)
     return judged_attempt(setup, replicas, max_sequences, made, len(trace))
 
@@ -292,11 +292,12 @@ def _late_when_busiest(
         return None
     if trace.prefix is not None or trace.turns is not None or trace.service is not None:
         return None
-    if min(late_allowed(slo, len(trace)) for slo in slos) < rules.COUNTED_LATE:
+    allowed = min(late_allowed(slo, len(trace)) for slo in slos)
+    if allowed < rules.COUNTED_LATE:
         return None
     for part in rules.BUSIEST:
         stretch = busiest_of(trace, math.ceil(len(trace) * part), served_by)
-        watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.CLEARLY_LATE))
+        watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.clearly_late(allowed)))
         made, _ = serve(setup, served_by, max_sequences, trace=stretch, watch=watch)
         worst = _late_of(made, slos, len(trace))
         most = max((share for share, _ in worst.values()), default=0.0)
@@ -410,6 +411,9 @@ class Attempts:
                 # Too much work for this many replicas, whatever the router.
                 return
             yield from islice(search, 1)
+            if router in rules.GATHERING and cached_share(first.outcome) >= rules.GATHERED:
+                yield from search
+                return
             searches.append(search)
         yield from chain.from_iterable(searches)
 
@@ -424,7 +428,10 @@ class Attempts:
         if first.whole_late:
             yield from _least_late(within, first, most)
         else:
-            yield from _between(within, first, first_limit(setup.deployment, setup.load, setup.slos), most)
+            guess = first_limit(setup.deployment, setup.load, setup.slos)
+            allowed = [late_allowed(slo, len(setup.load.trace)) for slo in setup.slos if slo.statistic != "mean"]
+            late = rules.clearly_late(min(allowed, default=1.0))
+            yield from _between(within, first, guess, (limits_too_low(setup, replicas), most), late)
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
@@ -437,17 +444,23 @@ def first_that_holds(trials: Iterable[Sized]) -> Sized:
     return replace(failed[0], late=np.min([trial.late for trial in failed], axis=0))
 
 
-def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:
+def _between(
+    within: Callable[[int], Sized], first: Sized, guess: int | None, bounds: tuple[int, int], clearly: float
+) -> Iterator[Sized]:
     """Bisect, in octaves, between batch limits at which first tokens are late and limits at which tokens are late.
 
-    Fewer sequences make tokens faster and first tokens wait. If both are clearly late, no limit helps; nor does a
-    limit above one that was never reached.
+    Fewer sequences make tokens faster and first tokens wait. If both are ``clearly`` late, no limit helps; nor does a
+    limit above one that was never reached. The search ends between limits that serve alike.
     """
     if guess is None:
         return
-    trial, low, high = first, 0, most
-    limit = guess if guess < most else round(math.sqrt(most))
-    while low < limit < high and min(trial.tokens_late, trial.wait_late) < rules.CLEARLY_LATE:
+    (low, high), trial = bounds, first
+    limit = guess if low < guess < high else round(math.sqrt(max(low, 1) * high))
+    while (
+        low < limit < high
+        and (trial is first or high > low * rules.LIMITS_ALIKE)
+        and min(trial.tokens_late, trial.wait_late) < clearly
+    ):
         trial = within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)

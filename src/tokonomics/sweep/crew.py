@@ -200,7 +200,7 @@ def answered(verb: str, values: Mapping[str, Any]) -> PointOutcome:
 
 def warm_up(verb: str) -> None:
     """Do what every first point would wait for: imports, and the simulator's compiled code."""
-    gc.set_threshold(100_000, 20, 20)  # as on the command line: imported objects stay
+    gc.set_threshold(100_000, 20, 20)  # imported objects stay
     if verb in _SIMULATES:
         asked = find_verb("simulate")
         with suppress(TokonomicsError):  # a point reports it better

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -178,13 +178,33 @@ class PrefixBlocks:
     block_tokens: int
     distinct: int
 
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """Keep what others work out from these lists, by what else it depends on."""
+        return {}
+
     def blocks_of(self, request: int) -> Counts:
         return self.ids[self.starts[request] : self.starts[request + 1]]
 
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
-        """Return the blocks of the chosen requests, in that order; ids stay as they are."""
-        ids, starts = take_lists(self.ids, self.starts, chosen)
-        return replace(self, ids=ids, starts=starts)
+        """Return the blocks of the chosen requests, in that order; ids stay as they are.
+
+        They are copied when somebody looks at them: a simulation puts its requests in order, and few ask for more.
+        """
+        source, before = self.__dict__.get("_taken", (self, None))
+        taken = object.__new__(PrefixBlocks)
+        chosen = chosen if before is None else before[chosen]
+        taken.__dict__.update(block_tokens=self.block_tokens, distinct=self.distinct, _taken=(source, chosen))
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        """Copy the lists that ``take`` has chosen."""
+        if name not in ("ids", "starts") or "_taken" not in self.__dict__:
+            raise AttributeError(name)
+        source, chosen = self.__dict__.pop("_taken")
+        ids, starts = take_lists(source.ids, source.starts, chosen)
+        self.__dict__.update(ids=ids, starts=starts)
+        return self.__dict__[name]
 
     def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
         """Return the blocks that fit prompts of another length; if they name answers too, prompts and answers."""
@@ -283,7 +303,20 @@ class Trace:
         names = ("arrival_s", "input_tokens", "output_tokens", "tenant", "priority", "patience_s", "usd", "service")
         there = {name: column[chosen] for name in names if (column := getattr(self, name)) is not None}
         prefix = None if self.prefix is None else self.prefix.take(chosen)
-        return replace(self, **there, prefix=prefix, turns=None if self.turns is None else self.turns.take(chosen))
+        turns = None if self.turns is None else self.turns.take(chosen)
+        taken = replace(self, **there, prefix=prefix, turns=turns)
+        if prefix is not None and len(chosen) == len(self):
+            taken.__dict__["_in_other_order"] = self, chosen
+        return taken
+
+    @property
+    def before_ordering(self) -> tuple["Trace", NDArray[np.intp]]:
+        """Return a trace of the same requests whose shared blocks are at hand, and where each of these is in it."""
+        if "_in_other_order" not in self.__dict__:
+            return self, np.arange(len(self))
+        other, chosen = self.__dict__["_in_other_order"]
+        first, places = other.before_ordering
+        return first, places[chosen]
 
     def faster(self, speed: float) -> "Trace":
         """Return the same requests arriving ``speed`` times as fast; clients wait as long as before.
