@@ -27,7 +27,7 @@ def some_traffic(count: int, rate: float = 28.0, seed: int = 0) -> Trace:
 
 
 def asked(
-    arrival_s: ArrayLike, inputs: ArrayLike, outputs: ArrayLike, unit_tokens: int = 16, **more: Any
+    arrival_s: ArrayLike, inputs: ArrayLike, outputs: ArrayLike, *, unit_tokens: int = 16, **more: Any
 ) -> Requests:
     """Requests without urgency, deadline or shared prompts, unless told."""
     arrivals = np.asarray(arrival_s, np.float64)

@@ -167,9 +167,7 @@ def requests(draw: st.DrawFn, sizes: list[int]) -> Requests:
     arrivals = [ARRIVALS_S * ticks for ticks in accumulate(gap for gap, *_ in asks)]
     with_units = draw(often)
     names = talk if draw(st.booleans()) else units
-    prompts = [
-        names(begins, tokens, answer, sizes) if with_units else [] for _, tokens, answer, _, _, begins in asks
-    ]
+    prompts = [names(begins, tokens, answer, sizes) if with_units else [] for _, tokens, answer, _, _, begins in asks]
     fetched = [draw(st.integers(0, ask[1])) for ask in asks] if not draw(often) else None
     dense: dict[Any, int] = {}
     ids = [dense.setdefault(unit, len(dense)) for prompt in prompts for unit in prompt]

@@ -276,7 +276,7 @@ def test_hits_equal_a_replay_through_a_dictionary(kv_blocks: int) -> None:
     assert trace.prefix.block_tokens == 512
     count = len(trace)
     longest = int(trace.input_tokens.max())
-    shared = {"unit_ids": trace.prefix.ids, "unit_starts": trace.prefix.starts, "unit_tokens": 512}
+    shared: dict[str, Any] = {"unit_ids": trace.prefix.ids, "unit_starts": trace.prefix.starts, "unit_tokens": 512}
     requests = asked(1e4 * np.arange(count), trace.input_tokens, np.ones(count), **shared)
     room = ROOMY._replace(block_tokens=512, kv_blocks=kv_blocks, caches=True)
     rules = room._replace(max_sequences=4, max_batched_tokens=longest, max_context=longest + 1)

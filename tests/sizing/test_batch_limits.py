@@ -1,5 +1,6 @@
 """The limit on sequences at a time: what trying every one would find, and no simulation longer than it needs to be."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -14,8 +15,10 @@ from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import simulate
-from tokonomics.sizing.attempt import Sized, _between, _least_late, attempt
+from tokonomics.sizing.attempt import Attempts, Sized, _between, _least_late, attempt, cached_share
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
+from tokonomics.sizing.rules import GATHERED, LIMITS_ALIKE, clearly_late
+from tokonomics.sizing.screen import limits_too_low
 from tokonomics.sizing.search import size
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.generate import Sessions
@@ -91,7 +94,7 @@ def test_a_simulation_that_ends_early_misses_what_the_whole_misses(slo: str) -> 
 
 @pytest.mark.parametrize(("slo", "tiers"), [("ttft_p99=1.5", None), ("ttft_p99=1.5", "dram=50"), ("job_p99=100", None)])
 def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str | None) -> None:
-    """Where requests wait for answers, with slower memories behind the GPU's (where none ends early) or without."""
+    """Where requests wait for answers, with slower memories behind the GPU's or without."""
     ends = []
     for rate in (1.0, 12.0, 60.0):
         load = load_of_shape(rate, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
@@ -102,7 +105,28 @@ def test_sessions_that_end_early_miss_what_all_of_them_miss(slo: str, tiers: str
         assert tried.outcome == whole.outcome or not tried.holds
         ends.append(tried.outcome.requests)
     assert ends[0] == 2000
-    assert ends[-1] == 2000 if tiers else ends[-1] < 0.7 * 2000
+    assert ends[-1] < 0.7 * 2000
+
+
+def test_the_search_ends_between_limits_that_serve_alike_and_skips_those_known_to_be_too_low() -> None:
+    """Tokens are late above 70, first tokens below 75: no limit helps, and 67 to 75 are as good as one."""
+    tried = []
+
+    def within(limit: int) -> Sized:
+        tried.append(limit)
+        late = {"tokens_late": 1.4 if limit > 70 else 0.0, "wait_late": 1.4 if limit < 75 else 0.0}
+        return cast(Sized, SimpleNamespace(**late, outcome=limit))
+
+    first = within(256)
+    assert all(cast(int, trial.outcome) > 40 for trial in _between(within, first, 93, (40, 256), clearly=2.0))
+    assert max(limit for limit in tried if limit <= 75) >= min(limit for limit in tried if limit > 70) / 1.1
+    assert len(tried) <= 2 + math.ceil(math.log2(math.log(93 / 40, LIMITS_ALIKE))), "octaves are halved"
+
+
+def test_a_fleet_is_clearly_late_by_less_where_more_may_be_late() -> None:
+    """Chance moves a count by its root: 200 of 20,000 may be late by half as much again as 800 of 80,000."""
+    assert clearly_late(256) == 2
+    assert (clearly_late(200) - 1) / (clearly_late(800) - 1) == pytest.approx(2)
 
 
 def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:
@@ -116,10 +140,10 @@ def test_limits_above_one_that_was_never_reached_are_not_tried() -> None:
 
     first = within(256)
     tried.clear()
-    assert len(list(_between(within, first, 93, 256))) == len(tried)
+    assert len(list(_between(within, first, 93, (0, 256), clearly=2.0))) == len(tried)
     assert tried == [93]
     tried.clear()
-    list(_between(within, first, 40, 256))
+    list(_between(within, first, 40, (0, 256), clearly=2.0))
     assert tried == [40, 101]
 
 
@@ -139,3 +163,25 @@ def test_the_limit_with_the_fewest_late_answers_is_found_whatever_it_is(best: in
         return
     assert any(trial.holds for trial in _least_late(within, first, 256))
     assert len(set(tried)) == len(tried)
+
+
+def test_no_other_router_is_tried_where_prompts_are_gathered() -> None:
+    """Too few replicas for conversations, most of whose prompts are found in a cache: nobody else would find more."""
+    load = load_of_shape(16.0, "const:2000", "const:40", sessions=Sessions(turns=4, think_s=5))
+    setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos("ttft_p99=0.3"))
+    attempts = Attempts()
+    found = attempts.on(setup, 2)
+    assert not found.holds
+    assert found.router is Router.prefix_aware
+    assert cached_share(found.outcome) > GATHERED
+    assert attempts.count == 1
+    assert Attempts().on(replace(setup, router=Router.round_robin), 2).breaks, "nor does it hold behind another"
+
+
+def test_batch_limits_that_are_too_low_by_the_closed_form_are_too_low() -> None:
+    load = load_of_shape(6.0, "const:1000", "const:200")
+    setup = Setup(ON_A100, load, OFFERS, TODAY, parse_slos("ttft_p99=2,tpot_p99=50ms"))
+    low = limits_too_low(setup, 1)
+    assert low > 4
+    assert not attempt(setup, 1, low).holds
+    assert limits_too_low(setup, 2) < low

@@ -25,9 +25,22 @@ from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher, run
 from tokonomics.serving.routing import wait_limits
 from tokonomics.serving.sends import with_attempts
-from tokonomics.serving.state import DONE, NODE, OFF, OPEN, SLOT, Fetches, Requests, Rows, Rules, Served, World, unit_ends
+from tokonomics.serving.state import (
+    DONE,
+    NODE,
+    OFF,
+    OPEN,
+    SLOT,
+    Fetches,
+    Requests,
+    Rows,
+    Rules,
+    Served,
+    World,
+    unit_ends,
+)
 from tokonomics.serving.step_table import StepTable, compile_steps
-from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks, Trace, take_lists
+from tokonomics.traffic.trace import Floats, PrefixBlocks, Trace, take_lists
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
 from tokonomics.types import Same
 from tokonomics.units import plural
@@ -394,26 +407,28 @@ def _units(trace: Trace, rules: Rules) -> Parts:
 def _parts(trace: Trace, block: int, most: int) -> Parts:
     """Return the parts of a trace's prompts; worked out once for the same requests, in whatever order they come."""
     assert trace.prefix is not None
-    key = block, most, Same(trace.input_tokens)
+    key = block, most, Same(trace.input_tokens), Same(trace.output_tokens)
     if key not in trace.prefix.memo:
         given, places = trace.before_ordering
         if given is trace:
-            made = _made_parts(trace.prefix, trace.input_tokens.astype(np.int64), block, most)
+            made = _made_parts(trace, trace.prefix, block, most)
         else:
             ids, starts, ends = _parts(given, block, most)
-            (ids, starts), (ends, _) = (take_lists(values, starts, places) for values in (ids, ends))
-            made = ids, starts, ends
+            (ids, taken), (ends, _) = (take_lists(values, starts, places) for values in (ids, ends))
+            made = ids, taken, ends
         trace.prefix.memo[key] = made
     found: Parts = trace.prefix.memo[key]
     return found
 
 
-def _made_parts(prefix: PrefixBlocks, input_tokens: NDArray[np.int64], block: int, most: int) -> Parts:
+def _made_parts(trace: Trace, prefix: PrefixBlocks, block: int, most: int) -> Parts:
     """Return the shared blocks in whole KV blocks; those that the same requests begin with are one part.
 
     A part has ``most`` tokens at the most, unless one block has more, and none goes beyond the prompt of its request
-    into the answer. All of a part is cached, found and evicted together.
+    into the answer, or to the answer's last token, whose KV is never computed. All of a part is cached, found and
+    evicted together.
     """
+    input_tokens = trace.input_tokens.astype(np.int64)
     # An id stands for its block and all before it, so the last of a group names the group.
     together = math.lcm(prefix.block_tokens, block) // prefix.block_tokens
     unit, ids, starts = prefix.block_tokens * together, prefix.ids, prefix.starts
@@ -423,21 +438,23 @@ def _made_parts(prefix: PrefixBlocks, input_tokens: NDArray[np.int64], block: in
         starts = np.concatenate([[0], np.cumsum(np.diff(starts) // together)]).astype(np.int64)
     several, listed = most // unit, np.diff(starts)
     if several < 2 or not len(ids):
-        return ids, starts, unit_ends(starts, unit, input_tokens)
-    place = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32), listed)
-    begins = place % several == 0
+        return ids, starts, unit_ends(starts, unit, trace.input_tokens)
+    places = np.arange(len(ids), dtype=np.int32) - np.repeat(starts[:-1].astype(np.int32), listed)
+    begins = places % several == 0
     uses = np.bincount(ids)[ids]
     begins[1:] |= uses[1:] != uses[:-1]
     names_answer = (listed - 1) * unit >= input_tokens
     is_first = np.zeros(int(ids.max()) + 1, np.bool_)
     is_first[ids[(starts[:-1] + input_tokens // unit)[names_answer]]] = True
+    never_whole = names_answer & (listed * unit >= input_tokens + np.maximum(trace.output_tokens, 1))
+    is_first[ids[starts[1:][never_whole] - 1]] = True
     begins |= is_first[ids]
     last = np.flatnonzero(np.append(begins[1:], True))
     first = np.searchsorted(last, starts)
     longest = np.where(names_answer, np.iinfo(np.int32).max, input_tokens)
-    ends = np.minimum((place[last].astype(np.int64) + 1) * unit, np.repeat(longest, np.diff(first)))
+    part_ends = np.minimum((places[last].astype(np.int64) + 1) * unit, np.repeat(longest, np.diff(first)))
     _, dense = np.unique(ids[last], return_inverse=True)
-    return dense.astype(np.int32), first, ends.astype(np.int32)
+    return dense.astype(np.int32), first.astype(np.int64), part_ends.astype(np.int32)
 
 
 def _check_fleet(fleet: FleetSettings, trace: Trace, fetches: Fetches | None) -> None:

@@ -410,7 +410,8 @@ def unit_ends(starts: Ints, unit_tokens: int, input_tokens: Counts) -> Counts:
     ends = (np.arange(starts[-1]) - np.repeat(starts[:-1], listed) + 1) * unit_tokens
     inside = (listed - 1) * unit_tokens < input_tokens  # the others name the answer too
     longest = np.where(inside, input_tokens, np.iinfo(np.int32).max)
-    return np.minimum(ends, np.repeat(longest, listed)).astype(np.int32)
+    found: Counts = np.minimum(ends, np.repeat(longest, listed)).astype(np.int32)
+    return found
 
 
 def in_cache(count: int) -> Iterator[slice]:
