@@ -17,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -28,7 +29,7 @@ from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms, load_offer
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "questions").glob("*.md")))
-SHOWN = re.compile(r"<!-- output: ([^|>]*?) (?:\| head -\d+ |> \S+ )?-->")
+SHOWN = re.compile(r"<!-- output: ([^|>]*?) (?:\| head -\d+ |> (\S+) )?-->")
 LATER_DAYS = 200
 CONTRADICTED = 0.25  # by more than this share (issue 39)
 BELOW_THE_LINE = {"set_aside", "rejected", "left_out", "apis"}
@@ -38,19 +39,21 @@ _NAMES = ("provider", "region", "instance", "gpu")
 Asked = dict[str, list[str]]
 
 
-def commands() -> list[str]:
-    """Return what the pages show, once each."""
-    found = (command for page in PAGES for command in SHOWN.findall(page.read_text(encoding="utf-8")))
-    return list(dict.fromkeys(found))
+def commands() -> dict[str, str]:
+    """Return what the pages show, once each, with the file that it is saved to, if any, for a later command."""
+    return {command: saved for page in PAGES for command, saved in SHOWN.findall(page.read_text(encoding="utf-8"))}
 
 
-def answer(command: str, day: dt.date) -> Any:
+def answer(command: str, day: dt.date, folder: Path, saved: str) -> Any:
     """Return the document that a command prints on that day; None if it has no such form, or fails."""
     surroundings = os.environ | {"NO_COLOR": "1", "TOKONOMICS_TODAY": day.isoformat()}
     asked = [sys.executable, "-m", "tokonomics", *shlex.split(command), "--json"]
-    done = subprocess.run(asked, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    done = subprocess.run(asked, cwd=folder, env=surroundings, capture_output=True, text=True, check=False)
     try:
-        return json.loads(done.stdout)
+        document = json.loads(done.stdout)
+        if saved:
+            (folder / saved).write_text(done.stdout, encoding="utf-8")
+        return document
     except json.JSONDecodeError:
         print(f"    no answer on {day}: {(done.stderr or done.stdout).strip()[:200]}")
         return None
@@ -124,9 +127,9 @@ def contradictions(old: Offer, quoted: dt.date, sold: Sequence[Offer], terms: Te
             yield f"{offer.provider} {offer.instance} at ${usd:.2f} a GPU-hour, {offer.date}"
 
 
-def check(command: str, day: dt.date) -> tuple[int, list[str]]:
+def check(command: str, day: dt.date, folder: Path, saved: str) -> tuple[int, list[str]]:
     """Return how many machines an answer names above the line, and what is wrong with them."""
-    asked, document = filters_of(command), answer(command, day)
+    asked, document = filters_of(command), answer(command, day, folder, saved)
     if document is None:
         return 0, [f"no answer on {day}"]
     sold = select_offers(
@@ -147,16 +150,18 @@ def main() -> int:
     parser.add_argument("--only", default="", help="commands that contain this")
     parser.add_argument("--list", action="store_true", help="list the commands and ask nothing")
     options = parser.parse_args()
-    chosen, bad = [command for command in commands() if options.only in command], 0
+    chosen, bad = {command: saved for command, saved in commands().items() if options.only in command}, 0
     if options.list:
         print(*chosen, sep="\n")
         return 0
-    for command in chosen:
-        print(f"tokonomics {command}")
-        for day in (dt.date.today(), dt.date.today() + dt.timedelta(days=LATER_DAYS)):
-            named, found = check(command, day)
-            print(f"    {day}: {named} machines named, {len(found)} wrong", *found, sep="\n        ")
-            bad += len(found)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "docs").symlink_to(ROOT / "docs")
+        for command, saved in chosen.items():
+            print(f"tokonomics {command}")
+            for day in (dt.date.today(), dt.date.today() + dt.timedelta(days=LATER_DAYS)):
+                named, found = check(command, day, Path(folder), saved)
+                print(f"    {day}: {named} machines named, {len(found)} wrong", *found, sep="\n        ")
+                bad += len(found)
     print(f"{len(chosen)} commands, {bad} things wrong")
     return int(bad > 0)
 
