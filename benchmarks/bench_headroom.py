@@ -1,4 +1,4 @@
-"""A plan with headroom, served by a real vLLM at its rate and at 1.2 times that: did both targets hold?
+"""Compare plans with headroom with a real vLLM that serves them, at the planned rate and at 1.2 times that.
 
     python benchmarks/bench_headroom.py ask FOLDER      # plans, traces and predictions, before the run
     python benchmarks/bench_headroom.py keep RAW...     # reduces what client and step log recorded: MODEL.json.gz
@@ -122,7 +122,7 @@ def _case(model: str, slo: str, seconds: int, folder: Path) -> dict[str, Any]:
 
 
 def _requests(rate: float, count: int, seed: int, saved: Path) -> list[list[float]]:
-    """A Poisson trace of the plan's lengths, its times stretched so that the rate is met exactly over the whole."""
+    """Draw a Poisson trace of the plan's lengths, stretched so that its rate is met exactly over the whole."""
     tokonomics.trace(rate=rate, requests=count, seed=seed, save=saved, **SHAPE)
     rows = pl.read_parquet(saved).select("arrival_s", "input_tokens", "output_tokens").rows()
     stretch = (count - 1) / rate / rows[-1][0]
@@ -138,7 +138,7 @@ def _simulated(saved: Path) -> list[Answer]:
 
 
 def _summed(answers: list[Answer]) -> dict[str, float]:
-    """Percentiles over all requests of a trace, of what was simulated and of what was measured alike."""
+    """Return percentiles over all requests of a trace, of what was simulated and of what was measured alike."""
     ttfts = [ttft_s for ttft_s, _ in answers]
     tpots = [tpot_s for _, tpot_s in answers if tpot_s is not None]
     return {

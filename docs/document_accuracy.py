@@ -255,7 +255,7 @@ HEADROOM_UNSEEN = ("qwen3-14b", "gemma-3-27b")
 
 
 def _unseen_headroom() -> str:
-    """The p99s of those models, as ``unseen_errors`` sums such figures up: the larger median of any model and figure."""
+    """Return the errors of those models' p99s as a row: the larger median of any model and figure."""
     loads = _result("headroom")["loads"]
     unseen = [load for load in loads if load["model"] in HEADROOM_UNSEEN]
     errors = {
@@ -278,7 +278,7 @@ def _kept(loads: list[dict[str, Any]]) -> int:
 
 
 def headroom_table() -> str:
-    """Each load of the plans with headroom: its SLOs, what was measured and what had been predicted."""
+    """Return a row for each load of the plans with headroom: its SLOs, what was measured and what had been predicted."""
     result = _result("headroom")
     lines = [
         "| served, requests/s | requests | SLOs | TTFT p99, measured / predicted (SLO) | TPOT p99 | TTFT p50 | TPOT p50 |",
@@ -311,7 +311,7 @@ def headroom_table() -> str:
 
 
 def headroom_line() -> str:
-    """How often plans with headroom met their SLOs when they were served, in a sentence."""
+    """Say in a sentence how often plans with headroom met their SLOs when they were served."""
     result = _result("headroom")
     loads = result["loads"]
     models, most = len({load["model"] for load in loads}), max(load["times"] for load in loads)

@@ -137,7 +137,8 @@ def _argument(argument: Parameter) -> str:
 def _result(asked: Function) -> type[Result] | None:
     """What it gives, where that is a noun of ours."""
     homes = (results, fleet, breakeven, can_run, predict)
-    return next((vars(home)[asked.returns] for home in homes if asked.returns in vars(home)), None)
+    found = next((vars(home)[asked.returns] for home in homes if asked.returns in vars(home)), None)
+    return found if isinstance(found, type) and issubclass(found, Result) else None
 
 
 def _table(noun: type[Noun]) -> list[str]:

@@ -65,7 +65,7 @@ def test_parts_find_what_blocks_find(router: Router, monkeypatch: pytest.MonkeyP
         found = []
         for share in (0.0, 1 / 1024):
             monkeypatch.setattr(simulator, "_SMALL_SHARE", share)
-            there(trace.prefix).memo.clear()
+            there(trace.prefix).worked_out.clear()
             found.append(float(simulate(deployment, trace, fleet).served.cached_tokens.sum()))
         assert found[1] == pytest.approx(found[0], rel=within)
         assert found[0] > 0.3 * trace.input_tokens.sum()

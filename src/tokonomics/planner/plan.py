@@ -147,7 +147,7 @@ def study(
     sought = question.sought(load, attempts)
     if pick_only:
         question = replace(question, near=_AS_CHEAP, catches=_last_resort(question))
-    question, taken, hosts, search = _first_that_serves(question, sought, progress)
+    question, taken, hosts, search = _first_that_serves(question, sought, progress, says_bill=not pick_only)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
     pairs: list[Placed] = []
     if question.simulate and (question.disaggregate or Catch.disaggregated in question.catches):
@@ -207,7 +207,7 @@ class _Serving(NamedTuple):
     search: Search
 
 
-def _first_that_serves(question: Question, sought: Sought, progress: Say) -> _Serving:
+def _first_that_serves(question: Question, sought: Sought, progress: Say, *, says_bill: bool) -> _Serving:
     """Size the candidates; if none serves the load, also those of the last resort, as few kinds of them as do.
 
     If nothing serves it at all, return the first that leaves anything to choose from, as it says what is to blame.
@@ -218,7 +218,9 @@ def _first_that_serves(question: Question, sought: Sought, progress: Say) -> _Se
         if tried and len(hosts) == len(tried[-1].hosts):
             continue
         same = asked.sought(sought.load, sought.attempts)
-        tried.append(_Serving(asked, taken, hosts, searched(asked, same, hosts, progress=progress)))
+        search = Search(same, asked.simulate, None, asked.near, asked.rows, progress, says_bill)
+        search.run(hosts)
+        tried.append(_Serving(asked, taken, hosts, search))
         if tried[-1].search.sized:
             return tried[-1]
     return next((one for one in tried if one.hosts), tried[0])

@@ -138,6 +138,7 @@ class Search:
     near: float | None = None  # times the cheapest bill: above this nothing is sized, not even for a table
     rows: int = TABLE_ROWS  # kinds of hardware sized for a table even if they cannot win
     progress: Say = silent
+    says_bill: bool = False  # whether progress tells what is known of the cheapest bill
     sized: list[Placed] = field(default_factory=list)
     screened: list[Screened] = field(default_factory=list)
     refused: list[tuple[Deployment, NotServed]] = field(default_factory=list)
@@ -260,15 +261,19 @@ class Search:
             # A bill to beat leaves one number of replicas to try. Without one, or for a table, it goes up from the
             # closed form's in growing steps, and others that may be cheaper get their turn between two of them.
             beats = not is_leader and most < MOST_REPLICAS
-            self.progress(f"{deployment}{self._known(bound)}")
+            self.progress(f"{deployment}{self._bill_so_far(bound) if self.says_bill else ''}")
             return self._size(Failing(candidate, tries), most if beats else min(least + 2**tries - 1, most), most)
         return None
 
-    def _known(self, bound: float) -> str:
-        """Say what is known of the cheapest bill: all that are left cost ``bound`` or more."""
-        if self.below is not None:
-            return ""
+    def _bill_so_far(self, bound: float) -> str:
+        """Say what is known of the cheapest bill: all that are left cost ``bound`` or more.
+
+        Behind a router that gathers shared prompts fewer replicas may hold where more do not: then nothing is certain.
+        """
         lowest = min(self._bills.values(), default=math.inf)
+        if self.sought.load.trace.prefix is not None:
+            found = math.isfinite(lowest)
+            return f"; the cheapest so far costs {usd(lowest * HOURS_PER_MONTH)} a month" if found else ""
         at_least = usd(min(bound, lowest) * HOURS_PER_MONTH)
         if bound >= lowest:
             return f"; the cheapest fleet costs {at_least} a month"

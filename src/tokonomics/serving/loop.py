@@ -190,7 +190,8 @@ def _serve(world: World, until_s: float, deadlines_too: bool, watch: Watcher) ->
     while not serve_until(world, stop, until_s, deadlines_too):
         if progress:
             progress(min(stop, count))
-        if is_settled and is_settled(world.requests[:stop]):
+        # Later attempts of the same requests have rows after those: they only delay the end.
+        if is_settled and is_settled(world.requests[: min(stop, count)]):
             return False
         stop += part
     if progress:

@@ -55,6 +55,8 @@ _SMALL_SHARE = 1 / 1024
 """Of a replica's KV cache: blocks that the same prompts begin with are one part up to this size. Evicting one of them
 for the sake of another block then frees a thousandth of the cache too much."""
 
+_PARTS_KEPT = 4  # sizes of parts of one trace: those of GPUs from 24 to 180 GB
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -408,17 +410,19 @@ def _parts(trace: Trace, block: int, most: int) -> Parts:
     """Return the parts of a trace's prompts; worked out once for the same requests, in whatever order they come."""
     assert trace.prefix is not None
     key = block, most, Same(trace.input_tokens), Same(trace.output_tokens)
-    if key not in trace.prefix.memo:
-        given, places = trace.before_ordering
+    known: dict[object, Parts] = trace.prefix.worked_out
+    if key not in known:
+        given, places = trace.first_order
         if given is trace:
             made = _made_parts(trace, trace.prefix, block, most)
         else:
             ids, starts, ends = _parts(given, block, most)
             (ids, taken), (ends, _) = (take_lists(values, starts, places) for values in (ids, ends))
             made = ids, taken, ends
-        trace.prefix.memo[key] = made
-    found: Parts = trace.prefix.memo[key]
-    return found
+        if len(known) >= _PARTS_KEPT:
+            del known[next(iter(known))]
+        known[key] = made
+    return known[key]
 
 
 def _made_parts(trace: Trace, prefix: PrefixBlocks, block: int, most: int) -> Parts:

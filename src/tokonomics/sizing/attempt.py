@@ -297,7 +297,8 @@ def _late_when_busiest(
         return None
     for part in rules.BUSIEST:
         stretch = busiest_of(trace, math.ceil(len(trace) * part), served_by)
-        watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=rules.clearly_late(allowed)))
+        times = max(rules.clearly_late(allowed), rules.ENOUGH_LATE)
+        watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=times))
         made, _ = serve(setup, served_by, max_sequences, trace=stretch, watch=watch)
         worst = _late_of(made, slos, len(trace))
         most = max((share for share, _ in worst.values()), default=0.0)
@@ -402,7 +403,7 @@ class Attempts:
 
     def _settings(self, setup: Setup, replicas: int) -> Iterator[Sized]:
         """Try the engine's and the closed form's batch limit behind each router, then search other limits."""
-        searches = []
+        searches, gathered = [], 0.0
         for router in rules.routers(setup, replicas):
             search = self._limits(replace(setup, router=router), replicas)
             first = next(search)
@@ -410,11 +411,12 @@ class Attempts:
             if first.breaks == BEHIND and router not in rules.GATHERING:
                 # Too much work for this many replicas, whatever the router.
                 return
+            found = cached_share(first.outcome)
+            if found < gathered - rules.SCATTERED:
+                break
             yield from islice(search, 1)
-            if router in rules.GATHERING and cached_share(first.outcome) >= rules.GATHERED:
-                yield from search
-                return
             searches.append(search)
+            gathered = found if router in rules.GATHERING else gathered
         yield from chain.from_iterable(searches)
 
     def _limits(self, setup: Setup, replicas: int) -> Iterator[Sized]:
@@ -429,7 +431,8 @@ class Attempts:
             yield from _least_late(within, first, most)
         else:
             guess = first_limit(setup.deployment, setup.load, setup.slos)
-            allowed = [late_allowed(slo, len(setup.load.trace)) for slo in setup.slos if slo.statistic != "mean"]
+            requests = len(setup.load.on(replicas)[0])
+            allowed = [late_allowed(slo, requests) for slo in setup.slos if slo.statistic != "mean"]
             late = rules.clearly_late(min(allowed, default=1.0))
             yield from _between(within, first, guess, (limits_too_low(setup, replicas), most), late)
 
@@ -450,17 +453,13 @@ def _between(
     """Bisect, in octaves, between batch limits at which first tokens are late and limits at which tokens are late.
 
     Fewer sequences make tokens faster and first tokens wait. If both are ``clearly`` late, no limit helps; nor does a
-    limit above one that was never reached. The search ends between limits that serve alike.
+    limit above one that was never reached.
     """
     if guess is None:
         return
     (low, high), trial = bounds, first
     limit = guess if low < guess < high else round(math.sqrt(max(low, 1) * high))
-    while (
-        low < limit < high
-        and (trial is first or high > low * rules.LIMITS_ALIKE)
-        and min(trial.tokens_late, trial.wait_late) < clearly
-    ):
+    while low < limit < high and min(trial.tokens_late, trial.wait_late) < clearly:
         trial = within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)

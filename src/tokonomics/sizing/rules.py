@@ -24,11 +24,11 @@ LONE_REQUESTS = 200_000
 of this size: the share beyond a p99 is then known to 2 % of itself."""
 GATHERING = (Router.prefix_aware, Router.session_affine)
 """Routers that send prompts with the same beginning to one replica, and so load replicas unevenly."""
-GATHERED = 0.3
-"""Share of the prompt tokens that a router which gathers shared prompts finds in a cache, from which no other router is
-tried: they would compute these prompts on every replica. The share from which SGLang's router lets the cache decide
-(cache_threshold). Of 362 fleets that missed their SLOs behind such a router (agents, conversations, system prompts: 39
-to 97 % found), none held behind another; of 75 with 5 to 20 % found (Mooncake's conversations), 11 did (2026-11-18)."""
+SCATTERED = 0.2
+"""Share of all prompt tokens that a router computes beyond what one that gathers shared prompts does, from which only
+its first batch limit is tried, and no router after it. Of 362 fleets of Llama 3.1 8B that missed their SLOs behind the
+prefix-aware router (agents; conversations of five turns; three system prompts of 2,000 tokens), none held behind
+another; of 75 of Qwen3 32B on Mooncake's conversations, where it finds a tenth more, 11 did (2026-11-18)."""
 SMALLER_FLEETS = (0.5, 2 / 3, 0.75)
 """Fractions of the fewest replicas found behind a router that gathers shared prompts: fewer replicas hold fewer copies
 of them, so a smaller fleet may hold although a larger one does not."""
@@ -45,11 +45,12 @@ is, whatever else comes."""
 BUSIEST = 1 / 5, 1 / 2
 """The parts of traffic whose rate changes that are simulated first: its busiest stretch, and a longer one if the first
 does not decide. A fleet that is too small for a day at three times its lowest rate is late there. Our choice."""
-IN_TURN_LATE, SURELY_LATE, HARDLY_LATE = 1.05, 1.15, 0.5
+IN_TURN_LATE, SURELY_LATE, HARDLY_LATE, ENOUGH_LATE = 1.05, 1.15, 0.5, 1.2
 """Late requests in such a stretch alone, as a multiple of those that an SLO allows of all. Above the first, the whole
 is late too if requests go to replicas in turn: those meet the same neighbours in both. Other routers choose by what
 happened before: above the second. In a day of 86,474 requests of Qwen3 32B on three GPUs, counts above 100 were at most
-1.012 and 1.06 times those of the same requests in the whole. Below the third, only the whole can tell. Our choices."""
+1.012 and 1.06 times those of the same requests in the whole. Below the third, only the whole can tell; the trial ends
+at the fourth. Our choices."""
 COUNTED_LATE = 100
 """The fewest late requests that an SLO allows for a stretch alone to decide: smaller counts were not compared."""
 OTHER_HOURS = 0.97
@@ -65,9 +66,9 @@ SCALING_GROWTH = 2
 
 
 def clearly_late(allowed: float) -> float:
-    """Return which multiple of the late requests that an SLO allows is more than chance causes.
+    """Return the ratio of late to allowed requests from which a miss is no chance.
 
-    Chance grows as the root of their number.
+    Chance moves the count of late requests by about its root.
     """
     return 1 + math.sqrt(_CLEARLY_LATE_OF / max(1.0, allowed))
 

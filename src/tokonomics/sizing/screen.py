@@ -134,7 +134,12 @@ def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> in
 
 
 def limits_too_low(setup: Setup, replicas: int) -> int:
-    """Return the largest batch limit known to be too low for a load on this many replicas by the closed form."""
+    """Return the largest batch limit that the closed form knows to be too low for a load on this many replicas.
+
+    It knows nothing of a disaggregated fleet, whose replicas are of two kinds.
+    """
+    if setup.disaggregated or setup.prefill_replicas:
+        return 0
     deployment, load = setup.deployment, setup.load
     curve = curve_for(deployment, load)
     reached = np.maximum.accumulate(curve.rates)

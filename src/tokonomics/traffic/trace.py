@@ -179,8 +179,8 @@ class PrefixBlocks:
     distinct: int
 
     @cached_property
-    def memo(self) -> dict[object, Any]:
-        """Keep what others work out from these lists, by what else it depends on."""
+    def worked_out(self) -> dict[object, Any]:
+        """Keep what a simulation works out from these lists, by what else it depends on."""
         return {}
 
     def blocks_of(self, request: int) -> Counts:
@@ -310,12 +310,12 @@ class Trace:
         return taken
 
     @property
-    def before_ordering(self) -> tuple["Trace", NDArray[np.intp]]:
-        """Return a trace of the same requests whose shared blocks are at hand, and where each of these is in it."""
+    def first_order(self) -> tuple["Trace", NDArray[np.intp]]:
+        """Return the same requests before they were put in order, and the place of each of these among them."""
         if "_in_other_order" not in self.__dict__:
             return self, np.arange(len(self))
         other, chosen = self.__dict__["_in_other_order"]
-        first, places = other.before_ordering
+        first, places = other.first_order
         return first, places[chosen]
 
     def faster(self, speed: float) -> "Trace":
