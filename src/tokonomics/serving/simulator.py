@@ -159,9 +159,7 @@ def simulate(
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
-        judge = _Judge(watch.is_settled) if watch.is_settled and not requests.users else None
-        if judge and fetches is not None and joins is not None:
-            judge = _Judge(_as_given(judge.is_settled, joins, fetches.delay_s))
+        judge = _judge(watch, requests, fetches, joins)
         watch = watch._replace(is_settled=judge)
         served, world = run(requests, table, rules, fleet, seed=seed, watch=watch, paid_for=paid_for)
         worlds = [world]
@@ -267,6 +265,17 @@ class _Judge:
     def __call__(self, rows: Rows) -> bool:
         self.settled = self.is_settled(rows)
         return self.settled
+
+
+def _judge(
+    watch: Watcher, requests: Requests, fetches: Fetches | None, joins: NDArray[np.intp] | None
+) -> _Judge | None:
+    """Return who says whether a simulation is settled; None if nobody asks, or in a closed loop of users."""
+    if watch.is_settled is None or requests.users:
+        return None
+    if fetches is None or joins is None:
+        return _Judge(watch.is_settled)
+    return _Judge(_as_given(watch.is_settled, joins, fetches.delay_s))
 
 
 def _as_given(is_settled: Callable[[Rows], bool], joins: NDArray[np.intp], delay_s: Floats) -> Callable[[Rows], bool]:
