@@ -101,6 +101,10 @@ def test_eu_is_the_union_and_europe_the_continent() -> None:
         ("UK", ("nebius", "uk-south1"), ("nebius", "eu-west1")),
         ("us", ("azure", "eastus"), ("aws", "ca-central-1")),
         ("frankfurt", ("oci", "eu-frankfurt-1"), ("oci", "eu-milan-1")),
+        ("Frankfurt", ("aws", "eu-central-1"), ("aws", "eu-west-1")),
+        ("frankfurt", ("gcp", "europe-west3"), ("gcp", "europe-west4")),
+        ("Virginia", ("aws", "us-east-1"), ("aws", "us-east-2")),
+        ("Sao Paulo", ("gcp", "southamerica-east1"), ("gcp", "southamerica-west1")),
         ("southcentral", ("azure", "southcentralus"), ("azure", "centralus")),
         ("Georgia, US, NA", ("vast", "Georgia, US, NA"), ("vast", "Florida, US, NA")),
     ],
@@ -123,6 +127,14 @@ def test_an_unknown_place_lists_near_ones_a_line_each() -> None:
     assert "    eu-central-1" in lines
     with pytest.raises(BadInput, match="no price of what is asked for is known in Japan"):
         regions("Japan", provider="azure")
+
+
+def test_a_town_misspelled_is_suggested_and_every_town_is_of_a_known_region() -> None:
+    assert "    Frankfurt" in str(refused(regions, "Franfurt")).splitlines()
+    known = {(row["provider"], row["region"]) for row in shipped_rows("places.csv")}
+    towns = list(shipped_rows("towns.csv"))
+    assert {(row["provider"], row["region"]) for row in towns} <= known
+    assert all(row["source"].startswith("https://") for row in towns)
 
 
 def test_sellers_are_told_apart() -> None:

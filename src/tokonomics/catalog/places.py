@@ -1,7 +1,8 @@
 """Tell where machines are, who sells them, and what a kilowatt-hour emits there.
 
 ``data/places.csv`` and ``data/sellers.csv`` come from the same catalogue as the shipped prices; ``data/countries.csv``
-has the ISO 3166 codes, the continents and the members of the European Union (2026).
+has the ISO 3166 codes, the continents and the members of the European Union (2026). ``data/towns.csv`` says by which
+town, state or province a provider's own pages describe a region whose name does not tell.
 
 Emissions are grams of CO₂e, location-based in the terms of the GHG Protocol: the yearly mean of the machine's grid,
 whatever power its owner has bought on paper. ``data/grid.csv`` has Ember's yearly means by country. For regions of the
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import cache
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -97,16 +99,26 @@ def continent_of(country: str) -> str:
     return _continents()[country]
 
 
-Place = tuple[str, str | None]  # a region as its provider calls it, and its country
+class Place(NamedTuple):
+    """A region as its provider calls it, its country, and the town by which the provider describes it."""
+
+    region: str
+    country: str | None
+    town: str = ""
+
+
+def place_of(provider: str, region: str) -> Place:
+    """Return what is known of a provider's region."""
+    return Place(region, country_of(provider, region), _towns().get((provider, region.casefold()), ""))
 
 
 def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Place], bool]:
-    """Return a test of whether a place is in those named: a region, a prefix, a country, a continent, EU or US."""
+    """Return a test of whether a place is in those named: a region, how it begins, a town, a country, a continent."""
     places = set(known)
     chosen: set[Place] = set()
     for name in names:
         found = {place for place in places if _is_in(name, place)} or _beginning(name, places)
-        if not found and not any(country is None and perhaps_in([name], region) for region, country in places):
+        if not found and not any(place.country is None and perhaps_in([name], place.region) for place in places):
             raise _nowhere(name, places)
         chosen |= found
     return chosen.__contains__
@@ -119,7 +131,8 @@ def said_to_be_in(names: Iterable[str], provider: str, region: str) -> bool:
     area = _areas().get(_spelled(region), frozenset())
     countries |= area if len(area) == 1 else set()
     only = next(iter(countries)) if len(countries) == 1 else None
-    place = region.strip(), country_of(provider.casefold(), region.strip()) or only
+    known = place_of(provider.casefold(), region.strip())
+    place = known if known.country else known._replace(country=only)
     wanted = list(names)
     return any(_is_in(name, place) for name in wanted) or lies_in(wanted, [region] if area else []) is True
 
@@ -134,15 +147,14 @@ def perhaps_in(names: Iterable[str], region: str) -> bool:
 
 
 def _is_in(name: str, place: Place) -> bool:
-    region, country = place
     word = name.strip().casefold()
     countries = _areas().get(_spelled(name))
-    if countries is not None and country is not None:
-        return country in countries
+    if countries is not None and place.country is not None:
+        return place.country in countries
     # A whole word in the middle also counts: Frankfurt is eu-frankfurt-1.
     before = "(?:^|[-, ])" if len(word) >= _LETTERS else "^"
     whole = rf"{before}{re.escape(word)}(?:$|[-, ]|(?<=[a-z])\d)"
-    return bool(word) and re.search(whole, region.casefold()) is not None
+    return bool(word) and re.search(whole, f"{place.region}, {place.town}".casefold()) is not None
 
 
 def _beginning(name: str, places: set[Place]) -> set[Place]:
@@ -150,20 +162,22 @@ def _beginning(name: str, places: set[Place]) -> set[Place]:
     word = name.strip().casefold()
     if len(word) < _LETTERS or _spelled(name) in _areas():
         return set()
-    return {place for place in places if place[0].casefold().startswith(word)}
+    return {place for place in places if place.region.casefold().startswith(word)}
 
 
 def _nowhere(name: str, places: set[Place]) -> BadInput:
     """Return the error about an unknown name: that nothing is sold there, or which names are similar."""
-    regions = sorted({region for region, _ in places})
+    regions = sorted({place.region for place in places})
     if _spelled(name) in _areas():
         what, said, shown = f"no price of what is asked for is known in {shorten(name)}", "Known in", regions[:_SHOWN]
     else:
         what, said = f"unknown region '{shorten(name)}'", "Near"
-        shown = nearest(name, [*regions, *_areas()], _SHOWN) or regions[:_SHOWN]
+        towns = {place.town for place in places if place.town}
+        shown = nearest(name, [*regions, *sorted(towns), *_areas()], _SHOWN) or regions[:_SHOWN]
     lines = "".join(f"\n    {region}" for region in shown)
     more = "\n    …" if len(regions) > len(shown) else ""
-    fix = f"A region, how regions begin (us-east), a country (DE), a continent (Europe), EU or US. {said}:{lines}{more}"
+    forms = "A region, how regions begin (us-east), a town (Frankfurt), a country (DE), a continent (Europe), EU or US"
+    fix = f"{forms}. {said}:{lines}{more}"
     return BadInput(what, field="region", fix=fix)
 
 
@@ -179,6 +193,11 @@ def _sellers() -> dict[str, Seller]:
 @cache
 def _countries_of_regions() -> dict[tuple[str, str], str]:
     return {(row["provider"], row["region"].casefold()): row["country"] for row in shipped_rows("places.csv")}
+
+
+@cache
+def _towns() -> dict[tuple[str, str], str]:
+    return {(row["provider"], row["region"]): row["town"] for row in shipped_rows("towns.csv")}
 
 
 @cache

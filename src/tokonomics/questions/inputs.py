@@ -342,7 +342,7 @@ class PriceList(Request, about=About.PRICES):
 class Market(PriceList, about=About.PRICES):
     provider: Texts | None = declared("Only these providers.", example=["aws", "gcp"])
     region: Texts | None = declared(
-        "Only there: a region or how it begins, a country, a continent, EU.", example=["EU"]
+        "Only there: a region or how it begins, a town, a country, a continent, EU.", example=["EU"]
     )
     exclude: Texts | None = declared("Leave out these providers and GPUs.", example=["yotta", "T4"], rare=True)
     sellers: Texts | None = declared(
