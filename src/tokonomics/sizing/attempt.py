@@ -1,10 +1,11 @@
 """Simulate a setup on a number of replicas and say whether it holds its SLOs, or what breaks.
 
 The results of a simulation are kept for later questions of the process. Behind each router the engine's own batch
-limit is tried first. If the time per token breaks, fewer sequences are admitted: first the most that the closed
-form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole answers or
-jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests are late
-than an SLO allows in total.
+limit is tried first; routers that keep apart the prompts that share a beginning are left out where the first of them
+does worse than one that gathers them. If the time per token breaks, fewer sequences are admitted: first the most that
+the closed form allows, then a number between "tokens late" and "first tokens late" that meets both targets. If whole
+answers or jobs are late, the limit with the fewest late ones is searched. A simulation stops as soon as more requests
+are late than an SLO allows in total.
 """
 
 import math
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.tiers import TierHits, plan_fetches
 from tokonomics.sizing import rules
 from tokonomics.sizing.load import busiest_of
-from tokonomics.sizing.screen import first_limit, limits_too_low
+from tokonomics.sizing.screen import first_limit
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.tenants import by_class
@@ -34,6 +36,14 @@ from tokonomics.traffic.trace import Floats, Trace
 from tokonomics.units import seconds, seconds_apart
 
 _WHOLE = (Latency.e2e, Latency.job)  # latencies that both waiting and slow tokens lengthen
+
+
+class Lateness(NamedTuple):
+    """How badly an SLO is missed."""
+
+    share: float  # late ÷ allowed requests
+    times: float  # its statistic ÷ the objective
+    is_clear: bool = False  # more are late than chance causes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +61,7 @@ class Sized:
     """Requests with late tokens ÷ those that an SLO allows; 0: no SLO on the time per token is missed."""
     wait_late: float = 0.0  # the same for first tokens
     whole_late: float = 0.0  # the same for whole answers and jobs
+    both_late: bool = False  # tokens and first tokens, by more than chance causes
     late: Floats = field(default_factory=lambda: np.full(2, np.inf))
     """For the worst missed SLO: late ÷ allowed requests, and its statistic ÷ the objective; the lowest of several
     settings. Infinite if none is missed."""
@@ -180,7 +191,10 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
         breaks = tenant_breaks(made, setup.slos)
     if breaks and len(made.trace) < requests:
         breaks = f"{breaks} (the first {len(made.trace):,} of {requests:,} requests)"
-    late = _lateness(made, setup.slos, {slo.slo for slo in summed.slo if not slo.met}) if breaks else {}
+    # The beginning of traffic whose rate changes says little of the rest.
+    is_telling = len(made.trace) == requests or setup.load.is_stationary or setup.load.begins_evenly
+    missed = {slo.slo for slo in summed.slo if not slo.met}
+    late = _lateness(made, setup.slos, missed, is_telling=is_telling) if breaks else {}
     return _sized(setup, replicas, max_sequences, made, summed, breaks, late)
 
 
@@ -191,9 +205,9 @@ def _sized(
     made: Simulation,
     summed: Outcome,
     breaks: str | None,
-    late: Mapping[Latency, tuple[float, float]],
+    late: Mapping[Latency, Lateness],
 ) -> Sized:
-    shares = {latency: share for latency, (share, _) in late.items()}
+    shares = {latency: found.share for latency, found in late.items()}
     whole = max((shares.get(latency, 0.0) for latency in _WHOLE), default=0.0)
     return Sized(
         replicas=replicas,
@@ -205,38 +219,43 @@ def _sized(
         tokens_late=shares.get(Latency.tpot, 0.0),
         wait_late=shares.get(Latency.ttft, 0.0),
         whole_late=whole,
-        late=np.max([*late.values()] or [(np.inf, np.inf)], axis=0),
+        both_late=all(latency in late and late[latency].is_clear for latency in (Latency.tpot, Latency.ttft)),
+        late=np.max([found[:2] for found in late.values()] or [(np.inf, np.inf)], axis=0),
         most_running=_most_running(made) if whole else 0,
         simulation=made,
     )
 
 
-def _lateness(made: Simulation, slos: Sequence[Slo], missed: Collection[str]) -> dict[Latency, tuple[float, float]]:
-    """Return, by latency, how badly its worst SLO is missed: late over allowed requests, and delivered over target.
+def _lateness(
+    made: Simulation, slos: Sequence[Slo], missed: Collection[str], *, is_telling: bool
+) -> dict[Latency, Lateness]:
+    """Return, by latency, how badly its worst SLO is missed; no miss is clear in a part that is not ``is_telling``.
 
-    An SLO on a mean has only the second. The first is above 1 for every SLO in ``missed``.
+    An SLO on a mean has one ratio for both. The share is above 1 for every SLO in ``missed``.
     """
     latencies, trace = request_latencies(made), made.trace
     owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
-    found: dict[Latency, tuple[float, float]] = {}
+    found: dict[Latency, Lateness] = {}
     for slo, at in owed:
         counts = (made.job_counts if slo.latency is Latency.job else made.counts) & ~np.isnan(latencies[slo.latency])
         took_s = np.where(counts, latencies[slo.latency], np.nan)
         took_s = took_s if at is None else took_s[at]
-        known = took_s[~np.isnan(took_s)]
+        known, is_clear = took_s[~np.isnan(took_s)], False
         if not len(known):
             share = times = math.inf
         elif slo.statistic == "mean":
             share = times = float(known.mean()) / slo.seconds
         else:
-            share = np.count_nonzero(known > slo.seconds) / max(late_allowed(slo, len(known)) - 1, 1e-9)
+            allowed = late_allowed(slo, len(known))
+            share = np.count_nonzero(known > slo.seconds) / max(allowed - 1, 1e-9)
             times = float(np.percentile(known, float(slo.statistic[1:]))) / slo.seconds
+            is_clear = is_telling and bool(share >= rules.clearly_late(allowed))
         if at is None and str(slo) in missed:
             share = max(share, 1 + 1e-9)
         if share > 1:
-            found[slo.latency] = max((share, times), found.get(slo.latency, (0.0, 0.0)))
+            found[slo.latency] = max(Lateness(share, times, is_clear), found.get(slo.latency, Lateness(0.0, 0.0)))
     return found
 
 
@@ -301,15 +320,15 @@ def _late_when_busiest(
         watch = Watcher(is_settled=sure_to_miss(slos, stretch, requests=len(trace), times=times))
         made, _ = serve(setup, served_by, max_sequences, trace=stretch, watch=watch)
         worst = _late_of(made, slos, len(trace))
-        most = max((share for share, _ in worst.values()), default=0.0)
+        most = max((found.share for found in worst.values()), default=0.0)
         in_turn = served_by == 1 or rules.routers(setup, replicas)[0] is Router.round_robin
         if most > (rules.IN_TURN_LATE if in_turn else rules.SURELY_LATE):
             slo = max(worst, key=lambda slo: worst[slo])
-            at_least = seconds_apart(worst[slo][1] * slo.seconds, slo.seconds)
+            at_least = seconds_apart(worst[slo].times * slo.seconds, slo.seconds)
             breaks = f"{slo} is {at_least} or more; the SLO is {seconds(slo.seconds)}"
             breaks += f" (the busiest {len(stretch):,} of {len(trace):,} requests)"
             in_order = sorted(worst.items(), key=lambda item: item[1])
-            late = {slo.latency: found for slo, found in in_order if found[0] > 1}
+            late = {slo.latency: found for slo, found in in_order if found.share > 1}
             summed = outcome(made, setup.slos, with_load=False)
             return _sized(setup, replicas, max_sequences, made, summed, breaks, late)
         if most < rules.HARDLY_LATE:
@@ -317,15 +336,16 @@ def _late_when_busiest(
     return None
 
 
-def _late_of(made: Simulation, slos: Sequence[Slo], requests: int) -> dict[Slo, tuple[float, float]]:
+def _late_of(made: Simulation, slos: Sequence[Slo], requests: int) -> dict[Slo, Lateness]:
     """Return late requests of a part over those that an SLO allows of all, and the statistic if no others were late."""
-    latencies, found = request_latencies(made), {}
+    latencies, found = request_latencies(made), dict[Slo, Lateness]()
     for slo in slos:
         took_s, allowed = latencies[slo.latency], late_allowed(slo, requests)
         known = np.sort(took_s[~np.isnan(took_s)])
         if allowed < len(known):
             at_least_s = float(known[-math.ceil(allowed)])
-            found[slo] = float(np.count_nonzero(known > slo.seconds) / allowed), at_least_s / slo.seconds
+            share = float(np.count_nonzero(known > slo.seconds) / allowed)
+            found[slo] = Lateness(share, at_least_s / slo.seconds, share >= rules.clearly_late(allowed))
     return found
 
 
@@ -402,8 +422,11 @@ class Attempts:
         }
 
     def _settings(self, setup: Setup, replicas: int) -> Iterator[Sized]:
-        """Try the engine's and the closed form's batch limit behind each router, then search other limits."""
-        searches, gathered = [], 0.0
+        """Try the engine's and the closed form's batch limit behind each router, then search other limits.
+
+        No router follows one that keeps shared prompts apart and does worse than one that gathers them.
+        """
+        searches, gathering = [], None
         for router in rules.routers(setup, replicas):
             search = self._limits(replace(setup, router=router), replicas)
             first = next(search)
@@ -411,12 +434,11 @@ class Attempts:
             if first.breaks == BEHIND and router not in rules.GATHERING:
                 # Too much work for this many replicas, whatever the router.
                 return
-            found = cached_share(first.outcome)
-            if found < gathered - rules.SCATTERED:
+            if gathering and _scatters(first, gathering):
                 break
+            gathering = first if router in rules.GATHERING else gathering
             yield from islice(search, 1)
             searches.append(search)
-            gathered = found if router in rules.GATHERING else gathered
         yield from chain.from_iterable(searches)
 
     def _limits(self, setup: Setup, replicas: int) -> Iterator[Sized]:
@@ -430,11 +452,13 @@ class Attempts:
         if first.whole_late:
             yield from _least_late(within, first, most)
         else:
-            guess = first_limit(setup.deployment, setup.load, setup.slos)
-            requests = len(setup.load.on(replicas)[0])
-            allowed = [late_allowed(slo, requests) for slo in setup.slos if slo.statistic != "mean"]
-            late = rules.clearly_late(min(allowed, default=1.0))
-            yield from _between(within, first, guess, (limits_too_low(setup, replicas), most), late)
+            yield from _between(within, first, first_limit(setup.deployment, setup.load, setup.slos), most)
+
+
+def _scatters(trial: Sized, gathering: Sized) -> bool:
+    """Tell whether a router finds far fewer prompts in caches than one that gathers them, and has more of them late."""
+    finds_less = cached_share(trial.outcome) < cached_share(gathering.outcome) - rules.SCATTERED
+    return finds_less and bool((trial.late >= gathering.late).all())
 
 
 def first_that_holds(trials: Iterable[Sized]) -> Sized:
@@ -447,19 +471,17 @@ def first_that_holds(trials: Iterable[Sized]) -> Sized:
     return replace(failed[0], late=np.min([trial.late for trial in failed], axis=0))
 
 
-def _between(
-    within: Callable[[int], Sized], first: Sized, guess: int | None, bounds: tuple[int, int], clearly: float
-) -> Iterator[Sized]:
+def _between(within: Callable[[int], Sized], first: Sized, guess: int | None, most: int) -> Iterator[Sized]:
     """Bisect, in octaves, between batch limits at which first tokens are late and limits at which tokens are late.
 
-    Fewer sequences make tokens faster and first tokens wait. If both are ``clearly`` late, no limit helps; nor does a
+    Fewer sequences make tokens faster and first tokens wait. If both are clearly late, no limit helps; nor does a
     limit above one that was never reached.
     """
     if guess is None:
         return
-    (low, high), trial = bounds, first
-    limit = guess if low < guess < high else round(math.sqrt(max(low, 1) * high))
-    while low < limit < high and min(trial.tokens_late, trial.wait_late) < clearly:
+    trial, low, high = first, 0, most
+    limit = guess if guess < most else round(math.sqrt(most))
+    while low < limit < high and not trial.both_late:
         trial = within(limit)
         yield trial
         low, high = (low, limit) if trial.tokens_late > trial.wait_late else (limit, high)

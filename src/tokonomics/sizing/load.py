@@ -95,6 +95,7 @@ class Load:
     bad_rows: int = 0  # of the log, left out
     too_long: int = 0  # requests of a log or of conversations that were left out because the model's context is shorter
     talks: bool = False  # generated conversations: the prompt of a turn contains those before it
+    begins_evenly: bool = False  # generated conversations that begin at a constant rate
     headroom: float = 0.0  # share by which the traffic may grow with every SLO met: fleets are sized for that much more
 
     def __eq__(self, other: object) -> bool:
@@ -362,7 +363,8 @@ def load_of_shape(
     if sessions is not None:
         requests = round(asked.expected) if asked.span_s is None else None
         trace = conversations(make, thinned, asked.rate * share, sessions, requests, asked.span_s)
-        return Load(workload=workload_of(trace, asked.rate), trace=trace, share=share, talks=True)
+        workload, is_even = workload_of(trace, asked.rate), asked.span_s is None
+        return Load(workload=workload, trace=trace, share=share, talks=True, begins_evenly=is_even)
     if asked.span_s is None:
         trace = make(thinned, requests=round(asked.expected))
         trace = trace.faster(asked.rate / trace.rate)

@@ -25,15 +25,18 @@ of this size: the share beyond a p99 is then known to 2 % of itself."""
 GATHERING = (Router.prefix_aware, Router.session_affine)
 """Routers that send prompts with the same beginning to one replica, and so load replicas unevenly."""
 SCATTERED = 0.2
-"""Share of all prompt tokens that a router computes beyond what one that gathers shared prompts does, from which only
-its first batch limit is tried, and no router after it. Of 362 fleets of Llama 3.1 8B that missed their SLOs behind the
-prefix-aware router (agents; conversations of five turns; three system prompts of 2,000 tokens), none held behind
-another; of 75 of Qwen3 32B on Mooncake's conversations, where it finds a tenth more, 11 did (2026-11-18)."""
+"""Share of all prompt tokens that a router computes beyond what one that gathers shared prompts does. From this on, if
+it also has more late requests, only its first batch limit is tried, and no router after it. Of 362 fleets of Llama 3.1
+8B that missed their SLOs behind the prefix-aware router (agents; conversations of five turns; three system prompts of
+2,000 tokens), none held behind another; of 75 of Qwen3 32B on Mooncake's conversations, where it finds a tenth more, 11
+did (2026-11-18). Of 200 system prompts, which each load one replica, it finds a quarter more and holds less: others
+then have fewer late requests, and all are tried."""
 SMALLER_FLEETS = (0.5, 2 / 3, 0.75)
 """Fractions of the fewest replicas found behind a router that gathers shared prompts: fewer replicas hold fewer copies
 of them, so a smaller fleet may hold although a larger one does not."""
 _CLEARLY_LATE_OF = 256
-"""Late requests allowed, of which twice as many are more than chance causes. Our choice."""
+"""Late requests allowed, of which twice as many are more than chance causes: sixteen times the root of their count, as
+late requests come in rushes. Our choice."""
 LIMITS_TRIED = 12
 """Batch limits tried for an SLO on whole answers or jobs, if neither end is known to be too low or too high: all if no
 more are ever reached, otherwise enough to halve the octaves between 1 and 1,024 down to neighbours. Our choice."""
@@ -66,10 +69,7 @@ SCALING_GROWTH = 2
 
 
 def clearly_late(allowed: float) -> float:
-    """Return the ratio of late to allowed requests from which a miss is no chance.
-
-    Chance moves the count of late requests by about its root.
-    """
+    """Return the ratio of late to allowed requests from which a miss is no chance: chance grows with the root."""
     return 1 + math.sqrt(_CLEARLY_LATE_OF / max(1.0, allowed))
 
 

@@ -133,25 +133,6 @@ def first_limit(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> in
     return None
 
 
-def limits_too_low(setup: Setup, replicas: int) -> int:
-    """Return the largest batch limit that the closed form knows to be too low for a load on this many replicas.
-
-    It knows nothing of a disaggregated fleet, whose replicas are of two kinds.
-    """
-    if setup.disaggregated or setup.prefill_replicas:
-        return 0
-    deployment, load = setup.deployment, setup.load
-    curve = curve_for(deployment, load)
-    reached = np.maximum.accumulate(curve.rates)
-    slos = setup.slos if math.isinf(setup.handling.timeout_s) else ()
-
-    def enough(place: int) -> bool:
-        return least_for(load, float(reached[place]), deployment, slos) <= replicas
-
-    first = bisect_left(range(len(reached)), True, key=enough)
-    return int(curve.batches[first - 1]) if first else 0
-
-
 def least_for(load: Load, held: float, deployment: Deployment, slos: Sequence[Slo] = ()) -> int:
     """Return the fewest replicas for a load if one holds ``held`` requests a second.
 
