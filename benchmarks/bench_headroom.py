@@ -45,7 +45,7 @@ CASES = {
 Answer = tuple[float, float | None]
 """Seconds to the first token, and per token after it."""
 BELOW = 0.95
-"""Share of the highest rate that is asked for: the p99 of so short a run scatters by about a tenth around its own."""
+"""Share of the highest rate that is asked for. Our choice: the p99 of so short a run scatters around its own."""
 LONGEST = 24_576
 """Tokens that a request may have: the server's ``--max-model-len``."""
 SERVED = "2026-11-18"

@@ -6,7 +6,8 @@ Every command shown there is asked for its ``--json``, at a clock of today and o
 names a machine (a pick, a fleet's purchases, a row of its table; not what is set aside with a catch), three things must
 hold: no quote more than 90 days newer, of the same GPU on the same terms from the same kind of seller within the
 command's filters, is over 25 % higher; in a region that was asked for, the machine is certain to stand there; a replica
-that spans machines has a network that the seller states. ``--only`` takes the commands that contain these words.
+that spans machines has a network that the seller states. ``--only`` takes the commands that contain these words, and
+those that save what others read.
 """
 
 import argparse
@@ -41,7 +42,11 @@ Asked = dict[str, list[str]]
 
 def commands() -> dict[str, str]:
     """Return what the pages show, once each, with the file that it is saved to, if any, for a later command."""
-    return {command: saved for page in PAGES for command, saved in SHOWN.findall(page.read_text(encoding="utf-8"))}
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for command, saved in SHOWN.findall(page.read_text(encoding="utf-8")):
+            found[command] = found.get(command) or saved
+    return found
 
 
 def answer(command: str, day: dt.date, folder: Path, saved: str) -> Any:
@@ -150,7 +155,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="commands that contain this")
     parser.add_argument("--list", action="store_true", help="list the commands and ask nothing")
     options = parser.parse_args()
-    chosen, bad = {command: saved for command, saved in commands().items() if options.only in command}, 0
+    chosen, bad = {command: saved for command, saved in commands().items() if saved or options.only in command}, 0
     if options.list:
         print(*chosen, sep="\n")
         return 0

@@ -1,8 +1,12 @@
 """The cheapest alone, by the closed form: found with less work than a table of all, and the same."""
 
+import re
+from dataclasses import replace
+
 import pytest
 from tests.deployed import on
 from tests.planner.small_catalogue import BUSY, asked
+from tests.there import there
 
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.prospects import prospects
@@ -13,6 +17,7 @@ from tokonomics.traffic.slo import parse_slos
 
 RATES = (0.01, 3.0, 40.0, 400.0)
 STRICT = "tpot_p99=80ms"
+ROUNDED = 1.01  # dollars are said to three digits
 
 
 def at(rate: float, model: str = "llama-3.1-8b") -> Question:
@@ -58,3 +63,20 @@ def test_below_a_bill_no_host_is_left_out_that_costs_less(usd_per_hour: float) -
     assert set(map(id, few)) <= set(map(id, whole))
     assert all(found in few for found in whole if found.usd_per_hour(1) <= usd_per_hour)
     assert len(few) < len(whole)
+
+
+@pytest.mark.parametrize("rate", [3.0, 40.0])
+def test_what_is_said_of_the_bill_meanwhile_is_true_of_the_answer(rate: float) -> None:
+    """Every lower bound is at most the answer's bill, every upper bound at least that."""
+    question, heard = replace(at(rate), simulate=True, slos=parse_slos("ttft_p99=2,tpot_p99=50ms")), list[str]()
+    best = there(study(question, heard.append).plan.best)
+    said = [line.partition("; the cheapest fleet costs ")[2] for line in heard if "; the cheapest fleet costs " in line]
+    assert said[-1].startswith("$")
+    for text in said:
+        bounds = [float(figure.replace(",", "")) for figure in re.findall(r"\$([\d,.]*\d)", text)]
+        assert bounds[0] <= best.usd_per_month * ROUNDED
+        assert text.endswith("or more") or bounds[-1] >= best.usd_per_month / ROUNDED
+    heard.clear()
+    study(replace(question, disaggregate=True), heard.append)
+    assert heard
+    assert not any("cheapest fleet" in line for line in heard)

@@ -25,6 +25,12 @@ from tokonomics.web.uploads import sweep
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def heed_signals() -> None:
+    """Undo what ``nohup`` and a shell's ``&`` leave to their children: that SIGHUP and SIGINT are ignored."""
+    for ignored in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(ignored, signal.SIG_DFL)
+
+
 class Page:
     """A running ``tokonomics web``."""
 
@@ -33,7 +39,9 @@ class Page:
         self.left.mkdir()
         command = [sys.executable, "-m", "tokonomics", "web", "--no-open", *flags]
         env = {**os.environ, "TMPDIR": str(self.left), "PYTHONUNBUFFERED": "1", **environment}
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_signals
+        )
         self.said = ""
         assert self.process.stdout
         while "tokonomics is at" not in self.said:

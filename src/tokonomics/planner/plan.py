@@ -147,7 +147,9 @@ def study(
     sought = question.sought(load, attempts)
     if pick_only:
         question = replace(question, near=_AS_CHEAP, catches=_last_resort(question))
-    question, taken, hosts, search = _first_that_serves(question, sought, progress, says_bill=not pick_only)
+    # Where the two kinds of replicas may win, what one kind costs is no bound.
+    says_bill = not (pick_only or question.disaggregate)
+    question, taken, hosts, search = _first_that_serves(question, sought, progress, says_bill=says_bill)
     best_usd = min((placed.usd_per_hour for placed in search.sized), default=math.inf)
     pairs: list[Placed] = []
     if question.simulate and (question.disaggregate or Catch.disaggregated in question.catches):

@@ -4,7 +4,7 @@ A candidate enters with the bill of the replicas that arithmetic alone demands, 
 then tried on that many. If it misses an SLO, it returns with the bill of one replica more, and is next tried on more of
 them, in growing steps. When a bound passes the runner-up's bill, all that is left costs more, however well it serves. A
 candidate tried within that bill needs one simulation if the replicas its price allows miss an SLO. So the pick and the
-runner-up are those that simulating everything would give.
+runner-up are those that sizing every candidate would give.
 """
 
 import heapq

@@ -189,9 +189,13 @@ class PrefixBlocks:
     def take(self, chosen: NDArray[np.intp]) -> "PrefixBlocks":
         """Return the blocks of the chosen requests, in that order; ids stay as they are.
 
-        They are copied when somebody looks at them: a simulation puts its requests in order, and few ask for more.
+        Those of all requests are copied when somebody looks at them: a simulation puts its requests in order, and few
+        ask for more.
         """
         source, before = self.__dict__.get("_taken", (self, None))
+        if len(chosen) < (len(self.starts) - 1 if before is None else len(before)):
+            ids, starts = take_lists(self.ids, self.starts, chosen)
+            return replace(self, ids=ids, starts=starts)
         taken = object.__new__(PrefixBlocks)
         chosen = chosen if before is None else before[chosen]
         taken.__dict__.update(block_tokens=self.block_tokens, distinct=self.distinct, _taken=(source, chosen))
@@ -201,9 +205,10 @@ class PrefixBlocks:
         """Copy the lists that ``take`` has chosen."""
         if name not in ("ids", "starts") or "_taken" not in self.__dict__:
             raise AttributeError(name)
-        source, chosen = self.__dict__.pop("_taken")
+        source, chosen = self.__dict__["_taken"]
         ids, starts = take_lists(source.ids, source.starts, chosen)
         self.__dict__.update(ids=ids, starts=starts)
+        self.__dict__.pop("_taken", None)
         return self.__dict__[name]
 
     def cut(self, before: tuple[Counts, Counts], after: tuple[Counts, Counts]) -> "PrefixBlocks":
