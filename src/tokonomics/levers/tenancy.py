@@ -240,8 +240,9 @@ def _tenant_rows(
     used_s = {tenant: float(worked_s[at].sum()) for tenant, at in by_tenant(trace).items()}
     paid_s = counted(made).paid_s
     bill = together.usd_per_hour
-    usage = [bill * used_s[tenant] / paid_s for tenant in senders]
     alone = [apart.usd_per_hour * own[tenant][0] / apart.replicas for tenant in senders]
+    # A batch limit that others need makes full batches smaller: what that adds beyond a tenant's own fleet is theirs.
+    usage = [min(bill * used_s[tenant] / paid_s, most) for tenant, most in zip(senders, alone, strict=True)]
     unused = unused_shares(bill, usage, at_peak(trace, worked_s, senders), alone)
     check = _shapley(sharing, own, together, say)
     hours = trace.duration_s / SECONDS_PER_HOUR

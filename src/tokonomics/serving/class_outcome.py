@@ -128,27 +128,31 @@ class TenantLatency(Noun):
 
 
 def tenant_breaks(simulation: Simulation, slos: Sequence[Slo]) -> str | None:
-    """Say which SLO is missed for which tenant.
+    """Say which SLO is missed for which tenant."""
+    latencies, served = request_latencies(simulation), simulation.served
+    for slo, name, at in owed_to_tenants(simulation.trace, slos):
+        asked = at[~np.isin(served.status[at], (REFUSED, SHED))]  # shed requests are judged by their class
+        values = latencies[slo.latency][asked]
+        done = served.status[asked] == DONE
+        found = judged(slo, values[done], int(np.count_nonzero(~done)))
+        if len(asked) and not found.met:
+            took = "never" if found.delivered_s is None else seconds(found.delivered_s)
+            return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
+    return None
+
+
+def owed_to_tenants(trace: Trace, slos: Sequence[Slo]) -> Iterator[tuple[Slo, str, NDArray[np.intp]]]:
+    """Yield each SLO with every tenant's name and the places of its requests.
 
     Tenants with too few requests for the percentile (fewer than 100 for a p99) are judged together: the p99 of seven
     requests is just the slowest of them.
     """
-    latencies, served = request_latencies(simulation), simulation.served
-    places = by_tenant(simulation.trace)
-    for slo, whose in _owed(simulation.trace, slos, places):
+    places = by_tenant(trace)
+    for slo, whose in _owed(trace, slos, places):
         least = 1 if slo.statistic == "mean" else math.ceil(100 / (100 - float(slo.statistic[1:])))
-        large = {simulation.trace.tenants[tenant]: places[tenant] for tenant in whose if len(places[tenant]) >= least}
+        yield from ((slo, trace.tenants[tenant], places[tenant]) for tenant in whose if len(places[tenant]) >= least)
         if small := [places[tenant] for tenant in whose if len(places[tenant]) < least]:
-            large["the smaller tenants"] = np.concatenate(small)
-        for name, at in large.items():
-            asked = at[~np.isin(served.status[at], (REFUSED, SHED))]  # shed requests are judged by their class
-            values = latencies[slo.latency][asked]
-            done = served.status[asked] == DONE
-            found = judged(slo, values[done], int(np.count_nonzero(~done)))
-            if len(asked) and not found.met:
-                took = "never" if found.delivered_s is None else seconds(found.delivered_s)
-                return f"{slo} of {shorten(name)} is {took}; the SLO is {seconds(slo.seconds)}"
-    return None
+            yield slo, "the smaller tenants", np.concatenate(small)
 
 
 def _owed(trace: Trace, slos: Sequence[Slo], tenants: Iterable[int]) -> Iterator[tuple[Slo, list[int]]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tokonomics.physics.calibration import profile_key
 from tokonomics.serving.capacity import BEHIND, apart_in_time, late_allowed, sure_to_miss, what_breaks
-from tokonomics.serving.class_outcome import tenant_breaks
+from tokonomics.serving.class_outcome import owed_to_tenants, tenant_breaks
 from tokonomics.serving.fleet_settings import Autoscale, FleetSettings, Router
 from tokonomics.serving.loop import NOBODY, Watcher
 from tokonomics.serving.outcome import Outcome, outcome, request_latencies
@@ -194,7 +194,7 @@ def judged_attempt(setup: Setup, replicas: int, max_sequences: int | None, made:
     # The beginning of traffic whose rate changes says little of the rest.
     is_telling = len(made.trace) == requests or setup.load.is_stationary or setup.load.begins_evenly
     missed = {slo.slo for slo in summed.slo if not slo.met}
-    late = _lateness(made, setup.slos, missed, is_telling=is_telling) if breaks else {}
+    late = _lateness(made, setup, missed, is_telling=is_telling) if breaks else {}
     return _sized(setup, replicas, max_sequences, made, summed, breaks, late)
 
 
@@ -227,14 +227,16 @@ def _sized(
 
 
 def _lateness(
-    made: Simulation, slos: Sequence[Slo], missed: Collection[str], *, is_telling: bool
+    made: Simulation, setup: Setup, missed: Collection[str], *, is_telling: bool
 ) -> dict[Latency, Lateness]:
     """Return, by latency, how badly its worst SLO is missed; no miss is clear in a part that is not ``is_telling``.
 
     An SLO on a mean has one ratio for both. The share is above 1 for every SLO in ``missed``.
     """
     latencies, trace = request_latencies(made), made.trace
-    owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in slos]
+    owed: list[tuple[Slo, NDArray[np.intp] | None]] = [(slo, None) for slo in setup.slos]
+    if setup.each_tenant:
+        owed += [(slo, at) for slo, _, at in owed_to_tenants(trace, setup.slos)]
     if trace.service is not None:
         owed += [(slo, at) for place, at in by_class(trace).items() for slo in trace.classes[place].slos]
     found: dict[Latency, Lateness] = {}
