@@ -226,7 +226,7 @@ def test_a_router_that_scatters_prompts_but_is_in_time_more_often_leaves_others_
 def test_a_slo_that_one_tenant_misses_says_by_how_much() -> None:
     """All requests together meet it, as 3 % are late; of that tenant's own every one is."""
     rare = np.arange(1000) % 33 == 0
-    trace = make_trace(np.arange(1000) / 20, np.where(rare, 6000, 50), np.full(1000, 8))
+    trace = make_trace(np.arange(1000.0), np.where(rare, 6000, 50), np.full(1000, 8))
     trace = replace(trace, tenant=rare.astype(np.int32), tenants=("many", "few"))
     load, slos = load_of_log(trace), parse_slos("ttft_p95=0.2")
     together = attempt(Setup(ON_A100, load, OFFERS, TODAY, slos), 1)
