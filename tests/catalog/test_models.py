@@ -210,6 +210,13 @@ def test_checkpoints_come_in_the_precision_they_are_published_in() -> None:
     assert {key: find_model(key).checkpoint.value for key in published} == published
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"])
+def test_a_quantised_checkpoint_says_which_model_it_is(name: str) -> None:
+    with pytest.raises(UnknownName) as caught:
+        find_model(name)
+    assert "qwen3-32b in fp8" in str(caught.value)
+
+
 def test_an_unknown_model_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName) as caught:
         find_model("lama-3.1-8b")

@@ -357,6 +357,8 @@ def test_only_the_reserved_prices_of_aws_are_known_to_be_paid_upfront() -> None:
 def test_the_headline_of_a_list_names_the_cheapest_that_other_verbs_take() -> None:
     found = find_verb("offers").answer(OffersRequest.checked({"gpu": ["H100"], "region": ["EU"]}), SILENT)
     assert isinstance(found, Listing)
+    certain = [offer.is_place_certain for offer in found.rows]
+    assert certain == sorted(certain, reverse=True), "what is only perhaps there comes last"
     best, cheaper = found.best, []
     for offer in found.rows:
         if offer == best:

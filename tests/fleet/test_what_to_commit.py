@@ -131,6 +131,7 @@ def test_without_a_quote_it_asks_for_one(traffic: FleetTraffic) -> None:
     with pytest.raises(BadInput) as refused:
         advised(alone, traffic)
     assert "commit_price" in (refused.value.fix or "") or "--commit-price" in (refused.value.fix or "")
+    assert "aws us-east-1, qubrid" in (refused.value.fix or "")
 
 
 @pytest.mark.parametrize(("low", "mid", "high"), [(-0.02, 0.03, 0.1), (0.0, 0.0, 0.06), (0.0, 0.06, 0.06)])

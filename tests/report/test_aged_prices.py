@@ -72,6 +72,7 @@ def test_ages_of_several_prices_are_told_by_the_oldest() -> None:
     assert aged(0) == aged(1, 0) == aged() == ""
     assert aged(91) == aged(91, 91) == "; price 91 days old"
     assert aged(3, 91) == "; prices up to 91 days old"
+    assert aged(91, what="GPU price") == "; GPU price 91 days old"
     assert marked_old(None) == marked_old("as given") == ""
 
 

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationError
 
 from tokonomics.catalog.config_json import from_config, read_config
-from tokonomics.catalog.entries import resolve, shipped_tables, spelling, spellings, user_path, user_tables
+from tokonomics.catalog.entries import (
+    resolve,
+    shipped_rows,
+    shipped_tables,
+    spelling,
+    spellings,
+    user_path,
+    user_tables,
+)
 from tokonomics.catalog.models import ModelSpec, Published, repository_in
 from tokonomics.errors import UnknownName, from_validation, option, shorten
 from tokonomics.types import Noun
@@ -107,12 +115,25 @@ def _known(name: str, reading: ConfigReading) -> ModelSpec:
     except UnknownName as error:
         from tokonomics.catalog.hub import cached, is_repository
 
+        if made_of := _quantised(name):
+            error.fix = f"It is {made_of[0]} in {made_of[1]}: name that model with {option('weights', made_of[1])}."
+            raise
         if CONFIGS_IN.get() is not None or not is_repository(name):
             raise
         if kept := cached(name):
             return _hub_spec(kept, reading)
         error.fix = f"Look it up on the Hugging Face hub with {option('hub')}.\n  {error.fix}"
         raise
+
+
+def _quantised(name: str) -> tuple[str, str] | None:
+    """Return the model and the precision of a quantised checkpoint, named with its maker or without."""
+    wanted = name.casefold()
+    rows = shipped_rows("checkpoints.csv")
+    named = (
+        row for row in rows if wanted in (row["repository"].casefold(), row["repository"].casefold().split("/")[-1])
+    )
+    return next(((row["model"], row["precision"]) for row in named), None)
 
 
 def _is_only_on_hub(name: str) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from tokonomics.catalog.offers import PAID_UPFRONT, UNSPECIFIED, Terms, load_offers
 from tokonomics.errors import BadInput, option
 from tokonomics.fleet.layouts import FleetLayout, layout_for
 from tokonomics.fleet.offers import MachineKind, Machines
@@ -85,6 +86,7 @@ class CommitmentReport(Noun):
     caution: NonNegativeFloat
     paths: PositiveInt
     steps: tuple[CommitmentStep, ...]
+    paid_upfront: bool  # the commitments' price is for paying each as a whole when it begins
     reserved: tuple[NonNegativeInt, ...]  # machines, by month
     ways: tuple[CommitmentWay, ...]  # this plan first
     elsewhere: MachineKind | None  # the cheapest on demand of the machines for which nobody quotes a commitment
@@ -299,6 +301,7 @@ def commitments(
         caution=outlook.caution,
         paths=_PATHS,
         steps=_steps(ours, paying, today),
+        paid_upfront=outlook.usd_per_gpu_hour is None and PAID_UPFRONT in kind.price_source,
         reserved=tuple(ours.by_month(outlook.months).tolist()),
         ways=ways_to_buy(paying, terms, middle, ours, safest, STEP_MONTHS),
         elsewhere=elsewhere,
@@ -311,7 +314,9 @@ def require_a_quote(quoted: Iterable[Mapping[str, float]], outlook: Outlook) -> 
     """Refuse if neither an offer nor the user has a price for a commitment."""
     if outlook.usd_per_gpu_hour is None and not any(quoted):
         own = option("commit_price", "1y=1.9,3y=1.5")
-        fix = f"Give what you were quoted, USD per GPU-hour of the machine chosen: {own}."
+        priced = {(offer.provider, offer.region) for offer in load_offers() if offer.price(Terms.reserved)}
+        where = ", ".join(" ".join(place).removesuffix(f" {UNSPECIFIED}") for place in sorted(priced))
+        fix = f"Give what you were quoted, USD per GPU-hour of the machine chosen: {own}. Known are those of {where}."
         raise BadInput("no offer here quotes a price for a commitment", field="commit", fix=fix)
 
 

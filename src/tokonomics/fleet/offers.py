@@ -60,6 +60,7 @@ class MachineKind(Noun):
     requests_per_s: dict[str, PositiveFloat]  # one machine, by size class, in the fleet for the busiest hour
     startup_s: NonNegativeFloat
     price_date: dt.date
+    price_source: str
     price_stale: bool
 
     @property
@@ -207,6 +208,7 @@ def _machine(offer: Offer, apart: str, terms: Sequence[Terms], layout: FleetLayo
         requests_per_s={size: rate * replicas for size, rate in layout.rates.items()},
         startup_s=startup_seconds(layout.deployment) if market.startup_s is None else market.startup_s,
         price_date=offer.date,
+        price_source=offer.source,
         price_stale=offer.is_stale(market.today),
     )
     priced = FleetOffer(

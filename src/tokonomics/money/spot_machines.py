@@ -251,7 +251,7 @@ def spot_verdict(
         (cut_off < LOST_SHARE, f"{percent(cut_off)} of answers are cut off ({often})"),
     ]
     if strict_p99:
-        reasons.append((False, "a strict p99 leaves no room for a replica that goes"))
+        reasons.append((False, "a strict p99 leaves little room for a replica that goes"))
     if state:
         tokens, requests = count(state.tokens), count(round(state.requests))
         lost = f"a loss takes {tokens} tokens of state that {requests} requests come back for"

@@ -172,7 +172,9 @@ def offers(request: "OffersRequest", listener: Listener = SILENT) -> Listing:
     def sold(most: float | None) -> tuple[Offer, ...]:
         return select_offers(known, **filters, terms=terms, max_usd_per_gpu_hour=most, discounts=discounts)
 
+    # In a region that is asked for, machines that are only perhaps there come last.
     found = sold(request.max_price)
+    found = tuple(sorted(found, key=lambda offer: not offer.is_place_certain)) if request.region else found
     any_price = found if request.max_price is None else sold(None)
     documents = [
         offer.model_dump(mode="json")

@@ -94,9 +94,10 @@ def _verdict(result: BreakEvenReport, meets: BreakEven, kind: blocks.Kind = "", 
 
 
 def _aged(result: BreakEvenReport, stays: float | None) -> str:
-    """Say how old the price at the break-even is; without a break-even, the prices of all that was compared."""
+    """Say how old the GPU price at the break-even is; without a break-even, the GPU prices of all compared."""
     runs = None if stays is None else result.hosted.kind(stays).name
-    return aged(*(kind.pick.price_age_days for kind in result.hardware if runs in (None, kind.kind.name)))
+    ages = (kind.pick.price_age_days for kind in result.hardware if runs in (None, kind.kind.name))
+    return aged(*ages, what="GPU price")
 
 
 def _figures(result: BreakEvenReport, meets: BreakEven) -> blocks.Facts:

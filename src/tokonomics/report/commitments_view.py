@@ -36,7 +36,8 @@ def _headline(report: CommitmentReport) -> Iterable[blocks.Piece]:
     now = f"reserve {' and '.join(today)} now" if today else "reserve nothing now"
     yield f"{over} of {_named(report.machine)}: {now}. Expected bill: "
     yield blocks.Span(f"{usd(ours.usd_per_month)} a month", "best")
-    owed = f"; {usd(report.owed_usd)} owed in all" if report.steps else ""
+    when = ", each paid upfront" if report.paid_upfront else ""
+    owed = f"; {usd(report.owed_usd)} owed in all{when}" if report.steps else ""
     yield f", {usd(ours.worst_tenth_usd_per_month)} in the worst tenth{owed}."
 
 

@@ -171,12 +171,12 @@ def age_text(days: int) -> str:
     return f"{months:.0f} months" if months < _MONTHS_IN_MONTHS else f"{months / 12:.1f} years"
 
 
-def aged(*ages: int) -> str:
+def aged(*ages: int, what: str = "price") -> str:
     """Say how old prices are, after an answer: ``; price 8 months old``; nothing for those of the last two days."""
     oldest = max(ages, default=0)
     if oldest <= 1:
         return ""
-    return f"; {'price' if len({*ages}) == 1 else 'prices up to'} {age_text(oldest)} old"
+    return f"; {what if len({*ages}) == 1 else f'{what}s up to'} {age_text(oldest)} old"
 
 
 def aged_since(*quoted: date) -> str:

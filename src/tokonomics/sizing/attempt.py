@@ -226,9 +226,7 @@ def _sized(
     )
 
 
-def _lateness(
-    made: Simulation, setup: Setup, missed: Collection[str], *, is_telling: bool
-) -> dict[Latency, Lateness]:
+def _lateness(made: Simulation, setup: Setup, missed: Collection[str], *, is_telling: bool) -> dict[Latency, Lateness]:
     """Return, by latency, how badly its worst SLO is missed; no miss is clear in a part that is not ``is_telling``.
 
     An SLO on a mean has one ratio for both. The share is above 1 for every SLO in ``missed``.
