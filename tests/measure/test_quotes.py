@@ -1,20 +1,27 @@
 """A packet that vendors quote on, and the ranking of what they return with a real result file of vLLM."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.measure.loopback import loopback
+from tests.there import there
 
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.places import said_to_be_in
 from tokonomics.errors import BadInput
-from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, AskedTraffic, packet, ranked_quotes
+from tokonomics.measure.importers.recognise import read_run
+from tokonomics.measure.quotes import LONGEST_S, MOST_SENT, AskedTraffic, RankedQuote, packet, ranked_quotes
 from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.readers import open_trace
@@ -59,7 +66,7 @@ def returned(
     gpus: int = 1,
     ttft_factor: float = 1.0,
     region: str = "",
-    changed: dict[str, int] | None = None,
+    changed: dict[str, float] | None = None,
 ) -> Path:
     """Write what a vendor returns: the real result, perhaps slower or changed, and its quote beside it."""
     told = "\n".join(f"{key} = {json.dumps(value)}" for key, value in asked.model_dump().items())
@@ -116,6 +123,84 @@ def test_a_quote_has_room_for_as_much_growth_as_the_plan_beside_it(tmp_path: Pat
     load = replace(load_of_shape(5.0, parse_lengths("1000"), parse_lengths("300")), headroom=0.2)
     files = {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, parse_slos(SLO))}
     assert tomllib.loads(files["quote.toml"])["asked"]["headroom"] == 0.2
+
+
+def quote_at(folder: Path, rates: dict[float, float]) -> RankedQuote:
+    """Return the quote of who is asked for 6 requests a second and 20 % more: rates tested, and their TTFT p99 in s."""
+    asked = asked_for(6.0).model_copy(update={"headroom": 0.2})
+    folder.mkdir()
+    quote = returned(folder, "one", asked, 2.0).with_suffix(".toml")
+    (folder / "one.json").unlink()
+    quote.rename(folder / "quote.toml")
+    paths = []
+    for rate, p99_s in rates.items():
+        at_rate = {
+            "request_rate": rate,
+            "max_concurrency": None,
+            "request_throughput": rate,
+            "p99_ttft_ms": p99_s * 1e3,
+        }
+        at_rate |= {"duration": 20 / rate}
+        paths.append(folder / f"result-{rate:g}.json")
+        summary = {key: value for key, value in MEASURED.items() if not isinstance(value, list)}
+        paths[-1].write_text(json.dumps(summary | at_rate))
+    (row,) = ranked_quotes(paths).quotes
+    return row
+
+
+@pytest.mark.parametrize(
+    ("rates", "machines", "said"),
+    [
+        ((6.0, 7.2), 1, None),
+        ((7.2,), 1, None),
+        ((6.0,), 2, "sized for 7.2 requests/s (6 and 20 % headroom), tested up to 6: counts 2 times; "
+         "a run at 1.2 times the rate may need fewer machines"),
+        ((1.5,), 5, "sized for 7.2 requests/s (6 and 20 % headroom), tested up to 1.5: counts 5 times; "
+         "a run at 1.2 times the rate may need fewer machines"),
+        ((1.8,), 4, "sized for 7.2 requests/s (6 and 20 % headroom), tested up to 1.8: counts 4 times; "
+         "a run at 1.34 times the rate may need fewer machines"),
+    ],
+)  # fmt: skip
+def test_a_quote_that_counts_several_times_says_why(
+    tmp_path: Path, rates: Sequence[float], machines: int, said: str | None
+) -> None:
+    row = quote_at(tmp_path / "one", dict.fromkeys(rates, 0.5))
+    assert (row.machines, row.requests_per_s) == (machines, max(rates))
+    assert row.usd_per_month == pytest.approx(machines * 2.0 * HOURS_PER_MONTH)
+    assert [note for note in row.notes if "sized" in note] == ([said] if said else [])
+
+
+def test_what_a_faster_run_may_save_it_does_save(tmp_path: Path) -> None:
+    """The factor that the note names is enough for one machine less."""
+    for served in (0.5, 0.7, 1.1, 1.9, 3.1, 5.0, 6.9):
+        row = quote_at(tmp_path / f"{served}", {served: 0.5})
+        factor = re.search(r"a run at ([0-9.]+) times", "".join(row.notes))
+        faster = quote_at(tmp_path / f"{served}-faster", {served * float(there(factor)[1]): 0.5})
+        assert there(faster.machines) < there(row.machines)
+
+
+def test_no_faster_run_is_suggested_where_one_missed_the_slo(tmp_path: Path) -> None:
+    row = quote_at(tmp_path / "one", {6.0: 0.5, 7.2: 1.4})
+    assert (row.met, row.machines, row.requests_per_s) == (True, 2, 6.0)
+    assert row.notes[0] == "sized for 7.2 requests/s (6 and 20 % headroom), meets the SLO up to 6: counts 2 times"
+    untested = quote_at(tmp_path / "two", {6.0: 0.5, 20.0: 1.4})  # between them nobody knows
+    assert untested.notes[0].endswith("a run at 1.2 times the rate may need fewer machines")
+
+
+def test_a_quote_that_misses_the_slo_says_which_target_and_by_what(tmp_path: Path) -> None:
+    row = quote_at(tmp_path / "one", {6.0: 1.4})
+    assert (row.met, row.machines, row.usd_per_month) == (False, None, None)
+    assert row.notes == ("misses TTFT p99: 1.4 s, SLO 1 s",)
+    asked = asked_for(100.0).model_copy(update={"region": ("us-east-1",)})
+    path = returned(tmp_path, "bad", asked, 1.0, region="eu-west-1", changed={"failed": 5})
+    (row,) = ranked_quotes([path], parse_slos("ttft_p99=1,tpot_p99=0.001,job_p99=60")).quotes
+    tpot_ms = MEASURED["p99_tpot_ms"]
+    assert row.notes[:4] == (
+        f"misses TPOT p99: {tpot_ms:.3g} ms, SLO 1 ms",
+        "does not tell job p99, SLO 60 s",
+        "20.0 % of requests failed, at most 1 % may",
+        "in eu-west-1, asked us-east-1",
+    )
 
 
 def test_the_users_own_slo_counts_instead(tmp_path: Path) -> None:
@@ -237,6 +322,109 @@ def test_the_requests_are_times_and_lengths_that_a_bench_reads(tmp_path: Path, f
     assert trace.rate == pytest.approx(5.0, rel=0.1)
     assert trace.duration_s <= LONGEST_S
     assert trace.input_tokens.mean() == pytest.approx(1000, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1.0, 6.0, 20_000.0])
+def test_the_requests_come_at_the_planned_rate(rate: float) -> None:
+    """As many a second as a bench counts: a slower draw of arrivals would be billed as a test below the plan."""
+    load = load_of_shape(rate, parse_lengths("1000"), parse_lengths("300"))
+    files = {file.name: file.text for file in packet(find_model("llama-3.1-8b"), None, load, ())}
+    arrivals = [float(line.split(",")[0]) for line in files["requests.csv"].splitlines()[1:]]
+    assert len(arrivals) / arrivals[-1] == pytest.approx(rate, rel=1e-4)
+
+
+def grown(headroom: float) -> dict[str, str]:
+    """Return a packet of thirty requests in three seconds, with room to grow."""
+    log = make_trace(np.arange(1, 31) / 10, np.full(30, 40), np.full(30, 5))
+    load = replace(load_of_log(log, None), headroom=headroom)
+    return {file.name: file.text for file in packet(find_model("qwen3-32b"), None, load, ())}
+
+
+def sent_by(folder: Path, files: dict[str, str], command: str, runs: str, *given: str, **env: str) -> None:
+    """Run the packet's script with a command of that name on the PATH."""
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    stub = folder / "bin" / command
+    stub.parent.mkdir()
+    stub.write_text(f"#!/bin/sh\n{runs}\n")
+    stub.chmod(0o755)
+    path = f"{stub.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "load.sh", *given], cwd=folder, env=os.environ | env | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def filled_in(files: dict[str, str]) -> str:
+    filled = files["quote.toml"].replace('gpu = "" ', 'gpu = "H100"').replace("gpus = 0", "gpus = 1")
+    return filled.replace("usd_per_gpu_hour = 0.0", "usd_per_gpu_hour = 2.5")
+
+
+def test_a_packet_run_as_its_readme_says_is_billed_once(tmp_path: Path) -> None:
+    """Both rates are tested against a real server on loopback, and each result has a file of its own."""
+    files, folder = grown(0.2), tmp_path / "acme"
+    with loopback() as server:
+        sent_by(folder, files, "tokonomics", f'exec "{sys.executable}" -m tokonomics "$@"', server.url("good"))
+    (folder / "quote.toml").write_text(filled_in(files))
+    results = sorted(tmp_path.glob("*/*.json"))
+    assert [path.name for path in results] == ["result-1.2x.json", "result-1x.json"]
+    assert all(f"`{path.name}`" in files["README.md"] for path in results)
+    planned = tomllib.loads(files["quote.toml"])["asked"]["requests_per_s"]
+    rates = [there(read_run(path).points[0].rate) for path in results]
+    assert rates == pytest.approx([1.2 * planned, planned], rel=0.01)
+    (row,) = ranked_quotes(results).quotes
+    assert row.machines == 1
+    assert not any("sized" in note for note in row.notes)
+
+
+def test_a_packet_without_headroom_is_sent_once(tmp_path: Path) -> None:
+    files = grown(0.0)
+    sent_by(tmp_path, files, "tokonomics", 'echo "$@" >> told.txt', "http://here:1", "own-name")
+    (told,) = (tmp_path / "told.txt").read_text().splitlines()
+    assert "http://here:1 --model own-name --trace requests.csv --speed 1 " in told
+    assert told.endswith("--save result-1x.json")
+    assert "Room to grow" not in files["README.md"]
+    shutil.rmtree(tmp_path / "bin")
+    sent_by(tmp_path, files, "tokonomics", 'echo "$@" >> told.txt', "http://here:1", SPEED="0.25 0.5")
+    assert [line.split()[-1] for line in (tmp_path / "told.txt").read_text().splitlines()[1:]] == [
+        "result-0.25x.json", "result-0.5x.json"
+    ]  # fmt: skip
+
+
+VLLM_SERVE = {
+    "--base-url", "--model", "--served-model-name", "--dataset-name", "--random-input-len", "--random-output-len",
+    "--random-range-ratio", "--ignore-eos", "--seed", "--request-rate", "--num-prompts", "--percentile-metrics",
+    "--metric-percentiles", "--save-result", "--result-filename",
+}  # fmt: skip
+"""Of what `vllm bench serve --help` lists (vllm/benchmarks/serve.py at 009e6d4, and the data sets' flags)."""
+
+
+def test_vllms_own_load_generator_can_send_the_packet(tmp_path: Path) -> None:
+    """No vLLM runs here: what it would be told is read back."""
+    files = grown(0.2)
+    sent_by(tmp_path, files, "vllm", 'printf "%s\\n" "$*" >> told.txt', "http://here:1", "own-name", LOADER="vllm")
+    lines = (tmp_path / "told.txt").read_text().splitlines()
+    told = [dict(re.findall(r"(--[a-z-]+)(?: (?!--)(\S+))?", line)) for line in lines]
+    planned = tomllib.loads(files["quote.toml"])["asked"]["requests_per_s"]
+    assert [float(one["--request-rate"]) for one in told] == pytest.approx([planned, 1.2 * planned], rel=1e-4)
+    assert [one["--result-filename"] for one in told] == ["result-1x.json", "result-1.2x.json"]
+    assert set(told[0]) == VLLM_SERVE
+    expected = {"--base-url": "http://here:1", "--model": "Qwen/Qwen3-32B", "--served-model-name": "own-name"}
+    expected |= {"--random-input-len": "40", "--random-output-len": "5", "--num-prompts": "30"}
+    assert told[0].items() >= expected.items()
+    assert all(line.startswith("bench serve ") for line in lines)
+
+
+def test_the_readme_speaks_as_the_plan_does() -> None:
+    load = replace(load_of_shape(6.0, parse_lengths("1500"), parse_lengths("400")), headroom=0.2)
+    files = {file.name: file.text for file in packet(find_model("qwen3-32b"), None, load, parse_slos(SLO))}
+    readme = files["README.md"]
+    assert "30 B tokens a month" in readme  # 6 × 1,900 × 730 × 3,600
+    assert "20 % more, 7.2 requests/s" in readme
+    assert "pip install tokonomics`" not in readme  # it is on no public index
+    assert "returned/*/*.json" in readme
+    assert 'SPEED="0.25 0.3"' in readme
 
 
 def test_the_same_plan_gives_the_same_packet(files: dict[str, str]) -> None:

@@ -5,8 +5,9 @@ text), a script that sends them, and a file to fill in: GPUs, price, term, place
 hash, the requests' own in it, so that results of the same requests are compared and of no others.
 
 A returned result counts at the largest measured load that meets the SLO with at most 1 % of requests failed. If that is
-less than was asked, with the headroom of the plan, as many such machines are counted as carry all of it. Dollars a
-month are those machines at the quoted price, all month.
+less than was asked, with the headroom of the plan, as many such machines are counted as carry all of it, and a note
+says so: the script of the packet therefore tests at the planned rate and at the rate with headroom. Dollars a month are
+those machines at the quoted price, all month.
 """
 
 import json
@@ -34,7 +35,17 @@ from tokonomics.sizing.load import Load
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import Trace
 from tokonomics.types import Marked, Noun
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH, TOKENS_PER_MTOK, seconds
+from tokonomics.units import (
+    HOURS_PER_MONTH,
+    SECONDS_PER_MONTH,
+    TOKENS_PER_MTOK,
+    count,
+    fine_percent,
+    percent,
+    requests_a_second,
+    seconds,
+    seconds_apart,
+)
 
 LONGEST_S = 900.0  # of the requests to send: a quarter of an hour, so that a vendor can run it between two meetings
 MOST_SENT = 5_000  # a p99 of them has fifty requests beyond it
@@ -62,6 +73,11 @@ class AskedTraffic(Noun):
     output_tokens: NonNegativeFloat
     requests: PositiveInt
     requests_sha256: str = Field(max_length=64)
+
+    @property
+    def sized_requests_per_s(self) -> float:
+        """Return the rate that the machines have to carry: as planned, with the headroom."""
+        return self.planned_requests_per_s * (1 + self.headroom)
 
     @property
     def seal(self) -> str:
@@ -113,10 +129,14 @@ def packet(
 ) -> list[DeployFile]:
     """Return the files of a packet for a plan's traffic, at the precision of its pick."""
     sent = _to_send(load)
-    rows = zip(sent.arrival_s.tolist(), sent.input_tokens.tolist(), sent.output_tokens.tolist(), strict=True)
-    requests = "arrival,input_tokens,output_tokens\n" + "".join(f"{at:.3f},{i},{o}\n" for at, i, o in rows)
     seen = len(sent) / max(float(sent.arrival_s[-1]), 1.0)
     rate = load.workload.rate * load.share if load.is_stationary else seen
+    arrival_s = sent.arrival_s
+    if load.is_stationary:
+        # A few random arrivals are up to a tenth slower than planned, and would count as a test below the planned rate.
+        arrival_s = arrival_s * (len(sent) / rate / float(arrival_s[-1]))
+    rows = zip(arrival_s.tolist(), sent.input_tokens.tolist(), sent.output_tokens.tolist(), strict=True)
+    requests = "arrival,input_tokens,output_tokens\n" + "".join(f"{at:.3f},{i},{o}\n" for at, i, o in rows)
     asked = AskedTraffic(
         model=model.key,
         repository=model.repository or "",
@@ -158,7 +178,7 @@ def _rounded(value: float) -> float:
 
 def _to_fill_in(asked: AskedTraffic) -> str:
     told = "\n".join(f"{name} = {json.dumps(value)}" for name, value in asked.model_dump().items())
-    return f"""# Fill in [quote], run load.sh, and return this file with result.json beside it.
+    return f"""# Fill in [quote], run load.sh, and return this file with its results (result-*.json) in one folder.
 # [asked] is sealed: a changed one is refused.
 
 [asked]
@@ -177,21 +197,44 @@ flags = ""             # as it was started
 """
 
 
+def _speeds(asked: AskedTraffic) -> list[str]:
+    """Return how many times as fast the requests are to be sent: as planned, and with the headroom."""
+    return ["1"] + ([f"{1 + asked.headroom:g}"] if asked.headroom else [])
+
+
+def _result(speed: str) -> str:
+    return f"result-{speed}x.json"
+
+
 def _script(asked: AskedTraffic) -> str:
     slo = f' --slo "{asked.slo}"' if asked.slo else ""
+    named = '${2:+--model "$2"}'
+    model = f'--model "{asked.repository}" ${{2:+--served-model-name "$2"}}' if asked.repository else named
+    faster = f", then {_speeds(asked)[-1]} times as fast (the room to grow)" if asked.headroom else ""
+    part = " ".join(f"{0.25 * float(speed):g}" for speed in _speeds(asked))
     return f"""#!/bin/sh
 # Usage: sh load.sh http://HOST:PORT [MODEL as the server calls it]
-# Sends requests.csv as it came (times and lengths; the text is made up) and writes result.json. A part of the machines:
-# SPEED=0.25 sh load.sh … sends a quarter as many a second. Nothing ends the test before the last request does.
+# Sends requests.csv as it came{faster}, and saves each run in a file of its own:
+# {", ".join(map(_result, _speeds(asked)))}. The text is made up, anew in each run, and nothing ends a run before its
+# last request. A quarter of the machines at a quarter of the rate:
+#   SPEED="{part}" sh load.sh http://HOST:PORT
+# Without tokonomics, by vLLM's own load generator: Poisson arrivals at the same rates, lengths uniform about the same
+# means. Less like the real traffic:
+#   LOADER=vllm sh load.sh http://HOST:PORT
 set -eu
-tokonomics bench "$1" ${{2:+--model "$2"}} ${{SPEED:+--speed "$SPEED"}} --trace requests.csv \\
-  --seconds 86400 --precision 0.001 --seed 1{slo} --save result.json
-
-# With vLLM alone: Poisson arrivals at the same rate, lengths uniform about the same means. Less like the real traffic.
-# vllm bench serve --base-url "$1" --model "$2" --dataset-name random --random-input-len {asked.input_tokens:.0f} \\
-#   --random-output-len {max(1, asked.output_tokens):.0f} --random-range-ratio 0.9 --ignore-eos --seed 1 \\
-#   --request-rate {asked.requests_per_s:g} --num-prompts {asked.requests} --percentile-metrics ttft,tpot,e2el \\
-#   --metric-percentiles 50,90,95,99 --save-result --result-filename result.json
+for speed in ${{SPEED:-{" ".join(_speeds(asked))}}}; do
+  if [ "${{LOADER:-tokonomics}}" = vllm ]; then
+    vllm bench serve --base-url "$1" {model} \\
+      --dataset-name random --random-input-len {asked.input_tokens:.0f} \\
+      --random-output-len {max(1, asked.output_tokens):.0f} --random-range-ratio 0.9 --ignore-eos \\
+      --seed "$(date +%s)" --request-rate "$(awk "BEGIN {{ print {asked.requests_per_s:g} * $speed }}")" \\
+      --num-prompts {asked.requests} --percentile-metrics ttft,tpot,e2el --metric-percentiles 50,90,95,99 \\
+      --save-result --result-filename "{_result("${speed}")}"
+  else
+    tokonomics bench "$1" {named} --trace requests.csv --speed "$speed" \\
+      --seconds 86400 --precision 0.001{slo} --save "{_result("${speed}")}"
+  fi
+done
 """
 
 
@@ -202,18 +245,23 @@ def _readme(asked: AskedTraffic, sent: Trace) -> str:
         for name, tokens in (("prompt", sent.input_tokens), ("answer", sent.output_tokens))
     )
     share = asked.requests_per_s / asked.planned_requests_per_s
-    part = f" That is {share:.0%} of the traffic; quote the machines for this part." if share < 0.995 else ""
-    faster = f"test with SPEED={1 + asked.headroom:.3g} too"
-    room = f"\n- Room to grow: machines are counted that carry {asked.headroom:.0%} more; {faster}."
-    room = room if asked.headroom else ""
+    part = f" That is {percent(share)} of the traffic; quote the machines for this part." if share < 0.995 else ""
+    *_, fastest = speeds = _speeds(asked)
+    sized = requests_a_second(f"{asked.requests_per_s * (1 + asked.headroom):g}")
+    grow = f"machines are counted that carry {percent(asked.headroom)} more, {sized}; `load.sh` tests that too"
+    room = f"\n- Room to grow: {grow}." if asked.headroom else ""
+    runs = f", as planned and {fastest} times as fast" if asked.headroom else ""
+    saved = " and ".join(f"`{_result(speed)}`" for speed in speeds)
+    untested = " If the faster run is missing, more machines are counted than may be needed." if asked.headroom else ""
+    part_of = " ".join(f"{0.25 * float(speed):g}" for speed in speeds)
     slo = ", ".join(f"{slo.label} ≤ {seconds(slo.seconds)}" for slo in parse_slos(asked.slo)) if asked.slo else "none"
     return f"""# Request for a quote
 
 Serve **{asked.repository or asked.model}** with {asked.weights} weights or more bits, {asked.kv} KV cache or more bits.
 
-- Traffic: {asked.requests_per_s:g} requests/s, {asked.requests:,} requests in `requests.csv` (arrival
-  in seconds, tokens of prompt and answer; no text).{part} In all {asked.tokens_per_month:.3g} tokens a month.
-- SLO: {slo}, over all requests, with at most {MOST_ERRORS:.0%} failed.{room}
+- Traffic: {requests_a_second(f"{asked.requests_per_s:g}")}, {asked.requests:,} requests in `requests.csv` (arrival
+  in seconds, tokens of prompt and answer; no text).{part} In all {count(asked.tokens_per_month)} tokens a month.
+- SLO: {slo}, over all requests, with at most {percent(MOST_ERRORS)} failed.{room}
 - Region: {" or ".join(asked.region) or "any"}.
 - Prompts share nothing, so a prefix cache finds nothing in this test.
 
@@ -222,9 +270,19 @@ Serve **{asked.repository or asked.model}** with {asked.weights} weights or more
 {rows}
 
 1. Start the model on the machines that you quote.
-2. `sh load.sh http://HOST:PORT` sends the requests (`pip install tokonomics`, or vLLM's own generator: see the script).
-   Fewer machines may be tested at a lower rate (SPEED): as many of them are counted as carry all of it.
-3. Fill in `[quote]` of `quote.toml` and return it with `result.json`.
+2. `sh load.sh http://HOST:PORT` sends the requests{runs},
+   and saves {saved}.{untested}
+   Fewer machines may be tested at a lower rate, such as a quarter with `SPEED="{part_of}"`: as many of them are counted
+   as carry all of it.
+3. Fill in `[quote]` of `quote.toml` and return it with the results, in one folder.
+
+`load.sh` calls the command `tokonomics`, free software (Apache-2.0) that is on no public package index. Whoever asks
+for the quote can send its wheel along (`pip wheel --no-deps .` in the project's repository) for
+`pip install tokonomics-*.whl`. Or do without: `LOADER=vllm sh load.sh http://HOST:PORT` sends similar requests with
+`vllm bench serve`. Any other load generator that sends `requests.csv` at its times will do as well, if
+`tokonomics import` reads its results: guidellm, aiperf, SGLang's bench_serving.
+
+To rank quotes, give each vendor's folder a name: `tokonomics import returned/*/*.json`.
 
 Seal: `{asked.seal}`
 """
@@ -304,10 +362,7 @@ def _ranked(
     measured = sorted(zip(run.points, priced.points, strict=True), key=lambda pair: _served(pair[0]))
     meeting = [pair for pair in measured if _meets(pair[0], slos)]
     point, cost = meeting[-1] if meeting else measured[0]
-    machines = None
-    if meeting:
-        held = asked.planned_requests_per_s * (1 + asked.headroom)
-        machines = max(1, math.ceil(held / _served(point) - _ROUNDING))
+    machines = max(1, math.ceil(asked.sized_requests_per_s / _served(point) - _ROUNDING)) if meeting else None
     in_region = not asked.region or said_to_be_in(asked.region, quote.vendor, quote.region)
     month = machines * usd_per_hour * HOURS_PER_MONTH if machines else None
     return RankedQuote(
@@ -323,7 +378,12 @@ def _ranked(
         usd_per_month=month,
         usd_per_mtok=cost.usd_per_mtok.blended if meeting and cost.usd_per_mtok else None,
         planned_usd_per_mtok=month / asked.tokens_per_month * TOKENS_PER_MTOK if month else None,
-        notes=tuple(([] if in_region else [_elsewhere(asked, quote)]) + _notes(asked, run, point)),
+        notes=(
+            *([] if meeting else _missed(point, slos)),
+            *_counted(asked, machines or 1, _served(point), [_served(one) for one, _ in measured]),
+            *([] if in_region else [_elsewhere(asked, quote)]),
+            *_notes(asked, run, point),
+        ),
     )
 
 
@@ -335,6 +395,34 @@ def _served(point: LoadPoint) -> float:
 
 def _meets(point: LoadPoint, slos: Sequence[Slo]) -> bool:
     return point.error_share <= MOST_ERRORS and all(slo.met for slo in slos_at(point, slos))
+
+
+def _missed(point: LoadPoint, slos: Sequence[Slo]) -> list[str]:
+    """Say by what each target is missed, and whether too many requests failed."""
+    late = [
+        f"misses {slo.label}: {seconds_apart(at.measured_s, slo.seconds)}, SLO {seconds(slo.seconds)}"
+        if at.measured_s is not None
+        else f"does not tell {slo.label}, SLO {seconds(slo.seconds)}"
+        for slo, at in zip(slos, slos_at(point, slos), strict=True)
+        if not at.met
+    ]
+    failed = f"{fine_percent(point.error_share)} of requests failed, at most {percent(MOST_ERRORS)} may"
+    return late + ([failed] if point.error_share > MOST_ERRORS else [])
+
+
+def _counted(asked: AskedTraffic, machines: int, served: float, tested: Sequence[float]) -> list[str]:
+    """Say why a quote counts several times, and whether a test at a higher rate may need fewer machines."""
+    if machines == 1:
+        return []
+    headroom = f" ({asked.planned_requests_per_s:g} and {percent(asked.headroom)} headroom)" if asked.headroom else ""
+    sized = f"sized for {requests_a_second(f'{asked.sized_requests_per_s:g}')}{headroom}"
+    missed = [rate for rate in tested if rate > served]
+    shown = f"{'meets the SLO' if missed else 'tested'} up to {served:.3g}: counts {machines:,} times"
+    fewer = asked.sized_requests_per_s / (machines - 1)  # the rate that each of one machine less has to carry
+    if missed and min(missed) <= fewer * (1 + _ROUNDING):
+        return [f"{sized}, {shown}"]
+    faster = math.ceil(100 * fewer / served - 1e-6) / 100
+    return [f"{sized}, {shown}; a run at {faster:g} times the rate may need fewer machines"]
 
 
 def _elsewhere(asked: AskedTraffic, quote: VendorQuote) -> str:

@@ -72,7 +72,8 @@ def _quotes(result: QuotesResult) -> blocks.View:
         who = f", {best.quote.vendor or 'unnamed'}: {best.quote.gpus}× {best.quote.gpu}{less}"
         yield blocks.headline(f"{usd(best.usd_per_month)} a month", who)
     objectives = ", ".join(f"{slo.slo} ≤ {seconds(slo.objective_s)}" for slo in best.slo) or "no SLO"
-    planned = requests_a_second(f"{asked.planned_requests_per_s:g}")
+    headroom = f" and {percent(asked.headroom)} headroom" if asked.headroom else ""
+    planned = requests_a_second(f"{asked.planned_requests_per_s:g}") + headroom
     yield blocks.line(f"{asked.model}, {planned}, {objectives}; packet {result.seal}", kind="asked")
 
     def delivered(place: int, row: RankedQuote) -> blocks.Span:
@@ -98,11 +99,12 @@ def _quotes(result: QuotesResult) -> blocks.View:
         best=0 if best.met and best.same_traffic and best.in_region else None,
     )
     for row in result.quotes:
-        for note in row.notes:
-            yield blocks.hint(f"{row.quote.vendor or 'Unnamed'}: {note.marked}.")
+        if row.notes:
+            reasons = "; ".join(note.marked for note in row.notes)
+            yield blocks.hint(f"{row.quote.vendor or 'Unnamed'}: {reasons}.")
     yield blocks.note(
         "load: the largest measured that meets the SLO, or else the smallest. times: the quoted machines are needed so "
-        f"often for the planned traffic. Prices as quoted, {HOURS_PER_MONTH} hours a month."
+        f"often for the planned traffic{headroom}. Prices as quoted, {HOURS_PER_MONTH} hours a month."
     )
 
 

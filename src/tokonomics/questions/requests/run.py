@@ -127,13 +127,14 @@ class ImportResultsRequest(Rented, Profiled):
     It also says how far our prediction was off. Reads vLLM bench serve, SGLang bench_serving, guidellm, aiperf and
     genai-perf, InferenceX, llm-d Benchmark Report and tokonomics bench, recognised by what is in them. Of tools that
     write a file for each load, give all of them.
-    With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness. Results beside a vendor's
-    filled-in quote.toml (of plan --quote) are ranked.
+    With --baseline, what a quantised model keeps of the scores of lm-evaluation-harness. Vendors' folders, each with a
+    filled-in quote.toml (of plan --quote) and its results, are ranked.
 
     Examples:
       tokonomics import vllm-*.json --gpu H100 --gpus 2
       tokonomics import benchmarks.json --gpu L40S --model llama-3.1-8b --usd-per-hour 0.86
       tokonomics import int4/results.json --baseline bf16/results.json --weights int4 --keep
+      tokonomics import returned/*/*.json
     """
 
     files: Texts = declared(
