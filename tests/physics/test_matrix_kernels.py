@@ -127,6 +127,26 @@ def test_every_gpu_has_times_and_arrays_give_what_numbers_do(gpu: Gpu) -> None:
     assert float(all_reduce_s(gpu, 1, 1e6)) == 0
 
 
+@pytest.mark.parametrize("weights", [each for each in Precision if each is not Precision.fp32])
+def test_experts_of_a_decode_step_take_alike_on_one_chip_with_two_memories(weights: Precision) -> None:
+    # H100-SXM and H200 multiply alike: apart from fitted noise they differ by at most their bandwidth, 1.43 times.
+    for tokens in (8, 48, 256):
+        slow, fast = (
+            float(experts_s(gpu, weights, tokens, hidden=2048, intermediate=768, active=8, experts=128))
+            for gpu in (find_gpu("H100-SXM"), H200)
+        )
+        assert 0.95 < slow / fast < 1.1 * 4.8 / 3.35, tokens
+
+
+def test_nvfp4_experts_without_math_for_it_take_less_than_fp8_and_somewhat_more_than_int4() -> None:
+    for gpu in map(find_gpu, ("H100-SXM", "H100-PCIe", "H200", "L40S")):
+        int4, nvfp4, fp8 = (
+            float(experts_s(gpu, each, 48, hidden=2048, intermediate=768, active=8, experts=128))
+            for each in (Precision.int4, Precision.nvfp4, Precision.fp8)
+        )
+        assert int4 < nvfp4 < fp8, gpu.key
+
+
 def test_quantised_weights_are_read_faster_and_int4_multiplies_like_bf16() -> None:
     for gpu in (H200, find_gpu("A100-80GB"), find_gpu("L4")):
         wide, narrow = (float(gemm_s(gpu, each, 1, 28672, 8192)) for each in (bf16, Precision.int4))
@@ -152,6 +172,9 @@ def test_an_engine_without_timings_gets_the_faster_kernel_at_each_size() -> None
         ("H100-SXM", "gemm", Precision.nvfp4, Origin("assumed", "H100-SXM", bf16)),
         ("MI300X", "gemm", bf16, Origin("assumed", "A100-80GB", bf16)),
         ("B300", "experts", Precision.nvfp4, Origin("scaled", "B200", Precision.nvfp4)),
+        ("H100-SXM", "experts", Precision.nvfp4, Origin("assumed", "H100-SXM", Precision.int4)),
+        ("L40S", "experts", Precision.nvfp4, Origin("assumed", "L40S", Precision.int4)),
+        ("A100-80GB", "experts", Precision.nvfp4, Origin("assumed", "A100-80GB", bf16)),
         ("RTX4090", "experts", Precision.mxfp4, Origin("scaled", "L40S", Precision.mxfp4)),
         ("T4", "experts", bf16, Origin("assumed", "A100-80GB", bf16)),
         ("A100-40GB", "all_reduce", bf16, Origin("scaled", "A100-80GB", bf16)),

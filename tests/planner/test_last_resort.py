@@ -78,6 +78,28 @@ def test_with_a_known_speed_nothing_is_assumed_and_the_assumed_stays_below() -> 
         assert aside.candidate.usd_per_month < there(made.plan.best).usd_per_month
 
 
+def test_nvfp4_asked_for_is_picked_where_it_was_timed() -> None:
+    shape = {"model": ["qwen3-30b-a3b"], "weights": ["nvfp4"], "rate": "1", "input": "1000", "output": "300"}
+    (question,) = questions_of(PlanRequest.checked(shape | {"quick": True}), quick=True)
+    timed, untimed = machines("RTXPRO6000", 1, 3.0), machines("L40S", 1, 1.0)
+    both = study(replace(question, offers=(timed, untimed)))
+    assert (there(both.plan.best).gpu, picked(both), both.plan.only_with) == ("RTXPRO6000", Speed.timed, ())
+    assert all(row.speed is not Speed.assumed for row in both.plan.ranked)
+    (aside,) = [one for one in both.plan.set_aside if one.catch is Catch.assumed_speed]
+    assert aside.candidate.gpu == "L40S"
+    # With nothing else for sale it is the answer, and it says so; naming the GPU accepts it.
+    alone = study(replace(question, offers=(untimed,)))
+    assert (there(alone.plan.best).gpu, alone.plan.only_with) == ("L40S", (Catch.assumed_speed,))
+    (named,) = questions_of(PlanRequest.checked(shape | {"gpu": ["L40S"], "quick": True}), quick=True)
+    made = study(named, pick_only=True)
+    assert (there(made.plan.best).gpu, made.plan.only_with) == ("L40S", ())
+
+
+def test_weights_that_were_timed_on_no_gpu_are_picked_when_asked_for() -> None:
+    made = study(asked("llama-3.1-8b", weights=["int4"]), pick_only=True)
+    assert (picked(made), made.plan.only_with) == (Speed.assumed, ())
+
+
 def test_the_catches_are_let_in_one_after_the_other() -> None:
     question = asked("llama-3.1-8b")
     tries = list(widened(question))

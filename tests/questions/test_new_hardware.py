@@ -232,6 +232,27 @@ def test_a_tpu_is_planned_at_its_list_price_in_sizes_of_one_machine() -> None:
     assert best.usd_per_month == pytest.approx(2.7 * 730 * best.gpus_per_replica * best.replicas, rel=0.01)
 
 
+@pytest.mark.parametrize("gpu", ["TPU-v5e", "TPU-v6e", "TPU-v7x"])
+def test_a_tpu_slice_is_split_by_powers_of_two(gpu: str) -> None:
+    found = tk.can_run(gpu=gpu, gpus=8)
+    assert {row.tp for row in found.runs} <= {1, 2, 4, 8}
+    assert {model.min_gpus for model in found.too_large} <= {None, *(2**power for power in range(9))}
+    with pytest.raises(BadInput, match="slices of 1, 4, 8, 16 … chips"):
+        tk.predict("phi-4", gpu=gpu, tp=5)
+    assert tk.predict("phi-4", gpu="H100", tp=5).gpus == 5  # ten KV heads
+
+
+def test_an_answer_says_which_precisions_the_engine_does_not_run_there(tokonomics: Call) -> None:
+    tpu = ("--gpu", "TPU-v6e", "--gpus", "8")
+    said = tokonomics("can-run", "qwen3-8b", *tpu).stdout
+    assert "Tried: bf16; not fp8, which vllm does not run on TPU-v6e; fewer bits by --weights int8." in said
+    assert "int8  " in tokonomics("can-run", "qwen3-8b", *tpu, "--weights", "int8").stdout
+    said = tokonomics("can-run", "qwen3-8b", *tpu, "--weights", "fp8").stdout
+    assert "vllm runs these on TPU-v6e at none of the precisions tried: qwen3-8b." in said
+    said = tokonomics("can-run", "qwen3-8b", "--gpu", "H100", "--weights", "int4").stdout
+    assert "Tried: int4." in said
+
+
 def test_without_a_public_price_the_tool_says_so_and_what_answers_instead() -> None:
     asked: dict[str, Any] = {"rate": 1, "input": "const:500", "output": "const:100"}
     with pytest.raises(BadInput) as caught:

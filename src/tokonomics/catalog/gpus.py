@@ -116,6 +116,15 @@ class Gpu(Noun):
         return next((vendor for family, vendor in _VENDORS.items() if self.architecture.startswith(family)), "nvidia")
 
     @property
+    def comes_in_slices(self) -> bool:
+        """Tell whether it is sold in slices of 1, 4, 8, 16 … chips joined in a mesh, which only powers of two divide.
+
+        Cloud TPUs are (Google Cloud TPU documentation, "TPU v5e" and "TPU v6e", tables of supported configurations:
+        1x1, 2x2, 2x4, 4x4 … 16x16).
+        """
+        return self.vendor == "google"
+
+    @property
     def usable_bytes(self) -> int:
         """Return the device memory that processes can share: what engines take their fraction of."""
         if self.visible_bytes:

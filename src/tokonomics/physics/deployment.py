@@ -223,11 +223,11 @@ def deploy(
     lora_adapters: int = 0,
 ) -> Deployment:
     """Return a checked deployment; the weights default to the precision the checkpoint is published in."""
-    valid = valid_tp(model)
+    valid = valid_tp(model, gpu=gpu)
     if tp < 1:
         raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
     if tp not in valid:
-        what = f"tensor parallelism of {tp} cannot split {model.name}: {_what_does_not_divide(model, tp)}"
+        what = f"tensor parallelism of {tp} cannot split {model.name}: {_why_no_split(model, tp, gpu)}"
         raise BadInput(what, field="tp", fix=f"Valid degrees: {', '.join(map(str, valid))}.")
     if tp > gpu.gpus_per_node:
         what = f"tensor parallelism of {tp} spans nodes: a node of {gpu.key} has {gpu.gpus_per_node} GPUs"
@@ -301,9 +301,23 @@ def why_not_run(engine: Engine, gpu: Gpu, weights: Precision, kv: Precision) -> 
     return None
 
 
-def valid_tp(model: ModelSpec, most: int = 128) -> tuple[int, ...]:
-    """Return the degrees that split every head, KV head and feed-forward width evenly; KV heads may also be copied."""
-    return tuple(tp for tp in range(1, most + 1) if _what_does_not_divide(model, tp) is None)
+def valid_tp(model: ModelSpec, most: int = 128, gpu: Gpu | None = None) -> tuple[int, ...]:
+    """Return the degrees that split every head, KV head and feed-forward width evenly; KV heads may also be copied.
+
+    If a GPU is given, they are also limited to what it can be split into.
+    """
+    return tuple(tp for tp in range(1, most + 1) if _why_no_split(model, tp, gpu) is None)
+
+
+def _why_no_split(model: ModelSpec, tp: int, gpu: Gpu | None) -> str | None:
+    """Say why a model cannot be split ``tp`` ways; None if it can."""
+    if gpu is not None and gpu.comes_in_slices and not is_power_of_two(tp):
+        return f"{gpu.key} comes in slices of 1, 4, 8, 16 … chips, which only powers of two divide"
+    return _what_does_not_divide(model, tp)
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
 
 
 def _what_does_not_divide(model: ModelSpec, tp: int) -> str | None:

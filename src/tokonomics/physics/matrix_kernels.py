@@ -62,7 +62,11 @@ forwarded there (DeepEP's normal kernels; vLLM cuts a decode batch into parts of
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
     Precision.mxfp4: (Precision.nvfp4,),
-}  # precisions with similar kernels, if the hardware multiplies both formats; the rest use bf16's
+}  # precisions with similar kernels, if the hardware multiplies both formats
+_UNPACKED: dict[Precision, tuple[Precision, ...]] = {Precision.nvfp4: (Precision.int4,)}
+"""The same if the hardware does not multiply the format, so that weights are read in 4 bits and multiplied in 16: vLLM
+has Marlin kernels for both (vllm-project/vllm#7766 for INT4 experts, #19990 for NVFP4 ones before Blackwell). The curve
+of bf16 is the last choice: reading 16-bit experts hides how long their padding takes, so its fit does not know that."""
 
 
 class GemmCurve(NamedTuple):
@@ -247,6 +251,12 @@ def curve_origin(gpu: Gpu, op: Op, weights: Precision = Precision.bf16, backend:
     return _gemm_curves(gpu, weights, backend)[0][0]
 
 
+@cache
+def is_timed(op: Op, weights: Precision) -> bool:
+    """Return whether an operation was timed with such weights on any GPU."""
+    return any(name.endswith(f"/{weights}") for name in _tables()[op])
+
+
 def gemm_seconds(
     curve: GemmCurve,
     m: Array,
@@ -383,11 +393,13 @@ def _find(op: Op, gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, t
 
 
 def _precisions(gpu: Gpu, weights: Precision) -> Iterator[Precision]:
-    """List the precisions whose curve to use, in order; without math for a format, kernels run as bf16."""
+    """List the precisions whose curve to use, in order; without math for a format, kernels unpack it to 16 bits."""
     wide = gpu.peak_flops(Precision.bf16)
     yield weights
     if gpu.peak_flops(weights) > wide:
         yield from (alike for alike in _STAND_INS.get(weights, ()) if gpu.peak_flops(alike) > wide)
+    else:
+        yield from _UNPACKED.get(weights, ())
     yield Precision.bf16
 
 

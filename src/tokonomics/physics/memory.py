@@ -22,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from tokonomics.catalog.layers import DenseMlp, LayerGroup, Mixer, MoeMlp, Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, DoesNotFit
-from tokonomics.physics.deployment import Deployment, DraftMethod, valid_tp
+from tokonomics.physics.deployment import Deployment, DraftMethod, is_power_of_two, valid_tp
 from tokonomics.physics.matrix_kernels import distinct_experts
 from tokonomics.types import Noun
 from tokonomics.units import GIB, gigabytes, plural
@@ -221,11 +221,11 @@ class Smallest(NamedTuple):
 def smallest(deployment: Deployment, context: int) -> Smallest | None:
     """Return the smallest number of GPUs, as they are sold, that holds one sequence; None if no number does.
 
-    That is 1, 2, 4, 8 … GPUs of a machine, then whole machines. Layers are split over as many GPUs of a machine as the
-    model allows; stages use the rest.
+    That is 1, 2, 4, 8 … GPUs of a machine, then whole machines (of TPUs 2, 4, 8 … of them). Layers are split over as
+    many GPUs of a machine as the model allows; stages use the rest.
     """
     node, layers = deployment.gpu.gpus_per_node, deployment.model.layers
-    degrees = valid_tp(deployment.model, node)
+    degrees = valid_tp(deployment.model, node, deployment.gpu)
     whole = [tp for tp in degrees if node % tp == 0]
     single = deployment.model_copy(update={"dp": 1, "ep": 1})
 
@@ -243,8 +243,9 @@ def smallest(deployment: Deployment, context: int) -> Smallest | None:
             return found
     # More machines leave less on each GPU, so bisection finds the fewest that fit.
     most = layers * max(whole) // node
-    machines = bisect_left(range(2, most + 1), True, key=lambda number: fitting(number * node) is not None) + 2
-    return fitting(machines * node) if machines <= most else None
+    sold = [number for number in range(2, most + 1) if is_power_of_two(number) or not deployment.gpu.comes_in_slices]
+    fewest = bisect_left(sold, True, key=lambda number: fitting(number * node) is not None)
+    return fitting(sold[fewest] * node) if fewest < len(sold) else None
 
 
 @lru_cache(maxsize=8192)

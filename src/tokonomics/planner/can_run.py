@@ -40,6 +40,7 @@ from tokonomics.types import Noun, Speed, copied
 from tokonomics.units import SECONDS_PER_HOUR, TOKENS_PER_MTOK
 
 SHORTLIST = 15  # models that a person would look at first: one screen
+_FEWER_BITS = (Precision.int4, Precision.int8)
 LOADS = {"full": 1.0, "half": 0.5, "tenth": 0.1}
 """Shares of full use at which a million tokens is priced: most people's own machines are idle most of the day."""
 
@@ -117,6 +118,9 @@ class CanRun(Noun):
     context: PositiveInt
     slos: tuple[Slo, ...]
     every_layout: bool  # whether each model has every layout, not only its best
+    tried: tuple[Precision, ...] = ()  # precisions of weights tried first, of all models
+    not_run: tuple[Precision, ...] = ()  # those that would be tried too if the engine ran them on this GPU
+    fewer_bits: Precision | None = None  # what else may be asked for: INT4, or INT8 if the engine does not run that
     power: Purchase | Power | None
     runs: tuple[RunnableModel, ...]
     too_large: tuple[TooLarge, ...]
@@ -149,6 +153,14 @@ def can_run(
         ranked = sorted(found, key=lambda one: one.rank, reverse=True)
         runs += [_row(one, machine, tokens, longest) for one in (ranked if every_layout else ranked[:1])]
         too_large += [] if found else [_too_large(model, machine, tokens, weights)]
+
+    def refuses(precision: Precision) -> bool:
+        return why_not_run(machine.engine, machine.gpu, precision, Precision.bf16) is not None
+
+    first = dict.fromkeys(
+        chain.from_iterable(machine.engine.loads(weights or weight_choices(model)) for model in models)
+    )
+    not_run = [one for one in first if refuses(one)]
     too_large.sort(key=lambda model: (model.min_gpus or MAX_GPUS, model.min_layout or "", model.weights or ""))
     gpu = machine.gpu
     return CanRun(
@@ -160,6 +172,9 @@ def can_run(
         context=context,
         slos=slos,
         every_layout=every_layout,
+        tried=tuple(precision for precision in first if precision not in not_run),
+        not_run=tuple(not_run),
+        fewer_bits=next((one for one in _FEWER_BITS if not refuses(one)), None),
         power=machine.power,
         runs=tuple(runs),
         too_large=tuple(too_large),

@@ -15,6 +15,7 @@ from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.intervals import known_speed
+from tokonomics.physics.matrix_kernels import is_timed
 from tokonomics.planner.plan_answer import Limits, Rejection
 from tokonomics.sizing.hosts import Hosts, Stock, hosts_of, usable
 from tokonomics.sizing.layouts import FLOOR, NotServed, Reason, fitting, weight_choices, why_not
@@ -198,11 +199,17 @@ def why_doubtful(deployment: Deployment, assumed_speeds: bool, consumer_cards: b
     if not consumer_cards and takes_many_cards(deployment):
         why = f"a replica takes {deployment.gpus} consumer cards, which reach each other through the host's memory"
         return NotServed(Reason.consumer_cards, why)
-    # Below the published bits and FP8 every speed is assumed; asking for them accepts that.
-    asked_for = deployment.weights.is_below(FLOOR) and deployment.weights.is_below(deployment.model.served)
-    if assumed_speeds or asked_for or known_speed(deployment) is not Speed.assumed:
+    if assumed_speeds or known_speed(deployment) is not Speed.assumed or _accepted(deployment):
         return None
     return NotServed(Reason.assumed_speed, f"speed assumed: no kernels of {deployment.weights} timed on such a GPU")
+
+
+def _accepted(deployment: Deployment) -> bool:
+    """Tell whether asking for these weights accepts an assumed speed: fewer bits that were timed on no GPU, as INT4."""
+    model, weights = deployment.model, deployment.weights
+    timed = all(is_timed("gemm", dense) for dense in model.precisions(weights))
+    timed = timed and (not model.is_moe or is_timed("experts", weights))
+    return not timed and weights.is_below(FLOOR) and weights.is_below(model.served)
 
 
 @lru_cache(maxsize=8192)

@@ -22,8 +22,8 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.offer_choice import loading_gib
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, max_sequences, sequence_bytes, shard, workspace_bytes
-from tokonomics.planner.plan import Question, Study, study
-from tokonomics.planner.prospects import why_doubtful
+from tokonomics.planner.plan import Question, Study, study, widened
+from tokonomics.planner.prospects import prospects, why_doubtful
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.outcome import Outcome, outcome
 from tokonomics.serving.shared import SharedEngine, SharedRun, TurnRules, in_turns, side_by_side
@@ -142,8 +142,14 @@ class Tenant:
 
 
 def tenants_of(questions: Sequence[Question]) -> list[Tenant]:
-    """Return the models of these questions, without what a single plan would set aside."""
-    return [Tenant(replace(question, catches={})) for question in questions]
+    """Return the models of these questions, without what a single plan would set aside if anything else is sold."""
+    return [Tenant(replace(_with_offers(question), catches={})) for question in questions]
+
+
+def _with_offers(question: Question) -> Question:
+    """Return the question, with the first catches of the last resort that leave anything to choose from."""
+    load = question.load.within(question.model.max_context)
+    return next((asked for asked, _ in widened(question) if prospects(asked, load)), question)
 
 
 def aligned(traces: Sequence[Trace]) -> list[Trace]:

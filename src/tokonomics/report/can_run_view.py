@@ -5,6 +5,7 @@ from functools import partial
 from itertools import groupby
 
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.errors import option
 from tokonomics.money.own_hardware import MEAN_PUE, Purchase
 from tokonomics.planner.can_run import LOADS, CanRun, RunnableModel, TooLarge
@@ -22,12 +23,12 @@ _NEAREST = 6  # number of too large models to name
 
 def can_run(result: CanRunResult, request: CanRunRequest | PlanRequest) -> Answer:
     """Show the models that fit, most capable first, or every layout of named ones; then what larger ones need."""
-    return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request.slo is None))
+    return Answer(result, f"What {result.gpus}×{result.gpu} can run", partial(_sections, result, request))
 
 
-def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
+def _sections(result: CanRunResult, request: CanRunRequest | PlanRequest) -> blocks.View:
     machine = f"{result.gpus}×{result.gpu} ({result.gpu_memory_gb:g} GB each), {result.engine}"
-    default = f" (default; {option('slo')})" if by_default else ""
+    default = f" (default; {option('slo')})" if request.slo is None else ""
     asked = f"sequences of {result.context:,} tokens; {slos_text(result.slos)}{default}"
     yield blocks.line(f"{machine}: {asked}", kind="asked")
     if result.not_counted:
@@ -68,7 +69,7 @@ def _sections(result: CanRunResult, by_default: bool) -> blocks.View:
         )
     yield _dollars(result, rows)
     yield blocks.section(*_besides(result))
-    yield _notes(result, rows[:_SHOWN])
+    yield _notes(result, rows[:_SHOWN], tried=_tried(result, request.weights is None) if result.every_layout else "")
 
 
 def _up_to(runs: Sequence[RunnableModel]) -> str:
@@ -173,10 +174,15 @@ def _besides(result: CanRun) -> Iterable[blocks.Line]:
             f"The newest of each maker and size. {option('as_json')} lists all {named} that fit; name models to see "
             f"every layout: `tokonomics can-run qwen3-8b …`."
         )
-    if result.too_large:
-        more = len(result.too_large) - _NEAREST
+    too_large = [model for model in result.too_large if model.weights]
+    if too_large:
+        more = len(too_large) - _NEAREST
         others = f"; {plural(more, 'larger one')}" if more > 0 else ""
-        yield blocks.line(f"Too large here, and what they need: {_needs(result.too_large[:_NEAREST])}{others}.")
+        yield blocks.line(f"Too large here, and what they need: {_needs(too_large[:_NEAREST])}{others}.")
+    if not_run := [model.model for model in result.too_large if not model.weights]:
+        rest = f" and {len(not_run) - _NEAREST} more" if len(not_run) > _NEAREST else ""
+        none = f"{result.engine} runs these on {result.gpu} at none of the precisions tried"
+        yield blocks.line(f"{none}: {', '.join(not_run[:_NEAREST])}{rest}.")
     if result.power is None and result.runs:
         flags = f"{option('usd_per_kwh', 0.3)} {option('host_watts', 150)}"
         bought = f"{option('purchase_usd', 2500)} {option('years', 3)}"
@@ -194,7 +200,21 @@ def _needs(too_large: Iterable[TooLarge]) -> str:
     return "; ".join(parts)
 
 
-def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
+def _tried(result: CanRun, by_default: bool) -> str:
+    """Say which precisions were tried, which the engine does not run, and how to ask for fewer bits."""
+    refused = f"{' and '.join(result.not_run)}, which {result.engine} does not run on {result.gpu}"
+    said = f"{', '.join(result.tried) or 'nothing'}; not {refused}" if result.not_run else ""
+    if not by_default:
+        return f"Tried: {said or ', '.join(result.tried)}."
+    said = said or "as published, and FP8"
+    if result.fewer_bits is None:
+        return f"Tried: {said}."
+    # Of these, only INT4 is also tried unasked.
+    where = "fewer bits where neither fits, or by" if result.fewer_bits is Precision.int4 else "fewer bits by"
+    return f"Tried: {said}; {where} {option('weights', result.fewer_bits)}."
+
+
+def _notes(result: CanRunResult, shown: Sequence[RunnableModel], tried: str) -> blocks.Line:
     speeds = {row.speed for row in shown}
     shorter = dict.fromkeys(f"{row.model} ({row.context:,})" for row in shown if row.context < result.context)
     return blocks.note(
@@ -207,9 +227,7 @@ def _notes(result: CanRunResult, shown: Sequence[RunnableModel]) -> blocks.Line:
         "* fewer bits than published: check quality on your own task, and that such a checkpoint exists."
         if any(row.below_checkpoint for row in shown)
         else "",
-        f"Tried: as published, and FP8; fewer bits where neither fits, or by {option('weights', 'int4')}."
-        if result.every_layout
-        else "",
+        tried,
         "Speed scaled: from kernel timings of a related GPU." if Speed.scaled in speeds else "",
         "Speed assumed: this GPU family or precision was not timed. `tokonomics predict` has the ranges."
         if Speed.assumed in speeds

@@ -94,7 +94,7 @@ def weight_choices(model: ModelSpec, floor: Precision | None = FLOOR) -> tuple[P
 def _layouts(single: Deployment, most_gpus: int, context: int) -> Iterator[dict[str, int]]:
     """Yield degrees of TP, PP, EP and DP."""
     model, gpu, node = single.model, single.gpu, single.gpu.gpus_per_node
-    degrees = valid_tp(model, most_gpus)
+    degrees = valid_tp(model, most_gpus, gpu)
     holds = any(max_sequences(single.model_copy(update={"tp": tp}), context) for tp in degrees if tp <= node)
     # An encoder is small, and engines run it in one stage.
     staged = not model.is_encoder and (gpu.fast_link_bytes_per_s is None or not holds)

@@ -155,7 +155,7 @@ def _what_fits(setup: Setup) -> str:
     now, longest = setup.deployment, setup.load.longest
 
     def degree(gpu: Gpu) -> int | None:
-        degrees = valid_tp(now.model, gpu.gpus_per_node)
+        degrees = valid_tp(now.model, gpu.gpus_per_node, gpu)
         ways = (now.model_copy(update={"gpu": gpu, "tp": tp, "pp": 1, "ep": 1, "dp": 1}) for tp in degrees)
         return next((way.tp for way in ways if why_not(way, longest) is None), None)
 
