@@ -99,7 +99,7 @@ def continent_of(country: str) -> str:
     return _continents()[country]
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """A region as its provider calls it, its country, and the town by which the provider describes it."""
 
     region: str
@@ -107,15 +107,15 @@ class Place(NamedTuple):
     town: str = ""
 
 
-def place_of(provider: str, region: str) -> Place:
+def place_of(provider: str, region: str) -> Site:
     """Return what is known of a provider's region."""
-    return Place(region, country_of(provider, region), _towns().get((provider, region.casefold()), ""))
+    return Site(region, country_of(provider, region), _towns().get((provider, region.casefold()), ""))
 
 
-def place_filter(names: Iterable[str], known: Iterable[Place]) -> Callable[[Place], bool]:
+def place_filter(names: Iterable[str], known: Iterable[Site]) -> Callable[[Site], bool]:
     """Return a test of whether a place is in those named: a region, how it begins, a town, a country, a continent."""
     places = set(known)
-    chosen: set[Place] = set()
+    chosen: set[Site] = set()
     for name in names:
         found = {place for place in places if _is_in(name, place)} or _beginning(name, places)
         if not found and not any(place.country is None and perhaps_in([name], place.region) for place in places):
@@ -146,7 +146,7 @@ def perhaps_in(names: Iterable[str], region: str) -> bool:
     return bool(mostly) if hinted is None else not mostly.isdisjoint(hinted)
 
 
-def _is_in(name: str, place: Place) -> bool:
+def _is_in(name: str, place: Site) -> bool:
     word = name.strip().casefold()
     countries = _areas().get(_spelled(name))
     if countries is not None and place.country is not None:
@@ -157,7 +157,7 @@ def _is_in(name: str, place: Place) -> bool:
     return bool(word) and re.search(whole, f"{place.region}, {place.town}".casefold()) is not None
 
 
-def _beginning(name: str, places: set[Place]) -> set[Place]:
+def _beginning(name: str, places: set[Site]) -> set[Site]:
     """Return the regions whose names start with these letters: Azure's ``eastus`` for ``east``."""
     word = name.strip().casefold()
     if len(word) < _LETTERS or _spelled(name) in _areas():
@@ -165,7 +165,7 @@ def _beginning(name: str, places: set[Place]) -> set[Place]:
     return {place for place in places if place.region.casefold().startswith(word)}
 
 
-def _nowhere(name: str, places: set[Place]) -> BadInput:
+def _nowhere(name: str, places: set[Site]) -> BadInput:
     """Return the error about an unknown name: that nothing is sold there, or which names are similar."""
     regions = sorted({place.region for place in places})
     if _spelled(name) in _areas():
