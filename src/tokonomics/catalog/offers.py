@@ -24,7 +24,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tokonomics.catalog.entries import DATA, shipped_rows, user_tables
-from tokonomics.catalog.places import LISTED_EVERYWHERE, Site, Seller, country_of, place_of, seller_of
+from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller, Site, country_of, place_of, seller_of
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.files import cache_folder, make_folder, write_text
 from tokonomics.types import Noun, Same, today
