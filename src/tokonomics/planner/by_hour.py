@@ -1,10 +1,10 @@
 """Size the pick of a plan for every hour of traffic that changes: the replicas that an hour needs, and what they cost.
 
-A plan buys what its busiest hour needs and keeps it all day. Here the same replicas, with their router and batch limit,
-are simulated under the steady load of an hour, with the plan's headroom: as many as hold it are that hour's number,
-never more than the plan's. As for a fleet by the hour, what holds in one draw counts at 97 % of its rate
-(``sizing.rules.OTHER_HOURS``). Hours of a log are simulated as they were. A large fleet is sized at twelve numbers of
-replicas: between two counts the larger.
+A plan keeps all day what meets the SLO over all of it: mostly what its busiest hours need. Here the same replicas, with
+their router and batch limit, are simulated under the steady load of an hour, with the plan's headroom: as many as hold
+it are that hour's number, never more than the plan's. As for a fleet by the hour, what holds in one draw counts at 97 %
+of its rate (``sizing.rules.OTHER_HOURS``). Hours of a log are simulated as they were. A large fleet is sized at twelve
+numbers of replicas: between two counts the larger.
 The bill has the machines of every hour, and for each one that is started the time until it serves.
 """
 
