@@ -31,6 +31,9 @@ SHOWN = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json
 """The same table, carried by the package: the page shows it."""
 POINTS = SHOWN.with_name("accuracy_points.csv.gz")
 """Every published row behind it, predicted and measured, for the page's chart."""
+PEERS = "InferenceMAX"
+"""The source on which NVIDIA's AISimulate is scored, too."""
+GPUS_IN_A_NODE = 8
 BURST = "Lambda"
 """Sends all prompts at once and drains them; only mean lengths are published, so it is reported apart."""
 SHORTEST_PREFILL = 512
@@ -70,6 +73,10 @@ def main() -> None:
     speed = _rates(served)
     judging = [row for row in read_measurements(options.published_more) if row.split == "judge"]
     judgement, judged = validate(judging)
+    taught = validate([row for row in read_measurements(options.published) if row.split == TAUGHT])[1]
+    taught_more = [row for row in read_measurements(options.published_more) if row.split == TAUGHT and _is_peers(row)]
+    fitted = [*(each for each in taught if _is_peers(each.measurement)), *validate(taught_more)[1]]
+    peers = {"judge": judged, "dev": served, TAUGHT: fitted}
     groups = dict(
         zip(
             TARGETS,
@@ -106,6 +113,7 @@ def main() -> None:
             "by": _by_group(_rates(judged)) | _by_known(_rates(judged)),
             "first_tokens": _by_known(_first_tokens(judged)),
         },
+        "single_node": {split: _percentage_errors(scored) for split, scored in peers.items()},
     }
     print(f"{'':52} {'n':>5} {'median':>7} {'p90':>7} {'bias':>7} {'inside':>7}  target")
     for name, group in groups.items():
@@ -116,9 +124,10 @@ def main() -> None:
     print(f"of the rows left out {judgement.predicted:,} of {judgement.rows:,} are predicted; by speed:")
     for name, group in result["left_out"]["by"]["speed"].items():
         print(f"  {name:50} {' '.join(figures(ErrorSummary.model_validate(group)))}")
+    for split, found in result["single_node"].items():
+        print(f"{PEERS} on one node, {split}: mean absolute percentage errors {found}")
     if options.out == RECORD:
-        taught = [row for row in read_measurements(options.published) if row.split == TAUGHT]
-        write_points(POINTS, [*judged, *served, *burst, *validate(taught)[1]])
+        write_points(POINTS, [*judged, *served, *burst, *taught])
     for file in (options.out, *([SHOWN] if options.out == RECORD else [])):
         file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -171,6 +180,25 @@ def _laid_out(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
     """Those of data-parallel attention over shared experts, of replicas that only decode, and of drafts."""
     rows = ((each, each.measurement) for each in scored)
     return [each for each, row in rows if row.dp > 1 or row.draft or "disagg" in (row.engine or "")]
+
+
+def _is_peers(row: Measurement | Unread) -> bool:
+    """Tell whether a row is a point of the peers' cohort: one node that both prefills and decodes."""
+    aggregated = isinstance(row, Measurement) and PEERS in row.source and "disagg" not in (row.engine or "")
+    return aggregated and row.gpus <= GPUS_IN_A_NODE
+
+
+def _percentage_errors(scored: list[ScoredPrediction]) -> dict[str, dict[str, float]]:
+    """Return how many points of the peers' cohort are predicted, and their mean error as a share of the measured."""
+    cohort = [each for each in scored if _is_peers(each.measurement)]
+    by_metric = {
+        metric: [each for each in cohort if each.measurement.metric is metric] for metric in (Metric.tpot_s, Metric.ttft_s)
+    }
+    return {
+        metric: {"n": len(group), "mean": summary(group).mean_abs_percentage_error}
+        for metric, group in by_metric.items()
+        if group
+    }
 
 
 def _by_group(scored: list[ScoredPrediction]) -> dict[str, Any]:

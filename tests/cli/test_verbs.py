@@ -392,7 +392,7 @@ def test_curve_of_a_gpu_that_nobody_offers_has_no_price() -> None:
 
 
 GROUPS = {"metric", "gpu", "engine", "model", "source"}
-FIGURES = {"n", "median_abs_log_error", "p90_abs_log_error", "bias", "inside_interval"}
+FIGURES = {"n", "median_abs_log_error", "p90_abs_log_error", "bias", "inside_interval", "mean_abs_percentage_error"}
 
 
 def test_validate_accounts_for_every_step() -> None:

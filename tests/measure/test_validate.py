@@ -149,6 +149,7 @@ def test_rows_that_are_all_off_by_a_factor_have_that_error(rows: list[Measuremen
         assert group.bias == pytest.approx(math.log(factor), abs=1e-12)
         assert group.median_abs_log_error == pytest.approx(abs(math.log(factor)), abs=1e-12)
         assert group.p90_abs_log_error == pytest.approx(abs(math.log(factor)), abs=1e-12)
+        assert group.mean_abs_percentage_error == pytest.approx(abs(factor - 1), abs=1e-12)  # of what was measured
     inside = [each.interval.low <= each.interval.mid / factor <= each.interval.high for each in predictions]
     assert result.overall.inside_interval == pytest.approx(sum(inside) / len(inside))
     if factor == 1:

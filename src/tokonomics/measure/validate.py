@@ -57,6 +57,7 @@ class ErrorSummary(Noun):
     p90_abs_log_error: float
     bias: float
     inside_interval: float
+    mean_abs_percentage_error: float  # of the measured figure, as others publish it; a factor of two too low counts half
 
 
 class RankingScore(Noun):
@@ -125,6 +126,7 @@ def summary(predictions: Sequence[ScoredPrediction]) -> ErrorSummary:
         p90_abs_log_error=sizes[math.ceil(0.9 * len(sizes)) - 1],
         bias=statistics.median(errors),
         inside_interval=sum(prediction.inside for prediction in predictions) / len(predictions),
+        mean_abs_percentage_error=statistics.fmean(abs(math.expm1(error)) for error in errors),
     )
 
 
