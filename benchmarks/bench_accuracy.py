@@ -191,14 +191,11 @@ def _is_peers(row: Measurement | Unread) -> bool:
 def _percentage_errors(scored: list[ScoredPrediction]) -> dict[str, dict[str, float]]:
     """Return how many points of the peers' cohort are predicted, and their mean error as a share of the measured."""
     cohort = [each for each in scored if _is_peers(each.measurement)]
-    by_metric = {
-        metric: [each for each in cohort if each.measurement.metric is metric] for metric in (Metric.tpot_s, Metric.ttft_s)
-    }
-    return {
-        metric: {"n": len(group), "mean": summary(group).mean_abs_percentage_error}
-        for metric, group in by_metric.items()
-        if group
-    }
+    found = {}
+    for metric in (Metric.tpot_s, Metric.ttft_s):
+        if group := [each for each in cohort if each.measurement.metric is metric]:
+            found[metric.value] = {"n": len(group), "mean": summary(group).mean_abs_percentage_error}
+    return found
 
 
 def _by_group(scored: list[ScoredPrediction]) -> dict[str, Any]:

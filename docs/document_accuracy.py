@@ -333,7 +333,18 @@ def accuracy_page() -> str:
     parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
     for kind, groups in result["by"].items():
         parts += _table(kind, groups)
-    parts += [_accelerators(), "", _beside_aisimulate(), "", _beside_aiconfigurator(), "", _regret(), "", _odd_rows(), ""]
+    parts += [
+        _accelerators(),
+        "",
+        _beside_aisimulate(),
+        "",
+        _beside_aiconfigurator(),
+        "",
+        _regret(),
+        "",
+        _odd_rows(),
+        "",
+    ]
     parts += [
         "## Not predicted",
         "",

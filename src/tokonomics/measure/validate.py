@@ -57,7 +57,7 @@ class ErrorSummary(Noun):
     p90_abs_log_error: float
     bias: float
     inside_interval: float
-    mean_abs_percentage_error: float  # of the measured figure, as others publish it; a factor of two too low counts half
+    mean_abs_percentage_error: float  # of what was measured, as others publish it: half of it is 50 %, twice 100 %
 
 
 class RankingScore(Noun):
