@@ -184,8 +184,9 @@ def _laid_out(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
 
 def _is_peers(row: Measurement | Unread) -> bool:
     """Tell whether a row is a point of the peers' cohort: one node that both prefills and decodes."""
-    aggregated = isinstance(row, Measurement) and PEERS in row.source and "disagg" not in (row.engine or "")
-    return aggregated and row.gpus <= GPUS_IN_A_NODE
+    if not isinstance(row, Measurement) or PEERS not in row.source:
+        return False
+    return "disagg" not in (row.engine or "") and row.gpus <= GPUS_IN_A_NODE
 
 
 def _percentage_errors(scored: list[ScoredPrediction]) -> dict[str, dict[str, float]]:
