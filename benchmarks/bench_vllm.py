@@ -68,7 +68,7 @@ def main() -> None:
     loads: dict[str, list[dict[str, Any]]] = {}
     taught: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, session in sessions.items():
-        rows = [(load, _rows(name, session, load)) for load in session["loads"] if _comparable(name, load)]
+        rows = [(load, rows_of(name, session, load)) for load in session["loads"] if comparable(name, load)]
         loads[name] = [_scored(load, of_load) for load, of_load in rows]
         taught[name] = _after_calibrate([row for _, of_load in rows for row in of_load])
         print(f"\n{name}")
@@ -153,7 +153,7 @@ def _closed_loop(found: dict[str, Any]) -> list[dict[str, Any]]:
                 "requests": {"start": sent, "input": [1000] * len(sent), "output": [200] * len(sent)},
             }
             quant = None if session["weights"] == "bf16" else session["weights"]
-            rows = _rows("bench", {"model": session["model"], "quant": quant}, load)
+            rows = rows_of("bench", {"model": session["model"], "quant": quant}, load)
             made.append({"model": session["model"], "weights": session["weights"], **_scored(load, rows)})
         counted = {name: session[name] for name in ("server", "meter")}
         for tokens in ("input_tokens", "output_tokens"):
@@ -162,7 +162,7 @@ def _closed_loop(found: dict[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
-def _comparable(name: str, load: dict[str, Any]) -> bool:
+def comparable(name: str, load: dict[str, Any]) -> bool:
     """The random prompts of vLLM's benchmark repeat: with its prefix cache on, only those alone are new to it.
 
     One-token answers taught the front end.
@@ -170,7 +170,7 @@ def _comparable(name: str, load: dict[str, Any]) -> bool:
     return load["asked"]["output"] > 1 and (name != "small-steps" or load["asked"]["users"] == 1)
 
 
-def _rows(name: str, session: dict[str, Any], load: dict[str, Any]) -> list[Measurement]:
+def rows_of(name: str, session: dict[str, Any], load: dict[str, Any]) -> list[Measurement]:
     """The load as the verb would read it; and what it cannot read from a result, the server's limits."""
     asked = load["asked"]
     recorded = load.get("requests") if asked["rate"] else None

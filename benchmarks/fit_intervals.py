@@ -1,21 +1,30 @@
-"""How far predictions are off, by class: learns physics/data/intervals.toml from rows marked ``calibrate``.
+"""How far predictions are off, by class: learns physics/data/intervals.toml from published rows and real loads.
 
-    cd benchmarks; python fit_intervals.py --published data/published*.csv.gz --steps data/h200_*steps.json
+    DATA=benchmarks/data
+    python -m benchmarks.fit_intervals --published $DATA/published*.csv.gz \\
+        --steps $DATA/h200_{steps,more_steps,held_out_steps}.json
 
-Rows of one combination of source, engine and model are not independent, and a new measurement comes from a new one: a
-combination weighs as the square root of its rows. A class is as wide as what it has not seen needs: its ends are the
-percentiles between which four of five errors lie of a source, a GPU or an era of an engine that is left out, in turn,
-of those that the percentiles are taken of (conformal prediction over groups). A class of fewer than ``LEAST_SOURCES``,
-or of which too few are inside, is left to the one of timed and scaled speeds together, and none is narrower than one
-that is known better. The eras of engines were fitted on these rows with two figures each, so that errors are a little
-small: rows marked ``judge`` show what is left of that (``bench_accuracy.py``).
+Published rows teach if they are marked ``calibrate``. Rows of one combination of source, engine and model are not
+independent, and a new measurement comes from a new one: a combination weighs as the square root of its rows. A class
+is as wide as what it has not seen needs: its ends are the percentiles between which four of five errors lie of a
+source, a GPU or an era of an engine that is left out, in turn, of those that the percentiles are taken of (conformal
+prediction over groups). A class of fewer than ``LEAST_SOURCES``, or of which too few are inside, is left to the one of
+timed and scaled speeds together, and none is narrower than one that is known better. The eras of engines were fitted on
+these rows with two figures each, so that errors are a little small: rows marked ``judge`` show what is left of that
+(``bench_accuracy.py``).
+An era of an engine with enough rows has a class of its own. Its few models and GPUs say little of the next one, so
+errors of all eras of that class are mixed in, as much as ``BORROWED`` combinations weigh; its ends are again those
+between which four of five errors lie of a model or a GPU that is left out of it in turn. The loads of a real vLLM
+(``bench_vllm.py``) teach its era so, a model at a time.
 What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
 predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
 what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
 """
 
 import argparse
+import gzip
 import itertools
+import json
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -24,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.bench_vllm import comparable, rows_of
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, find_gpu
@@ -34,10 +44,10 @@ from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.stated_setup import deployment_of, steps_of
 from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, error_class, weakest_badge
+from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, error_class, situation, weakest_badge
 from tokonomics.physics.overhead import Overhead
 from tokonomics.physics.steptime import StepModel
-from tokonomics.types import Badge
+from tokonomics.types import Badge, Speed
 
 TWINS = (("H100-SXM", "H200"), ("B200", "B300"), ("B200", "GB200"))
 """Timed GPUs of one family; near twins, so a smaller sibling is taken to differ halfway to another family."""
@@ -45,11 +55,16 @@ SHORTEST_PREFILL = 512
 """Shorter prompts measure the launching host, not the GPU."""
 LEAST_ROWS = 40
 """For percentiles that are not of one or two rows."""
+LEAST_ROWS_OF_ERA = 30
 LEAST_SOURCES = 4
 """For an error of one more source to be like theirs."""
 COVERED = 0.8
-LEVELS = (0.2, 0.17, 0.15, 0.13, 0.12, 0.11, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+BORROWED = 2.0
+"""Combinations' worth of other eras in a situation: of 1, 2, 4 and 8, the one at which most situations cover 75 to 88 %
+of what is left out of them."""
+LEVELS = (0.3, 0.25, 0.2, 0.17, 0.15, 0.13, 0.12, 0.11, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
 TIMED = ("A100-80GB", "H100-SXM", "L40S", "B200", "RTXPRO6000")
+REAL = "a real vLLM on an H200"
 NO_HOST = Overhead(
     since_version="0.0", since_year=0, step_s=0, sequence_s=0, overlapped=True, badge=Badge.assumed, source="none"
 )
@@ -70,6 +85,7 @@ class Seen(NamedTuple):
     error: float
     group: tuple[object, ...]
     left_out: tuple[object, ...]
+    situation: str = ""
 
 
 def main() -> None:
@@ -86,6 +102,7 @@ def main() -> None:
         bare = [row for row in read_measurements(path) if isinstance(row, Measurement)]
         long = [row for row in bare if row.mode != "prefill_step" or row.input_tokens >= SHORTEST_PREFILL]
         rows += [(row, path == options.steps[0]) for row in long]
+    rows += [(row, False) for row in real_loads()]
     classes: dict[str, list[Seen]] = defaultdict(list)
     for row, taught in rows:
         deployment = deployment_of(row)
@@ -93,14 +110,16 @@ def main() -> None:
             continue
         # PyTorch's attention curve was fitted on the first file's steps: an engine's kernels judge them instead.
         steps = StepModel(deployment, NO_HOST) if taught else steps_of(row)
-        name = error_class(kind_of(row), deployment, weakest_badge(deployment, steps.engine))
+        badge = weakest_badge(deployment, steps.engine)
+        name = error_class(kind_of(row), deployment, badge)
         try:
             error = math.log(row.value / value_of(row, steps))
         except TokonomicsError:  # does not fit, by our count
             continue
         era = (row.engine, (steps.engine.since_version, steps.engine.since_year) if steps.engine else ())
         group = (row.source, row.engine, row.year, row.model)
-        classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era)))
+        named = situation(kind_of(row), deployment, badge, steps.engine) if steps.engine else ""
+        classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era), named))
         if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):
             classes[together].append(classes[name][-1])
     text = ["# Made by benchmarks/fit_intervals.py; do not edit.", ""]
@@ -115,10 +134,25 @@ def main() -> None:
     ends = {name: _ends(name, classes[name]) for name in ("step", "prefill")}
     for kind, family in itertools.product(("throughput", "tpot", "ttft"), ("dense", "moe")):
         ends |= _by_badge(f"{kind}-{family}", classes, strangers)
+        ends |= _by_era(f"{kind}-{family}", classes)
     for name, found in ends.items():
         assert found is not None
         text += ["", f'[classes."{name}"]', f"low = {found.low:.3f}", f"high = {found.high:.3f}", f"n = {found.n}"]
     options.out.write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def real_loads() -> list[Measurement]:
+    """Every figure of the loads of a real vLLM, each model a combination of its own."""
+    with gzip.open(Path(__file__).parent / "data" / "vllm_h200.json.gz", "rt") as file:
+        sessions = {session["name"]: session for session in json.load(file)["sessions"]}
+    rows = [
+        row
+        for name, session in sessions.items()
+        for load in session["loads"]
+        if comparable(name, load)
+        for row in rows_of(name, session, load)
+    ]
+    return [row.model_copy(update={"source": REAL}) for row in rows]
 
 
 def _by_badge(name: str, classes: dict[str, list[Seen]], strangers: float) -> dict[str, Ends]:
@@ -135,6 +169,51 @@ def _by_badge(name: str, classes: dict[str, list[Seen]], strangers: float) -> di
     scaled = Ends(min(timed.low, scaled.low), max(timed.high, scaled.high), scaled.n)
     assumed = Ends(min(scaled.low, assumed.low), max(scaled.high, assumed.high), assumed.n)
     return {f"{name}-timed": timed, f"{name}-scaled": scaled, f"{name}-assumed": assumed}
+
+
+def _by_era(name: str, classes: dict[str, list[Seen]]) -> dict[str, Ends]:
+    """The ends of each era of an engine with enough rows; none narrower than where it is known better."""
+    found: dict[str, Ends] = {}
+    pools = {known: classes[name if known != Speed.assumed else f"{name}-{known}"] for known in KNOWN.values()}
+    eras = sorted({each.situation.partition(" on ")[2] for pool in pools.values() for each in pool if each.situation})
+    for era in eras:
+        better: Ends | None = None
+        for known, pool in pools.items():
+            own = [each for each in pool if each.situation == f"{name}-{known} on {era}"]
+            if len(own) < LEAST_ROWS_OF_ERA:
+                continue
+            ends = _of_era(own, [each for each in pool if each.situation != own[0].situation])
+            better = ends if better is None else Ends(min(better.low, ends.low), max(better.high, ends.high), ends.n)
+            found[own[0].situation] = better
+    return found
+
+
+def _of_era(own: Sequence[Seen], others: Sequence[Seen]) -> Ends:
+    """The ends of a situation: between them lie four of five errors of a model or a GPU left out of it."""
+    parts = {each.group for each in own} | {each.left_out[1] for each in own}
+    level, inside = LEVELS[-1], 0.0
+    for level in LEVELS:
+        held, weighed = 0.0, 0.0
+        for part in parts:
+            out = [each for each in own if part in (each.group, each.left_out[1])]
+            kept = [each for each in own if part not in (each.group, each.left_out[1])]
+            low, high = _mixed(kept, others, level)
+            weights = _weights(out)
+            held += sum(weight for each, weight in zip(out, weights, strict=True) if low <= each.error <= high)
+            weighed += sum(weights)
+        inside = held / weighed
+        if inside >= COVERED:
+            break
+    print(f"{own[0].situation:48} n {len(own):5}: {level:.0%} beyond each end; of parts left out {inside:.0%} inside")
+    return Ends(*_mixed(own, others, level), len(own))
+
+
+def _mixed(own: Sequence[Seen], others: Sequence[Seen], level: float) -> tuple[float, float]:
+    """The percentiles of a situation's errors, with others that weigh as much as ``BORROWED`` of its combinations."""
+    mine, borrowed = _weights(own), _weights(others)
+    mean = sum(mine) / len({each.group for each in own}) if own else 1.0
+    scale = BORROWED * mean / sum(borrowed) if others else 0.0
+    return _percentiles([*own, *others], [*mine, *(scale * weight for weight in borrowed)], level)
 
 
 def _ends(name: str, seen: Sequence[Seen]) -> Ends | None:
@@ -174,7 +253,11 @@ def _level(seen: Sequence[Seen]) -> tuple[float, float]:
 
 def _bounds(seen: Sequence[Seen], level: float) -> tuple[float, float]:
     """The percentiles of the errors that leave so much beyond each end."""
-    order = sorted(zip((each.error for each in seen), _weights(seen), strict=True))
+    return _percentiles(seen, _weights(seen), level)
+
+
+def _percentiles(seen: Sequence[Seen], weights: Sequence[float], level: float) -> tuple[float, float]:
+    order = sorted(zip((each.error for each in seen), weights, strict=True))
     reached = np.cumsum([weight for _, weight in order])
     ends = [int(np.searchsorted(reached, share * reached[-1])) for share in (level, 1 - level)]
     low, high = (order[min(end, len(order) - 1)][0] for end in ends)

@@ -3,6 +3,8 @@
 Errors are grouped by what decides them: what is predicted, dense or mixture of experts, and whether the GPU's kernels
 and the engine's own time were timed, come from a similar one, or from another family. A class is wide enough for a
 source, a GPU or an era of an engine that was left out of it, and no class is narrower than one that is known better.
+An era of an engine with enough measurements is a class of its own (a situation), as wide as a model or GPU left out
+of it needs.
 All bare steps were measured on one timed GPU. For a GPU that nobody timed, the error seen when timed GPUs are predicted
 from another family's curves is added (assumed), or half of that, in logarithms, towards the difference of twins
 (scaled). Of a family of which the rows have nothing (a TPU, a Mac), the datasheet is all that is known: there every
@@ -64,6 +66,12 @@ def error_class(kind: Kind, deployment: Deployment, badge: Badge) -> str:
     return f"{kind}-{'moe' if deployment.model.is_moe else 'dense'}-{KNOWN[badge]}"
 
 
+def situation(kind: Kind, deployment: Deployment, badge: Badge, era: Overhead) -> str:
+    """Return the part of an error class that is of one era of an engine."""
+    engine = "-".join((deployment.engine.key, era.since_version, *era.architectures))
+    return f"{error_class(kind, deployment, badge)} on {engine}"
+
+
 def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | None = None) -> Interval:
     """Return the 80 % interval around a prediction; with a profile, that of its held-out points.
 
@@ -75,7 +83,8 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
     else:
         learned, badge = _learned(), weakest_badge(deployment, engine)
         own = error_class(kind, deployment, badge)
-        spread, more = learned["classes"][own], 0.0
+        era = situation(kind, deployment, badge, engine or overhead(deployment.engine))
+        spread, more = learned["classes"].get(era) or learned["classes"][own], 0.0
         if own == kind:  # bare steps, all measured on one timed GPU
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), EIGHTY_PERCENT * more)
