@@ -401,6 +401,9 @@ def mtp_module(model: ModelSpec) -> ModelSpec | None:
     return _one_layer(model, "MTP", layers, 2 * model.hidden**2, norms=2)
 
 
+_OF_PARTS = ("checkpoint_bytes", "mixer_checkpoint", "dense_checkpoint", "mixer_bytes", "dense_bytes")
+
+
 def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
     """Return an EAGLE-3 head for a model; None if no such head is known for the model's kind of attention."""
     attention = [group.mixer for group in model.groups if isinstance(group.mixer, GroupedAttention)]
@@ -412,7 +415,7 @@ def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
     attended = weights_of(mixer.products(model.hidden)[:1])
     head = _one_layer(model, "EAGLE-3", [layer], 3 * model.hidden**2 + attended, norms=1)
     own = {"vocab": EAGLE_VOCAB, "embedding_parameters": EAGLE_VOCAB * model.hidden, "checkpoint": Precision.bf16}
-    return head.model_copy(update=own | {"mixer_checkpoint": None, "dense_checkpoint": None})
+    return head.model_copy(update=own | dict.fromkeys(_OF_PARTS))
 
 
 def _one_layer(model: ModelSpec, name: str, layers: list[LayerGroup], weights: int, norms: int) -> ModelSpec:

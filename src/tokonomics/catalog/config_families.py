@@ -117,6 +117,8 @@ class Blocks:
     latent: str | None = None  # field of the width that routed experts work in
     latent_norm: Switch = False
     hashed: str | None = None  # field: how many layers choose experts by the token's number, without a bias (V4)
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Modules of a layer that hold its ``experts`` or its ``shared`` block, if they have other names than usual."""
     dense_up_to: int | None = None  # up to this many experts mean a plain block without a router (Jamba, Granite 4)
 
 
@@ -150,6 +152,8 @@ class Family:
     vocab: int | None = None
     context: int | None = None
     expect: dict[str, Sequence[object]] = field(default_factory=dict)  # fields understood at these values only
+    kinds: Sequence[str] = ("full_attention", "attention")
+    """Words of ``layer_types`` that say nothing new, if nothing else reads it: transformers 5 writes it for all."""
     harmless: frozenset[str] = frozenset()
     encoder: Encoder | None = None
 
@@ -344,6 +348,13 @@ class Fields:
             if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
                 wanted = " or ".join(map(_quoted, accepted))
                 raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
+
+    def expect_words(self, name: str, understood: Collection[str]) -> None:
+        """Check a list of words that nobody has read: these are understood."""
+        if name not in self._read and (given := self.words(name)):
+            unknown = next((word for word in given if word not in understood), None)
+            if unknown is not None:
+                raise self.wrong(name, f"has '{shorten(unknown, 40)}', which is not one of {', '.join(understood)}")
 
     def unread(self, harmless: Collection[str]) -> tuple[str, ...]:
         """Return the fields that nobody interpreted, for a note; raise if one's name suggests that it sets a size."""

@@ -36,7 +36,9 @@ def read_config(
         file = path / "config.json" if path.is_dir() else path
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
-    config = _with_modelopt(_parse(file), file.with_name("hf_quant_config.json"))
+    # Collections of configs put the model's name before both files: ``model_config.json``, ``model_hf_quant_config.json``.
+    beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+    config = _with_modelopt(_parse(file), beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem) or "model"
     return from_config(
@@ -82,7 +84,7 @@ def from_config(
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
     layers, (norms, once, tables) = layers_of(text, frame, row)
-    checkpoint = checkpoint_of(whole, text, layers)
+    checkpoint = checkpoint_of(whole, text, layers, frame.hidden, row.blocks.held)
     for part in ("vision_config", "audio_config"):
         whole.value(part)
     if extra_parameters is None:
@@ -92,6 +94,7 @@ def from_config(
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
     groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
     text.expect(DECODER_ONLY | row.expect)
+    text.expect_words("layer_types", row.kinds)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
         whole.expect(DECODER_ONLY)
@@ -117,6 +120,9 @@ def from_config(
             checkpoint_bytes=checkpoint.weight_bytes,
             mixer_checkpoint=checkpoint.mixer,
             dense_checkpoint=checkpoint.dense,
+            mixer_bytes=checkpoint.mixer_bytes,
+            dense_bytes=checkpoint.dense_bytes,
+            kv_checkpoint=checkpoint.kv,
             published=published,
             aliases=aliases,
             source=source,
@@ -198,6 +204,7 @@ def _reads(text: Fields, row: Family) -> bool:
         frame = _frame(text, row)
         _ = layers_of(text, frame, row), is_on(text, row.final_norm), is_on(text, row.head_bias)
         text.expect(DECODER_ONLY | row.expect)
+        text.expect_words("layer_types", row.kinds)
         for field in ("tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype", "vision_config", "audio_config"):
             text.value(field)
         text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)
