@@ -230,7 +230,7 @@ def allowed_by_recovery(
 
     The published precision, or more bits, needs no score.
     """
-    published = model.served if part == "weights" else Precision.bf16
+    published = model.served if part == "weights" else model.kv_served
     kept, left_out = [], {}
     for precision in precisions:
         found = recovery_of(model, precision, part) if precision.is_below(published) else None
@@ -250,7 +250,7 @@ def lossy_pairs(
     found = {}
     for pair in product(weights, kv):
         of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
-        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(Precision.bf16) else None
+        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(model.kv_served) else None
         if of_weights and of_kv and round(of_weights.recovery * of_kv.recovery, 4) < floor:
             both = f"{fine_percent(of_weights.recovery)} and {fine_percent(of_kv.recovery)}"
             found[pair] = f"together less than {floor * 100:g} %: {both} of the published model"

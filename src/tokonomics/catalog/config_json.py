@@ -36,7 +36,7 @@ def read_config(
         file = path / "config.json" if path.is_dir() else path
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
-    # Collections of configs put the model's name before both files: ``model_config.json``, ``model_hf_quant_config.json``.
+    # Collections of configs put the model's name before both: ``model_config.json``, ``model_hf_quant_config.json``.
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
     config = _with_modelopt(_parse(file), beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()

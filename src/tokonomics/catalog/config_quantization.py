@@ -174,11 +174,16 @@ def _mixer_matrices(mixer: Mixer, hidden: int) -> Matrices:
         down: Matrices = [(("kv_a_proj_with_mqa", "fused_qkv_a_proj"), hidden * (mixer.kv_rank + mixer.rope_dim))]
         if mixer.query_rank:
             down += [(("q_a_proj", "fused_qkv_a_proj"), hidden * mixer.query_rank)]
-        up = [(("q_b_proj", "q_proj"), (mixer.query_rank or hidden) * query)]
+        up: Matrices = [(("q_b_proj", "q_proj"), (mixer.query_rank or hidden) * query)]
         up += [(("kv_b_proj",), mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.value_dim))]
         return [*down, *up, (("o_proj",), hidden * mixer.heads * mixer.value_dim)]
     if isinstance(mixer, CompressedAttention):
-        names = (("wq_a", "fused_wqa_wkv", "q_a_proj"), ("wq_b", "q_b_proj"), ("wo_a", "o_a_proj"), ("wo_b", "o_b_proj"))
+        names = (
+            ("wq_a", "fused_wqa_wkv", "q_a_proj"),
+            ("wq_b", "q_b_proj"),
+            ("wo_a", "o_a_proj"),
+            ("wo_b", "o_b_proj"),
+        )
         sizes = [outputs * inputs for outputs, inputs in mixer.products(hidden)]
         return list(zip(names, sizes, strict=False))
     # Queries, keys, values and gate take two to four times the weights of the output; no release splits them.
@@ -352,8 +357,8 @@ _KV_ALGORITHMS = {"FP8": Precision.fp8, "INT8": Precision.fp8, "NVFP4": Precisio
 def kv_precision(given: Fields) -> Precision | None:
     """Return the precision for which a checkpoint has scales of its KV cache, which engines then use by default.
 
-    vLLM does so if ``--kv-cache-dtype`` is ``auto`` (``resolve_kv_cache_dtype_string`` in ``vllm/utils/torch_utils.py``;
-    ``kv_cache_scheme`` of compressed-tensors in ``attention/layer.py``).
+    vLLM does so if ``--kv-cache-dtype`` is ``auto`` (``resolve_kv_cache_dtype_string`` in its
+    ``vllm/utils/torch_utils.py``; ``kv_cache_scheme`` of compressed-tensors in ``attention/layer.py``).
     """
     algorithm, scheme = given.value("kv_cache_quant_algo"), given.value("kv_cache_scheme")
     if isinstance(algorithm, str):
