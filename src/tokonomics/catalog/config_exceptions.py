@@ -52,6 +52,10 @@ def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[
     mixers = attend(fields, frame, family)
     if style is not None and full is not None:
         recurrent = RECURRENT[style.kind](fields, frame, style)
+        if family.side_by_side:
+            mlps = FEED_FORWARD[family.feed_forward](fields, frame, family)
+            pairs = ((layer, (recurrent, mlp)) for layer, mlp in zip(mixers, mlps, strict=True))
+            return [entry for attention, other in pairs for entry in ((attention, None), other)], Around(family.norms)
         mixers = [mixer if sees_all else recurrent for mixer, sees_all in zip(mixers, full, strict=True)]
     mlps = FEED_FORWARD[family.feed_forward](fields, frame, family)
     around = AROUND[family.around](fields, frame) if family.around else Around(family.norms)
@@ -82,6 +86,24 @@ def falcon_around(fields: Fields, frame: Frame) -> Around:
     grouped, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     given = fields.optional_size("num_ln_in_parallel_attn", most=2)
     return Around((given or 2) if grouped else 1 if parallel else 2)
+
+
+def bloom_around(fields: Fields, frame: Frame) -> Around:
+    """Count two norms, and one on the embedding with its bias."""
+    return Around(2, once=2 * frame.hidden)
+
+
+# --- LFM2 -----------------------------------------------------------------------------------------------------------
+
+
+def lfm2_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
+    """Read gated blocks; the given width is cut to two thirds and rounded up, unless the config says not to."""
+    width = fields.size("block_ff_dim", "intermediate_size")
+    multiple = fields.size("block_multiple_of", default=256)
+    if fields.flag("block_auto_adjust_ff_dim", True):
+        scaled = int(fields.ratio("block_ffn_dim_multiplier", 64, 1.0) * int(2 * width / 3))
+        width = -(-scaled // multiple) * multiple
+    return [DenseMlp(intermediate=width)] * frame.layers
 
 
 # --- Gemma 4 --------------------------------------------------------------------------------------------------------
@@ -399,11 +421,13 @@ MIXERS: dict[str, Mixers] = {
 FEED_FORWARD: dict[str, Mlps] = {
     "blocks": feed_forward,
     "gemma4": gemma4_mlps,
+    "lfm2": lfm2_mlps,
     "nas": nas_mlps,
     "nemotron": nemotron_mlps,
     "none": nothing,
 }
 AROUND: dict[str, Callable[[Fields, Frame], Around]] = {
+    "bloom": bloom_around,
     "falcon": falcon_around,
     "gemma4": gemma4_around,
     "deepseek_v4": deepseek_v4_around,

@@ -75,13 +75,15 @@ class Attention:
     sliding: Mapping[str, Size] = field(default_factory=dict)
     """Fields of layers with a window, if those have other heads, kv_heads, head_dim or value_dim."""
     sliding_sinks: Switch | None = None  # None: as other layers
+    each_heads: str | None = None  # field with the heads of every layer, if they may differ
+    each_kv_heads: str | None = None  # likewise, of keys and values
 
 
 @dataclass(frozen=True)
 class Recurrent:
     """The fields of a family's recurrent layers, and which layers between them attend."""
 
-    kind: Literal["delta", "kda", "mamba2", "mamba"]
+    kind: Literal["delta", "kda", "mamba2", "mamba", "conv"]
     full: Pattern
     heads: Size = ""
     head_dim: Size = ""
@@ -140,6 +142,7 @@ class Family:
     attention: Attention = Attention()
     windows: Windows | None = None
     recurrent: Recurrent | None = None  # between the layers that attend
+    side_by_side: bool = False  # attention and recurrence in one layer, written as two (Falcon-H1)
     feed_forward: str = "blocks"  # a name in ``config_exceptions.FEED_FORWARD``
     blocks: Blocks = Blocks()
     around: str | None = None  # a name in ``config_exceptions.AROUND``: norms and tables that depend on the config
@@ -295,6 +298,8 @@ class Fields:
         found: int | None = None
         for name in names:
             given = self.value(name)
+            if isinstance(given, list) and given and all(item == given[0] for item in given):
+                given = given[0]  # the same for every layer (Hunyuan)
             if given is None:
                 continue
             if isinstance(given, bool) or not isinstance(given, int):

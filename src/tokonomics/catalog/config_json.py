@@ -215,7 +215,7 @@ def _reads(text: Fields, row: Family) -> bool:
 
 def _frame(text: Fields, row: Family) -> Frame:
     """Return width, depth, vocabulary and context length."""
-    hidden = text.size("hidden_size", "n_embd", "d_model", most=1 << 20)
+    hidden = text.size("hidden_size", "n_embd", "n_embed", "d_model", most=1 << 20)
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
         hidden=hidden,
