@@ -298,7 +298,7 @@ class Fields:
         found: int | None = None
         for name in names:
             given = self.value(name)
-            if isinstance(given, list) and given and all(item == given[0] for item in given):
+            if isinstance(given, list) and len(given) > 1 and all(item == given[0] for item in given):
                 given = given[0]  # the same for every layer (Hunyuan)
             if given is None:
                 continue
