@@ -232,13 +232,13 @@ _TASKS = {
 }
 """The mean lengths of the tasks' data sets, and their latency limits, by how a row names the model.
 
-Limits (v4.1 to v6.0) and answers of Llama 2 70B, Mixtral and Llama 3.1 405B: ``tokens_per_sample`` of mlcommons/inference_policies,
-``inference_rules.adoc``. Lengths of Llama 3.1 405B, 8B and DeepSeek-R1: mlcommons.org/2025/04/llm-inference-v5,
-/2025/09/small-llm-inference-5-1 and /2025/09/deepseek-inference-5-1. Prompts of OpenOrca (Llama 2 70B) are derived: its
-24,576 samples are 41,708,098 bytes of prompts and answers (dataset card of ctuning/MLPerf-OpenOrca), 1,697 each; without
-an answer of 294 tokens of 4 bytes some 520 bytes are left, 130 tokens, and the chat template adds 30. A third of
-Mixtral's samples are of OpenOrca; of the others no length is published, so they are taken to be as long. GPT-J is not
-here: it ran with four beams.
+Limits (v4.1 to v6.0), and answers of Llama 2 70B, Mixtral and Llama 3.1 405B (``tokens_per_sample``):
+mlcommons/inference_policies, ``inference_rules.adoc``. Lengths of Llama 3.1 405B, 8B and DeepSeek-R1:
+mlcommons.org/2025/04/llm-inference-v5, /2025/09/small-llm-inference-5-1 and /2025/09/deepseek-inference-5-1. Prompts of
+OpenOrca (Llama 2 70B) are derived: its 24,576 samples are 41,708,098 bytes of prompts and answers (dataset card of
+ctuning/MLPerf-OpenOrca), 1,697 each; without an answer of 294 tokens of 4 bytes some 520 bytes are left, 130 tokens,
+and the chat template adds 30. A third of Mixtral's samples are of OpenOrca; of the others no length is published, so
+they are taken to be as long. GPT-J is not here: it ran with four beams.
 """
 
 

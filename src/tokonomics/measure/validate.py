@@ -386,8 +386,8 @@ def simulated(steps: StepModel, load: RunLoad) -> Figures:
 
 
 SERVED_S, RATE_TRIES = 600.0, 8
-"""How long requests arrive at a rate (mlcommons/inference_policies, ``inference_rules.adoc``, Server: at least), and how
-often the range of rates is halved: to 0.3 % of the capacity."""
+"""How long requests arrive at a rate (at least: mlcommons/inference_policies, ``inference_rules.adoc``, Server), and
+how often the range of rates is halved: to 0.3 % of the capacity."""
 
 
 def _for_a_while(load: RunLoad, rate: float) -> RunLoad:
