@@ -46,7 +46,8 @@ PUBLISHED = {
     "xe-hpc": (
         0.61,
         0.65,
-        "1.0 of 1.64 TB/s and 273 of 419 TFLOP/s in a stack of a Max 1550: Aurora node performance overview, ALCF user guides",
+        "1.0 of 1.64 TB/s and 273 of 419 TFLOP/s in a stack of a Max 1550: Aurora node performance overview, ALCF user "
+        "guides",
     ),
     "rdna3.5": (
         0.83,
