@@ -168,13 +168,14 @@ def _parse(file: Path) -> Mapping[str, object]:
 
 
 def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, object]:
-    """Return the config with NVIDIA ModelOpt's quantisation, which its older exports keep in a separate file."""
-    if "quantization_config" in config or not beside.is_file():
+    """Return the config with what NVIDIA ModelOpt says in a separate file, in its older exports all of it."""
+    own = config.get("quantization_config") or {}
+    if not isinstance(own, Mapping) or not beside.is_file():
         return config
     given = Fields(_parse(beside), str(beside)).child("quantization")
     if given is None:
         raise BadInput("field 'quantization' is missing", where=str(beside))
-    return {**config, "quantization_config": {**given.values, "quant_method": "modelopt"}}
+    return {**config, "quantization_config": {"quant_method": "modelopt", **given.values, **own}}
 
 
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:

@@ -399,8 +399,9 @@ def eight_bit_floats(given: Fields) -> Scheme:
 
     NVIDIA's DeepSeek-V4 lists what it converted further, and the rest, which ``ignore`` names, stays in 8 bits.
     """
-    if given.word("quant_algo") == "MIXED_PRECISION":
-        return Scheme(FP8, modelopt(given).named)
+    algorithm = given.word("quant_algo")
+    if algorithm is not None:
+        return Scheme(FP8, modelopt(given).named) if algorithm == "MIXED_PRECISION" else modelopt(given)
     return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
 
 
