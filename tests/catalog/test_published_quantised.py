@@ -95,6 +95,18 @@ def test_deepseek_v4_of_sglang_is_the_same_model_under_another_type() -> None:
     assert precisions(theirs) == ("fp8", "fp8", "fp8")
 
 
+def test_deepseek_v4_as_transformers_5_writes_it() -> None:
+    ratios = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    config = of_row("deepseek-v4-flash")
+    words = [ratios[ratio] for ratio in config.pop("compress_ratios")[:43]]
+    assert read(config | {"layer_types": words}).groups == read(of_row("deepseek-v4-flash")).groups
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 64}
+    fewer = read(config | {"layer_types": words, "compress_rates": rates})
+    assert fewer.kv_bytes_per_token(Precision.bf16) > read(config | {"layer_types": words}).kv_bytes_per_token(
+        Precision.bf16
+    )
+
+
 def test_kinds_of_layers_that_say_nothing_new_are_read_and_others_are_not() -> None:
     plain = read(of_row("glm-5.2"))
     told = of_row("glm-5.2", layer_types=["deepseek_sparse_attention"] * 78)
@@ -138,6 +150,7 @@ def test_a_checkpoint_takes_the_bytes_of_what_it_mixes() -> None:
           "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}}}, None),
         ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
           "export": {"kv_cache_group": ["*k_proj", "*v_proj"]}}, "fp8"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": KV}, "fp8"),
     ],
 )  # fmt: skip
 def test_the_precision_of_the_kv_cache_is_read(quantised: dict[str, Any], kv: str | None) -> None:

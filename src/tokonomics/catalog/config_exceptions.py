@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from tokonomics.catalog.config_families import Family, Fields
+from tokonomics.catalog.config_families import LARGEST, Family, Fields
 from tokonomics.catalog.config_layers import (
     MOST_HEADS,
     MOST_LAYERS,
@@ -339,7 +339,7 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     """
     heads, head_dim = fields.size("num_attention_heads", most=MOST_HEADS), fields.size("head_dim", most=MOST_HEADS)
     query_rank = fields.size("q_lora_rank")
-    ratios = (fields.numbers("compress_ratios") or [])[: frame.layers]
+    ratios = (fields.numbers("compress_ratios") or _ratios_by_word(fields))[: frame.layers]
     same_length(fields, "compress_ratios", ratios, frame)
     # Norms of queries and keys, a sink for each head, and the biases and scales of two hyper-connections.
     small = query_rank + head_dim + heads + 2 * (_hyper_connection(fields)[1] + 3)
@@ -355,6 +355,17 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     )
     known: dict[int, MixerLayer] = {ratio: _compressed(fields, plain, ratio) for ratio in set(ratios)}
     return [known[ratio] for ratio in ratios]
+
+
+def _ratios_by_word(fields: Fields) -> list[int]:
+    """Return the same from ``layer_types`` and ``compress_rates``, as transformers 5 writes them."""
+    rates = fields.child("compress_rates") or Fields({}, fields.where)
+    known = {
+        "sliding_attention": 0,
+        "compressed_sparse_attention": rates.size("compressed_sparse_attention", default=4),
+        "heavily_compressed_attention": rates.size("heavily_compressed_attention", default=128),
+    }
+    return [known.get(word, LARGEST) for word in fields.words("layer_types") or ()]
 
 
 _CHOSEN_FROM = 4  # the ratio whose rows overlap and are chosen by an indexer; transformers, ``DeepseekV4CSACompressor``

@@ -405,6 +405,16 @@ def eight_bit_floats(given: Fields) -> Scheme:
     return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
 
 
+def scaled_floats(given: Fields) -> Scheme:
+    """Read MXFP8: an 8-bit exponent for every 32 weights."""
+    return Scheme(MXFP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
+
+
+def whole_bytes(given: Fields) -> Scheme:
+    """Read SGLang's INT8 with a scale for each channel."""
+    return Scheme(INT8, left=_left(given, "modules_to_not_convert", "ignore"))
+
+
 def four_bit_floats(given: Fields) -> Scheme:
     """Read MXFP4 as in GPT-OSS: without a list, experts only (its model card, arXiv:2508.10925, section 2.1)."""
     left = _left(given, "modules_to_not_convert", "ignored_layers")
@@ -489,6 +499,8 @@ def _algorithm(given: Fields, algorithm: str | None) -> Storage:
 def compressed_tensors(given: Fields) -> Scheme:
     """Read llm-compressor: groups of modules, each with number type and bits; a target is a class, name or pattern."""
     groups = given.child("config_groups")
+    if groups is not None and not groups.names() and given.value("kv_cache_scheme"):
+        return Scheme(None)  # the cache alone
     if groups is None or not groups.names():
         raise given.wrong("config_groups", "is missing" if groups is None else "has no groups")
     rest: Storage | None = None
@@ -568,7 +580,9 @@ def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
 METHODS: dict[str, Callable[[Fields], Scheme]] = {
     name: method
     for method, names in (
-        (eight_bit_floats, "fp8 fbgemm_fp8"),
+        (eight_bit_floats, "fp8 fbgemm_fp8 w8a8_fp8"),
+        (scaled_floats, "mxfp8"),
+        (whole_bytes, "w8a8_int8"),
         (four_bit_floats, "mxfp4"),
         (integers, "awq gptq gptq_marlin awq_marlin auto-round auto_round intel/auto-round"),
         (bitsandbytes, "bitsandbytes"),
