@@ -13,8 +13,8 @@ from tests.catalog.read_configs import read, small
 from tests.catalog.test_quantised_configs import MOE, precisions
 
 from tokonomics.catalog.config_json import read_config
+from tokonomics.catalog.entries import shipped_tables
 from tokonomics.catalog.layers import Precision
-from tokonomics.catalog.load_models import shipped_tables
 from tokonomics.errors import BadInput
 from tokonomics.questions.request import Listener
 from tokonomics.questions.verbs import find_verb
@@ -170,7 +170,7 @@ def test_fit_keeps_the_cache_as_the_checkpoint_does_where_the_engine_can(
     assert read_config(tmp_path / "org--model_config.json").checkpoint == "fp8"
     verb = find_verb("fit")
     asked = {"model": str(tmp_path / "org--model_config.json")} | asked
-    assert verb.answer(verb.request.checked(asked), Listener()).kv == kv
+    assert verb.answer(verb.request.checked(asked), Listener()).plain()["kv"] == kv
 
 
 def test_the_file_beside_says_what_the_config_leaves_out(tmp_path: Path) -> None:
