@@ -43,6 +43,12 @@ PUBLISHED = {
         "FLOPs, part 2",
     ),
     "apple": (0.83, 0.63, "100 of 120 GB/s and 2.9 of 4.6 TFLOP/s on an M4: Hübner et al., arXiv:2502.05317"),
+    "xe-hpc": (
+        0.61,
+        0.65,
+        "1.0 of 1.64 TB/s and 273 of 419 TFLOP/s in a stack of a Max 1550: Aurora node performance overview, ALCF user "
+        "guides",
+    ),
     "rdna3.5": (
         0.83,
         0.196,
@@ -60,7 +66,7 @@ kernels up to 8 rows (``ne11_mm_min``) and for experts below 32 tokens (``ne21``
 Apple's published decode rates had been seen to be up to 2.4 times those predicted with tiles. On Strix Halo llama.cpp
 does so up to 8 rows, too (``MMVQ_MAX_BATCH_SIZE``, mmvq.cuh; ``mul_mat_vec_max_cols``, ggml-vulkan.cpp), and for the
 experts of one token."""
-UNTAUGHT = ("apple", "rdna3.5", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2")
+UNTAUGHT = ("apple", "rdna3.5", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2", "xe-hpc")
 """Families of which no published result was among the rows that the intervals learned from."""
 
 

@@ -65,7 +65,16 @@ def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: Hosts)
     model, notes = looked_up()
     assert (model.name, model.parameters) == ("Tiny-Llama", PARAMETERS)
     assert len(notes) == 1  # where it is from; nothing to say of its size
-    assert {path for path, _ in hosts[0].asked} == set(hosts[0].files)
+    missing = {f"/{REPOSITORY}/resolve/main/{hub.MODELOPT}"}
+    assert {path for path, _ in hosts[0].asked} == set(hosts[0].files) | missing
+
+
+def test_what_modelopt_says_beside_the_config_is_fetched_with_it(hosts: Hosts) -> None:
+    told = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    hosts[0].files[f"/{REPOSITORY}/resolve/main/{hub.MODELOPT}"] = json.dumps(told)
+    model, _ = looked_up()
+    assert (model.checkpoint, model.kv_checkpoint) == ("fp8", "fp8")
+    assert looked_up(ask=False)[0] == model  # and kept
 
 
 @pytest.mark.parametrize("index", ["of another size", "none: it is one file"])
@@ -87,7 +96,7 @@ def test_what_was_fetched_is_found_again_without_a_network(hosts: Hosts) -> None
     fetched, _ = looked_up()
     looked_up()  # and asked for once, however often it is looked up
     asked = len(hosts[0].asked)
-    assert asked == 3
+    assert asked == 4
     kept, notes = looked_up(ask=False)
     assert kept == fetched
     assert "on the Hugging Face hub" in notes[0]
@@ -110,7 +119,7 @@ def test_only_the_hub_gets_the_token(hosts: Hosts, place: str, tmp_path: Path, m
         if place == "HF_TOKEN_PATH":
             monkeypatch.setenv("HF_TOKEN_PATH", str(file))
     looked_up()
-    assert [token for _, token in hosts[0].asked] == [f"Bearer {TOKEN}"] * 3  # also after a redirect within the host
+    assert [token for _, token in hosts[0].asked] == [f"Bearer {TOKEN}"] * 4  # also after a redirect within the host
     assert hosts[1].asked == [("/xet/abc?sig=1", None)]
 
 

@@ -336,3 +336,32 @@ def test_groups_of_the_attention_share_experts(
     row = read_one(tmp_path, model="deepseek-r1", num_gpus=gpus, tp=tp, ep=ep, batch_or_concurrency="64")
     assert (row.tp, row.ep, row.dp) == split
     assert row.batch == 64 * row.tp * row.dp // int(gpus)
+
+
+MLPERF = {
+    "source_name": "MLPerf Inference v4.1 (closed)", "source_ref": "closed/Someone/results/8xH100/llama2-70b-99/Server",
+    "model": "Llama-2-70B", "gpu": "H100-SXM", "num_gpus": "8", "tp": "", "engine": "tensorrt-llm", "input_len": "",
+    "output_len": "290.1", "precision_weights": "fp8", "batch_or_concurrency": "", "mode": "max_throughput",
+    "metric": "output_tok_s", "value": "20000",
+}  # fmt: skip
+
+
+def test_a_row_of_mlperf_has_the_lengths_and_the_split_of_its_task(tmp_path: Path) -> None:
+    offline = read_one(tmp_path, **MLPERF)
+    assert (offline.input_tokens, offline.output_tokens, offline.run.spread) == (160, 290, 0.99)
+    # 69 GB of weights leave half of 80 GB only on two GPUs: four replicas.
+    assert (offline.tp, offline.value, offline.slo) == (2, 5000, None)
+    assert read_one(tmp_path, **MLPERF | {"gpu": "H200"}).tp == 1
+    assert read_one(tmp_path, **MLPERF | {"tp": "4", "input_len": "200"}).tp == 4
+    long = read_one(tmp_path, **MLPERF | {"model": "DeepSeek-R1", "gpu": "B200", "output_len": ""})
+    assert (long.input_tokens, long.output_tokens) == (800, 3880)
+    assert reason_of(tmp_path, **MLPERF | {"source_name": "another"}) == "input_len is not stated"
+    assert reason_of(tmp_path, **MLPERF | {"model": "GPT-J-6B"}) == "input_len is not stated"  # it ran with beams
+
+
+@pytest.mark.parametrize(("scenario", "limits"), [("Server", (2.0, 0.2)), ("Interactive", (0.45, 0.04))])
+def test_a_served_run_of_mlperf_has_the_limits_of_its_scenario(
+    scenario: str, limits: tuple[float, float], tmp_path: Path
+) -> None:
+    row = MLPERF | {"mode": "server_slo", "source_ref": MLPERF["source_ref"].replace("Server", scenario)}
+    assert read_one(tmp_path, **row).slo == limits

@@ -592,3 +592,24 @@ def test_a_row_that_drafted_is_predicted_with_its_drafts() -> None:
     assert 1.3 < plain / drafted < 2.61
     published = value(row, draft="mtp:3")  # 2.61 is what is published for three tokens
     assert published == pytest.approx(drafted)
+
+
+def test_a_run_under_limits_is_predicted_at_the_highest_rate_that_meets_them() -> None:
+    """Its throughput is that rate's, its latencies are those at it; a rate a tenth above misses a limit."""
+    limits = (1.0, 0.03)
+    row = measurement(
+        batch=None, mode=Mode.server_slo, slo=limits, input_tokens=500, output_tokens=100, metric=Metric.output_tok_s
+    )
+    rate = value(row) / 100
+    asked = {"mode": Mode.server_slo, "slo": None, "statistic": Statistic.p99, "run": RunFacts(requests=2000)}
+    at, above = (
+        [value(row, **asked, rate=tried, metric=metric) for metric in (Metric.ttft_s, Metric.tpot_s)]
+        for tried in (rate * 0.97, rate * 1.1)
+    )
+    assert at[0] <= limits[0]
+    assert at[1] <= limits[1]
+    assert above[0] > limits[0] or above[1] > limits[1]
+    assert value(row, slo=(1.0, 0.015)) < value(row)
+    assert value(row, metric=Metric.total_tok_s) == pytest.approx(6 * value(row))
+    assert 0 < value(row, metric=Metric.tpot_s) < limits[1]
+    assert isinstance(predict(but(row, slo=(1e-6, 1e-6))), str)

@@ -48,6 +48,10 @@ def _is_noise(words: list[str], place: int) -> bool:
     return (place == 0 and words[0] in _MAKERS) or (words[place] == "v" and number_follows)
 
 
+_MEANT: dict[Words, str] = {("qwen", "3", "coder"): "qwen3-coder-480b-a35b"}
+"""Short names that fit several models and mean one: OpenRouter's page of qwen/qwen3-coder says 480B A35B."""
+
+
 def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
     """Return the names of exactly the model that was asked for, as ``words_of`` writes them.
 
@@ -61,6 +65,7 @@ def names_of(model: ModelSpec, asked: str) -> frozenset[Words]:
     same = own | {
         words for words in shorter if known.issuperset(words) and not any(map(frozenset(words).issubset, others))
     }
+    same |= {words for words, key in _MEANT.items() if key == model.key}
     wanted = words_of(asked)
     return same if known.issuperset(wanted) else frozenset({wanted})
 

@@ -230,7 +230,7 @@ def allowed_by_recovery(
 
     The published precision, or more bits, needs no score.
     """
-    published = model.served if part == "weights" else Precision.bf16
+    published = model.served if part == "weights" else model.kv_served
     kept, left_out = [], {}
     for precision in precisions:
         found = recovery_of(model, precision, part) if precision.is_below(published) else None
@@ -250,7 +250,7 @@ def lossy_pairs(
     found = {}
     for pair in product(weights, kv):
         of_weights = recovery_of(model, pair[0]) if pair[0].is_below(model.served) else None
-        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(Precision.bf16) else None
+        of_kv = recovery_of(model, pair[1], "kv") if pair[1].is_below(model.kv_served) else None
         if of_weights and of_kv and round(of_weights.recovery * of_kv.recovery, 4) < floor:
             both = f"{fine_percent(of_weights.recovery)} and {fine_percent(of_kv.recovery)}"
             found[pair] = f"together less than {floor * 100:g} %: {both} of the published model"
@@ -401,6 +401,9 @@ def mtp_module(model: ModelSpec) -> ModelSpec | None:
     return _one_layer(model, "MTP", layers, 2 * model.hidden**2, norms=2)
 
 
+_OF_PARTS = ("checkpoint_bytes", "mixer_checkpoint", "dense_checkpoint", "mixer_bytes", "dense_bytes")
+
+
 def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
     """Return an EAGLE-3 head for a model; None if no such head is known for the model's kind of attention."""
     attention = [group.mixer for group in model.groups if isinstance(group.mixer, GroupedAttention)]
@@ -412,7 +415,7 @@ def eagle_head(model: ModelSpec, intermediate: int) -> ModelSpec | None:
     attended = weights_of(mixer.products(model.hidden)[:1])
     head = _one_layer(model, "EAGLE-3", [layer], 3 * model.hidden**2 + attended, norms=1)
     own = {"vocab": EAGLE_VOCAB, "embedding_parameters": EAGLE_VOCAB * model.hidden, "checkpoint": Precision.bf16}
-    return head.model_copy(update=own | {"mixer_checkpoint": None, "dense_checkpoint": None})
+    return head.model_copy(update=own | dict.fromkeys(_OF_PARTS))
 
 
 def _one_layer(model: ModelSpec, name: str, layers: list[LayerGroup], weights: int, norms: int) -> ModelSpec:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from tokonomics.catalog.config_families import Family, Fields
+from tokonomics.catalog.config_families import LARGEST, Family, Fields
 from tokonomics.catalog.config_layers import (
     MOST_HEADS,
     MOST_LAYERS,
@@ -52,6 +52,10 @@ def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[
     mixers = attend(fields, frame, family)
     if style is not None and full is not None:
         recurrent = RECURRENT[style.kind](fields, frame, style)
+        if family.side_by_side:
+            mlps = FEED_FORWARD[family.feed_forward](fields, frame, family)
+            pairs = ((layer, (recurrent, mlp)) for layer, mlp in zip(mixers, mlps, strict=True))
+            return [entry for attention, other in pairs for entry in ((attention, None), other)], Around(family.norms)
         mixers = [mixer if sees_all else recurrent for mixer, sees_all in zip(mixers, full, strict=True)]
     mlps = FEED_FORWARD[family.feed_forward](fields, frame, family)
     around = AROUND[family.around](fields, frame) if family.around else Around(family.norms)
@@ -82,6 +86,24 @@ def falcon_around(fields: Fields, frame: Frame) -> Around:
     grouped, parallel = fields.flag("new_decoder_architecture", False), fields.flag("parallel_attn", True)
     given = fields.optional_size("num_ln_in_parallel_attn", most=2)
     return Around((given or 2) if grouped else 1 if parallel else 2)
+
+
+def bloom_around(fields: Fields, frame: Frame) -> Around:
+    """Count two norms, and one on the embedding with its bias."""
+    return Around(2, once=2 * frame.hidden)
+
+
+# --- LFM2 -----------------------------------------------------------------------------------------------------------
+
+
+def lfm2_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
+    """Read gated blocks; the given width is cut to two thirds and rounded up, unless the config says not to."""
+    width = fields.size("block_ff_dim", "intermediate_size")
+    multiple = fields.size("block_multiple_of", default=256)
+    if fields.flag("block_auto_adjust_ff_dim", True):
+        scaled = int(fields.ratio("block_ffn_dim_multiplier", 64, 1.0) * int(2 * width / 3))
+        width = -(-scaled // multiple) * multiple
+    return [DenseMlp(intermediate=width)] * frame.layers
 
 
 # --- Gemma 4 --------------------------------------------------------------------------------------------------------
@@ -317,7 +339,7 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     """
     heads, head_dim = fields.size("num_attention_heads", most=MOST_HEADS), fields.size("head_dim", most=MOST_HEADS)
     query_rank = fields.size("q_lora_rank")
-    ratios = (fields.numbers("compress_ratios") or [])[: frame.layers]
+    ratios = (fields.numbers("compress_ratios") or _ratios_by_word(fields))[: frame.layers]
     same_length(fields, "compress_ratios", ratios, frame)
     # Norms of queries and keys, a sink for each head, and the biases and scales of two hyper-connections.
     small = query_rank + head_dim + heads + 2 * (_hyper_connection(fields)[1] + 3)
@@ -333,6 +355,17 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
     )
     known: dict[int, MixerLayer] = {ratio: _compressed(fields, plain, ratio) for ratio in set(ratios)}
     return [known[ratio] for ratio in ratios]
+
+
+def _ratios_by_word(fields: Fields) -> list[int]:
+    """Return the same from ``layer_types`` and ``compress_rates``, as transformers 5 writes them."""
+    rates = fields.child("compress_rates") or Fields({}, fields.where)
+    known = {
+        "sliding_attention": 0,
+        "compressed_sparse_attention": rates.size("compressed_sparse_attention", default=4),
+        "heavily_compressed_attention": rates.size("heavily_compressed_attention", default=128),
+    }
+    return [known.get(word, LARGEST) for word in fields.words("layer_types") or ()]
 
 
 _CHOSEN_FROM = 4  # the ratio whose rows overlap and are chosen by an indexer; transformers, ``DeepseekV4CSACompressor``
@@ -399,11 +432,13 @@ MIXERS: dict[str, Mixers] = {
 FEED_FORWARD: dict[str, Mlps] = {
     "blocks": feed_forward,
     "gemma4": gemma4_mlps,
+    "lfm2": lfm2_mlps,
     "nas": nas_mlps,
     "nemotron": nemotron_mlps,
     "none": nothing,
 }
 AROUND: dict[str, Callable[[Fields, Frame], Around]] = {
+    "bloom": bloom_around,
     "falcon": falcon_around,
     "gemma4": gemma4_around,
     "deepseek_v4": deepseek_v4_around,

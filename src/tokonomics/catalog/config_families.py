@@ -75,13 +75,15 @@ class Attention:
     sliding: Mapping[str, Size] = field(default_factory=dict)
     """Fields of layers with a window, if those have other heads, kv_heads, head_dim or value_dim."""
     sliding_sinks: Switch | None = None  # None: as other layers
+    each_heads: str | None = None  # field with the heads of every layer, if they may differ
+    each_kv_heads: str | None = None  # likewise, of keys and values
 
 
 @dataclass(frozen=True)
 class Recurrent:
     """The fields of a family's recurrent layers, and which layers between them attend."""
 
-    kind: Literal["delta", "kda", "mamba2", "mamba"]
+    kind: Literal["delta", "kda", "mamba2", "mamba", "conv"]
     full: Pattern
     heads: Size = ""
     head_dim: Size = ""
@@ -117,6 +119,8 @@ class Blocks:
     latent: str | None = None  # field of the width that routed experts work in
     latent_norm: Switch = False
     hashed: str | None = None  # field: how many layers choose experts by the token's number, without a bias (V4)
+    held: Mapping[str, str] = field(default_factory=dict)
+    """Modules of a layer that hold its ``experts`` or its ``shared`` block, if they have other names than usual."""
     dense_up_to: int | None = None  # up to this many experts mean a plain block without a router (Jamba, Granite 4)
 
 
@@ -138,6 +142,7 @@ class Family:
     attention: Attention = Attention()
     windows: Windows | None = None
     recurrent: Recurrent | None = None  # between the layers that attend
+    side_by_side: bool = False  # attention and recurrence in one layer, written as two (Falcon-H1)
     feed_forward: str = "blocks"  # a name in ``config_exceptions.FEED_FORWARD``
     blocks: Blocks = Blocks()
     around: str | None = None  # a name in ``config_exceptions.AROUND``: norms and tables that depend on the config
@@ -150,6 +155,8 @@ class Family:
     vocab: int | None = None
     context: int | None = None
     expect: dict[str, Sequence[object]] = field(default_factory=dict)  # fields understood at these values only
+    kinds: Sequence[str] = ("full_attention", "attention")
+    """Words of ``layer_types`` that say nothing new, if nothing else reads it: transformers 5 writes it for all."""
     harmless: frozenset[str] = frozenset()
     encoder: Encoder | None = None
 
@@ -291,6 +298,8 @@ class Fields:
         found: int | None = None
         for name in names:
             given = self.value(name)
+            if isinstance(given, list) and len(given) > 1 and all(item == given[0] for item in given):
+                given = given[0]  # the same for every layer (Hunyuan)
             if given is None:
                 continue
             if isinstance(given, bool) or not isinstance(given, int):
@@ -344,6 +353,13 @@ class Fields:
             if given is not None and not any(type(given) is type(value) and given == value for value in accepted):
                 wanted = " or ".join(map(_quoted, accepted))
                 raise self.wrong(name, f"is understood only as {wanted} (got {_quoted(given)})")
+
+    def expect_words(self, name: str, understood: Collection[str]) -> None:
+        """Check a list of words that nobody has read: these are understood."""
+        if name not in self._read and (given := self.words(name)):
+            unknown = next((word for word in given if word not in understood), None)
+            if unknown is not None:
+                raise self.wrong(name, f"has '{shorten(unknown, 40)}', which is not one of {', '.join(understood)}")
 
     def unread(self, harmless: Collection[str]) -> tuple[str, ...]:
         """Return the fields that nobody interpreted, for a note; raise if one's name suggests that it sets a size."""

@@ -36,7 +36,9 @@ def read_config(
         file = path / "config.json" if path.is_dir() else path
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
-    config = _with_modelopt(_parse(file), file.with_name("hf_quant_config.json"))
+    # Collections of configs put the model's name before both: ``model_config.json``, ``model_hf_quant_config.json``.
+    beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
+    config = _with_modelopt(_parse(file), beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem) or "model"
     return from_config(
@@ -82,7 +84,7 @@ def from_config(
     tied = whole.flag("tie_word_embeddings", text.flag("tie_word_embeddings", row.tied))
     frame = _frame(text, row)
     layers, (norms, once, tables) = layers_of(text, frame, row)
-    checkpoint = checkpoint_of(whole, text, layers)
+    checkpoint = checkpoint_of(whole, text, layers, frame.hidden, row.blocks.held)
     for part in ("vision_config", "audio_config"):
         whole.value(part)
     if extra_parameters is None:
@@ -92,6 +94,7 @@ def from_config(
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
     groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
     text.expect(DECODER_ONLY | row.expect)
+    text.expect_words("layer_types", row.kinds)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
         whole.expect(DECODER_ONLY)
@@ -117,6 +120,9 @@ def from_config(
             checkpoint_bytes=checkpoint.weight_bytes,
             mixer_checkpoint=checkpoint.mixer,
             dense_checkpoint=checkpoint.dense,
+            mixer_bytes=checkpoint.mixer_bytes,
+            dense_bytes=checkpoint.dense_bytes,
+            kv_checkpoint=checkpoint.kv,
             published=published,
             aliases=aliases,
             source=source,
@@ -162,13 +168,14 @@ def _parse(file: Path) -> Mapping[str, object]:
 
 
 def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, object]:
-    """Return the config with NVIDIA ModelOpt's quantisation, which its older exports keep in a separate file."""
-    if "quantization_config" in config or not beside.is_file():
+    """Return the config with what NVIDIA ModelOpt says in a separate file, in its older exports all of it."""
+    own = config.get("quantization_config") or {}
+    if not isinstance(own, Mapping) or not beside.is_file():
         return config
     given = Fields(_parse(beside), str(beside)).child("quantization")
     if given is None:
         raise BadInput("field 'quantization' is missing", where=str(beside))
-    return {**config, "quantization_config": {**given.values, "quant_method": "modelopt"}}
+    return {**config, "quantization_config": {"quant_method": "modelopt", **given.values, **own}}
 
 
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
@@ -198,6 +205,7 @@ def _reads(text: Fields, row: Family) -> bool:
         frame = _frame(text, row)
         _ = layers_of(text, frame, row), is_on(text, row.final_norm), is_on(text, row.head_bias)
         text.expect(DECODER_ONLY | row.expect)
+        text.expect_words("layer_types", row.kinds)
         for field in ("tie_word_embeddings", "torch_dtype", "dtype", "expert_dtype", "vision_config", "audio_config"):
             text.value(field)
         text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)
@@ -208,7 +216,7 @@ def _reads(text: Fields, row: Family) -> bool:
 
 def _frame(text: Fields, row: Family) -> Frame:
     """Return width, depth, vocabulary and context length."""
-    hidden = text.size("hidden_size", "n_embd", "d_model", most=1 << 20)
+    hidden = text.size("hidden_size", "n_embd", "n_embed", "d_model", most=1 << 20)
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
         hidden=hidden,

@@ -169,13 +169,20 @@ def grouped_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixe
     sliding = shape._replace(**{name: size for name, size in own.items() if size})
     windows = layer_windows(fields, frame, family.windows)
     full_sinks, sinks = (is_on(fields, switch or False) for switch in (style.sinks, style.sliding_sinks or style.sinks))
+    each = [sliding if window else shape for window in windows]
+    for name, listed in (("heads", style.each_heads), ("kv_heads", style.each_kv_heads)):
+        if listed and (given := fields.numbers(listed)) is not None:
+            same_length(fields, listed, given, frame)
+            each = [own._replace(**{name: number}) for own, number in zip(each, given, strict=True)]
+    kinds = list(zip(each, windows, strict=True))
+    for heads, kv_heads in {(own.heads, own.kv_heads) for own in each}:
+        if not heads or not kv_heads or heads % kv_heads:
+            raise fields.wrong(style.each_heads or "num_key_value_heads", f"has {heads} heads for {kv_heads} of keys")
     layers = {
-        window: attention_layer(fields, frame, style, shape, full_sinks)
-        if window is None
-        else attention_layer(fields, frame, style, sliding, sinks, window)
-        for window in set(windows)
+        (own, window): attention_layer(fields, frame, style, own, sinks if window else full_sinks, window)
+        for own, window in set(kinds)
     }
-    return [layers[window] for window in windows]
+    return [layers[kind] for kind in kinds]
 
 
 def attention_layer(
@@ -405,9 +412,23 @@ def kimi_delta_attention(fields: Fields, frame: Frame, style: Recurrent) -> Recu
     )
 
 
+def short_convolution(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
+    """Read LFM2: a gated convolution over the last tokens; its state and its work are a small Mamba layer's."""
+    kernel = size_of(fields, style.kernel, most=MOST_KERNEL)
+    biased = fields.flag(style.conv_bias, False)
+    return RecurrentMixer(
+        projection_parameters=4 * frame.hidden * frame.hidden,  # two gates and the input; output
+        small_parameters=frame.hidden * kernel + 5 * frame.hidden * biased,
+        state_elements=frame.hidden * (kernel - 1),
+        scan_flops=2.0 * frame.hidden * kernel,
+        recurrence="mamba",
+    )
+
+
 RECURRENT: dict[str, Callable[[Fields, Frame, Recurrent], RecurrentMixer]] = {
     "delta": gated_delta_net,
     "mamba2": mamba2,
     "mamba": mamba1,
     "kda": kimi_delta_attention,
+    "conv": short_convolution,
 }

@@ -17,19 +17,29 @@ from typing import NamedTuple
 
 from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_layers import MixerLayer, MlpLayer
-from tokonomics.catalog.layers import DenseMlp, MoeMlp, Precision
+from tokonomics.catalog.layers import (
+    CompressedAttention,
+    DenseMlp,
+    GroupedAttention,
+    LatentAttention,
+    Mixer,
+    MoeMlp,
+    Precision,
+)
 from tokonomics.errors import shorten
 
 Names = Sequence[str]
 _BEFORE = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _LONGEST = 1000  # characters of a pattern
+_ELSEWHERE = re.compile(r"(^|\.)(mtp|nextn|visual|vision|audio)")  # before ``layers.``: a draft module or a tower
 
 
 @dataclass(frozen=True)
 class Module:
-    """A matrix of a layer, with all its possible names."""
+    """A matrix of a layer, with all its possible names, and its number of weights."""
 
     names: tuple[str, ...]
+    weights: int = 1
 
     @cached_property
     def above(self) -> frozenset[str]:
@@ -68,6 +78,8 @@ class Patterns:
                     raise where.wrong("ignore", f"has '{shorten(pattern)}', which is no expression: {error}") from None
                 continue
             at = pattern.find("layers.")
+            if at > 0 and _ELSEWHERE.search(pattern[:at]):
+                continue
             path = (pattern[at:] if at >= 0 else pattern).removesuffix(".weight")
             if "*" in path:
                 globs.append(re.compile(translate(path)))
@@ -92,57 +104,97 @@ class Patterns:
 
 NOTHING = Patterns(frozenset(), (), (), ())
 
-# The holder of a layer's matrices, and the heavy matrices in it, each with its names in different implementations.
-_MIXERS: dict[str, tuple[Names, tuple[Names, ...]]] = {
-    "gqa": (("self_attn", "attn", "attention", "mixer"), (("q_proj", "qkv_proj"), ("o_proj", "out_proj"))),
-    "mla": (("self_attn", "attn"), (("q_b_proj", "q_proj"), ("kv_b_proj",), ("o_proj",))),
-    "compressed": (("attn", "self_attn"), (("wq_b", "q_b_proj"), ("wo_a", "o_a_proj"), ("wo_b", "o_b_proj"))),
-    "recurrent": (
-        ("linear_attn", "mixer", "mamba", "self_attn"),
-        (("in_proj", "in_proj_qkvz", "in_proj_qkv", "q_proj"), ("out_proj", "o_proj")),
-    ),
+# What holds the matrices of a layer, by kind, with its names in different implementations.
+_MIXERS: dict[str, Names] = {
+    "gqa": ("self_attn", "attn", "attention", "mixer"),
+    "mla": ("self_attn", "attn"),
+    "compressed": ("attn", "self_attn"),
+    "recurrent": ("linear_attn", "mixer", "mamba", "self_attn"),
 }
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer", "ffn", "moe")
-_UP_AND_DOWN = (("up_proj", "gate_up_proj", "w3", "gate_proj"), ("down_proj", "w2"))
+_SHARED = (*(f"{block}.{name}" for block in _BLOCKS for name in ("shared_experts", "shared_expert")),
+           "shared_mlp", "share_expert")  # fmt: skip
+_UP, _DOWN = ("up_proj", "gate_up_proj", "w3", "gate_proj", "fc1"), ("down_proj", "w2", "fc2")
+Matrices = list[tuple[Names, float]]  # the names of each, and its number of weights
 
 
 def modules_of(
-    layers: Sequence[tuple[MixerLayer, MlpLayer]], *, one_by_one: bool
+    layers: Sequence[tuple[MixerLayer, MlpLayer]], hidden: int, held: Mapping[str, str], *, one_by_one: bool
 ) -> dict[str, list[tuple[Module, int]]]:
     """Return the heavy matrices by part (mixers, dense and shared blocks, experts), and the number of layers of each.
 
-    Unless asked for ``one_by_one``, layers of the same kind represent each other.
+    Unless asked for ``one_by_one``, equal layers represent each other. ``held`` names what holds ``experts`` and the
+    ``shared`` block where a family does not use the usual names.
     """
-    kinds = {
-        i: i if one_by_one else (mixer and mixer.kind, mlp and mlp.kind, getattr(mlp, "shared_intermediate", 0) > 0)
-        for i, (mixer, mlp) in enumerate(layers)
-    }
+    kinds = {i: i if one_by_one else (id(mixer), id(mlp)) for i, (mixer, mlp) in enumerate(layers)}
     counts = Counter(kinds.values())
     found: dict[str, list[tuple[Module, int]]] = {"mixers": [], "dense": [], "experts": []}
     for kind, i in {kind: i for i, kind in reversed(kinds.items())}.items():
-        for part, modules in _layer_modules(i, *layers[i]).items():
+        for part, modules in _layer_modules(i, *layers[i], hidden, held).items():
             found[part] += [(module, counts[kind]) for module in modules]
     return {part: modules for part, modules in found.items() if modules}
 
 
-def _layer_modules(i: int, mixer: MixerLayer, mlp: MlpLayer) -> dict[str, list[Module]]:
+def _layer_modules(
+    i: int, mixer: MixerLayer, mlp: MlpLayer, hidden: int, held: Mapping[str, str]
+) -> dict[str, list[Module]]:
     """Return the modules of one layer."""
     found: dict[str, list[Module]] = {}
     if mixer is not None:
-        found["mixers"] = _modules(i, *_MIXERS[mixer.kind])
+        found["mixers"] = _modules(i, _MIXERS[mixer.kind], _mixer_matrices(mixer, hidden))
     if isinstance(mlp, DenseMlp):
-        found["dense"] = _modules(i, _BLOCKS, _UP_AND_DOWN)
+        found["dense"] = _modules(i, _BLOCKS, _feed_forward(hidden, mlp.intermediate, mlp.gated))
     elif isinstance(mlp, MoeMlp):
-        found["experts"] = _modules(i, [*(f"{block}.experts.0" for block in _BLOCKS), "experts.0"], _UP_AND_DOWN)
+        inside = [held["experts"]] if "experts" in held else [*(f"{block}.experts" for block in _BLOCKS), "experts"]
+        width = mlp.latent or hidden
+        matrices = _feed_forward(width, mlp.experts * mlp.intermediate, mlp.gated)
+        found["experts"] = _modules(i, [f"{name}.0" for name in inside], matrices)
         if mlp.shared_intermediate:
-            shared = [f"{block}.{name}" for block in _BLOCKS for name in ("shared_experts", "shared_expert")]
-            found["dense"] = _modules(i, [*shared, "shared_mlp", "share_expert"], _UP_AND_DOWN)
+            shared = [held["shared"]] if "shared" in held else _SHARED
+            found["dense"] = _modules(i, shared, _feed_forward(hidden, mlp.shared_intermediate, mlp.gated))
     return found
 
 
-def _modules(layer: int, holders: Names, matrices: Sequence[Names]) -> list[Module]:
+def _feed_forward(hidden: int, width: int, gated: bool) -> Matrices:
+    return [(_UP, (2 if gated else 1) * hidden * width), (_DOWN, width * hidden)]
+
+
+def _mixer_matrices(mixer: Mixer, hidden: int) -> Matrices:
+    """Return the matrices of a mixer; small ones of an indexer or a decay count with their neighbours."""
+    if isinstance(mixer, GroupedAttention):
+        keys, values = (mixer.kv_heads * width for width in (mixer.head_dim, mixer.value_dim or mixer.head_dim))
+        query = mixer.heads * mixer.head_dim * (2 if mixer.output_gate else 1)
+        made: Matrices = [(("q_proj", "qkv_proj"), hidden * query)]
+        if not mixer.reads_other:
+            made += [(("k_proj", "qkv_proj"), hidden * keys)]
+            made += [] if mixer.keys_are_values else [(("v_proj", "qkv_proj"), hidden * values)]
+        return [*made, (("o_proj", "out_proj"), hidden * mixer.heads * (mixer.value_dim or mixer.head_dim))]
+    if isinstance(mixer, LatentAttention):
+        query = mixer.heads * (mixer.nope_dim + mixer.rope_dim)
+        down: Matrices = [(("kv_a_proj_with_mqa", "fused_qkv_a_proj"), hidden * (mixer.kv_rank + mixer.rope_dim))]
+        if mixer.query_rank:
+            down += [(("q_a_proj", "fused_qkv_a_proj"), hidden * mixer.query_rank)]
+        up: Matrices = [(("q_b_proj", "q_proj"), (mixer.query_rank or hidden) * query)]
+        up += [(("kv_b_proj",), mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.value_dim))]
+        return [*down, *up, (("o_proj",), hidden * mixer.heads * mixer.value_dim)]
+    if isinstance(mixer, CompressedAttention):
+        names = (
+            ("wq_a", "fused_wqa_wkv", "q_a_proj"),
+            ("wq_b", "q_b_proj"),
+            ("wo_a", "o_a_proj"),
+            ("wo_b", "o_b_proj"),
+        )
+        sizes = [outputs * inputs for outputs, inputs in mixer.products(hidden)]
+        return list(zip(names, sizes, strict=False))
+    # Queries, keys, values and gate take two to four times the weights of the output; no release splits them.
+    into, out = ("in_proj", "in_proj_qkvz", "in_proj_qkv", "q_proj"), ("out_proj", "o_proj")
+    return [(into, mixer.projection_parameters * 0.75), (out, mixer.projection_parameters * 0.25)]
+
+
+def _modules(layer: int, holders: Names, matrices: Matrices) -> list[Module]:
     return [
-        Module(tuple(f"layers.{layer}.{holder}.{name}" for holder in holders for name in names)) for names in matrices
+        Module(tuple(f"layers.{layer}.{holder}.{name}" for holder in holders for name in names), round(weights))
+        for names, weights in matrices
     ]
 
 
@@ -212,29 +264,40 @@ class PartPrecisions(NamedTuple):
     weight_bytes: float | None = None  # of one weight, if the scales are not the usual ones at this precision
     mixer: Precision | None = None  # of attention's matrices, if it differs
     dense: Precision | None = None  # of dense and shared feed-forward matrices
+    mixer_bytes: float | None = None  # of one weight of theirs on average, if formats are mixed or scales unusual
+    dense_bytes: float | None = None
+    kv: Precision | None = None  # of the KV cache, for which the checkpoint has scales
 
 
-def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]]) -> PartPrecisions:
+def checkpoint_of(
+    whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer, MlpLayer]], hidden: int, held: Mapping[str, str]
+) -> PartPrecisions:
     """Return the quantiser's formats, else the dtype; else 16 bits, in which engines serve such checkpoints."""
     outer, inner = dtype(whole), dtype(text)
     unquantised = outer or inner or Precision.bf16
-    scheme = _scheme(whole, text)
+    given = _quantiser(whole, text)
+    scheme = _scheme(whole, text, given)
     if scheme is None:
         return PartPrecisions(unquantised)
-    found: dict[str, Storage | None] = {}
-    for part, modules in modules_of(layers, one_by_one=scheme.by_layer).items():
+    plain_bytes = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
+    found: dict[str, Storage | None] = {}  # in most weights of a part
+    mean_bytes: dict[str, float] = {}
+    for part, modules in modules_of(layers, hidden, held, one_by_one=scheme.by_layer).items():
         counts: Counter[Storage | None] = Counter()
         for module, times in modules:
-            counts[scheme.format_of(module, part)] += times
+            counts[scheme.format_of(module, part)] += times * module.weights
         found[part] = counts.most_common(1)[0][0]
-    deciding = [found[part] for part in ("experts", "dense", "mixers") if part in found]
-    main = deciding[0] if deciding else scheme.rest
+        stored = sum(((storage or plain_bytes).weight_bytes * weights) for storage, weights in counts.items())
+        mean_bytes[part] = stored / counts.total()
+    deciding = [part for part in ("experts", "dense", "mixers") if part in found]
+    kv = None if given is None else kv_precision(given)
+    main = found[deciding[0]] if deciding else scheme.rest
     if main is None and "experts" not in found:
-        main = next(filter(None, deciding), None)
+        main = next((found[part] for part in deciding if found[part]), None)
     if main is None and scheme.experts and "experts" not in found:
-        return PartPrecisions(scheme.experts.precision)  # feed-forward matrices instead: ``ModelSpec.precisions``
-    if main is None:
-        main = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
+        # feed-forward matrices instead: ``ModelSpec.precisions``
+        return PartPrecisions(scheme.experts.precision, kv=kv)
+    main = main or plain_bytes
 
     def other(part: str) -> Precision | None:
         """Return the precision of a part if it differs, or is MXFP4, which would otherwise mean the experts alone."""
@@ -244,19 +307,35 @@ def checkpoint_of(whole: Fields, text: Fields, layers: Sequence[tuple[MixerLayer
         own = storage.precision if storage else Precision.bf16
         return own if own is not main.precision or own is Precision.mxfp4 else None
 
-    usual = abs(main.weight_bytes - main.precision.bytes_per_weight) < 1e-9
-    return PartPrecisions(main.precision, None if usual else main.weight_bytes, other("mixers"), other("dense"))
+    def unusual(part: str) -> float | None:
+        """Return the mean bytes of a weight of a part, if its precision alone would not tell."""
+        precision = other(part) or main.precision
+        own = mean_bytes.get(part)
+        return None if own is None or abs(own - precision.bytes_per_weight) < 1e-9 else own
+
+    first = next((part for part in ("experts", "dense", "mixers") if part in found and found[part] == main), "")
+    return PartPrecisions(
+        main.precision, unusual(first), other("mixers"), other("dense"), unusual("mixers"), unusual("dense"), kv
+    )
 
 
-def _scheme(whole: Fields, text: Fields) -> Scheme | None:
+def _quantiser(whole: Fields, text: Fields) -> Fields | None:
     """Return what the quantiser wrote, under any of its field names; None if there is nothing."""
-    expert_dtype = text.word("expert_dtype")
     places = [(fields, name) for fields in (whole, text) for name in ("quantization_config", "compression_config")]
-    given = next((found for fields, name in places if (found := fields.child(name))), None)
+    return next((found for fields, name in places if (found := fields.child(name))), None)
+
+
+def _scheme(whole: Fields, text: Fields, given: Fields | None) -> Scheme | None:
+    """Return which modules have which format; None if nothing is quantised."""
+    expert_dtype = text.word("expert_dtype")
+    if expert_dtype not in (None, "fp4", "fp8"):
+        raise text.wrong("expert_dtype", f"is '{shorten(expert_dtype or '')}'; fp4 and fp8 are supported")
+    # DeepSeek-V4: an 8-bit exponent per 32 weights of an expert (its repository, inference/kernel.py).
+    experts = plain(Precision.mxfp4 if expert_dtype == "fp4" else Precision.fp8) if expert_dtype else None
     if given is None and (converted := whole.child("quantization")) is not None and converted.has("bits"):
         return Scheme(_mlx(converted))
     if given is None:
-        return None
+        return Scheme(FP8, experts=experts) if experts else None
     method = given.word("quant_method") or ("modelopt" if given.has("quant_algo") else None)
     if method is None:
         raise given.wrong("quant_method", "is missing")
@@ -264,13 +343,36 @@ def _scheme(whole: Fields, text: Fields) -> Scheme | None:
         known = ", ".join(sorted(METHODS))
         raise given.wrong("quant_method", f"names an unknown method '{shorten(method)}'", fix=f"Known: {known}.")
     scheme = METHODS[method](given)
-    if expert_dtype is None or method != "fp8":
-        return scheme
-    if expert_dtype not in ("fp4", "fp8"):
-        raise text.wrong("expert_dtype", f"is '{shorten(expert_dtype)}'; fp4 and fp8 are supported")
-    # DeepSeek-V4: an 8-bit exponent per 32 weights of an expert (its repository, inference/kernel.py).
-    experts = plain(Precision.mxfp4 if expert_dtype == "fp4" else Precision.fp8)
+    if experts is None or scheme.named or (method != "fp8" and not method.startswith("modelopt")):
+        # Of DeepSeek-V4, what ModelOpt leaves alone stays in 8 bits.
+        eight = experts is not None and scheme.rest is None and method.startswith("modelopt")
+        return Scheme(FP8, scheme.named) if eight else scheme
     return Scheme(scheme.rest, scheme.named, scheme.left, experts)
+
+
+_KV_ALGORITHMS = {"FP8": Precision.fp8, "INT8": Precision.fp8, "NVFP4": Precision.fp8, "NONE": None}
+"""ModelOpt's names for a KV cache. One in NVFP4 is counted with the fewest bits that the engines here keep."""
+
+
+def kv_precision(given: Fields) -> Precision | None:
+    """Return the precision for which a checkpoint has scales of its KV cache, which engines then use by default.
+
+    vLLM does so if ``--kv-cache-dtype`` is ``auto`` (``resolve_kv_cache_dtype_string`` in its
+    ``vllm/utils/torch_utils.py``; ``kv_cache_scheme`` of compressed-tensors in ``attention/layer.py``).
+    """
+    algorithm, scheme = given.value("kv_cache_quant_algo"), given.value("kv_cache_scheme")
+    if isinstance(algorithm, str):
+        if algorithm.upper() not in _KV_ALGORITHMS:
+            raise given.wrong("kv_cache_quant_algo", f"says {shorten(algorithm)}, which is not supported")
+        return _KV_ALGORITHMS[algorithm.upper()]
+    if isinstance(scheme, Mapping):
+        bits = Fields(scheme, given.where, f"{given.path}kv_cache_scheme.").optional_size("num_bits", most=64)
+        return Precision.fp8 if bits is not None and bits <= 8 else None
+    if isinstance(scheme, str):  # AutoFP8 wrote "static"
+        return Precision.fp8
+    export = given.value("export")
+    cached = export.get("kv_cache_group") if isinstance(export, Mapping) else None  # Quark
+    return Precision.fp8 if isinstance(cached, list) and cached else None
 
 
 def dtype(fields: Fields) -> Precision | None:
@@ -293,8 +395,24 @@ def _left(given: Fields, *names: str) -> Patterns:
 
 
 def eight_bit_floats(given: Fields) -> Scheme:
-    """Read FP8, by blocks, channels or whole tensors: the size of the scales differs by less than a thousandth."""
+    """Read FP8, by blocks, channels or whole tensors: the size of the scales differs by less than a thousandth.
+
+    NVIDIA's DeepSeek-V4 lists what it converted further, and the rest, which ``ignore`` names, stays in 8 bits.
+    """
+    algorithm = given.word("quant_algo")
+    if algorithm is not None:
+        return Scheme(FP8, modelopt(given).named) if algorithm == "MIXED_PRECISION" else modelopt(given)
     return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
+
+
+def scaled_floats(given: Fields) -> Scheme:
+    """Read MXFP8: an 8-bit exponent for every 32 weights."""
+    return Scheme(MXFP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
+
+
+def whole_bytes(given: Fields) -> Scheme:
+    """Read SGLang's INT8 with a scale for each channel."""
+    return Scheme(INT8, left=_left(given, "modules_to_not_convert", "ignore"))
 
 
 def four_bit_floats(given: Fields) -> Scheme:
@@ -381,6 +499,8 @@ def _algorithm(given: Fields, algorithm: str | None) -> Storage:
 def compressed_tensors(given: Fields) -> Scheme:
     """Read llm-compressor: groups of modules, each with number type and bits; a target is a class, name or pattern."""
     groups = given.child("config_groups")
+    if groups is not None and not groups.names() and given.value("kv_cache_scheme"):
+        return Scheme(None)  # the cache alone
     if groups is None or not groups.names():
         raise given.wrong("config_groups", "is missing" if groups is None else "has no groups")
     rest: Storage | None = None
@@ -460,7 +580,9 @@ def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
 METHODS: dict[str, Callable[[Fields], Scheme]] = {
     name: method
     for method, names in (
-        (eight_bit_floats, "fp8 fbgemm_fp8"),
+        (eight_bit_floats, "fp8 fbgemm_fp8 w8a8_fp8"),
+        (scaled_floats, "mxfp8"),
+        (whole_bytes, "w8a8_int8"),
         (four_bit_floats, "mxfp4"),
         (integers, "awq gptq gptq_marlin awq_marlin auto-round auto_round intel/auto-round"),
         (bitsandbytes, "bitsandbytes"),

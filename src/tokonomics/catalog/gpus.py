@@ -29,7 +29,7 @@ Vendor = Literal["nvidia", "amd", "intel", "apple", "google", "aws"]
 Architecture = Literal[
     "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx",
     "cdna2", "cdna3", "cdna4", "rdna3", "rdna3.5", "gaudi2", "gaudi3",
-    "apple", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2",
+    "xe-hpc", "apple", "tpu-v5e", "tpu-v6e", "tpu-v7x", "trainium2",
 ]  # fmt: skip
 
 DRIVER_RESERVE_BYTES = int(0.7 * GIB)
@@ -162,7 +162,7 @@ class Gpu(Noun):
 
 
 _VENDORS: dict[str, Vendor] = {
-    "cdna": "amd", "rdna": "amd", "gaudi": "intel", "apple": "apple", "tpu": "google", "trainium": "aws",
+    "cdna": "amd", "rdna": "amd", "gaudi": "intel", "xe": "intel", "apple": "apple", "tpu": "google", "trainium": "aws",
 }  # fmt: skip
 _MATH: dict[str, Dtype] = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp4"}
 

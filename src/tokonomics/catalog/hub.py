@@ -1,4 +1,5 @@
-"""Look up models on the Hugging Face hub, only on request: ``config.json`` and the index of the weights.
+"""Look up models on the Hugging Face hub, only on request: ``config.json``, the index of the weights, and what ModelOpt
+quantised.
 
 Fetched files are kept in the cache folder and found there without a network. A token is taken from where
 ``huggingface_hub`` takes it (``HF_TOKEN``, ``HF_TOKEN_PATH``, ``HF_HOME/token``; its page on environment variables) and
@@ -26,6 +27,7 @@ from tokonomics.files import cache_folder, make_folder, write_text
 
 ENDPOINT = "https://huggingface.co"
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+MODELOPT = "hf_quant_config.json"  # how older exports of NVIDIA ModelOpt say what they quantised
 LARGEST_INDEX = 50_000_000  # bytes: a hundred thousand tensors with a line of a hundred bytes each make 10 million
 TIMEOUT_S = 20.0
 MOST_REDIRECTS = 5
@@ -67,7 +69,7 @@ def cached(repository: str) -> HubModel | None:
 
 @lru_cache(maxsize=64)
 def fetch(repository: str) -> HubModel:
-    """Ask the hub for the two files and keep them; once, however often a question looks the model up."""
+    """Ask the hub for the files and keep them; once, however often a question looks the model up."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise BadInput("HF_HUB_OFFLINE says that the hub may not be asked", where=repository, fix="Unset it.")
     config = _get(repository, CONFIG, LARGEST_FILE)
@@ -84,6 +86,11 @@ def fetch(repository: str) -> HubModel:
         metadata = index.get("metadata")
         size = metadata.get("total_size") if isinstance(metadata, dict) else None
         write_text(folder / INDEX, json.dumps({"metadata": {"total_size": size}}), str(folder / INDEX))
+    beside = None if "quantization_config" in config else _get(repository, MODELOPT, LARGEST_FILE)
+    if beside is None:
+        (folder / MODELOPT).unlink(missing_ok=True)
+    else:
+        write_text(folder / MODELOPT, json.dumps(beside), str(folder / MODELOPT))
     write_text(folder / CONFIG, json.dumps(config, indent=2), str(folder / CONFIG))
     found = cached(repository)
     assert found is not None

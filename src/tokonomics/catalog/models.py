@@ -247,6 +247,9 @@ class ModelSpec(Noun):
     checkpoint_bytes: float | None = None  # of one weight, if the checkpoint's scales are not the usual ones
     mixer_checkpoint: Precision | None = None  # of attention's matrices, if it differs
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
+    mixer_bytes: float | None = None  # of one weight of attention, if its formats are mixed or its scales not the usual
+    dense_bytes: float | None = None  # of dense and shared feed-forward matrices, likewise
+    kv_checkpoint: Precision | None = None  # of the KV cache, if the checkpoint has scales for it
     vision: VisionTower | None = None  # None: it takes no images, or its rule is not known
     images: PromptImages | None = None  # that come with every prompt
     reasons: bool = False  # its model card says that it thinks before it answers, unless told not to
@@ -272,6 +275,11 @@ class ModelSpec(Noun):
     def served(self) -> Precision:
         """Return the precision in which engines serve the checkpoint by default: its own, or 16 bits for 32."""
         return Precision.bf16 if self.checkpoint is Precision.fp32 else self.checkpoint
+
+    @property
+    def kv_served(self) -> Precision:
+        """Return the precision in which engines keep the KV cache by default: the checkpoint's, or 16 bits."""
+        return self.kv_checkpoint or Precision.bf16
 
     @property
     def layers(self) -> int:
@@ -346,18 +354,26 @@ class ModelSpec(Noun):
             return weights, weights
         return Precision.bf16, Precision.bf16 if self.is_moe else weights
 
-    def bytes_per_weight(self, precision: Precision) -> float:
-        """Return the bytes of a weight at that precision: as in the checkpoint, or as usual."""
-        own = self.checkpoint_bytes if precision is self.checkpoint else None
-        return precision.bytes_per_weight if own is None else own
+    def bytes_per_weight(self, weights: Precision) -> tuple[float, float, float]:
+        """Return the bytes of one weight of attention, of dense blocks and of experts if held at ``weights``.
+
+        They are those of the checkpoint if it is published so, with its scales and with what it leaves in 16 bits.
+        """
+        usual = (*self.precisions(weights), weights)
+        published = (self.mixer_bytes, self.dense_bytes, self.checkpoint_bytes)
+        if weights is not self.checkpoint:
+            published = (None, None, None)
+        mixer, dense, expert = (
+            precision.bytes_per_weight if own is None else own for precision, own in zip(usual, published, strict=True)
+        )
+        return mixer, dense, expert
 
     def weight_bytes(self, precision: Precision) -> int:
         """Return the bytes of the loaded weights if the block matrices are held at ``precision``."""
-        parts, (mixer, mlp) = self.parts, self.precisions(precision)
-        matrices = parts.mixers * self.bytes_per_weight(mixer) + parts.dense_mlps * self.bytes_per_weight(mlp)
+        parts, (mixer, dense, expert) = self.parts, self.bytes_per_weight(precision)
+        matrices = parts.mixers * mixer + parts.dense_mlps * dense + parts.experts * expert
         rest = parts.embedding + parts.head + parts.routers + parts.small + parts.extra
-        experts = parts.experts * self.bytes_per_weight(precision)
-        return round(matrices + experts + rest * precision.bytes_per_unquantised)
+        return round(matrices + rest * precision.bytes_per_unquantised)
 
     @property
     def caches(self) -> tuple[tuple[int, Cache], ...]:

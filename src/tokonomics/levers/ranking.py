@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
-from tokonomics.catalog.layers import Precision
 from tokonomics.levers.lever_list import API, QUALITY_API, Lever, all_levers, moved
 from tokonomics.money.cost import saving
 from tokonomics.money.trace_bills import ApiCost
@@ -53,7 +52,7 @@ def quality_kept(before: Deployment, after: Deployment) -> QualityKept:
     fewer = []
     if after.weights.is_below(before.weights) and after.weights.is_below(model.served):
         fewer.append(recovery_of(model, after.weights, "weights", after.tp, after.expert_parts))
-    if after.kv.is_below(before.kv) and after.kv.is_below(Precision.bf16):
+    if after.kv.is_below(before.kv) and after.kv.is_below(model.kv_served):
         fewer.append(recovery_of(model, after.kv, "kv"))
     if not fewer:
         return QualityKept(share=1.0, said=NONE_LOST)

@@ -17,11 +17,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from tokonomics.errors import BadInput, from_validation, shorten
+from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput, TokonomicsError, from_validation, shorten
 from tokonomics.measure.benchmark_run import MostGpus, MostStages
 from tokonomics.traffic.sources import most_unpacked
 from tokonomics.types import Noun
@@ -117,6 +120,8 @@ class Measurement(Noun):
     length_share: float = Field(default=1.0, gt=0, le=1)  # mean ÷ nominal length, if lengths vary
     statistic: Statistic = Statistic.mean
     run: RunFacts = RunFacts()
+    slo: tuple[PositiveFloat, PositiveFloat] | None = None
+    """p99 of the time to the first token and per token, in seconds, under which the source sought its highest rate."""
     draft: str | None = Field(default=None, pattern=_DRAFT)  # what drafted, and tokens per round: ``mtp:3``
     accepted_length: float | None = Field(default=None, ge=1, le=17)  # tokens that a round yielded
 
@@ -208,8 +213,76 @@ _INFERENCEX = ("InferenceMAX", "InferenceX")
 """Names of the source whose published recipes run vLLM with --async-scheduling and graphs of up to 2,048 tokens."""
 
 
+class _Task(NamedTuple):
+    """A task of MLPerf Inference, whose data set every submitter runs."""
+
+    model: str  # its key in the catalogue
+    input_tokens: float
+    output_tokens: float
+    server_s: tuple[float, float]  # p99 of the time to the first token and per token in its scenario Server
+    interactive_s: tuple[float, float] | None = None
+
+
+_TASKS = {
+    r"llama-?2.*70b": _Task("llama-2-70b", 160, 294.45, (2.0, 0.2), (0.45, 0.04)),
+    r"mixtral.*8x7b": _Task("mixtral-8x7b", 160, 144.84, (2.0, 0.2)),
+    r"llama-?3\.1.*405b": _Task("llama-3.1-405b", 9400, 684.68, (6.0, 0.175), (4.5, 0.08)),
+    r"llama-?3\.1.*8b": _Task("llama-3.1-8b", 778, 73, (2.0, 0.1), (0.5, 0.03)),
+    r"deepseek-?r1": _Task("deepseek-r1", 800, 3880, (2.0, 0.08), (1.5, 0.015)),
+}
+"""The mean lengths of the tasks' data sets, and their latency limits, by how a row names the model.
+
+Limits (v4.1 to v6.0), and answers of Llama 2 70B, Mixtral and Llama 3.1 405B (``tokens_per_sample``):
+mlcommons/inference_policies, ``inference_rules.adoc``. Lengths of Llama 3.1 405B, 8B and DeepSeek-R1:
+mlcommons.org/2025/04/llm-inference-v5, /2025/09/small-llm-inference-5-1 and /2025/09/deepseek-inference-5-1. Prompts of
+OpenOrca (Llama 2 70B) are derived: its 24,576 samples are 41,708,098 bytes of prompts and answers (dataset card of
+ctuning/MLPerf-OpenOrca), 1,697 each; without an answer of 294 tokens of 4 bytes some 520 bytes are left, 130 tokens,
+and the chat template adds 30. A third of Mixtral's samples are of OpenOrca; of the others no length is published, so
+they are taken to be as long. GPT-J is not here: it ran with four beams.
+"""
+
+
+def _of_task(row: Mapping[str, str]) -> dict[str, str]:
+    """Return what a row of MLPerf leaves out, because its task says so: lengths, limits, and how GPUs are split.
+
+    Submitters state no split where it is the obvious one: as few GPUs to a replica as leave half of their memory to the
+    KV cache. Where it is stated of such models (H100, H200, B200; v4.1 and v5.1), it is that.
+    """
+    if "mlperf" not in row.get("source_name", "").lower():
+        return {}
+    task = next((task for name, task in _TASKS.items() if re.search(name, row["model"].lower())), None)
+    if task is None:
+        return {}
+    told: dict[str, str] = {}
+    if not row["input_len"]:
+        told |= {"input_len": f"{task.input_tokens:g}", "length_spread": row.get("length_spread") or "0.99"}
+    if not row["output_len"]:
+        told["output_len"] = f"{task.output_tokens:g}"
+    if row["mode"] == Mode.server_slo:
+        limits = (
+            (task.interactive_s or task.server_s)
+            if "interactive" in row.get("source_ref", "").lower()
+            else task.server_s
+        )
+        told |= {"slo": ",".join(f"{limit:g}" for limit in limits)}
+    if not row["tp"] and row["num_gpus"]:
+        with suppress(TokonomicsError, ValueError):
+            told["tp"] = str(_fewest_gpus(row, task))
+    return told
+
+
+def _fewest_gpus(row: Mapping[str, str], task: _Task) -> int:
+    stated = row.get("precision_weights", "").lower()
+    weights = Precision.nvfp4 if "fp4" in stated else Precision.fp8 if "8" in stated else Precision.bf16
+    held, memory, gpus = find_model(task.model).weight_bytes(weights), find_gpu(row["gpu"]).memory_bytes, 1
+    while held / gpus > memory / 2 and gpus < float(row["num_gpus"]):
+        gpus *= 2
+    return gpus
+
+
 def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
     row = {name: cell or "" for name, cell in cells.items() if isinstance(name, str) and not isinstance(cell, list)}
+    row |= _of_task(row)
     key, split = row.get("id") or line, row.get("split") or ""
     try:
         statistic, name = _statistic(row)
@@ -254,11 +327,16 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             output_tokens=outputs, batch=alone, rate=None if rate is None else rate / replicas, mode=mode,
             metric=metric, value=value, source=source, split=split,
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
-            run=RunFacts(requests=requests, spread=spread), draft=row.get("draft") or None,
+            run=RunFacts(requests=requests, spread=spread), slo=_limits(row), draft=row.get("draft") or None,
             accepted_length=_number(row["accepted_length"], "accepted_length") if row.get("accepted_length") else None,
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)
+
+
+def _limits(row: Mapping[str, str]) -> tuple[float, float] | None:
+    first_s, _, each_s = row.get("slo", "").partition(",")
+    return (_number(first_s, "slo"), _number(each_s, "slo")) if first_s else None
 
 
 def _each(count: int | None, replicas: int) -> int | None:

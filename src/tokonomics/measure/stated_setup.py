@@ -244,7 +244,7 @@ def assumed_weights(text: str, name: str) -> Precision | None:
 
 def stated_weights(text: str, name: str) -> Precision | None:
     """Return the precision that a source or its model's name states (Llama-3.1-8B-Instruct-FP8); None if none does."""
-    if text.lower() not in ("unstated", "auto", ""):
+    if text.lower() not in ("unstated", "auto", "") and not re.search(r"default|\bn/s\b", text.lower()):
         return _precision(text)
     named = (precision for pattern, precision in _PRECISIONS if re.search(rf"[-_.]({pattern})", name.lower()))
     return next(named, None)

@@ -155,6 +155,8 @@ def value_of(row: Measurement, steps: StepModel) -> float:
         require_fit(steps.deployment, input_tokens)
         alone_s = chunked_prompt_s(steps, input_tokens)
         return alone_s if row.metric is Metric.ttft_s else (input_tokens + 1) / alone_s
+    if row.slo is not None:
+        return _at_highest_rate(row, steps, row.slo, input_tokens, output_tokens)
     if is_simulated(row):
         return _simulated(row, steps, input_tokens, output_tokens)
     if row.statistic is Statistic.p99:
@@ -228,6 +230,26 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     if row.metric is Metric.ttft_s:
         waits = recipe.wait_steps(row.batch or 1, output_tokens, steps.deployment.dp)
         figure += waits * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
+    return figure
+
+
+def _at_highest_rate(
+    row: Measurement, steps: StepModel, slo: tuple[float, float], input_tokens: int, output_tokens: int
+) -> float:
+    """Return the figure of a run that was tuned to the highest rate under its limits, at the highest one we predict.
+
+    There a per cent of capacity makes half of a latency: at the measured rate it would say which of the two is slower.
+    """
+    spread = row.run.spread or 0.0
+    load = RunLoad(rate=1.0, input_tokens=input_tokens, output_tokens=output_tokens, spread=spread)
+    rate = highest_rate(steps, load, slo)
+    if row.metric is Metric.output_tok_s:
+        return rate * output_tokens
+    if row.metric is Metric.total_tok_s:
+        return rate * (input_tokens + output_tokens)
+    figure = simulated(steps, _for_a_while(load, rate)).get((row.metric, row.statistic))
+    if figure is None:
+        raise TokonomicsError(_ONE_TOKEN)
     return figure
 
 
@@ -363,6 +385,35 @@ def simulated(steps: StepModel, load: RunLoad) -> Figures:
         **_spread(Metric.ttft_s, first_s - served.arrival_s[counted]),
         **_spread(Metric.tpot_s, (finish_s - first_s)[longer] / (outputs[longer] - 1)),
     }
+
+
+SERVED_S, RATE_TRIES = 600.0, 8
+"""How long requests arrive at a rate (at least: mlcommons/inference_policies, ``inference_rules.adoc``, Server), and
+how often the range of rates is halved: to 0.3 % of the capacity."""
+
+
+def _for_a_while(load: RunLoad, rate: float) -> RunLoad:
+    requests = min(MOST, max(AT_A_RATE, round(rate * SERVED_S)))
+    return load.model_copy(update={"rate": rate, "facts": RunFacts(requests=requests)})
+
+
+@lru_cache(maxsize=64)
+def highest_rate(steps: StepModel, load: RunLoad, slo: tuple[float, float]) -> float:
+    """Return the highest rate at which the p99 of the first token and of the time per token are within their limits."""
+    curve = replica_curve(steps, load.input_tokens, load.output_tokens, None)
+    low, high = 0.25 * curve.capacity().rate, curve.capacity().rate
+
+    def meets(rate: float) -> bool:
+        figures = simulated(steps, _for_a_while(load, rate))
+        first_s, each_s = (figures.get((metric, Statistic.p99), 0.0) for metric in (Metric.ttft_s, Metric.tpot_s))
+        return first_s <= slo[0] and each_s <= slo[1]
+
+    if not meets(low):
+        raise TokonomicsError(f"p99 limits of {slo[0]:g} s and {slo[1]:g} s are not met at a quarter of the capacity")
+    for _ in range(RATE_TRIES):
+        middle = (low + high) / 2
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
 
 
 def _spread(metric: Metric, values: Floats) -> Figures:

@@ -218,11 +218,14 @@ def deploy(
     ep: int = 1,
     dp: int = 1,
     weights: Precision | None = None,
-    kv: Precision = Precision.bf16,
+    kv: Precision | None = None,
     lora_rank: int = 0,
     lora_adapters: int = 0,
 ) -> Deployment:
-    """Return a checked deployment; the weights default to the precision the checkpoint is published in."""
+    """Return a checked deployment; weights and KV cache default to the precisions the checkpoint is published in.
+
+    Without scales for a KV cache, or on hardware that keeps none with so few bits, the default has 16.
+    """
     valid = valid_tp(model, gpu=gpu)
     if tp < 1:
         raise BadInput(f"must be at least 1, got {tp}", field="tp", fix=f"Valid: {', '.join(map(str, valid))}.")
@@ -251,6 +254,7 @@ def deploy(
     if (lora_rank > 0) != (lora_adapters > 0) or not 0 <= lora_rank <= _LARGEST_RANK or not 0 <= lora_adapters <= 10**6:
         what = f"needs both a rank (1 to {_LARGEST_RANK}) and a number of adapters, got {lora_rank} and {lora_adapters}"
         raise BadInput(what, field="lora_rank, lora_adapters")
+    kv = kv or default_kv(model, gpu, engine)
     if kv not in KV_PRECISIONS:
         raise BadInput(f"no engine keeps its KV cache in {kv}", field="kv", fix=f"Valid: {', '.join(KV_PRECISIONS)}.")
     weights = weights or engine.loads([model.served])[0]
@@ -265,6 +269,12 @@ def deploy(
         raise BadInput(reason, fix=advice)
     plain = Deployment(model=model, gpu=gpu, engine=engine, tp=tp, pp=pp, ep=ep, dp=dp, weights=weights, kv=kv)
     return plain.model_copy(update={"lora_rank": lora_rank, "lora_adapters": lora_adapters})
+
+
+def default_kv(model: ModelSpec, gpu: Gpu, engine: Engine) -> Precision:
+    """Return the precision in which an engine keeps the KV cache of a checkpoint on a GPU if nobody names one."""
+    hardware = engine.hardware_of(gpu.architecture)
+    return model.kv_served if hardware is not None and model.kv_served in hardware.kv else Precision.bf16
 
 
 def _check_groups(gpu: Gpu, tp: int, ep: int, dp: int) -> None:

@@ -54,7 +54,7 @@ def expert_bytes(deployment: Deployment, mlp: MoeMlp) -> float:
     weights = deployment.weights
     matrices = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
     biases = mlp.expert_bias_elements / deployment.ep * weights.bytes_per_unquantised
-    return matrices * deployment.model.bytes_per_weight(weights) + biases
+    return matrices * deployment.model.bytes_per_weight(weights)[-1] + biases
 
 
 @lru_cache(maxsize=4096)
@@ -62,9 +62,11 @@ def shard(deployment: Deployment) -> Shard:
     """Return the weights on the fullest GPU of a replica; cached, because a plan asks for every machine and speed."""
     model, tp = deployment.model, deployment.tp
     rest_bytes = deployment.weights.bytes_per_unquantised
+    in_mixer, in_mlp, _ = model.bytes_per_weight(deployment.weights)
     blocks = experts = 0.0
     for group in model.groups:
-        matrices = sum(n * k * model.bytes_per_weight(weights) for n, k, weights in dense_products(group, deployment))
+        parts_of = ((group.mixer, in_mixer), (group.mlp, in_mlp))
+        matrices = sum(n * k * width for part, width in parts_of if part for n, k in part.products(model.hidden, tp))
         small = group.norm_elements + (group.mixer.small_parameters if group.mixer else 0)
         if isinstance(group.mlp, DenseMlp):
             small += group.mlp.bias_elements

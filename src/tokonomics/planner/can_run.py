@@ -29,7 +29,7 @@ from tokonomics.errors import BadInput
 from tokonomics.money.own_hardware import Power, Purchase, usd_per_hour
 from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.curves import power_of
-from tokonomics.physics.deployment import Deployment, why_not_run
+from tokonomics.physics.deployment import Deployment, default_kv, why_not_run
 from tokonomics.physics.intervals import Interval, known_speed
 from tokonomics.physics.memory import max_sequences, smallest
 from tokonomics.planner.predict import AtOnce, at_once, predict
@@ -228,12 +228,13 @@ def _fitting(
         like = Deployment(model=model, gpu=machine.gpu, engine=machine.engine, weights=weight, kv=cached)
         return on_machine(like, machine.gpus, context)
 
+    usual = default_kv(model, machine.gpu, machine.engine)
     if every:
-        tried = product(machine.engine.loads(weights or weight_choices(model)), kv or KV_PRECISIONS[:1])
+        tried = product(machine.engine.loads(weights or weight_choices(model)), kv or (usual,))
         if found := list(chain.from_iterable(starmap(layouts, tried))):
             return found
     choices = machine.engine.loads(weights or weight_choices(model, floor=None))
-    each = (layouts(weight, cached) for cached in kv or KV_PRECISIONS for weight in choices)
+    each = (layouts(weight, cached) for cached in kv or dict.fromkeys((usual, *KV_PRECISIONS)) for weight in choices)
     return next(filter(None, each), [])
 
 

@@ -214,10 +214,11 @@ def reaching(
     return kept, reasons
 
 
-def kv_for(values: Sequence[str] | None) -> tuple[Precision, ...]:
-    """Return the KV cache precisions to try; 16 bits by default, as in engines."""
-    named = listed(values, "kv")
-    return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named) if named else (Precision.bf16,)
+def kv_for(model: ModelSpec, values: Sequence[str] | None) -> tuple[Precision, ...]:
+    """Return the KV cache precisions to try; by default the checkpoint's own, as in engines, and 16 bits."""
+    if named := listed(values, "kv"):
+        return tuple(parse_precision(name, KV_PRECISIONS, "kv") for name in named)
+    return tuple(dict.fromkeys((model.kv_served, Precision.bf16)))
 
 
 def router_from(text: str) -> Router:

@@ -60,7 +60,7 @@ def deployment_of(
         ep=layout.ep,
         dp=layout.dp,
         weights=parse_precision(weights, WEIGHT_PRECISIONS, "weights") if weights is not None else None,
-        kv=parse_precision(layout.kv, KV_PRECISIONS, "kv"),
+        kv=parse_precision(layout.kv, KV_PRECISIONS, "kv") if layout.kv is not None else None,
         lora_rank=lora_rank,
         lora_adapters=lora_adapters,
     )

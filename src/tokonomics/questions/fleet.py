@@ -76,7 +76,7 @@ def fleet(request: FleetRequest, listener: Listener = SILENT) -> FleetResult:
     targets = targets_of(request)
     model = find_model(named(request.model))
     require_writer(model)
-    weights, kv = weights_for(model, request.weights, None), kv_for(request.kv)
+    weights, kv = weights_for(model, request.weights, None), kv_for(model, request.kv)
     terms, risk = _terms(request), _interruptions(request.interruptions)
     _check_scaling(request, targets, terms)
     outlook = _outlook(request, terms)

@@ -105,7 +105,9 @@ class Parallel(Request, about=About.HARDWARE):
 
 class Precisions(Request, about=About.MODEL):
     weights: Text | None = declared("Precision of the weights.", without="the checkpoint's own", example="fp8")
-    kv: Text = declared("Precision of the KV cache: bf16 or fp8.", "bf16", example="bf16")
+    kv: Text | None = declared(
+        "Precision of the KV cache: bf16 or fp8.", without="the checkpoint's own, else bf16", example="bf16"
+    )
 
 
 class OneEngine(Request, about=About.ENGINE):
@@ -429,7 +431,9 @@ class SomePrecisions(Request, about=About.MODEL):
     weights: Texts | None = declared(
         "Only these precisions of the weights.", without="as published, and fp8", example="fp8"
     )
-    kv: Texts | None = declared("Only these precisions of the KV cache.", without="bf16", example="bf16,fp8")
+    kv: Texts | None = declared(
+        "Only these precisions of the KV cache.", without="bf16, and the checkpoint's own", example="bf16,fp8"
+    )
 
 
 class Choice(SomeGpus, LowestWeights, SomePrecisions):

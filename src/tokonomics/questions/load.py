@@ -191,7 +191,7 @@ def _kv_of(request: PlanInputs, model: ModelSpec) -> tuple[Precision, ...]:
     if model.is_encoder and request.kv is not None:
         fix = f"Leave out {option('kv')}."
         raise BadInput(f"{model.name} is an encoder: it keeps no KV cache", field="kv", fix=fix)
-    return kv_for(request.kv)
+    return kv_for(model, request.kv)
 
 
 def draft_of(request: Drafting, model: ModelSpec) -> Speculation | None:

@@ -133,7 +133,9 @@ def _shared_experts(single: Deployment, degrees: Sequence[int], most_gpus: int) 
 
 def is_faithful(deployment: Deployment) -> bool:
     """Return whether weights and KV cache keep at least the precision the checkpoint was published in."""
-    return not (deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(Precision.bf16))
+    return not (
+        deployment.weights.is_below(deployment.model.served) or deployment.kv.is_below(deployment.model.kv_served)
+    )
 
 
 _smallest = lru_cache(maxsize=4096)(smallest)  # the same for every layout of a model on a GPU: searched once
