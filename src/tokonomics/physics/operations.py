@@ -144,7 +144,7 @@ class RankKernels:
                 hidden=mlp.latent or deployment.model.hidden,
                 intermediate=mlp.intermediate / (deployment.expert_gpus // deployment.ep),
                 active=mlp.active_experts,
-                experts=mlp.experts,
+                experts=deployment.pool(mlp),
                 gated=mlp.gated,
                 ep=deployment.ep,
                 backend=self.products,
@@ -358,7 +358,7 @@ class LeastKernels(RankKernels):
             mlp = group.mlp
             if isinstance(mlp, MoeMlp):
                 one = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
-                read = distinct_experts(mlp.experts, mlp.active_experts, tokens) * one * width
+                read = distinct_experts(deployment.pool(mlp), mlp.active_experts, tokens) * one * width
                 flops = 2.0 * tokens * mlp.active_experts * one
                 total = total + group.count * np.maximum(read / gpu.bandwidth_bytes_per_s, flops / peak)
         if not self._shared_layers or deployment.ep == deployment.expert_gpus:
