@@ -324,8 +324,8 @@ def _of_sessions(sessions: Sequence[dict[str, Any]]) -> Iterator[HostWork]:
                 bins[decodes + tokens <= GRAPH_TOKENS, min(4, sequences // 32)].append((sequences, host_us * 1e-6))
         for (captured, _), found in bins.items():
             if len(found) >= 5:
-                sequences, seconds = (column(values) for column, values in zip(
-                    (statistics.fmean, statistics.median), zip(*found, strict=True), strict=True))  # fmt: skip
+                sequences = statistics.fmean(many for many, _ in found)
+                seconds = statistics.median(taken_s for _, taken_s in found)
                 parts = _parts(layers, sequences, GRAPH_TOKENS if captured else math.inf, bool(session["quant"]))
                 yield HostWork(host, session["name"], parts, seconds, 1.0)
         for batch, steps, host_us, *_ in session["decode_steps"]:
@@ -351,12 +351,28 @@ def _of_experts() -> Iterator[HostWork]:
         yield HostWork(f"machine {row['machine']}", row["model"], parts, seconds, 0.3)
 
 
+def _of_headroom() -> Iterator[HostWork]:
+    """Medians of mixed steps under the loads of ``bench_headroom.py``, with as many sequences as decode steps had."""
+    with gzip.open(HERE / "data" / "vllm_h200_headroom.json.gz", "rt") as file:
+        cases = json.load(file)["cases"]
+    for case in cases:
+        for load in case["loads"]:
+            steps = load["decode_steps"]
+            sequences = sum(1.2 * begin * many for begin, many, *_ in steps) / sum(many for _, many, *_ in steps)
+            for begin, many, _, launch_ms in load["prompt_steps"]:
+                if many >= 10 and begin <= MOST_LAUNCHED:
+                    tokens = begin if begin < GRAPH_TOKENS else math.inf
+                    parts = _parts(_layers_of(case["model"]), sequences, tokens, quantised=False)
+                    yield HostWork("headroom", case["model"], parts, launch_ms * 1e-3, 0.5)
+
+
 def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float]]:
     """Return the host in the middle of those measured, and the host's work on a step there.
 
     One figure for each kind of work is the same for all models, and one factor for each host is the same for all its
     work: least squares on logarithms with a soft loss. A small launch took 7.0 and 10.0 µs on two of the hosts, which
-    says what the unit is; a host that is only known by its small launch counts in the middle, too.
+    says what the unit is. Two more hosts count in the middle and teach no figure: one known by its small launch, and the
+    one of ``bench_headroom.py``, which judges.
     """
     work = [*_of_sessions(sessions), *_of_experts()]
     hosts = list(dict.fromkeys(row.host for row in work))
@@ -371,7 +387,12 @@ def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float
     found = least_squares(lambda x: weight * errors(x), begin, loss="soft_l1", f_scale=0.1)
     speeds = dict(zip(hosts, (1.0, *np.exp(found.x[len(FIGURES) :])), strict=True))
     unit_s = math.exp(statistics.fmean(math.log(small_s / speeds[host]) for host, small_s in SMALL_LAUNCH_S.items()))
-    middle = statistics.median([*speeds.values(), *(small_s / unit_s for small_s in UNLOGGED_HOSTS_S)])
+    judging = list(_of_headroom())
+    taken = np.array([row.parts for row in judging]) @ np.exp(found.x[: len(FIGURES)])
+    apart = np.log([row.seconds for row in judging]) - np.log(taken)
+    others = [math.exp(statistics.median(apart)), *(small_s / unit_s for small_s in UNLOGGED_HOSTS_S)]
+    middle = statistics.median([*speeds.values(), *others])
+    print("vllm, hosts that judge:", ", ".join(f"{speed * unit_s * 1e6:.1f} µs" for speed in others))
     off = errors(found.x)
     for host in hosts:
         by_session = defaultdict(list)
@@ -380,12 +401,12 @@ def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float
                 by_session[row.session].append(error)
         said = ", ".join(f"{session} {statistics.median(errors):+.0%}" for session, errors in by_session.items())
         print(f"vllm, host {host}: {speeds[host] * unit_s * 1e6:.1f} µs a small launch; off by {said}")
-    host = Host(
+    typical = Host(
         launch_s=middle * unit_s,
-        source=f"the median of {len(speeds) + len(UNLOGGED_HOSTS_S)} hosts of H200s (16 cores each), 2026-11-15 to 18: "
+        source=f"the median of {len(speeds) + len(others)} hosts of H200s (16 cores each), 2026-11-15 to 18: "
         "PyTorch's add_ took 7.0, 9.1 and 10.0 µs on three, and the others are placed by vLLM's launches",
     )
-    return host, dict(zip(FIGURES, (middle * np.exp(found.x[: len(FIGURES)])).tolist(), strict=True))
+    return typical, dict(zip(FIGURES, (middle * np.exp(found.x[: len(FIGURES)])).tolist(), strict=True))
 
 
 def fit_logs(sessions: Sequence[dict[str, Any]]) -> tuple[Host, Overhead]:

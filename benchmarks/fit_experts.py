@@ -11,6 +11,7 @@ in 16 bits: what that cost is taken off the steps.
 
 import csv
 import gzip
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -44,6 +45,10 @@ def main() -> None:
     gpu = find_gpu("H200")
     own = GemmCurve(*matrix_kernels._tables()["gemm"]["H200/vllm/fp8"])
     rates = gpu.peak_flops(Precision.fp8), gpu.bandwidth_bytes_per_s, Precision.fp8.bytes_per_weight
+
+    def product_s(curve: GemmCurve, many: int, n: int, k: int) -> float:
+        return float(gemm_seconds(curve, np.asarray(float(many)), n, k, *rates))
+
     blocks = _by_rows(
         "qwen3-30b-a3b-fp8", {"product": "fp8_blockwise", "quant": "per_token_group_quant", "norm": "rms_norm"}
     )
@@ -58,9 +63,7 @@ def main() -> None:
 
     def predicted(x: Array) -> Array:
         curve = own._replace(depth_s=x[0] * 1e-9 * own.depth_half, columns=x[1], rows=x[2])
-        return np.array(
-            [sum(float(gemm_seconds(curve, np.float64(many), n, k, *rates)) for n, k in SHAPES) for many in rows]
-        )
+        return np.array([math.fsum(product_s(curve, many, n, k) for n, k in SHAPES) for many in rows])
 
     weight = np.array([0.3 if many == 1 else 1.0 for many in rows])  # a single row takes another kernel
     found = least_squares(
@@ -72,8 +75,7 @@ def main() -> None:
     for many, us, share in zip(rows, taken * 1e6, predicted(found.x) / taken, strict=True):
         print(f"    {many:5} rows: {us:6.1f} µs a layer, {share - 1:+.0%}")
     router = own._replace(depth_s=depth_ns * 1e-9 * own.depth_half, columns=columns, rows=padding)
-    few = np.float64(STEPS[0])
-    more_s = float(gemm_seconds(router, few, *ROUTER, *rates)) - float(gemm_s(gpu, Precision.bf16, few, *ROUTER))
+    more_s = product_s(router, STEPS[0], *ROUTER) - float(gemm_s(gpu, Precision.bf16, STEPS[0], *ROUTER))
     print(f"the router takes {more_s * 1e6:.1f} µs more in FP8")
     fit_launch(own.launch_s, LAYERS * more_s)
 

@@ -59,7 +59,7 @@ SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
 BARE = "bare"  # the engine name of steps that run without an engine
-_FACTORS: Final = ("decode", "prefill", "launch", "request")
+_FACTORS: Final = ("decode", "prefill", "launch", "request", "experts")
 FEW, MANY = 256.0, 2048.0
 """The decode factor holds up to the first number of tokens, the prompt factor from the second; between, a mixture."""
 
