@@ -1,10 +1,10 @@
-"""Compare predictions of experts with a real vLLM: steps, loads and the highest rate; prints the tables and records them.
+"""Compare predictions of experts with a real vLLM: steps, loads, the highest rate; prints the tables and records them.
 
     python benchmarks/bench_experts.py
 
 Decode steps and prompts of ``data/vllm_h200_experts/summary.csv.gz``; loads of its ``rates.csv``, ``loads.csv`` and
-``replays.json.gz``, of ``vllm_h200_headroom.json.gz``, and those that others published (``public_rates.csv``). A load is
-simulated request by request as it was sent, twice: on the default host, and on the host that served it where a small
+``replays.json.gz``, of ``vllm_h200_headroom.json.gz``, and those that others published (``public_rates.csv``). A load
+is simulated request by request as it was sent, twice: on the default host, and on the host that served it where a small
 launch was timed there. Where dummy weights sent every token to the same experts, so does the prediction
 (``visited_experts``).
 

@@ -371,8 +371,8 @@ def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float
 
     One figure for each kind of work is the same for all models, and one factor for each host is the same for all its
     work: least squares on logarithms with a soft loss. A small launch took 7.0 and 10.0 µs on two of the hosts, which
-    says what the unit is. Two more hosts count in the middle and teach no figure: one known by its small launch, and the
-    one of ``bench_headroom.py``, which judges.
+    says what the unit is. Two more hosts count in the middle and teach no figure: one known by its small launch, and
+    the one of ``bench_headroom.py``, which judges.
     """
     work = [*_of_sessions(sessions), *_of_experts()]
     hosts = list(dict.fromkeys(row.host for row in work))

@@ -1,4 +1,4 @@
-"""Fits what products in blocks of FP8 take beside experts: prints the ``BLOCK_*`` constants of ``matrix_kernels``.
+"""Fits what was timed beside experts: ``BLOCK_*`` of ``matrix_kernels`` and ``LATENT_COPIES`` of ``operations``.
 
     python benchmarks/fit_experts.py
 
@@ -37,6 +37,8 @@ OWN_QUANTISING = 0.75
 """Share of the quantising outside norms that is before these products: by width, 2,048 of 8,192 are the experts'."""
 ODD = (601,)
 """Numbers of rows that are no multiple of 4 take other kernels, at twice the time; engines pad what they capture."""
+SMALL = ("triton", "rms_norm", "reshape_and_cache", "concat_and_cache", "elementwise", "Memcpy", "Memset")
+NOT_SMALL = "distribution"  # draws the experts of a simulated routing
 STEPS = (4, 8, 16, 32, 48, 64, 96, 128)
 Array = NDArray[np.float64]
 
@@ -78,6 +80,32 @@ def main() -> None:
     more_s = product_s(router, STEPS[0], *ROUTER) - float(gemm_s(gpu, Precision.bf16, STEPS[0], *ROUTER))
     print(f"the router takes {more_s * 1e6:.1f} µs more in FP8")
     fit_launch(own.launch_s, LAYERS * more_s)
+    fit_copies()
+
+
+def fit_copies() -> None:
+    """Print how often latent attention copies its heads' rows: from the small kernels of DeepSeek-V2-Lite's prompts."""
+    steps: dict[tuple[int, str], float] = defaultdict(float)
+    with gzip.open(HERE / "kernels.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            if row["model"] == "deepseek-v2-lite-uniform" and int(row["prefill"]) >= 1024:
+                small = any(name in row["kernel"] for name in SMALL) and NOT_SMALL not in row["kernel"]
+                steps[int(row["prefill"]), row["wall_ms"]] += float(row["us"]) * 1e-6 if small else 0.0
+    deployment = stated_deployment("deepseek-v2-lite", "H200", 1, 1, 1, 1, "bf16", None, "vllm")
+    errors = {}
+    for copies in np.arange(4, 14, 0.5):
+        operations.LATENT_COPIES = float(copies)
+        kernels = StepModel(deployment, overhead(deployment.engine)).kernels
+        predicted = {
+            tokens: math.fsum(
+                float(kernels.small_ops_s(group, np.array([float(tokens)]))[0]) for group in deployment.model.groups
+            )
+            for tokens, _ in steps
+        }
+        off = [abs(predicted[tokens] / taken_s - 1) for (tokens, _), taken_s in steps.items()]
+        errors[float(copies)] = statistics.fmean(off)
+    best = min(errors, key=lambda copies: errors[copies])
+    print(f"latent attention: {best} copies, off by {errors[best]:.1%} in the mean")
 
 
 def _by_rows(model: str, kinds: dict[str, str]) -> dict[int, dict[str, float]]:

@@ -37,6 +37,8 @@ from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s, sparse_decode_s, state_s
 from tokonomics.physics.matrix_kernels import (
+    BLOCKS,
+    FUSED,
     all_reduce_s,
     all_to_all_s,
     distinct_experts,
@@ -53,6 +55,10 @@ Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
+LATENT_COPIES = 8.0
+"""How often vLLM's latent attention moves queries, keys and values of every head through memory: it expands, rotates,
+joins and pads them. Fitted by ``benchmarks/fit_experts.py`` on kernels of DeepSeek-V2-Lite in vLLM 0.26.0 on an H200.
+"""
 _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
@@ -194,14 +200,20 @@ class RankKernels:
         """Return the time of norms, rotary embedding, activation and residual: bytes through memory, and launches.
 
         A layer reads and writes the residual stream around two norms (eight times the hidden width), reads and writes
-        queries, keys and values once each, and reads two halves of the feed-forward to write one.
+        queries, keys and values once each, and reads two halves of the feed-forward to write one (of experts, that of
+        the shared ones). Latent attention copies its queries, keys and values more often.
         """
         tp = self.deployment.tp
         touched = 8.0 * self.deployment.model.hidden
         if isinstance(group.mixer, GroupedAttention):
             touched += 2 * (group.mixer.heads * group.mixer.head_dim + group.mixer.kv_heads * group.mixer.kv_width) / tp
+        if isinstance(group.mixer, LatentAttention) and self.products in (FUSED, BLOCKS):
+            rows = 2 * (group.mixer.nope_dim + group.mixer.rope_dim) + group.mixer.value_dim
+            touched += LATENT_COPIES * group.mixer.heads * rows / tp
         if isinstance(group.mlp, DenseMlp):
             touched += 3 * group.mlp.intermediate / tp
+        if isinstance(group.mlp, MoeMlp):
+            touched += 3 * group.mlp.shared_intermediate / tp
         moved = tokens * touched * Precision.bf16.bytes_per_weight
         return group.count * (layer_share(group) * self.between.layer_s + moved / self.stream_bytes_per_s)
 
