@@ -350,6 +350,7 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
     free = [name for term in terms for name in (units_s if term == "host" else (term,))]
     low = [0.0 if name in units_s else math.log(least_factor(rows, name)) for name in free]  # type: ignore[arg-type]
     high = [MOST_HOST if name in units_s else 0.0 if name == "experts" else math.log(FACTORS[1]) for name in free]
+    middle = math.log(least_factor(rows, "experts")) / 2 if "experts" in free else 0.0
     pulls = np.array([NOISE / PRIOR["host" if name in units_s else name] for name in free])  # type: ignore[index]
     origin = np.array([start[name] for name in free])
 
@@ -373,10 +374,13 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
     def slopes(x: Array) -> Array:
         here = residuals(x)
-        steps = [-PROBED if name == "experts" else PROBED for name in free]  # traffic visits no more than all experts
+        # Traffic visits no more than all experts, and no fewer than a token's: look away from the nearer end.
+        steps = [-PROBED if name == "experts" and at > middle else PROBED for name, at in zip(free, x, strict=True)]
         return np.stack([(residuals(x + change) - here) / change.sum() for change in np.diag(steps)], axis=1)
 
     begin = np.clip(origin, np.array(low) + 1e-4, np.array(high) - 1e-4)
+    if "experts" in free:  # at either end nothing changes on one side
+        begin[free.index("experts")] = middle
     stop = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 30}
     solved = least_squares(residuals, begin, slopes, bounds=(low, high), loss="soft_l1", f_scale=FAR, **stop)
     return numbers(solved.x)
