@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokonomics.measure.measurements import Metric, RunFacts, Statistic
+from tokonomics.measure.calibrate import calibrate
+from tokonomics.measure.evidence import Evidence
+from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic
 from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.measure.validate import RunLoad, simulated
 from tokonomics.physics.deployment import Deployment
@@ -45,6 +47,7 @@ SMALL_LAUNCH_S = {"1": 7.0e-6, "2": 10.0e-6, "3": 9.1e-6, "headroom": 7.1e-6}
 """PyTorch's ``add_`` on each machine (README there); the headroom runs' is placed by launches (``fit_engines``)."""
 COLLAPSED = {"qwen3-30b-a3b-fp8": 8, "deepseek-v2-lite": 6}
 """Experts that dummy weights sent all tokens to, by the name of the server."""
+GRAPH_TOKENS = 512  # sequences of the largest captured step
 MIXTRAL_LAYERS = 8  # measured with so many, which the catalogue's model has not
 MOST_SEQUENCES, MOST_TOKENS = 1024, 8192
 LONGEST_ANSWER = 400  # to which the trace of ``loads.csv`` was cut
@@ -72,6 +75,7 @@ class Load(NamedTuple):
 
 def main() -> None:
     steps = list(score_steps())
+    found_by_calibrate = list(calibrated())
     loads = [*rates(), *headroom(), *replays(), *closed_loops(), *published()]
     scored = [score(load) for load in loads]
     print(f"\n{'loads':52}", "  ".join(f"{figure:>21}" for figure in FIGURES))
@@ -104,6 +108,7 @@ def main() -> None:
         "command": "python benchmarks/bench_experts.py",
         "host_us": host().launch_s * 1e6,
         "steps": steps,
+        "calibrated": found_by_calibrate,
         "groups": groups,
         "highest_rates": limits,
         "loads": scored,
@@ -161,6 +166,34 @@ def score_steps() -> Iterator[dict[str, Any]]:
         )
         print(f"    {server:28}{shown}")
         yield {"server": server, "machine": rows[0]["machine"], **found}
+
+
+def calibrated() -> Iterator[dict[str, Any]]:
+    """Yield what ``calibrate`` finds in every second decode step of each server, and its errors on the others.
+
+    It is not told which servers sent all tokens to the same experts.
+    """
+    print("calibrate on every second decode step: experts visited, and the error on the others before and after")
+    rows = [row for row in _table("summary.csv.gz") if row["kind"] == "decode" and int(row["batch"]) <= GRAPH_TOKENS]
+    for server in dict.fromkeys(row["model"] for row in rows):
+        name = server.removesuffix("-uniform").removesuffix("-fp8")
+        if name not in ("qwen3-30b-a3b", "deepseek-v2-lite"):
+            continue
+        steps = [
+            Measurement(
+                key=str(place), model=name, gpu="H200", gpus=1, tp=1, weights="fp8" if "fp8" in server else "bf16",
+                kv=None, engine="vllm", engine_version="0.26.0", year=2026, mode=Mode.decode_step,
+                input_tokens=int(row["context"]), output_tokens=1, batch=int(row["batch"]), metric=Metric.step_s,
+                value=float(row["step_ms"]) * 1e-3, source=server,
+            )
+            for place, row in enumerate(rows)
+            if row["model"] == server
+        ]  # fmt: skip
+        group = calibrate(Evidence(rows=steps), made=today(), command="", name="experts").groups[0]
+        share = group.correction.experts if group.correction else 1.0
+        (held_out,) = group.held_out
+        print(f"    {server:28}{share:.0%} of the experts, {held_out.before:.1%} → {held_out.after:.1%}")
+        yield {"server": server, "experts": share, "before": held_out.before, "after": held_out.after}
 
 
 def _run(requests: Sequence[Sequence[float]], users: int | None = None) -> RunLoad:
