@@ -1,4 +1,4 @@
-"""Fits what was timed beside experts: ``BLOCK_*`` of ``matrix_kernels`` and ``LATENT_COPIES`` of ``operations``.
+"""Fits what was timed beside experts: ``BLOCK_*`` of ``matrix_kernels``, two constants of ``operations``.
 
     python benchmarks/fit_experts.py
 
@@ -37,6 +37,8 @@ OWN_QUANTISING = 0.75
 """Share of the quantising outside norms that is before these products: by width, 2,048 of 8,192 are the experts'."""
 ODD = (601,)
 """Numbers of rows that are no multiple of 4 take other kernels, at twice the time; engines pad what they capture."""
+SORTING = ("moe_align", "count_and_sort")
+SORTED_LAYERS = {"qwen3": 48, "deepseek": 26, "mixtral": 8}
 SMALL = ("triton", "rms_norm", "reshape_and_cache", "concat_and_cache", "elementwise", "Memcpy", "Memset")
 NOT_SMALL = "distribution"  # draws the experts of a simulated routing
 STEPS = (4, 8, 16, 32, 48, 64, 96, 128)
@@ -81,6 +83,7 @@ def main() -> None:
     print(f"the router takes {more_s * 1e6:.1f} µs more in FP8")
     fit_launch(own.launch_s, LAYERS * more_s)
     fit_copies()
+    time_sorting()
 
 
 def fit_copies() -> None:
@@ -106,6 +109,18 @@ def fit_copies() -> None:
         errors[float(copies)] = statistics.fmean(off)
     best = min(errors, key=lambda copies: errors[copies])
     print(f"latent attention: {best} copies, off by {errors[best]:.1%} in the mean")
+
+
+def time_sorting() -> None:
+    """Print what sorting tokens by expert takes a layer, in decode steps that sort them."""
+    taken: dict[tuple[str, str, str], float] = defaultdict(float)
+    with gzip.open(HERE / "kernels.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            if int(row["decode"]) and any(name in row["kernel"] for name in SORTING):
+                layers = next(count for name, count in SORTED_LAYERS.items() if row["model"].startswith(name))
+                taken[row["model"], row["decode"], row["wall_ms"]] += float(row["us"]) / layers
+    low, middle, high = np.percentile(list(taken.values()), [10, 50, 90])
+    print(f"sorting tokens by expert: {middle:.1f} µs a layer ({low:.1f}–{high:.1f} in four of five steps)")
 
 
 def _by_rows(model: str, kinds: dict[str, str]) -> dict[int, dict[str, float]]:

@@ -55,6 +55,10 @@ Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
+SORT_S, SORTED = 5.2e-6, 4
+"""Seconds of the kernels that sort a layer's tokens by expert, which vLLM runs if tokens × experts of a token are more
+than a quarter of the experts (``fused_moe.py``); their start is not in the launches left at batch 1. From kernels of
+four models in vLLM 0.26.0 on an H200 (``benchmarks/fit_experts.py``)."""
 LATENT_COPIES = 8.0
 """How often vLLM's latent attention moves queries, keys and values of every head through memory: it expands, rotates,
 joins and pads them. Fitted by ``benchmarks/fit_experts.py`` on kernels of DeepSeek-V2-Lite in vLLM 0.26.0 on an H200.
@@ -158,6 +162,8 @@ class RankKernels:
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
             )
+            if self.products in (FUSED, BLOCKS):
+                total = total + group.count * np.where(tokens * mlp.active_experts > mlp.experts / SORTED, SORT_S, 0.0)
         return total
 
     def _sent_s(self, tokens: Array) -> Array:
