@@ -56,6 +56,8 @@ FIGURES = {
 }
 """What is scored; means teach and judge beside them, as in the verb."""
 BUDGETS = {"small-steps": 2048}
+COLLAPSED = {"moe-fp8": 8}
+"""Sessions whose dummy weights sent every token to the same experts (``data/vllm_h200_experts/README.md``)."""
 POINTS = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "real_engine.csv.gz"
 """Every figure, measured and predicted, carried by the package: the page's chart and tables show them."""
 FITS = {"qwen3-32b": "left out", "qwen3-4b": "left out"} | dict.fromkeys(("dense", "fp8", "moe", "moe-fp8"), "shaped")
@@ -195,7 +197,13 @@ def rows_of(name: str, session: dict[str, Any], load: dict[str, Any]) -> list[Me
     machine = MeasuredMachine(gpu="H200", gpus=1, tp=1, engine="vllm", weights=session["quant"] or "bf16")
     limits = {"max_sequences": 256, "max_batched_tokens": BUDGETS.get(name)}
     return [
-        row.model_copy(update={"source": name, "run": row.run.model_copy(update=limits)})
+        row.model_copy(
+            update={
+                "source": name,
+                "run": row.run.model_copy(update=limits),
+                "visited_experts": COLLAPSED.get(name),
+            }
+        )
         for row in taught_by(BenchmarkRun(tool=name, model=session["model"], points=(point,)), machine)
     ]
 

@@ -4,33 +4,37 @@
     python benchmarks/fit_engines.py --published published.csv.gz       # and the other eras, on published results
 
 Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0.14: the host's part of a step and a
-request's time outside any, on the logs of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (means, and straight lines
-through medians; the front end's own work from the rate at which one-token requests pass; no other serving result is
-fitted). Other eras: two figures of the host, on the rows of the published table
-marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷ measured) with a soft loss; and from the
-times to the first token of those rows under the least load, one figure more (``FIRST_TOKENS``). What none of them can
-tell is another engine's, and said to be. Without ``--published`` these eras stay as they are.
+request's time outside any. The first on logs of four hosts, each with a factor of its own (``fit_hosts``); the second
+on those of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (straight lines through medians; the front end's own work
+from the rate at which one-token requests pass). No other serving result is fitted. Other eras: two figures of the host,
+on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷
+measured) with a soft loss; and from the times to the first token of those rows under the least load, one figure more
+(``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published`` these eras
+stay as they are.
 """
 
 import argparse
+import csv
 import gzip
 import json
 import math
 import statistics
 import tomllib
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
+from tokonomics.catalog.layers import LatentAttention, MoeMlp
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.stated_setup import deployment_of, stated_deployment
 from tokonomics.measure.validate import value_of
-from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Layers, Overhead, overhead, version_numbers
+from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Badge
 
@@ -41,6 +45,27 @@ GRAPH_TOKENS = 512
 """vLLM's largest captured step: ``max_cudagraph_capture_size`` of its log (and of vllm/config, 0.26)."""
 BLOCKED_US = 150_000
 """A launch that takes longer waited for room in the GPU's queue: it says nothing of the host."""
+LOGGED_ON = {"moe-fp8": "2026-11-16"}
+"""Sessions of another day than the others of their file, 2026-11-15: another machine."""
+EXPERTS = HERE / "data" / "vllm_h200_experts"
+EXPERT_STEPS = {
+    "qwen3-30b-a3b": "qwen3-30b-a3b", "qwen3-30b-a3b-fp8": "qwen3-30b-a3b",
+    "qwen3-30b-a3b-fp8-uniform": "qwen3-30b-a3b",
+    "deepseek-v2-lite": "deepseek-v2-lite", "deepseek-v2-lite-uniform": "deepseek-v2-lite",
+    "mixtral-8x7b-8-layers": "mixtral-8x7b", "llama-3.1-8b-again": "llama-3.1-8b",
+}  # fmt: skip
+"""Whose steps ``summary.csv.gz`` has, by our names."""
+LAYERS_OF = {"mixtral-8x7b-8-layers": 8}
+"""Models that were cut to fewer layers."""
+SMALL_LAUNCH_S = {"machine 1": 7.0e-6, "machine 2": 10.0e-6}
+"""What PyTorch's ``add_`` took on the hosts of ``vllm_h200_experts``; a third, of which no steps were logged, took
+9.1 (its README)."""
+UNLOGGED_HOSTS_S = (9.1e-6,)
+MOST_LAUNCHED = 3072
+"""Prompt tokens from which the GPU's queue may hold a launch up."""
+QUANTISED_LAUNCHES = 1.11
+"""Kernels of a layer of experts with quantised activations, relative to 16 bits: 20.6 and 18.6 in ``kernels.csv.gz``,
+without those of a router in FP8, which a published checkpoint keeps in 16 bits."""
 ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     # First year (of rows that state no version; TensorRT-LLM's of 2025 are of its autumn, when 1.0 was out), first
     # version, and whether the host is said to work beside the GPU: then both are tried. vLLM: the V1 engine came with
@@ -113,11 +138,11 @@ def main() -> None:
     }
     with gzip.open(options.served, "rt") as file:
         sessions = json.load(file)["sessions"]
-    fitted[LOGGED] = fit_logs(sessions)
+    host, fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
     if options.published:
         fitted |= fit_published(options.published, layers, fitted, options.only)
-    text = [_header(), _layers_text(layers)]
+    text = [_header(), _host_text(host), _layers_text(layers)]
     eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
     eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
@@ -250,50 +275,167 @@ def fit_expert_launch(sessions: Sequence[dict[str, Any]], layers: Layers) -> flo
     return statistics.median(found)
 
 
-def fit_logs(sessions: Sequence[dict[str, Any]]) -> Overhead:
-    """The host and the front end of vLLM, from its steps and its lone requests."""
-    taught = [session for session in sessions if session["name"] in TEACHES]
-    decode = np.array([row for session in taught for row in session["decode_steps"] if row[1] >= 10], np.float64)
-    sequence_us, step_us = np.polyfit(decode[:, 0], decode[:, 2], 1, w=np.sqrt(decode[:, 1]))
-    per_layer: dict[str, list[float]] = {"piece": [], "layer": [], "expert_layer": [], "quantised_layer": []}
-    for session in taught:
-        model = find_model(session["model"])
+class HostWork(NamedTuple):
+    """What the host of one machine did for a step, and how often each of the figures to fit is in it."""
+
+    host: str
+    session: str
+    parts: tuple[float, ...]  # steps, sequences, layers in pieces, dense, with experts, latent in pieces and one by one
+    seconds: float
+    weight: float
+
+
+FIGURES = ("step_s", "sequence_s", "piece_s", "layer_s", "expert_layer_s", "latent_piece_s", "latent_layer_s")
+BEGIN = (2.4e-3, 2.5e-5, 3e-4, 7e-4, 1.8e-3, 3e-4, 7e-4)
+
+
+def _layers_of(name: str, cut: int | None = None) -> tuple[float, float, float]:
+    """Return a model's layers: dense, with experts, and those of either kind with latent attention."""
+    groups = find_model(name).groups
+    share = cut / sum(group.count for group in groups) if cut else 1.0
+    kinds = [(group.count, isinstance(group.mlp, MoeMlp), isinstance(group.mixer, LatentAttention)) for group in groups]
+    experts, latent = (share * sum(kind[0] for kind in kinds if kind[which]) for which in (1, 2))
+    return share * sum(kind[0] for kind in kinds) - experts, experts, latent
+
+
+def _parts(layers: tuple[float, float, float], sequences: float, tokens: float, quantised: bool) -> tuple[float, ...]:
+    """How often a step that is launched layer by layer has each figure."""
+    dense, experts, latent = layers
+    if tokens <= GRAPH_TOKENS:
+        return (1, sequences, dense + experts, 0, 0, latent, 0)
+    return (1, sequences, 0, dense, experts * (QUANTISED_LAUNCHES if quantised else 1), 0, latent)
+
+
+def _of_graph(sequences: float) -> tuple[float, ...]:
+    """The same of a step that is one graph: it has no layer to launch."""
+    return (1, sequences, 0, 0, 0, 0, 0)
+
+
+def _of_sessions(sessions: Sequence[dict[str, Any]]) -> Iterator[HostWork]:
+    """Medians of steps alike: 32 sequences more make another bin."""
+    for session in sessions:
+        if session["name"] not in (*TEACHES, "qwen3-4b", "small-steps"):
+            continue
+        host, layers = LOGGED_ON.get(session["name"], "2026-11-15"), _layers_of(session["model"])
+        bins = defaultdict(list)
         for decodes, prompts, tokens, host_us in session["prompt_steps"]:
             if host_us < BLOCKED_US:
-                kind = ("quantised_layer" if session["quant"] else "expert_layer") if model.is_moe else "layer"
-                kind = "piece" if decodes + tokens <= GRAPH_TOKENS else kind
-                each_us = (host_us - step_us - sequence_us * (decodes + prompts)) / model.layers
-                per_layer[kind].append(each_us)
-    for kind, found in per_layer.items():
-        low, middle, high = np.percentile(found, [10, 50, 90])
-        print(f"vllm, log: {kind} {np.mean(found):.0f} µs in the mean, {middle:.0f} in the median "
-              f"({low:.0f}–{high:.0f} in four of five of {len(found)} steps)")  # fmt: skip
+                sequences = decodes + prompts
+                bins[decodes + tokens <= GRAPH_TOKENS, min(4, sequences // 32)].append((sequences, host_us * 1e-6))
+        for (captured, _), found in bins.items():
+            if len(found) >= 5:
+                sequences = statistics.fmean(many for many, _ in found)
+                seconds = statistics.median(taken_s for _, taken_s in found)
+                parts = _parts(layers, sequences, GRAPH_TOKENS if captured else math.inf, bool(session["quant"]))
+                yield HostWork(host, session["name"], parts, seconds, 1.0)
+        for batch, steps, host_us, *_ in session["decode_steps"]:
+            if steps >= 10:
+                yield HostWork(host, session["name"], _of_graph(batch), host_us * 1e-6, 0.3)
+
+
+def _of_experts() -> Iterator[HostWork]:
+    """Medians of ``summary.csv.gz``: decode steps, and prompts alone."""
+    with gzip.open(EXPERTS / "summary.csv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] in EXPERT_STEPS and row["kind"] != "mixed"]
+    for row in rows:
+        batch, prompt = int(row["batch"]), int(row["prompt"])
+        decodes = row["kind"] == "decode"
+        if not decodes and prompt > MOST_LAUNCHED:
+            continue
+        layers = _layers_of(EXPERT_STEPS[row["model"]], LAYERS_OF.get(row["model"]))
+        sizes = (batch, batch) if decodes else (1, prompt)
+        parts = _parts(layers, *sizes, "fp8" in row["model"])
+        if decodes and batch <= GRAPH_TOKENS:
+            parts = _of_graph(batch)
+        seconds = (float(row["launch_ms"]) + float(row["look_ms"])) * 1e-3
+        yield HostWork(f"machine {row['machine']}", row["model"], parts, seconds, 0.3)
+
+
+def _of_headroom() -> Iterator[HostWork]:
+    """Medians of mixed steps under the loads of ``bench_headroom.py``, with as many sequences as decode steps had."""
+    with gzip.open(HERE / "data" / "vllm_h200_headroom.json.gz", "rt") as file:
+        cases = json.load(file)["cases"]
+    for case in cases:
+        for load in case["loads"]:
+            steps = load["decode_steps"]
+            sequences = sum(1.2 * begin * many for begin, many, *_ in steps) / sum(many for _, many, *_ in steps)
+            for begin, many, _, launch_ms in load["prompt_steps"]:
+                if many >= 10 and begin <= MOST_LAUNCHED:
+                    tokens = begin if begin < GRAPH_TOKENS else math.inf
+                    parts = _parts(_layers_of(case["model"]), sequences, tokens, quantised=False)
+                    yield HostWork("headroom", case["model"], parts, launch_ms * 1e-3, 0.5)
+
+
+def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float]]:
+    """Return the host in the middle of those measured, and the host's work on a step there.
+
+    One figure for each kind of work is the same for all models, and one factor for each host is the same for all its
+    work: least squares on logarithms with a soft loss. A small launch took 7.0 and 10.0 µs on two of the hosts, which
+    says what the unit is. Two more hosts count in the middle and teach no figure: one known by its small launch, and
+    the one of ``bench_headroom.py``, which judges.
+    """
+    work = [*_of_sessions(sessions), *_of_experts()]
+    hosts = list(dict.fromkeys(row.host for row in work))
+    parts, seconds = np.array([row.parts for row in work]), np.array([row.seconds for row in work])
+    place, weight = np.array([hosts.index(row.host) for row in work]), np.array([row.weight for row in work])
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        speeds = np.concatenate([[0.0], x[len(FIGURES) :]])
+        return np.asarray(np.log(parts @ np.exp(x[: len(FIGURES)])) + speeds[place] - np.log(seconds))
+
+    begin = np.concatenate([np.log(BEGIN), np.zeros(len(hosts) - 1)])
+    found = least_squares(lambda x: weight * errors(x), begin, loss="soft_l1", f_scale=0.1)
+    speeds = dict(zip(hosts, (1.0, *np.exp(found.x[len(FIGURES) :])), strict=True))
+    unit_s = math.exp(statistics.fmean(math.log(small_s / speeds[host]) for host, small_s in SMALL_LAUNCH_S.items()))
+    judging = list(_of_headroom())
+    taken = np.array([row.parts for row in judging]) @ np.exp(found.x[: len(FIGURES)])
+    apart = np.log([row.seconds for row in judging]) - np.log(taken)
+    others = [math.exp(statistics.median(apart)), *(small_s / unit_s for small_s in UNLOGGED_HOSTS_S)]
+    middle = statistics.median([*speeds.values(), *others])
+    print("vllm, hosts that judge:", ", ".join(f"{speed * unit_s * 1e6:.1f} µs" for speed in others))
+    off = errors(found.x)
+    for host in hosts:
+        by_session = defaultdict(list)
+        for row, error in zip(work, off, strict=True):
+            if row.host == host:
+                by_session[row.session].append(error)
+        said = ", ".join(f"{session} {statistics.median(errors):+.0%}" for session, errors in by_session.items())
+        print(f"vllm, host {host}: {speeds[host] * unit_s * 1e6:.1f} µs a small launch; off by {said}")
+    typical = Host(
+        launch_s=middle * unit_s,
+        source=f"the median of {len(speeds) + len(others)} hosts of H200s (16 cores each), 2026-11-15 to 18: "
+        "PyTorch's add_ took 7.0, 9.1 and 10.0 µs on three, and the others are placed by vLLM's launches",
+    )
+    return typical, dict(zip(FIGURES, (middle * np.exp(found.x[: len(FIGURES)])).tolist(), strict=True))
+
+
+def fit_logs(sessions: Sequence[dict[str, Any]]) -> tuple[Host, Overhead]:
+    """The host and the front end of vLLM, from its steps and its lone requests."""
+    taught = [session for session in sessions if session["name"] in TEACHES]
+    host, figures = fit_hosts(sessions)
+    print("vllm, log:", ", ".join(f"{name} {value * 1e6:.1f} µs" for name, value in figures.items()))
     lone = np.array([row for session in taught for row in session["lone"]], np.float64)
     in_token_us, in_us = np.polyfit(lone[:, 0], lone[:, 1], 1)
     out_token_us, out_us = np.polyfit(lone[:, 0], lone[:, 2], 1)
     bound = next(session["front_bound"] for session in taught if "front_bound" in session)
     request_us = bound["seconds"] / bound["requests"] * 1e6
-    print(f"vllm, log: a step {step_us:.0f} µs + {sequence_us:.1f} a sequence; a request {request_us:.0f} of the front "
+    print(f"vllm, log: a request {request_us:.0f} µs of the front "
           f"end, {in_us:.0f} in and {out_us:.0f} out + {in_token_us + out_token_us:.2f} a token")  # fmt: skip
-    steps = sum(len(session["prompt_steps"]) + sum(row[1] for row in session["decode_steps"]) for session in taught)
-    return Overhead(
+    return host, Overhead(
         since_version="0.14",
         since_year=2026,
-        step_s=step_us * 1e-6,
-        sequence_s=sequence_us * 1e-6,
         overlapped=True,
         fused=True,
         graph_tokens=GRAPH_TOKENS,
-        # Means: where launches are the slower, it is their sum that a load waits for.
-        **{f"{kind}_s": float(np.mean(found)) * 1e-6 for kind, found in per_layer.items()},
+        **figures,
+        quantised_layer_s=QUANTISED_LAUNCHES * figures["expert_layer_s"],
         request_s=request_us * 1e-6,
         token_s=(in_token_us + out_token_us) * 1e-6,
         reach_s=max(0.0, in_us - request_us) * 1e-6,
         answer_s=out_us * 1e-6,
         badge=Badge.measured,
-        source=f"{steps:,} steps and {len(lone)} lone requests of vLLM 0.26.0 on one H200 machine of 16 cores (Llama "
-        "3.1 8B and Qwen3 30B-A3B, both in bf16 and FP8), 2026-11-15 and 16; another host's processor may be slower or "
-        "faster",
+        source=f"steps of five models and {len(lone)} lone requests of vLLM 0.26.0 on four H200 machines of 16 cores, "
+        "2026-11-15 to 18, each with a factor of its own, stated for the host above",
     )
 
 
@@ -398,6 +540,10 @@ def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
 
 def _header() -> str:
     return "# Made by benchmarks/fit_engines.py; do not edit.\n"
+
+
+def _host_text(host: Host) -> str:
+    return f'[host]\nlaunch_s = {host.launch_s:.3g}\nsource = "{host.source}"\n'
 
 
 def _layers_text(layers: Layers) -> str:

@@ -181,10 +181,25 @@ def prompt_by_hand() -> str:
     return "\n".join(lines)
 
 
+def hosts() -> str:
+    """Whose host the engines' times are, and how many small launches a layer of today's vLLM takes on it."""
+    host = tomllib.loads((_DATA / "physics/data/overhead.toml").read_text(encoding="utf-8"))["host"]
+    era = engines()["vllm"][-1]
+    kinds = {
+        "a captured piece of a layer": "piece_s", "a dense layer": "layer_s", "one with experts": "expert_layer_s",
+        "with quantised activations": "quantised_layer_s", "latent attention adds": "latent_layer_s",
+    }  # fmt: skip
+    counted = ", ".join(f"{what} {era[field] / host['launch_s']:.0f}" for what, field in kinds.items())
+    return (
+        f"**{host['launch_s'] * 1e6:.1f} µs** a small launch: {host['source']}. In such launches, vLLM since "
+        f"{era['since_version']} takes: {counted}."
+    )
+
+
 def engines_table() -> str:
     """What each engine's host adds, by era."""
-    launched = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
-    head = "| engine | since | step | each sequence | ahead | captured piece, layer, of experts, quantised | request: own, a token, in, out | from |"
+    launched = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent_layer_s")
+    head = "| engine | since | step | each sequence | ahead | captured piece, layer, of experts, quantised, latent | request: own, a token, in, out | from |"
     lines = [head, "|---|---|--:|--:|---|---|---|---|"]
     for name, eras in engines().items():
         for era in eras:

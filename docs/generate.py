@@ -381,6 +381,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "prompt": _from("document_physics", "prompt_by_hand"),
     "headroom-served": _from("document_accuracy", "headroom_line"),
     "engines": _from("document_physics", "engines_table"),
+    "hosts": _from("document_physics", "hosts"),
     "real-engine": _from("document_accuracy", "real_engine_table"),
     "intervals": _from("document_physics", "intervals_table"),
 }

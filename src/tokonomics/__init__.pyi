@@ -167,6 +167,7 @@ def capacity(
     exclude: Words | None = None,
     sellers: Words | None = None,
     discount: Words | None = None,
+    visited_experts: int | None = None,
     profile: Words | None = None,
 ) -> CapacityResult: ...
 def curve(
@@ -193,6 +194,7 @@ def curve(
     exclude: Words | None = None,
     sellers: Words | None = None,
     discount: Words | None = None,
+    visited_experts: int | None = None,
     profile: Words | None = None,
 ) -> CurveResult: ...
 def fit(
@@ -421,6 +423,7 @@ def predict(
     lora_adapters: int = 0,
     images: Words | None = None,
     thinking: Words | None = None,
+    visited_experts: int | None = None,
     profile: Words | None = None,
 ) -> PredictResult: ...
 def read_trace(
@@ -500,6 +503,7 @@ def simulate(
     exclude: Words | None = None,
     sellers: Words | None = None,
     discount: Words | None = None,
+    visited_experts: int | None = None,
     profile: Words | None = None,
     replicas: int = 1,
     autoscale: Words | None = None,

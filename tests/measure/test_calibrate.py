@@ -37,7 +37,7 @@ FEW_USERS = (1, 2, 4, 8)
 EIGHT_LOADS = (1, 2, 3, 4, 6, 8, 12, 16)
 SERVED = (Metric.tpot_s, Metric.ttft_s, Metric.output_tok_s)
 PROMPTS = (16, 32, 64, 128, 256, 480, 1024, 2048)
-NUMBERS = ("decode", "prefill", "launch", "request", "step_s", "sequence_s")
+NUMBERS = ("decode", "prefill", "launch", "request", "experts", "step_s", "sequence_s")
 
 
 def row(users: int, metric: Metric, value: float = 1.0, **changes: Any) -> Measurement:
@@ -471,3 +471,20 @@ def test_calibrate_reads_a_ledger_like_any_other_result(tmp_path: Path) -> None:
 def test_a_ledger_without_a_busy_load_says_so(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="busy throughout"):
         runs_of(ledger_of(tmp_path / "meter.db", [span(0, 4, 9_000, busy_s=10.0)]))
+
+
+def test_it_finds_how_many_experts_the_traffic_visits() -> None:
+    users = (1, 4, 8, 16, 24, 32, 48, 64)
+    rows = [row(user, metric, model="qwen3-30b-a3b") for user in users for metric in SERVED]
+    found = made(measured(rows, 0.01, experts=1 / 16)).groups[0].correction
+    assert found is not None
+    assert numbers(found) == {"experts"}
+    assert found.experts == pytest.approx(1 / 16, rel=0.3)  # 8 of 128, as one token
+
+
+def test_spread_traffic_visits_all_experts() -> None:
+    users = (1, 4, 8, 16, 24, 32, 48, 64)
+    rows = [row(user, metric, model="qwen3-30b-a3b") for user in users for metric in SERVED]
+    found = made(measured(rows, 0.01, decode=1.3)).groups[0].correction
+    assert found is not None
+    assert found.experts > 0.8

@@ -96,6 +96,7 @@ def machine(noise: float = 0.0) -> dict[str, Any]:
         "kind": "tokonomics probe timings", "schema_version": 1, "made": "2026-11-15",
         "machine": {"device": "NVIDIA H200", "gpus": 2, "torch": "2.11"},
         "memory": [{"kind": "copy", "bytes": 1e9, "us": 1.0, "bytes_per_s": 0.8 * BANDWIDTH}], "gemm": gemm,
+        "launch": [{"kind": "in a graph", "us": 1.5}, {"kind": "by the host", "us": 7.5}],
         "decode_attention": decode, "prefill_attention": prefill, "all_reduce": links, "layers": layers, "check": [],
     }  # fmt: skip
 
@@ -134,6 +135,7 @@ def test_attention_of_a_known_machine_is_found_within_5_percent(fitted: Any) -> 
 
 def test_what_lies_between_kernels_and_the_link_are_found(fitted: Any) -> None:
     assert fitted.layer_s == pytest.approx(LAYER_S, rel=0.25)  # what is left of ten times as much
+    assert fitted.launch_s == pytest.approx(7.5e-6)  # as the host launched, not as a graph did
     link = LinkCurve(*fitted.all_reduce[2].curve)
     for size in (2e4, 3e6, 1e8):
         assert link_s(link, size) == pytest.approx(link_s(TRUE_LINK, size), rel=0.05)

@@ -34,7 +34,7 @@ from tokonomics.physics.calibration import (
 from tokonomics.physics.deployment import Deployment, deploy
 from tokonomics.physics.intervals import interval, speed_badge
 from tokonomics.physics.memory import dense_products, step_weight_bytes
-from tokonomics.physics.overhead import overhead
+from tokonomics.physics.overhead import host, overhead
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.steady import ReplicaCurve
 
@@ -436,3 +436,33 @@ def test_plain_kernels_are_above_the_floor_so_that_a_correction_of_one_changes_n
     same = of_deepseek({"model": deployment.model.key}).corrections[0]
     assert np.array_equal(times(deployment, steps.corrected(same)), plain)
     assert np.all(times(deployment, steps.floor) < plain)
+
+
+def test_a_probe_says_how_fast_the_engines_host_launches() -> None:
+    probed = read_profile(PROBED)
+    assert probed.kernels is not None
+    slow = probed.kernels.model_copy(update={"launch_s": 2 * host().launch_s})
+    with using(probed):
+        before = step_model(on())
+    with using(probed.model_copy(update={"kernels": slow})):
+        after = step_model(on())
+        elsewhere = step_model(on(gpu="H100"))
+    assert float(after.launch_s(2000)) == pytest.approx(2 * float(before.launch_s(2000)))
+    assert float(elsewhere.launch_s(2000)) == float(step_model(on(gpu="H100")).launch_s(2000))
+    own = overhead(on().engine)
+    steps_s = max(float(before.decode(8, 1000)), 2 * float(own.host_s(8)))
+    assert float(after.decode(8, 1000)) == pytest.approx(steps_s)
+
+
+def test_a_share_of_the_experts_is_of_the_layout_that_was_measured() -> None:
+    of_experts = correcting(experts=1 / 16).corrections[0].model_copy(update={"model": "qwen3-30b-a3b", "tp": 1})
+    profile = correcting().model_copy(update={"corrections": (of_experts,)})
+    one, two = on("qwen3-30b-a3b"), on("qwen3-30b-a3b", tp=2)
+    stated = one.model_copy(update={"visited_experts": 8.0})
+    with using(profile):
+        assert float(step_model(one).decode(64, 600)) == pytest.approx(
+            float(StepModel(stated, overhead(one.engine)).decode(64, 600))
+        )
+        carried = float(step_model(two).decode(64, 600))
+    assert carried == float(step_model(two).decode(64, 600))
+    assert float(step_model(stated).decode(64, 600)) < 0.6 * float(step_model(one).decode(64, 600))

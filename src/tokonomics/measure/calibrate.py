@@ -2,9 +2,10 @@
 
 For each model served on a GPU by an engine, this fits a few numbers: a factor on the GPU's time for steps of few
 tokens, one for prompts; factors on the host's launches and on a request's time outside any step if the engine has them;
-or the host's seconds per step and per running sequence. The fit is least squares of log(predicted ÷ measured) over all
-figures, each weighted by how well its kind is predicted in general, with far outliers damped and a pull towards no
-correction that a few good loads outweigh.
+or the host's seconds per step and per running sequence; and the share of the experts that the traffic visits, as dummy
+weights may send every token to the same few. The fit is least squares of log(predicted ÷ measured) over all figures,
+each weighted by how well its kind is predicted in general, with far outliers damped and a pull towards no correction
+that a few good loads outweigh.
 
 Every second load (in order of size) teaches: terms are added one at a time, the one that explains these loads best
 first, while it is worth its numbers (Akaike's criterion). The other loads judge, and can only remove terms: one that
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
+from tokonomics.catalog.layers import MoeMlp
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Mode, Statistic
@@ -40,7 +42,7 @@ from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Noun, copied
 from tokonomics.units import percent, plural, seconds
 
-Term = Literal["decode", "prefill", "host", "launch", "request"]
+Term = Literal["decode", "prefill", "host", "launch", "request", "experts"]
 Load = tuple[object, ...]
 Terms = tuple[Term, ...]
 Array = NDArray[np.float64]
@@ -51,8 +53,10 @@ FEWEST_FOR_ALL = 4  # all numbers are fitted from this many teaching loads on
 NOISE = 0.05  # log(predicted ÷ measured) of this size is chance, and no reason to correct anything
 FAR = 2 * NOISE  # larger errors count less than their square
 PROBED = 0.03  # step of the numeric slopes: a run has whole steps, so its figures jump at smaller changes
-SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request")  # terms that are factors
-PRIOR: dict[Term, float] = {"decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5}
+SCALED: tuple[Term, ...] = ("decode", "prefill", "launch", "request", "experts")  # terms that are factors
+PRIOR: dict[Term, float] = {
+    "decode": 0.3, "prefill": 0.5, "host": 1.0, "launch": 0.5, "request": 0.5, "experts": 1.0,
+}  # fmt: skip
 """How large a correction may plausibly be: logarithm of a factor; the host's time as a share of the median time per
 token."""
 CONTRADICTION = 1.5  # factor by which a load of fewer users may be slower than one of more, by chance
@@ -65,7 +69,7 @@ FAR_OFF = 20.0  # an error by this factor is a mistake in the input: the slowest
 MOST_HOST = 50.0  # most time of the host for a step, or for the largest batch, in median times per token
 SAID: dict[Term, str] = {
     "decode": "decode factor", "prefill": "prompt factor", "host": "host's time", "launch": "launch factor",
-    "request": "request factor",
+    "request": "request factor", "experts": "share of experts visited",
 }  # fmt: skip
 
 
@@ -281,15 +285,16 @@ def _doubts(rows: Sequence[Measurement]) -> tuple[str, ...]:
 def _available(rows: Sequence[Measurement], taught: int) -> Terms:
     """Return the terms that may be fitted; fewer if fewer loads teach."""
     kinds = {kind_of(row) for row in rows}
+    visited: Terms = ("experts",) if steps_of(rows[0]).deployment.model.is_moe else ()
     if rows[0].engine is None:
         named: tuple[tuple[Kind, Term], ...] = (("step", "decode"), ("prefill", "prefill"))
-        return tuple(term for kind, term in named if kind in kinds)
+        return (*(term for kind, term in named if kind in kinds), *(visited if "step" in kinds else ()))
     if taught < FEWEST_FOR_ALL or not kinds & {"ttft", "prefill"}:
-        return ("decode", "host")
+        return ("decode", "host", *visited)
     own = steps_of(rows[0]).engine
     launches: Terms = ("launch",) if own and own.layer_s else ()
     requests: Terms = ("request",) if own and own.request_seconds(1) and "ttft" in kinds else ()
-    return ("decode", "host", "prefill", *launches, *requests)
+    return ("decode", "host", "prefill", *launches, *requests, *visited)
 
 
 def least_factor(rows: Sequence[Measurement], term: Term) -> float:
@@ -297,6 +302,9 @@ def least_factor(rows: Sequence[Measurement], term: Term) -> float:
 
     Sizes are those at which this factor alone decides: batches up to ``FEW``, prompts from ``MANY`` tokens on.
     """
+    if term == "experts":  # those of one token
+        mixtures = [group.mlp for group in steps_of(rows[0]).deployment.model.groups if isinstance(group.mlp, MoeMlp)]
+        return max(mlp.active_experts / mlp.experts for mlp in mixtures)
     shares = [FACTORS[0]]
     for row in rows:
         floor, steps = steps_of(row).floor, steps_of(row).with_engine(None)
@@ -341,7 +349,8 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
         start |= {"step": own.step_s / units_s["step"], "sequence": own.sequence_s / units_s["sequence"]}
     free = [name for term in terms for name in (units_s if term == "host" else (term,))]
     low = [0.0 if name in units_s else math.log(least_factor(rows, name)) for name in free]  # type: ignore[arg-type]
-    high = [MOST_HOST if name in units_s else math.log(FACTORS[1]) for name in free]
+    high = [MOST_HOST if name in units_s else 0.0 if name == "experts" else math.log(FACTORS[1]) for name in free]
+    middle = math.log(least_factor(rows, "experts")) / 2 if "experts" in free else 0.0
     pulls = np.array([NOISE / PRIOR["host" if name in units_s else name] for name in free])  # type: ignore[index]
     origin = np.array([start[name] for name in free])
 
@@ -365,9 +374,13 @@ def fit(rows: Sequence[Measurement], terms: Sequence[Term]) -> dict[str, float]:
 
     def slopes(x: Array) -> Array:
         here = residuals(x)
-        return np.stack([(residuals(x + change) - here) / PROBED for change in PROBED * np.eye(len(x))], axis=1)
+        # Traffic visits no more than all experts, and no fewer than a token's: look away from the nearer end.
+        steps = [-PROBED if name == "experts" and at > middle else PROBED for name, at in zip(free, x, strict=True)]
+        return np.stack([(residuals(x + change) - here) / change.sum() for change in np.diag(steps)], axis=1)
 
     begin = np.clip(origin, np.array(low) + 1e-4, np.array(high) - 1e-4)
+    if "experts" in free:  # at either end nothing changes on one side
+        begin[free.index("experts")] = middle
     stop = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 30}
     solved = least_squares(residuals, begin, slopes, bounds=(low, high), loss="soft_l1", f_scale=FAR, **stop)
     return numbers(solved.x)

@@ -1,9 +1,9 @@
 """Read measured results from files in one shape: what ran, under which load, and the result.
 
 There are two kinds of file: a table (csv, csv.gz) with the columns of ``COLUMNS`` (and ``num_requests``,
-``length_spread``, ``statistic``, ``draft``, ``accepted_length``, if a source states them), and a JSON of bare step
-times (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row that cannot be
-read is kept with its reason.
+``length_spread``, ``statistic``, ``draft``, ``accepted_length``, ``visited_experts``, if a source states them), and a
+JSON of bare step times (``{"gpu": …, "rows": [{"kind": "decode", "model": …, "batch": …, "ctx": …, "ms": …}]}``). A row
+that cannot be read is kept with its reason.
 """
 
 import csv
@@ -124,6 +124,7 @@ class Measurement(Noun):
     """p99 of the time to the first token and per token, in seconds, under which the source sought its highest rate."""
     draft: str | None = Field(default=None, pattern=_DRAFT)  # what drafted, and tokens per round: ``mtp:3``
     accepted_length: float | None = Field(default=None, ge=1, le=17)  # tokens that a round yielded
+    visited_experts: PositiveInt | None = None  # experts of a layer that the traffic visits at all; None: all
 
     @property
     def figure(self) -> str:
@@ -329,6 +330,7 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
             length_share=INFERENCEX_LENGTHS if is_inferencex else 1.0, statistic=statistic,
             run=RunFacts(requests=requests, spread=spread), slo=_limits(row), draft=row.get("draft") or None,
             accepted_length=_number(row["accepted_length"], "accepted_length") if row.get("accepted_length") else None,
+            visited_experts=_exact(row["visited_experts"], "visited_experts") if row.get("visited_experts") else None,
         )  # fmt: skip
     except (ValueError, OverflowError) as error:
         return Unread(key=key, reason=_problem(error), split=split)

@@ -133,7 +133,7 @@ def steps_of(row: Measurement) -> StepModel:
     # An engine's own program measures low-latency rows, without a front end.
     era = (row.year, row.engine_version, row.tuned, row.mode is not Mode.low_latency)
     served = (row.model, row.gpu, row.tp, row.pp, row.ep, row.dp, row.weights, row.kv, row.engine)
-    return _step_model(served, era, profile_key(), row.draft, row.accepted_length)
+    return _step_model(served, era, profile_key(), (row.draft, row.accepted_length), row.visited_experts)
 
 
 def deployment_of(row: Measurement) -> Deployment | None:
@@ -148,15 +148,18 @@ def _step_model(
     stated: tuple[Any, ...],
     era: tuple[int, str | None, bool, bool],
     profile: str | None,
-    draft: str | None,
-    accepted_length: float | None,
+    drafted: tuple[str | None, float | None],
+    visited_experts: int | None,
 ) -> StepModel:
     deployment = stated_deployment(*stated)
     if era[2] and stated[-2] is None and (kv := recipe_of(deployment).kv):
         stated = (*stated[:-2], kv, stated[-1])
         deployment = stated_deployment(*stated)
+    draft, accepted_length = drafted
     if draft:
         deployment = _drafting(deployment, draft, accepted_length)
+    if visited_experts:
+        deployment = deployment.model_copy(update={"visited_experts": visited_experts})
     if stated[-1] is None:  # no engine: bare steps
         return StepModel(deployment, None)
     year, version, tuned, served = era

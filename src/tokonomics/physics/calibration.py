@@ -59,7 +59,7 @@ SCHEMA_VERSION: Final = 1
 VARIABLE = "TOKONOMICS_PROFILE"
 LARGEST_FILE = 50_000_000
 BARE = "bare"  # the engine name of steps that run without an engine
-_FACTORS: Final = ("decode", "prefill", "launch", "request")
+_FACTORS: Final = ("decode", "prefill", "launch", "request", "experts")
 FEW, MANY = 256.0, 2048.0
 """The decode factor holds up to the first number of tokens, the prompt factor from the second; between, a mixture."""
 
@@ -95,6 +95,7 @@ class Kernels(Noun):
     prefill: dict[str, Fitted] = Field({})
     all_reduce: dict[int, Fitted] = Field({})  # NCCL's, by number of GPUs; used if ours were not timed on this GPU
     layer_s: NonNegativeFloat | None = None  # time between the kernels of a layer
+    launch_s: PositiveFloat | None = None  # the host's time to launch the smallest kernel
     spreads: dict[str, "ErrorSpread"] = Field({})  # errors of whole steps against the sum of these curves, by kind
 
     @model_validator(mode="after")
@@ -185,6 +186,7 @@ class Correction(Noun):
     sequence_s: NonNegativeFloat | None = None
     launch: PositiveFloat = 1.0  # factor on the host's time to launch a layer of a step with prompts
     request: PositiveFloat = 1.0  # factor on a request's time outside any step
+    experts: float = Field(default=1.0, gt=0, le=1)  # share of a layer's experts that the traffic visits at all
     seen: dict[str, Range] = Field({})
     loads: PositiveInt
     rows: PositiveInt

@@ -11,7 +11,7 @@ with its mean time: the simulator sees evenly paced tokens where a server sends 
 import math
 from enum import StrEnum
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from tokonomics.catalog.engines import Defaults, Engine, all_engines, default_engine
 from tokonomics.catalog.gpus import Gpu
@@ -125,6 +125,9 @@ class Deployment(Noun):
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0  # loaded with the base model: two thin matrices at each dense product
     speculation: Speculation | None = None
+    visited_experts: PositiveFloat | None = None
+    """Experts of a layer that the traffic visits at all; None: all of them, each as often as the others. Dummy weights
+    may send every token to the same few."""
 
     def __hash__(self) -> int:
         """Hash only what most deployments differ in, which is quick: many caches have deployments as keys."""
@@ -142,6 +145,15 @@ class Deployment(Noun):
         return Deployment(
             model=model, gpu=self.gpu, engine=self.engine, weights=weights, kv=self.kv, tp=tp, ep=ep, dp=self.dp
         )
+
+    def visiting(self, share: float) -> "Deployment":
+        """Return the same deployment under traffic that visits a share of the experts it visits now."""
+        most = max((group.mlp.experts for group in self.model.groups if isinstance(group.mlp, MoeMlp)), default=1)
+        return self.model_copy(update={"visited_experts": share * (self.visited_experts or most)})
+
+    def pool(self, mlp: MoeMlp) -> float:
+        """Return how many of a layer's experts the traffic visits at all: at least those of one token."""
+        return min(float(mlp.experts), max(float(mlp.active_experts), self.visited_experts or mlp.experts))
 
     @property
     def gpus(self) -> int:

@@ -46,8 +46,15 @@ BACKENDS = ("vllm", "sglang")
 FUSED = "vllm, fused"
 """vLLM's kernels when the quantising of activations to FP8 is compiled into the norm or the activation before it, as it
 is by default since 2026 (its guide, "Fusion torch.compile passes")."""
+BLOCKS = "vllm, blocks"
+"""vLLM's kernels beside experts in FP8, which are published with a scale for each block of 128 × 128 weights: CUTLASS
+rescales its sums after every 128 elements of k, and activations are quantised by kernels of their own."""
+BLOCK_LAUNCH_S, BLOCK_DEPTH_S, BLOCK_COLUMNS, BLOCK_ROWS = 5.6e-6, 2.54e-9, 1495.0, 0.0
+"""Of such a product: seconds to start it and the kernels around it, seconds for each element of k, the columns that
+quantising costs, and rows of padding. Fitted by ``benchmarks/fit_experts.py`` on kernels and decode steps of Qwen3
+30B-A3B in vLLM 0.26.0 on an H200. DeepGEMM, which an ordinary installation uses, was not timed."""
 FUSED_ON = "hopper"
-"""The architecture on which a log of steps shows this (an H200); on others, layers take what they took alone."""
+"""The architecture on which logs of steps show both (H200s); on others, layers take what they took alone."""
 
 EXCHANGE_LATENCY_S, EXCHANGE_LINK, EXCHANGE_NETWORK = 24e-6, 0.66, 0.886
 """Sending tokens to their experts: the latency of few tokens, and shares of the datasheet's rates. From the table of
@@ -180,7 +187,7 @@ def experts_s(
     hidden: float,
     intermediate: float,
     active: int,
-    experts: int,
+    experts: float,
     gated: bool = True,
     ep: int = 1,
     backend: str = "vllm",
@@ -190,8 +197,9 @@ def experts_s(
     """Return the seconds of a layer's routed experts on the busiest GPU; ``tokens`` are those of all its ``ep`` ranks.
 
     For a sliced expert, ``intermediate`` is the slice's width. Expert parallelism distributes whole experts, and all
-    ranks wait for the one with the popular experts. ``launch`` is the visible share of the kernels' launches. If tokens
-    are ``sent`` to their experts' GPUs, each GPU passes over the activations of its own tokens only, else over all.
+    ranks wait for the one with the popular experts. ``experts`` are those that the traffic
+    visits at all. ``launch`` is the visible share of the kernels' launches. If tokens are ``sent`` to their experts'
+    GPUs, each GPU passes over the activations of its own tokens only, else over all.
     """
     arrived = as_array(tokens)
     origin, curve = _expert_curve(gpu, weights, backend)
@@ -333,10 +341,11 @@ def visited_on_busiest(distinct: ArrayLike, experts: ArrayLike, ep: ArrayLike, s
     """Count the experts that the busiest rank reads, of ``distinct`` on all: at least one, at most those it holds."""
     distinct, ep = as_array(distinct), as_array(ep)
     visited = np.maximum(distinct / ep * np.asarray(share), np.minimum(distinct, 1.0))
-    return np.asarray(np.minimum(np.asarray(experts) / ep, visited))
+    held = np.maximum(np.asarray(experts) / ep, 1.0)
+    return np.asarray(np.minimum(held, visited))
 
 
-def distinct_experts(experts: int, active: int, tokens: ArrayLike) -> Array:
+def distinct_experts(experts: float, active: int, tokens: ArrayLike) -> Array:
     """Return the expected number of different experts that tokens visit, each choosing ``active`` evenly."""
     return np.asarray(experts * (1 - (1 - active / experts) ** as_array(tokens)))
 
@@ -355,11 +364,14 @@ def _timed(op: Op) -> tuple[str, ...]:
 
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
     """Return the backend's curve; another engine has similar kernels and is assumed to pick the faster at each size."""
-    wanted = {FUSED: ("vllm",)}.get(backend, (backend,) if backend in BACKENDS else BACKENDS)
+    wanted = dict.fromkeys((FUSED, BLOCKS), ("vllm",)).get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys(_find("gemm", gpu, weights, engine) for engine in wanted)
     curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
-    if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
-        curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
+    if weights is Precision.fp8 and gpu.architecture == FUSED_ON:
+        if backend == FUSED:
+            curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
+        if backend == BLOCKS:
+            curves = [(origin, in_blocks(curve)) for origin, curve in curves]
     return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
 
 
@@ -371,6 +383,12 @@ def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
     """
     wide = GemmCurve(*_tables()["gemm"][f"{origin.gpu}/vllm/{Precision.bf16}"])
     return curve._replace(launch_s=min(curve.launch_s, wide.launch_s), columns=min(curve.columns, wide.columns))
+
+
+def in_blocks(curve: GemmCurve) -> GemmCurve:
+    """Return the curve of products with a scale for each block of weights."""
+    block = {"launch_s": BLOCK_LAUNCH_S, "depth_s": BLOCK_DEPTH_S * curve.depth_half, "columns": BLOCK_COLUMNS}
+    return curve._replace(**block, rows=BLOCK_ROWS)
 
 
 def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:

@@ -94,7 +94,7 @@ def step_weight_bytes(deployment: Deployment, tokens: float) -> float:
     for group in deployment.model.groups:
         if isinstance(group.mlp, MoeMlp):
             arrived = tokens * deployment.dp
-            visited = float(distinct_experts(group.mlp.experts, group.mlp.active_experts, arrived))
+            visited = float(distinct_experts(deployment.pool(group.mlp), group.mlp.active_experts, arrived))
             total += group.count * visited * expert_bytes(deployment, group.mlp)
     return total
 

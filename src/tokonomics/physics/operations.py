@@ -37,6 +37,8 @@ from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s, sparse_decode_s, state_s
 from tokonomics.physics.matrix_kernels import (
+    BLOCKS,
+    FUSED,
     all_reduce_s,
     all_to_all_s,
     distinct_experts,
@@ -53,6 +55,14 @@ Numbers = Array | np.float64
 Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
+SORT_S, SORTED = 5.2e-6, 4
+"""Seconds of the kernels that sort a layer's tokens by expert, which vLLM runs if tokens × experts of a token are more
+than a quarter of the experts (``fused_moe.py``); their start is not in the launches left at batch 1. From kernels of
+four models in vLLM 0.26.0 on an H200 (``benchmarks/fit_experts.py``)."""
+LATENT_COPIES = 8.0
+"""How often vLLM's latent attention moves queries, keys and values of every head through memory: it expands, rotates,
+joins and pads them. Fitted by ``benchmarks/fit_experts.py`` on kernels of DeepSeek-V2-Lite in vLLM 0.26.0 on an H200.
+"""
 _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
@@ -144,7 +154,7 @@ class RankKernels:
                 hidden=mlp.latent or deployment.model.hidden,
                 intermediate=mlp.intermediate / (deployment.expert_gpus // deployment.ep),
                 active=mlp.active_experts,
-                experts=mlp.experts,
+                experts=deployment.pool(mlp),
                 gated=mlp.gated,
                 ep=deployment.ep,
                 backend=self.products,
@@ -152,6 +162,8 @@ class RankKernels:
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
             )
+            if self.products in (FUSED, BLOCKS):
+                total = total + group.count * np.where(tokens * mlp.active_experts > mlp.experts / SORTED, SORT_S, 0.0)
         return total
 
     def _sent_s(self, tokens: Array) -> Array:
@@ -194,14 +206,20 @@ class RankKernels:
         """Return the time of norms, rotary embedding, activation and residual: bytes through memory, and launches.
 
         A layer reads and writes the residual stream around two norms (eight times the hidden width), reads and writes
-        queries, keys and values once each, and reads two halves of the feed-forward to write one.
+        queries, keys and values once each, and reads two halves of the feed-forward to write one (of experts, that of
+        the shared ones). Latent attention copies its queries, keys and values more often.
         """
         tp = self.deployment.tp
         touched = 8.0 * self.deployment.model.hidden
         if isinstance(group.mixer, GroupedAttention):
             touched += 2 * (group.mixer.heads * group.mixer.head_dim + group.mixer.kv_heads * group.mixer.kv_width) / tp
+        if isinstance(group.mixer, LatentAttention) and self.products in (FUSED, BLOCKS):
+            rows = 2 * (group.mixer.nope_dim + group.mixer.rope_dim) + group.mixer.value_dim
+            touched += LATENT_COPIES * group.mixer.heads * rows / tp
         if isinstance(group.mlp, DenseMlp):
             touched += 3 * group.mlp.intermediate / tp
+        if isinstance(group.mlp, MoeMlp):
+            touched += 3 * group.mlp.shared_intermediate / tp
         moved = tokens * touched * Precision.bf16.bytes_per_weight
         return group.count * (layer_share(group) * self.between.layer_s + moved / self.stream_bytes_per_s)
 
@@ -358,7 +376,7 @@ class LeastKernels(RankKernels):
             mlp = group.mlp
             if isinstance(mlp, MoeMlp):
                 one = mlp.expert_parameters(deployment.model.hidden) / deployment.expert_gpus
-                read = distinct_experts(mlp.experts, mlp.active_experts, tokens) * one * width
+                read = distinct_experts(deployment.pool(mlp), mlp.active_experts, tokens) * one * width
                 flops = 2.0 * tokens * mlp.active_experts * one
                 total = total + group.count * np.maximum(read / gpu.bandwidth_bytes_per_s, flops / peak)
         if not self._shared_layers or deployment.ep == deployment.expert_gpus:

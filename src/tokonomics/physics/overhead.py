@@ -18,10 +18,11 @@ such a log on published results; a value that was not measured says what it is t
 
 import re
 from functools import cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.physics.curves import shipped
@@ -30,9 +31,16 @@ from tokonomics.types import Badge, Noun
 NEWEST = 2026
 TOGETHER = 256
 """The most requests that the front end takes together: the largest burst that was measured (256 users at once)."""
-LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
+LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent_piece_s", "latent_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: for launches, and for requests."""
+
+
+class Host(Noun):
+    """The processor that launches kernels. Hosts differ by a factor of two, and one host from minute to minute."""
+
+    launch_s: PositiveFloat  # PyTorch launches the smallest kernel (``add_``), one after another
+    source: str
 
 
 class Layers(Noun):
@@ -59,6 +67,8 @@ class Overhead(Noun):
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
     expert_layer_s: NonNegativeFloat = 0.0  # the same for a layer with experts
     quantised_layer_s: NonNegativeFloat = 0.0  # the same with quantised activations; 0: not known separately
+    latent_piece_s: NonNegativeFloat = 0.0  # what latent attention adds to a layer in captured pieces
+    latent_layer_s: NonNegativeFloat = 0.0  # what it adds to a layer launched kernel by kernel
     unpacks: bool = False  # prompts are multiplied with weights unpacked to FP16 in memory, with sums in FP16
     score_passes: NonNegativeFloat = 0.0
     """How often prompt attention moves the scores of all pairs, in 32 bits, through memory; 0: kept on the chip."""
@@ -77,15 +87,24 @@ class Overhead(Noun):
         return self.step_s + self.sequence_s * np.asarray(batch, np.float64)
 
     def launch_s(
-        self, tokens: ArrayLike, layers: float, expert_layers: float, quantised: bool = False
+        self, tokens: ArrayLike, layers: float, expert_layers: float, latent_layers: float = 0, quantised: bool = False
     ) -> NDArray[np.float64]:
-        """Return the host's work on a step that is not one graph: with prompts, or more sequences than captured."""
-        pieces = (layers + expert_layers) * self.piece_s
+        """Return the host's work on a step that is not one graph: with prompts, or more sequences than captured.
+
+        ``latent_layers`` of these layers have latent attention.
+        """
+        pieces = (layers + expert_layers) * self.piece_s + latent_layers * self.latent_piece_s
         expert_s = (quantised and self.quantised_layer_s) or self.expert_layer_s
-        one_by_one = layers * self.layer_s + expert_layers * expert_s
+        one_by_one = layers * self.layer_s + expert_layers * expert_s + latent_layers * self.latent_layer_s
         captured = np.asarray(tokens, np.float64) <= self.graph_tokens
         base = self.step_s if self.overlapped else 0.0  # if not overlapped, it comes after any step
         return np.asarray(base + np.where(captured, min(pieces, one_by_one), one_by_one))
+
+    def on_host(self, launch_s: float) -> Self:
+        """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
+        times = launch_s / host().launch_s
+        scaled = {name: getattr(self, name) * times for name in ("step_s", "sequence_s", *LAUNCHES)}
+        return self.model_copy(update=scaled)
 
     def request_seconds(self, input_tokens: float) -> float:
         """Return a lone request's time outside any step: until the engine has it, and its first token's way out."""
@@ -93,6 +112,7 @@ class Overhead(Noun):
 
 
 class _Fitted(Noun):
+    host: Host
     layers: Layers
     engines: dict[str, tuple[Overhead, ...]]  # the eras of each, in order
 
@@ -100,6 +120,11 @@ class _Fitted(Noun):
 @cache
 def _fitted() -> _Fitted:
     return _Fitted.model_validate(shipped("overhead.toml"))
+
+
+def host() -> Host:
+    """Return the host on which the engines' times are stated."""
+    return _fitted().host
 
 
 def layers() -> Layers:

@@ -14,16 +14,17 @@ through all of them.
 """
 
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokonomics.catalog.layers import MoeMlp, Precision
+from tokonomics.catalog.layers import CompressedAttention, LatentAttention, MoeMlp, Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
-from tokonomics.physics.matrix_kernels import FUSED
+from tokonomics.physics.matrix_kernels import BLOCKS, FUSED
 from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import BARE_KERNELS, QUANTISES, LeastKernels, Numbers, RankKernels, layer_share
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
@@ -62,18 +63,22 @@ class StepModel:
         self.correction: Correction | None = None
         profile = active()
         own = profile.kernels_of(deployment.gpu) if profile else None
+        if engine and own and own.launch_s:
+            self.engine = engine.on_host(own.launch_s)
         backend = deployment.engine.key if engine else BARE_KERNELS
-        products = FUSED if engine and engine.fused else backend
+        fused = BLOCKS if deployment.model.is_moe else FUSED
+        products = fused if engine and engine.fused else backend
         groups = deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         self._tabulate(RankKernels(deployment, backend, products, between or _between(own), own, engine))
         shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
         dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
-        self._layers = dense / deployment.pp, mixed / deployment.pp
+        latent = sum(group.count for group in groups if isinstance(group.mixer, LatentAttention | CompressedAttention))
+        self._layers = dense / deployment.pp, mixed / deployment.pp, latent / deployment.pp
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine) if profile else None
         if found:
-            self._correct(found, self.floor)
+            self.__dict__.update(self.corrected(found).__dict__)
 
     def _tabulate(self, kernels: RankKernels) -> None:
         """Tabulate everything but attention by the number of tokens."""
@@ -105,8 +110,19 @@ class StepModel:
 
     def corrected(self, correction: Correction) -> "StepModel":
         """Return the same kernels with a server's correction; the model must not be corrected yet."""
-        floor, other = self.floor, copy(self)  # the floor is cached: a fit tries many corrections
+        narrowed = self.visiting(correction.experts)
+        floor, other = narrowed.floor, copy(narrowed)  # the floor is cached: a fit tries many corrections
         other._correct(correction, floor)
+        return other
+
+    def visiting(self, share: float) -> "StepModel":
+        """Return the same model under traffic that visits only a share of its experts."""
+        if share == 1:
+            return self
+        other, deployment = copy(self), self.deployment.visiting(share)
+        other.__dict__.pop("floor", None)
+        other.deployment = deployment
+        other._tabulate(replace(self.kernels, deployment=deployment))
         return other
 
     @cached_property

@@ -12,7 +12,7 @@ from tokonomics.measure.calibrate import Calibrated
 from tokonomics.measure.calibrate import calibrate as fit
 from tokonomics.measure.engine_log import is_engine_log, read_engine_log
 from tokonomics.measure.evidence import read_evidence
-from tokonomics.measure.measurements import parse_json, read_measurements, read_text
+from tokonomics.measure.measurements import Measurement, parse_json, read_measurements, read_text
 from tokonomics.measure.probe.fit_profile import is_timings, profile_from
 from tokonomics.measure.probe.timings import PROBE, SECONDS, measure, why_not
 from tokonomics.measure.replay import Replay, replay
@@ -114,7 +114,11 @@ def validate(request: ValidateRequest, listener: Listener = SILENT) -> ValidateR
     splits = {row.split for row in rows if row.split}
     if split is not None and split not in splits:
         raise UnknownName("split", split, splits, fix=f"The file has: {', '.join(sorted(splits)) or 'none'}.")
-    found, predictions = score([row for row in rows if split is None or row.split == split])
+    chosen = [row for row in rows if split is None or row.split == split]
+    if request.visited_experts is not None:
+        said = {"visited_experts": request.visited_experts}
+        chosen = [row.model_copy(update=said) if isinstance(row, Measurement) else row for row in chosen]
+    found, predictions = score(chosen)
     return ValidateResult(**dict(found), predictions=predictions)
 
 

@@ -16,7 +16,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.physics.deployment import Deployment, deploy
-from tokonomics.questions.inputs import Classed, Layout, Objectives, PlanTraffic, TrafficShape
+from tokonomics.questions.inputs import Classed, Layout, Objectives, PlanTraffic, RoutedExperts, TrafficShape
 from tokonomics.sizing.load import Load
 from tokonomics.traffic.lengths import Lengths, parse_lengths
 from tokonomics.traffic.slo import Latency, ServiceClass, Slo, parse_classes, parse_slos
@@ -51,7 +51,7 @@ def deployment_of(
         fix = "Several are compared by: tokonomics plan, tokonomics plan --by-gpu."
         raise BadInput(f"one GPU at a time, got {len(several)}: {shorten(gpu)}", field="gpu", fix=fix)
     weights, found = layout.weights, find_gpu(gpu)
-    return deploy(
+    made = deploy(
         reading(find_model(named(model)), images),
         found,
         engine_for(found, layout.engine),
@@ -64,6 +64,12 @@ def deployment_of(
         lora_rank=lora_rank,
         lora_adapters=lora_adapters,
     )
+    visited = layout.visited_experts if isinstance(layout, RoutedExperts) else None
+    if visited is None:
+        return made
+    if not made.model.is_moe:
+        raise BadInput(f"{made.model.name} has no experts", field="visited_experts")
+    return made.model_copy(update={"visited_experts": visited})
 
 
 def targets_of(request: Objectives) -> tuple[Slo, ...]:

@@ -137,6 +137,17 @@ class Adapters(Request, about=About.MODEL):
     lora_adapters: Whole = declared("How many adapters are loaded.", 0, example=10, rare=True)
 
 
+class RoutedExperts(Request, about=About.TRAFFIC):
+    visited_experts: Whole | None = declared(
+        "Experts of a layer that the traffic visits at all; with dummy weights perhaps only those of one token.",
+        low=1,
+        high=100_000,
+        without="all, evenly",
+        example=8,
+        rare=True,
+    )
+
+
 class BatchLimits(Request, about=About.HARDWARE):
     no_prefix_cache: Switch = declared("Compute every prompt in full.", False)
     max_sequences: Whole | None = declared(

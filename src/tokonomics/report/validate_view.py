@@ -245,6 +245,8 @@ def _numbers(found: Correction) -> str:
         "decode": found.decode, "prompts": found.prefill, "launches": found.launch, "requests": found.request,
     }  # fmt: skip
     parts = [f"{name} × {factor:.3g}" for name, factor in factors.items() if factor != 1]
+    if found.experts < 1:
+        parts.append(f"traffic visits {percent(found.experts)} of the experts")
     if found.step_s is not None:
         parts.append(f"host {_or_none(found.step_s)} a step + {_or_none(found.sequence_s or 0.0)} a sequence")
     return ", ".join(parts)

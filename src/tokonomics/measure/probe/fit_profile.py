@@ -212,6 +212,7 @@ def kernels_from(timings: Mapping[str, Any], gpu: Gpu, where: str) -> Kernels:
             if (fitted := _link(gpu, gpus, [row for row in timings["all_reduce"] if row["gpus"] == gpus]))
         },
         layer_s=_layer_s(timings.get("layers") or (), timings.get("gemm") or (), gpu, share),
+        launch_s=_launch_s(timings.get("launch") or ()),
     )
 
 
@@ -307,6 +308,12 @@ def _by_width(rows: Rows, gpu: Gpu, *, decode: bool) -> dict[str, Fitted]:
     alike = {kind: [row for row in rows if name(row) == kind] for kind in sorted({name(row) for row in rows})}
     fits = {kind: _attention(gpu, own, decode=decode) for kind, own in alike.items()}
     return {kind: fitted for kind, fitted in fits.items() if fitted}
+
+
+def _launch_s(rows: Rows) -> float | None:
+    """Return the host's time to launch the smallest kernel, one after another."""
+    found = [row["us"] * 1e-6 for row in rows if row.get("kind") == "by the host" and "us" in row]
+    return statistics.median(found) if found else None
 
 
 def _layer_s(stacks: Rows, products: Rows, gpu: Gpu, share: float) -> float | None:

@@ -27,6 +27,7 @@ from tokonomics.questions.inputs import (
     Quick,
     Reserve,
     RoomToGrow,
+    RoutedExperts,
     RouterOrBest,
     Seeded,
     Selling,
@@ -334,7 +335,9 @@ class FitRequest(OneModel, OneGpu, Layout, Adapters, Profiled):
     context: Tokens = declared("Tokens of one sequence, prompt and answer: 4096, 32k.", 4096, unit="tokens")
 
 
-class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, ImageInputs, ThinkingInput, Profiled):
+class PredictRequest(
+    OneModel, OneGpu, Layout, Adapters, ContextInput, ImageInputs, ThinkingInput, RoutedExperts, Profiled
+):
     """
     Each time has an interval, and the parts that it is made of.
 
@@ -350,7 +353,7 @@ class PredictRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, ImageInpu
     batch: Whole = declared("Sequences running at once.", 1, low=1, high=10**6)
 
 
-class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Objectives, Priced, Profiled):
+class CurveRequest(OneModel, OneGpu, Layout, Adapters, ContextInput, Objectives, Priced, RoutedExperts, Profiled):
     """
     Throughput, time per token and price, up to the batch that the KV cache holds.
 

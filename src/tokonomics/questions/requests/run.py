@@ -8,6 +8,7 @@ from tokonomics.questions.inputs import (
     Objectives,
     OnGrid,
     Profiled,
+    RoutedExperts,
     Selling,
     SomeGpus,
     Staffed,
@@ -208,7 +209,7 @@ class CalibrateRequest(Ran):
     out: Text | None = saved("Save the profile (.json).", "h100.json", without="only shown")
 
 
-class ValidateRequest(Profiled):
+class ValidateRequest(RoutedExperts, Profiled):
     """
     Errors, bias, coverage and ranking; no row is dropped silently. The log of an engine (every request and step) is
     replayed in the simulator instead, run by run. The formats, with samples to start from: docs/validate.md.

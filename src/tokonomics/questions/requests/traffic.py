@@ -21,6 +21,7 @@ from tokonomics.questions.inputs import (
     Profiled,
     RoomToGrow,
     Routed,
+    RoutedExperts,
     RouterOrBest,
     Selling,
     Serving,
@@ -85,7 +86,7 @@ class ReplicaInputs(Request, about=About.HARDWARE):
 
 class SimulateRequest(
     SomeModel, OneGpu, Layout, Drafting, Traffic, ImageInputs, ThinkingInput, Routed, Serving, Objectives, Classed,
-    Priced, Profiled, ReplicaInputs,
+    Priced, RoutedExperts, Profiled, ReplicaInputs,
 ):  # fmt: skip
     """
     Latency, throughput, utilisation and cost.
@@ -134,6 +135,7 @@ class CapacityRequest(
     RoomToGrow,
     Classed,
     Priced,
+    RoutedExperts,
     Profiled,
 ):
     """
