@@ -31,6 +31,7 @@ from tokonomics.physics.attention_kernels import (
     mla_prefill_s,
     prefill_attention_s,
     seen_pairs,
+    uneven_share,
 )
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
@@ -250,6 +251,19 @@ class RankKernels:
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
+    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+        """Return the share by which that takes longer if contexts have a spread; measured for grouped heads only."""
+        if not self.era or not isinstance(mixer, GroupedAttention):
+            return np.zeros(np.shape(batch))
+        kv_heads = self._heads(mixer)["kv_heads"]
+        return uneven_share(batch, kv_heads, spread, self.era.uneven, self.era.uneven_heads)
+
+    def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
+        """Return what a layer's attention takes longer for the sequences of a batch if prompts are in their step."""
+        if not self.era or not isinstance(mixer, GroupedAttention):
+            return np.zeros(np.shape(batch))
+        return np.asarray(batch) * (self._heads(mixer)["kv_heads"] * self.era.beside_s)
+
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
     ) -> Array:
@@ -379,6 +393,14 @@ class LeastKernels(RankKernels):
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         return least_decode_attention_s(mixer, self.deployment, batch, context)
+
+    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+        """Return zero: however contexts differ, their bytes are the same."""
+        return np.zeros(np.shape(batch))
+
+    def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
+        """Return zero: tiles that are partly empty are the kernel's choice."""
+        return np.zeros(np.shape(batch))
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
         """Return the least time of one layer's mixer over prompts.

@@ -65,6 +65,13 @@ class Overhead(Noun):
     head_reads: float = Field(default=0.0, ge=0, le=1)
     """Share of the bandwidth at which decode attention reads keys and values once for each query head. 0: kernels as
     they were timed, which read them once for all heads that share them."""
+    uneven: NonNegativeFloat = 0.0
+    uneven_heads: NonNegativeFloat = 0.0
+    """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
+    sequence and a KV head halve that at a spread of 1 (``attention_kernels.uneven_share``)."""
+    beside_s: NonNegativeFloat = 0.0
+    """What a layer's attention takes longer for each KV head of a running sequence in a step with prompts, where one
+    kernel attends for both: its one row fills a tile of the prompts' rows."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

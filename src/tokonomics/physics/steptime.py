@@ -35,6 +35,7 @@ _TOKENS = np.unique(
 """Numbers of tokens at which the token-wise part of a step is tabulated, up to the longest prompt of any model. Between
 two points it is close to a straight line, the closer the more tokens."""
 _TOKENS.flags.writeable = False  # what is tabulated at them is kept
+_SPREADS = 32  # spreads of contexts are rounded to this part, so that similar traffic shares its step times
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
@@ -59,6 +60,7 @@ class StepModel:
         self.deployment = deployment
         self.aligned = aligned
         self.engine = engine
+        self.spread = 0.0
         self.correction: Correction | None = None
         profile = active()
         own = profile.kernels_of(deployment.gpu) if profile else None
@@ -138,6 +140,11 @@ class StepModel:
         other.draft = self.draft and self.draft.with_engine(engine)
         return other
 
+    def with_spread(self, spread: float) -> "StepModel":
+        """Return the steps of batches whose contexts differ: by this standard deviation, relative to their mean."""
+        rounded = round(spread * _SPREADS) / _SPREADS
+        return self if rounded == self.spread else _with_spread(self, rounded)
+
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
         """Return the seconds of a step that adds one token to each of ``batch`` sequences of ``context`` tokens.
 
@@ -211,11 +218,12 @@ class StepModel:
         prompt, own = prompt / fullest, many / fullest
         sequences = np.maximum(share + np.where(prompt > 0, own, 0.0), 1.0)
         kernels = self.head_s(sequences) + self.adapters_s(sequences)
-        for place, (times, model) in enumerate(self.beside_prompts()):
+        for place, (times, model) in enumerate(self.prompt_steps()):
             computed = (
                 model.tokens_s(np.maximum(prompt + share, 1.0))
                 + model.shared_s(np.maximum(everything, 1.0))
                 + model.decode_attention_s(share, context)
+                + np.where(prompt > 0, model.beside_prompts_s(share), 0.0)
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
@@ -244,7 +252,7 @@ class StepModel:
         batch = np.asarray(batch, np.float64)
         return np.asarray(np.maximum(batch / self.deployment.pp, np.minimum(batch, 1.0)))
 
-    def beside_prompts(self) -> list[tuple[float, "StepModel"]]:
+    def prompt_steps(self) -> list[tuple[float, "StepModel"]]:
         """Return what computes a step with prompts, and how often: the model, and its draft, which needs the KV."""
         speculation = self.deployment.speculation
         if speculation is None:
@@ -300,11 +308,19 @@ class StepModel:
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
+            taken = taken * (1.0 + self.kernels.uneven_share(mixer, batch, self.spread))
             if self.correction:
                 least = self.floor.kernels.decode_mixer_s(mixer, batch, context)
                 taken = np.maximum(taken * self.correction.decode, least)
             total = total + count * taken
         return np.where(np.asarray(batch) > 0, total, 0.0)
+
+    def beside_prompts_s(self, batch: Numbers) -> Array:
+        """Return the GPU time that attention of the running sequences takes longer in a step with prompts."""
+        total = np.zeros(np.shape(batch))
+        for count, mixer in self.mixers:
+            total = total + count * self.kernels.beside_prompts_s(mixer, batch)
+        return total * self.correction.decode if self.correction else total
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
         """Return the GPU time of attention inside ``prompts`` chunks of ``prompt`` tokens, with their images' tower."""
@@ -368,6 +384,14 @@ def step_model(deployment: Deployment) -> StepModel:
 @lru_cache(maxsize=4096)
 def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
     return StepModel(deployment, overhead(deployment.engine))
+
+
+@lru_cache(maxsize=1024)
+def _with_spread(steps: StepModel, spread: float) -> StepModel:
+    other = copy(steps)
+    other.spread = spread
+    other.draft = steps.draft and _with_spread(steps.draft, spread)
+    return other
 
 
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:

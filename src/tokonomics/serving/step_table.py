@@ -87,10 +87,11 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     if drafts:
         # Steps with prompts do not draft, as their batch of tokens is full. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
-    both = steps.beside_prompts()
+    both = steps.prompt_steps()
     attended = (share * model.prompt_attention_s(*axes) for share, model in both)
     inside = np.broadcast_to(sum(attended, np.zeros(1)), (len(prompts), len(chunks), len(past)))
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
+    running = running + sum((share * model.beside_prompts_s(passing) for share, model in both), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         shared_s=sum((share * model.shared_s(np.maximum(everything, 1.0)) for share, model in both), np.zeros(1)),
