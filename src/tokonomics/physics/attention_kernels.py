@@ -116,7 +116,7 @@ def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, 
     """
     batch = np.maximum(as_array(batch), 1.0)
     waits = heads * spread / (batch * kv_heads)
-    return np.asarray(most * waits / (most + waits) * (1.0 - 1.0 / batch)) if spread else np.zeros_like(batch)
+    return most * waits / (most + waits) * (1.0 - 1.0 / batch) if most * heads * spread else np.zeros_like(batch)
 
 
 def prefill_attention_s(

@@ -55,6 +55,9 @@ Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
 _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
+BESIDE_TOKENS, BESIDE_SEQUENCES = 1024, 256
+"""In steps of fewer prompt tokens than these, running sequences took hardly longer than alone, and in all longer ones
+about as much longer; so many were measured (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
@@ -259,10 +262,15 @@ class RankKernels:
         return uneven_share(batch, kv_heads, spread, self.era.uneven, self.era.uneven_heads)
 
     def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
-        """Return what a layer's attention takes longer for the sequences of a batch if prompts are in their step."""
-        if not self.era or not isinstance(mixer, GroupedAttention):
+        """Return what a layer takes longer for a batch in a step with long prompts; measured for grouped heads only.
+
+        One kernel attends for both there, and the GPU is near its power limit; which of them it is, is not known.
+        """
+        if not self.era or not isinstance(mixer, GroupedAttention) or mixer.heads == mixer.kv_heads:
             return np.zeros(np.shape(batch))
-        return np.asarray(batch) * (self._heads(mixer)["kv_heads"] * self.era.beside_s)
+        return np.minimum(np.asarray(batch, np.float64), BESIDE_SEQUENCES) * (
+            self._heads(mixer)["kv_heads"] * self.era.beside_s
+        )
 
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any

@@ -70,8 +70,7 @@ class Overhead(Noun):
     """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
     sequence and a KV head halve that at a spread of 1 (``attention_kernels.uneven_share``)."""
     beside_s: NonNegativeFloat = 0.0
-    """What a layer's attention takes longer for each KV head of a running sequence in a step with prompts, where one
-    kernel attends for both: its one row fills a tile of the prompts' rows."""
+    """What each KV head of a layer takes longer for a running sequence in a step with long prompts."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

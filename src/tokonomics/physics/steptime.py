@@ -25,7 +25,15 @@ from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.matrix_kernels import FUSED
 from tokonomics.physics.memory import step_weight_bytes
-from tokonomics.physics.operations import BARE_KERNELS, QUANTISES, LeastKernels, Numbers, RankKernels, layer_share
+from tokonomics.physics.operations import (
+    BARE_KERNELS,
+    BESIDE_TOKENS,
+    QUANTISES,
+    LeastKernels,
+    Numbers,
+    RankKernels,
+    layer_share,
+)
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
@@ -223,7 +231,7 @@ class StepModel:
                 model.tokens_s(np.maximum(prompt + share, 1.0))
                 + model.shared_s(np.maximum(everything, 1.0))
                 + model.decode_attention_s(share, context)
-                + np.where(prompt > 0, model.beside_prompts_s(share), 0.0)
+                + model.beside_prompts_s(share) * beside_share(prompt - own)
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
@@ -316,7 +324,7 @@ class StepModel:
         return np.where(np.asarray(batch) > 0, total, 0.0)
 
     def beside_prompts_s(self, batch: Numbers) -> Array:
-        """Return the GPU time that attention of the running sequences takes longer in a step with prompts."""
+        """Return the GPU time that the running sequences take longer in a step with long prompts."""
         total = np.zeros(np.shape(batch))
         for count, mixer in self.mixers:
             total = total + count * self.kernels.beside_prompts_s(mixer, batch)
@@ -374,6 +382,11 @@ class StepModel:
         if not self.engine.overlapped:
             return np.maximum(gpu_s, self.launch_s(tokens)) + self.engine.host_s(batch)
         return np.maximum(gpu_s, self.launch_s(tokens) + self.engine.sequence_s * (batch + prompts))
+
+
+def beside_share(tokens: Numbers) -> Array:
+    """Return the share of ``beside_prompts_s`` by a pass's prompt tokens, without one a prompt, which is as a decode's."""
+    return np.clip(tokens / BESIDE_TOKENS, 0.0, 1.0)
 
 
 def step_model(deployment: Deployment) -> StepModel:
