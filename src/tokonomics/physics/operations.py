@@ -268,9 +268,8 @@ class RankKernels:
         """
         if not self.era or not isinstance(mixer, GroupedAttention) or mixer.heads == mixer.kv_heads:
             return np.zeros(np.shape(batch))
-        return np.minimum(np.asarray(batch, np.float64), BESIDE_SEQUENCES) * (
-            self._heads(mixer)["kv_heads"] * self.era.beside_s
-        )
+        each_s: float = self._heads(mixer)["kv_heads"] * self.era.beside_s
+        return np.asarray(np.minimum(batch, BESIDE_SEQUENCES) * each_s)
 
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any

@@ -385,7 +385,7 @@ class StepModel:
 
 
 def beside_share(tokens: Numbers) -> Array:
-    """Return the share of ``beside_prompts_s`` by a pass's prompt tokens, without one a prompt, which is as a decode's."""
+    """Return the share of ``beside_prompts_s`` by a pass's prompt tokens beyond the first of each prompt."""
     return np.clip(tokens / BESIDE_TOKENS, 0.0, 1.0)
 
 
