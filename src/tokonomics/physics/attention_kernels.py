@@ -112,11 +112,11 @@ def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, 
 
     ``spread`` is their standard deviation ÷ mean. Contexts are cut into pieces that multiprocessors work through, and
     the layer waits for the last piece. With few pairs of a sequence and a KV head, the pieces of one come out unequal:
-    at ``most`` that share. With many, one of the longest contexts outlasts the others, by less the more they are.
+    at ``most`` that share. With many, one of the longest contexts outlasts the others, by less the more they are; at a
+    spread of 1, as many as ``heads`` halve the share.
     """
-    batch = np.maximum(as_array(batch), 1.0)
-    waits = heads * spread / (batch * kv_heads)
-    return most * waits / (most + waits) * (1.0 - 1.0 / batch) if most * heads * spread else np.zeros_like(batch)
+    batch, uneven = np.maximum(as_array(batch), 1.0), heads * spread
+    return np.asarray(most * uneven / (batch * kv_heads + uneven) * (1.0 - 1.0 / batch))
 
 
 def prefill_attention_s(

@@ -68,7 +68,7 @@ class Overhead(Noun):
     uneven: NonNegativeFloat = 0.0
     uneven_heads: NonNegativeFloat = 0.0
     """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
-    sequence and a KV head halve that at a spread of 1 (``attention_kernels.uneven_share``)."""
+    sequence and a KV head halve it (``attention_kernels.uneven_share``)."""
     beside_s: NonNegativeFloat = 0.0
     """What each KV head of a layer takes longer for a running sequence in a step with long prompts."""
     request_s: NonNegativeFloat = 0.0
