@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
@@ -39,6 +40,8 @@ from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import context_spread
 from tokonomics.types import Badge
 
+Floats = NDArray[np.float64]
+
 HERE = Path(__file__).parent
 TEACHES = ("dense", "fp8", "moe", "moe-fp8")
 """Sessions that teach; the others (another model, other step budgets, the first runs) judge."""
@@ -51,10 +54,11 @@ LEAST_BATCH = 4
 """Smaller batches have little attention: their steps tell of products."""
 BINS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 """Where the batches of the former's steps begin (``bench_headroom.py``)."""
-MIXED, LONG_PROMPT = "llama-3.1-8b-again", 2048
+MIXED, LONG_PROMPT = "llama-3.1-8b-again", 1024
 """Whose steps of one prompt, so long that the GPU and not its launches decide, beside 16 to 256 decodes teach what the
 latter take longer there."""
-ATTENTION = ("uneven", "uneven_heads", "beside_s")
+BESIDE = ("cool_s", "beside_s", "beside_sequences")
+ATTENTION = ("uneven", "uneven_heads", *BESIDE)
 LEAST_STEPS = 30
 """Of a batch of a session, fewer than these say little."""
 BLOCKED_US = 150_000
@@ -392,30 +396,33 @@ def fit_attention(host: Overhead, layers: Layers, rows: Sequence[DecodeRow], mix
         kind = "taught" if some[0].model == UNEVEN else "left out"
         print(f"    {log} ({kind}): steps predicted {before:+.1%} → {after:+.1%}")
     uneven, heads = (float(figure) for figure in found.x)
-    return host.model_copy(
-        update={"uneven": uneven, "uneven_heads": heads, "beside_s": fit_beside(host, layers, mixed)}
-    )
+    return fit_beside(host.model_copy(update={"uneven": uneven, "uneven_heads": heads}), layers, mixed)
 
 
-def fit_beside(host: Overhead, layers: Layers, mixed: Path) -> float:
-    """What each KV head of a layer takes longer for a decode beside a prompt: a slope, one level for each prompt.
+def fit_beside(host: Overhead, layers: Layers, mixed: Path) -> Overhead:
+    """What prompts gain and decodes lose in a step of both, by the number of decodes.
 
-    Levels are apart: a prompt alone in a second begins on a GPU that is cooler than under load.
+    The gain is one figure: products of the prompts are so long that the GPU reaches its power limit during them.
     """
-    steps = _served(UNEVEN, host, layers).with_engine(None)
+    steps = _served(UNEVEN, host.model_copy(update={"cool_s": 0.0, "beside_s": 0.0}), layers).with_engine(None)
     with gzip.open(mixed, "rt") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == MIXED and row["kind"] == "mixed"]
-    rows = [row for row in rows if int(row["prompt"]) >= LONG_PROMPT]
-    prompts, batches, contexts = (
-        np.array([float(row[name]) for row in rows]) for name in ("prompt", "batch", "context")
-    )
-    left_s = np.array([float(row["extra_ms"]) * 1e-3 for row in rows]) - steps.step(prompts, 0, batches, contexts)
+    names, rows = ("prompt", "batch", "context", "extra_ms"), [row for row in rows if int(row["prompt"]) >= LONG_PROMPT]
+    prompts, batches, contexts, measured_ms = (np.array([float(row[name]) for row in rows]) for name in names)
+    left_ms = measured_ms - steps.step(prompts, 0, batches, contexts) * 1e3
+
+    def off_ms(figures: Sequence[float]) -> Floats:
+        gained_ms, each_us, half = figures
+        return np.asarray(each_us * 1e-3 * batches / (1 + batches / half) - gained_ms - left_ms)
+
+    found = least_squares(off_ms, [1.0, 50.0, 100.0], bounds=([0.0, 0.0, 1.0], [20.0, 1e3, 1e4]), loss="soft_l1")
+    gained_ms, each_us, half = (float(figure) for figure in found.x)
     heads = sum(count * mixer.kv_heads for count, mixer in steps.mixers if isinstance(mixer, GroupedAttention))
-    table = np.column_stack([batches * heads, *(prompts == prompt for prompt in np.unique(prompts))])
-    slope = float(np.linalg.lstsq(table, left_s, rcond=None)[0][0])
-    print(f"vllm, log: a decode beside a prompt takes {slope * heads * 1e6:.1f} µs longer, {slope * 1e9:.0f} ns a KV "
-          f"head and layer, n {len(rows)}")  # fmt: skip
-    return slope
+    print(f"vllm, log: prompts beside decodes gain {gained_ms:.1f} ms, a decode loses {each_us:.0f} µs "
+          f"({each_us / heads * 1e3:.0f} ns a KV head and layer), half of it at {half:.0f}, n {len(rows)}; mean error "
+          f"{np.abs(left_ms).mean():.1f} → {np.abs(off_ms(found.x)).mean():.1f} ms")  # fmt: skip
+    figures = (gained_ms * 1e-3, each_us * 1e-6 / heads, half)
+    return host.model_copy(update=dict(zip(BESIDE, figures, strict=True)))
 
 
 def _served(model: str, host: Overhead, layers: Layers) -> StepModel:
@@ -535,7 +542,8 @@ def _layers_text(layers: Layers) -> str:
 
 def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
-    more = "".join(f"{name} = {getattr(made, name):.3g}\n" for name in ATTENTION if getattr(made, name)) + more
+    if made.uneven:
+        more = "".join(f"{name} = {getattr(made, name):.3g}\n" for name in ATTENTION) + more
     if made.architectures:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
         more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"

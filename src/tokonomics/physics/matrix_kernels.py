@@ -146,6 +146,12 @@ def gemm_s(
     return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
 
 
+def throttled_s(gpu: Gpu, weights: Precision, n: float, k: float, backend: str, own: GemmCurve | None = None) -> float:
+    """Return the seconds that a row's product takes longer when the GPU is at its power limit."""
+    curve = own or _gemm_curves(gpu, weights, backend)[0][1]
+    return curve.throttle * 2 * n * k / gpu.peak_flops(weights)
+
+
 def fp16_sums_flops(gpu: Gpu) -> float:
     """Return the FLOP/s of FP16 products with sums in FP16: half of the tensor cores' INT8 rate, since Turing.
 

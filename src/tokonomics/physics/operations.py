@@ -44,6 +44,7 @@ from tokonomics.physics.matrix_kernels import (
     experts_s,
     fp16_sums_flops,
     gemm_s,
+    throttled_s,
     unpacked_gemm_s,
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
@@ -55,9 +56,9 @@ Attention = GroupedAttention | LatentAttention | CompressedAttention
 QUANTISES = (Precision.fp8, Precision.int8, Precision.nvfp4)
 """Weights whose products take quantised activations; 4-bit integers and MXFP4 use 16-bit activations."""
 _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
-BESIDE_TOKENS, BESIDE_SEQUENCES = 1024, 256
-"""In steps of fewer prompt tokens than these, running sequences took hardly longer than alone, and in all longer ones
-about as much longer; so many were measured (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
+BESIDE_TOKENS = 1024
+"""In steps of fewer prompt tokens, running sequences took hardly longer than alone; in all longer ones about as much
+longer (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
@@ -269,7 +270,16 @@ class RankKernels:
         if not self.era or not isinstance(mixer, GroupedAttention) or mixer.heads == mixer.kv_heads:
             return np.zeros(np.shape(batch))
         each_s: float = self._heads(mixer)["kv_heads"] * self.era.beside_s
-        return np.asarray(np.minimum(batch, BESIDE_SEQUENCES) * each_s)
+        return np.asarray(each_s * batch / (1.0 + batch / self.era.beside_sequences))
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return what products of prompts gain beside few running sequences: what the power limit adds, for a while."""
+        deployment, added_s = self.deployment, 0.0
+        for group in deployment.model.groups:
+            for n, k, weights in dense_products(group, deployment):
+                own = self.own.gemm_curve(weights) if self.own else None
+                added_s += group.count * throttled_s(deployment.gpu, self.multiplied(weights), n, k, self.products, own)
+        return np.minimum(tokens * added_s, self.era.cool_s if self.era else 0.0)
 
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
@@ -408,6 +418,10 @@ class LeastKernels(RankKernels):
     def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
         """Return zero: tiles that are partly empty are the kernel's choice."""
         return np.zeros(np.shape(batch))
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return zero: nothing is gained on the datasheet's peak."""
+        return np.zeros_like(tokens)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
         """Return the least time of one layer's mixer over prompts.

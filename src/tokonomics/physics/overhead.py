@@ -21,7 +21,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.physics.curves import shipped
@@ -69,8 +69,12 @@ class Overhead(Noun):
     uneven_heads: NonNegativeFloat = 0.0
     """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
     sequence and a KV head halve it (``attention_kernels.uneven_share``)."""
+    cool_s: NonNegativeFloat = 0.0
+    """Most that the products of prompts gain beside few running sequences: the GPU was below its power limit."""
     beside_s: NonNegativeFloat = 0.0
-    """What each KV head of a layer takes longer for a running sequence in a step with long prompts."""
+    beside_sequences: PositiveFloat = 1.0
+    """What each KV head of a layer takes longer for a running sequence in a step with long prompts; and how many
+    sequences halve that, as by then they alone bring the GPU to its power limit."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

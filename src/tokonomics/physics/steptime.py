@@ -96,6 +96,7 @@ class StepModel:
         if deployment.spans_machines:
             self._exchange = self._overlapped(self._exchange)
         self._head = kernels.head_s(_TOKENS)
+        self._cool = kernels.cool_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
         self._tower_s = kernels.tower_s()
 
@@ -232,6 +233,7 @@ class StepModel:
                 + model.shared_s(np.maximum(everything, 1.0))
                 + model.decode_attention_s(share, context)
                 + model.beside_prompts_s(share) * beside_share(prompt - own)
+                - np.where((prompt > 0) & (share > 0), model.cool_s(prompt), 0.0)
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
@@ -270,6 +272,11 @@ class StepModel:
     def tokens_s(self, tokens: Array) -> Array:
         """Return the time on one rank of everything but attention, experts and the head; only its tokens matter."""
         return np.interp(tokens, _TOKENS, self._matrices + self._small + self._communication)
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return what of that a pass with this many prompt tokens gains if answers run beside it, but few."""
+        gained = np.interp(tokens, _TOKENS, self._cool)
+        return gained * self.correction.prefill if self.correction else gained
 
     def shared_s(self, tokens: Array) -> Array:
         """Return the time of the experts, and of sending to them, for the tokens of all groups of the attention."""

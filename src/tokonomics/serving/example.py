@@ -66,6 +66,7 @@ def _table() -> StepTable:
         decode_s=plane,
         attention_s=plane,
         beside_s=line,
+        cool_s=line,
         prompt_log_s=np.zeros((1, 1, 1)),
         launch_s=line,
         launch_prompt_s=0.0,

@@ -44,6 +44,7 @@ class StepColumns(NamedTuple):
     decode_s: Array  # [batch, context]: a step without prompts, including the host
     attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
     beside_s: Array  # by sequences: what they add besides if the prompts of a pass are long
+    cool_s: Array  # by prompt tokens of a pass: what they gain if answers run beside them, but few
     prompt_log_s: Array  # [prompts, chunk, past]: logarithm of the seconds that prompts add
     launch_s: Array  # by tokens of a pass: the host's time to launch a step with prompts, in parallel to the GPU
     launch_prompt_s: float  # for each prompt in it
@@ -101,6 +102,7 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
         beside_s=np.where(batches[:, 0] > 0, beside, 0.0),
+        cool_s=sum((share * model.cool_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         launch_s=steps.launch_s(tokens),
         launch_prompt_s=0.0,
@@ -198,6 +200,7 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     past = max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1))
     total += _prompt_s(table.prompt_log_s, some / passes, chunk, past)
     if decodes > 0:
+        total -= _between(table.cool_s, tokens / passes)
         total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
         total += float(table.beside_s[decodes]) * min(1.0, (tokens - some) / passes / BESIDE_TOKENS)
         if share < 1.0:
