@@ -543,7 +543,7 @@ def _layers_text(layers: Layers) -> str:
 def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
     if made.uneven:
-        more = "".join(f"{name} = {getattr(made, name):.3g}\n" for name in ATTENTION) + more
+        more = "".join(f"{name} = {getattr(made, name):.4g}\n" for name in ATTENTION) + more
     if made.architectures:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
         more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"

@@ -115,7 +115,7 @@ def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, 
     at ``most`` that share. With many, one of the longest contexts outlasts the others, by less the more they are; at a
     spread of 1, as many as ``heads`` halve the share.
     """
-    batch, uneven = np.maximum(as_array(batch), 1.0), heads * spread
+    batch, uneven = np.maximum(as_array(batch), 1.0), heads * spread**2
     return np.asarray(most * uneven / (batch * kv_heads + uneven) * (1.0 - 1.0 / batch))
 
 
