@@ -146,10 +146,13 @@ def gemm_s(
     return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
 
 
-def throttled_s(gpu: Gpu, weights: Precision, n: float, k: float, backend: str, own: GemmCurve | None = None) -> float:
-    """Return the seconds that a row's product takes longer when the GPU is at its power limit."""
+def throttled_s(
+    gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str, own: GemmCurve | None = None
+) -> Array:
+    """Return the seconds by which the same takes longer at the GPU's power limit than on one that is below it."""
     curve = own or _gemm_curves(gpu, weights, backend)[0][1]
-    return curve.throttle * 2 * n * k / gpu.peak_flops(weights)
+    sizes = as_array(m), n, k, gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s, weights.bytes_per_weight
+    return gemm_seconds(curve, *sizes) - gemm_seconds(curve, *sizes, heat=0.0)
 
 
 def fp16_sums_flops(gpu: Gpu) -> float:

@@ -274,12 +274,15 @@ class RankKernels:
 
     def cool_s(self, tokens: Array) -> Array:
         """Return what products of prompts gain beside few running sequences: what the power limit adds, for a while."""
-        deployment, added_s = self.deployment, 0.0
+        deployment, added_s = self.deployment, np.zeros_like(tokens)
+        if not self.era or not self.era.cool_s:
+            return added_s
         for group in deployment.model.groups:
             for n, k, weights in dense_products(group, deployment):
                 own = self.own.gemm_curve(weights) if self.own else None
-                added_s += group.count * throttled_s(deployment.gpu, self.multiplied(weights), n, k, self.products, own)
-        return np.minimum(tokens * added_s, self.era.cool_s if self.era else 0.0)
+                multiplied = self.multiplied(weights)
+                added_s += group.count * throttled_s(deployment.gpu, multiplied, tokens, n, k, self.products, own)
+        return np.minimum(added_s, self.era.cool_s)
 
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
