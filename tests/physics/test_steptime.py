@@ -448,3 +448,39 @@ def test_a_decode_step_is_a_step_without_prompts_to_the_last_digit(context: floa
         alone, hosted = steps.decode_apart(batches, context)
         assert np.array_equal(hosted, steps.step(0, 0, batches, context))
         assert np.array_equal(alone, steps.with_engine(None).step(0, 0, batches, context))
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "measured_ms"),
+    [(13.5, 1448, 9.755), (19.5, 1633, 10.337), (27.5, 1695, 10.990), (39.5, 1642, 11.901)],
+)
+def test_decode_steps_of_a_model_left_out_are_within_four_percent_where_contexts_differ(
+    batch: float, context: float, measured_ms: float
+) -> None:
+    """Medians of vLLM 0.26's steps of Qwen3 14B under log-normal lengths (vllm_h200_headroom.json.gz)."""
+    steps = step_model(on("qwen3-14b", "H200"))
+    even, uneven = (float(made.decode(batch, context)) * 1e3 for made in (steps, steps.with_spread(0.77)))
+    assert uneven == pytest.approx(measured_ms, rel=0.04)
+    assert even < 0.96 * measured_ms
+
+
+def test_unequal_contexts_slow_few_sequences_by_a_larger_share_than_many_and_one_not_at_all() -> None:
+    steps, context = step_model(on("llama-3.1-8b", "H200")), np.float64(2000)
+
+    def share(batch: float, spread: float) -> float:
+        longer = steps.with_spread(spread).decode_attention_s(np.float64(batch), context)
+        return float(longer / steps.decode_attention_s(np.float64(batch), context)) - 1
+
+    assert share(1, 0.8) == 0
+    assert share(200, 0) == 0
+    assert 0.3 > share(10, 0.8) > share(40, 0.8) > share(200, 0.8) > 0.05
+    assert share(40, 0.8) > share(40, 0.3) > share(40, 0.05)
+
+
+@pytest.mark.parametrize(("batch", "context", "measured_ms"), [(16, 664, 94.8), (64, 480, 99.3), (256, 348, 113.0)])
+def test_a_long_prompt_beside_many_answers_takes_longer_than_beside_few(
+    batch: int, context: int, measured_ms: float
+) -> None:
+    """Steps of vLLM 0.26 with 4,096 prompt tokens, Llama 3.1 8B on an H200 (vllm_h200_experts/summary.csv.gz)."""
+    steps = step_model(on("llama-3.1-8b", "H200"))
+    assert float(steps.step(4096, 0, batch, context)) * 1e3 == pytest.approx(measured_ms, rel=0.03)
