@@ -9,20 +9,29 @@ rate and one at 1.2 times it; and what the simulator says of these very requests
 is served. The server runs the plan's flags with dummy weights; a client sends each request at its time, and a trace is
 played twice where the model has experts, as kernels compile during the first: the second counts. The predictions stay
 as they were written, whatever becomes of the model since.
+
+Beside them: what today's model says of the same requests, of those at other Poisson rates (data/vllm_h200_experts) and
+of one trace near saturation under three sets of flags (data/vllm_h200_flags.json.gz); and for loads of the same kind at
+several rates, the highest rate that meets the SLOs, measured and predicted.
 """
 
 import argparse
+import contextlib
+import csv
 import gzip
+import io
 import json
+import math
 import platform
 import statistics
 import subprocess
+import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -44,8 +53,18 @@ CASES = {
 """The targets of each, and for how many seconds it is loaded: what device time allowed."""
 Answer = tuple[float, float | None]
 """Seconds to the first token, and per token after it."""
+RATES, FLAGS = HERE / "data" / "vllm_h200_experts", HERE / "data" / "vllm_h200_flags.json.gz"
+SLO = "ttft_p99=1,tpot_p99=40ms"
+"""The targets that the highest rate of loads without any of their own is found for: those of a plan for that model."""
+BEYOND = 0.15
+"""Share of a rate by which the highest rate may lie outside the loads that were served. Our choice."""
+EXPERTS = ("a3b", "mixtral", "deepseek")
+"""Parts of names of models with experts."""
 BELOW = 0.95
 """Share of the highest rate that is asked for. Our choice: the p99 of so short a run scatters around its own."""
+MOST = 1024
+"""Sequences at once of servers whose flags were not a plan's."""
+LEAST_RATES = 2
 LONGEST = 24_576
 """Tokens that a request may have: the server's ``--max-model-len``."""
 SERVED = "2026-11-18"
@@ -224,10 +243,114 @@ def _prompt_steps(steps: Iterable[Step]) -> list[list[float]]:
     ]
 
 
+class Load(NamedTuple):
+    """A load as it was served, and how it compares with today's model."""
+
+    kind: str  # loads of a kind differ in their rate only
+    model: str
+    weights: str
+    max_sequences: int
+    rate: float
+    slo: str
+    requests: list[list[float]]
+    measured: dict[str, float]
+
+    @property
+    def has_experts(self) -> bool:
+        return any(part in self.model for part in EXPERTS)
+
+
+def served_loads(data: dict[str, Any]) -> list[Load]:
+    """Return all loads at a rate that were served, those of plans first."""
+    found = [
+        Load(f"{case['model']}, planned", case["model"], "bf16", case["max_sequences"], case["rate"] * load["times"],
+             case["slo"], load["requests"], _summed(load["measured"]))
+        for case in data["cases"] for load in case["loads"]
+    ]  # fmt: skip
+    with gzip.open(RATES / "rates.json.gz", "rt") as file:
+        traces = json.load(file)
+    with (RATES / "rates.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["load"] not in traces or (row["routing"] == "dummy" and row["model"].endswith("fp8")):
+                continue  # closed loops; and routing that reads the same experts for all tokens
+            measured = {figure: float(row[f"{figure.lower().replace(' ', '_')}_ms"]) * 1e-3 for figure in FIGURES}
+            model, weights = row["model"].removesuffix("-fp8"), "fp8" if row["model"].endswith("-fp8") else "bf16"
+            rate = float(row["load"].split("-")[1])
+            trace = sorted(traces[row["load"]])
+            found.append(Load(f"{row['model']}, Poisson", model, weights, MOST, rate, SLO, trace, measured))
+    with gzip.open(FLAGS, "rt") as file:
+        flags = json.load(file)
+    found += [
+        Load(f"{flags['model']}, {run['flags']}", flags["model"], run["weights"], run["max_sequences"],
+             flags["rate"], "", flags["requests"], _summed(run["measured"]))
+        for run in flags["runs"]
+    ]  # fmt: skip
+    return found
+
+
+def predicted_today(load: Load) -> dict[str, float]:
+    """Return what the simulator says of a load's very requests."""
+    with tempfile.TemporaryDirectory() as folder:
+        replayed, served = Path(folder) / "trace.csv", Path(folder) / "served.parquet"
+        schema = ["arrival_s", "input_tokens", "output_tokens"]
+        pl.DataFrame(load.requests, orient="row", schema=schema).write_csv(replayed)
+        with contextlib.redirect_stderr(io.StringIO()):
+            tokonomics.simulate(
+                model=load.model, gpu="H200", weights=load.weights, trace=replayed, no_prefix_cache=True,
+                max_sequences=load.max_sequences, max_batched_tokens=8192, save=served,
+            )  # fmt: skip
+        return _summed(_simulated(served))
+
+
+def highest_rate(points: Sequence[tuple[float, dict[str, float]]], slo: str) -> float | None:
+    """Return the rate at which the first target is reached: the logarithm of its figure is interpolated over rates.
+
+    The ends are continued, but not far (``BEYOND``); None if no target is reached there. A target that is missed at
+    every rate has its rate below them all.
+    """
+    rates = sorted(points)
+    reached = []
+    for target in parse_slos(slo):
+        over = [(rate, math.log(figures[target.label] / target.seconds)) for rate, figures in rates]
+        pieces = list(pairwise(over))
+        crossed = [piece for piece in pieces if piece[0][1] <= 0 < piece[1][1]]
+        (low, at_low), (high, at_high) = crossed[0] if crossed else pieces[0] if over[0][1] > 0 else pieces[-1]
+        if at_high > at_low:
+            reached.append(low - at_low * (high - low) / (at_high - at_low))
+    first = min(reached, default=math.inf)
+    return first if rates[0][0] * (1 - BEYOND) <= first <= rates[-1][0] * (1 + BEYOND) else None
+
+
+def at_the_limit(loads: Sequence[tuple[Load, dict[str, float]]]) -> list[dict[str, Any]]:
+    """Return the highest rate of each kind of load, measured and predicted, where it can be told of both."""
+    found = []
+    for kind in dict.fromkeys(load.kind for load, _ in loads):
+        alike = [(load, predicted) for load, predicted in loads if load.kind == kind]
+        if len(alike) < LEAST_RATES:
+            continue
+        slo, experts = alike[0][0].slo, alike[0][0].has_experts
+        measured = highest_rate([(load.rate, load.measured) for load, _ in alike], slo)
+        predicted = highest_rate([(load.rate, figures) for load, figures in alike], slo)
+        error = predicted / measured - 1 if measured and predicted else None
+        rates = sorted(load.rate for load, _ in alike)
+        found.append({"kind": kind, "experts": experts, "slo": slo, "rates": rates, "measured": measured,
+                      "predicted": predicted, "error": error})  # fmt: skip
+    return found
+
+
 def score() -> None:
     """Print what was predicted and measured of each load, and record it."""
     data = read()
     loads = scored(data)
+    today_s = [(load, predicted_today(load)) for load in served_loads(data)]
+    of_today = [
+        {"kind": load.kind, "rate": load.rate, "requests": len(load.requests), "experts": load.has_experts,
+         "measured": {figure: load.measured[figure] for figure in FIGURES},
+         "predicted": predicted,
+         "errors": {figure: predicted[figure] / load.measured[figure] - 1 for figure in FIGURES}}
+        for load, predicted in today_s
+    ]  # fmt: skip
+    limits = at_the_limit(today_s)
     errors = {figure: _errors([load["errors"][figure] for load in loads]) for figure in FIGURES}
     print(f"{'':22} {'requests':>8}  SLO: target, predicted, measured in ms; others: predicted, measured, error")
     for load in loads:
@@ -245,6 +368,15 @@ def score() -> None:
     print("median error (worst; with its sign):")
     for figure, found in errors.items():
         print(f"    {figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+.1%})")
+    print("today's model on the same requests, and on those of other runs:")
+    for (asked, predicted), row in zip(today_s, of_today, strict=True):
+        told = "  ".join(f"{figure} {predicted[figure] / asked.measured[figure] - 1:+.0%}" for figure in FIGURES)
+        print(f"    {row['kind']:36} {asked.rate:5.1f}  {told}")
+    print("highest rate under the SLOs, measured and predicted:")
+    for limit in limits:
+        both = [f"{limit[name]:.1f}" if limit[name] else "not in reach" for name in ("measured", "predicted")]
+        error = "" if limit["error"] is None else f" {limit['error']:+.1%}"
+        print(f"    {limit['kind']:36} {', '.join(both)}{error}")
     record = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -253,6 +385,8 @@ def score() -> None:
         "share_of_highest_rate": BELOW,
         "errors": errors,
         "loads": loads,
+        "today": of_today,
+        "limits": limits,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results" / "headroom.json").write_text(text, encoding="utf-8")

@@ -6,11 +6,12 @@
 Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0.14: the host's part of a step and a
 request's time outside any. The first on logs of four hosts, each with a factor of its own (``fit_hosts``); the second
 on those of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (straight lines through medians; the front end's own work
-from the rate at which one-token requests pass). No other serving result is fitted. Other eras: two figures of the host,
-on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on log(predicted ÷
-measured) with a soft loss; and from the times to the first token of those rows under the least load, one figure more
-(``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published`` these eras
-stay as they are.
+from the rate at which one-token requests pass); how much longer attention takes if contexts differ, and decodes beside
+prompts, on steps of Llama 3.1 8B (``UNEVEN``, ``MIXED``). No other serving result is fitted. Other eras: two figures of
+the host, on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on
+log(predicted ÷ measured) with a soft loss; and from the times to the first token of those rows under the least load, one
+figure more (``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published``
+these eras stay as they are.
 """
 
 import argparse
@@ -26,23 +27,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.layers import LatentAttention, MoeMlp
+from tokonomics.catalog.layers import GroupedAttention, LatentAttention, MoeMlp
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.stated_setup import deployment_of, stated_deployment
 from tokonomics.measure.validate import value_of
+from tokonomics.physics.attention_kernels import uneven_share
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
+from tokonomics.serving.steady import context_spread
 from tokonomics.types import Badge
+
+Floats = NDArray[np.float64]
 
 HERE = Path(__file__).parent
 TEACHES = ("dense", "fp8", "moe", "moe-fp8")
 """Sessions that teach; the others (another model, other step budgets, the first runs) judge."""
 GRAPH_TOKENS = 512
 """vLLM's largest captured step: ``max_cudagraph_capture_size`` of its log (and of vllm/config, 0.26)."""
+UNEVEN = "llama-3.1-8b"
+"""Whose decode steps teach how unequal contexts slow attention: those of a plan with headroom (log-normal lengths), and
+of the session with steps of 2,048 tokens (lengths within 50 %, or equal). Other models' steps judge."""
+LEAST_BATCH = 4
+"""Smaller batches have little attention: their steps tell of products."""
+BINS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+"""Where the batches of the former's steps begin (``bench_headroom.py``)."""
+MIXED, LONG_PROMPT = "llama-3.1-8b-again", 1024
+"""Whose steps of one prompt, so long that the GPU and not its launches decide, beside 16 to 256 decodes teach what the
+latter take longer there."""
+BESIDE = ("cool_s", "beside_s", "beside_sequences")
+ATTENTION = ("uneven", "uneven_heads", *BESIDE)
+LEAST_STEPS = 30
+"""Of a batch of a session, fewer than these say little."""
 BLOCKED_US = 150_000
 """A launch that takes longer waited for room in the GPU's queue: it says nothing of the host."""
 LOGGED_ON = {"moe-fp8": "2026-11-16"}
@@ -125,6 +145,8 @@ def main() -> None:
     parser.add_argument("--published", type=Path, nargs="+")
     parser.add_argument("--only", nargs="+", default=[], help="eras to fit on them, such as 'sglang 0.0'; else all")
     parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.gz")
+    parser.add_argument("--planned", type=Path, default=HERE / "data" / "vllm_h200_headroom.json.gz")
+    parser.add_argument("--mixed", type=Path, default=HERE / "data" / "vllm_h200_experts" / "summary.csv.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--out", type=Path, default=HERE.parent / "src/tokonomics/physics/data/overhead.toml")
     options = parser.parse_args()
@@ -140,6 +162,7 @@ def main() -> None:
         sessions = json.load(file)["sessions"]
     host, fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
+    fitted[LOGGED] = fit_attention(fitted[LOGGED], layers, decode_rows(sessions, options.planned), options.mixed)
     if options.published:
         fitted |= fit_published(options.published, layers, fitted, options.only)
     text = [_header(), _host_text(host), _layers_text(layers)]
@@ -439,6 +462,114 @@ def fit_logs(sessions: Sequence[dict[str, Any]]) -> tuple[Host, Overhead]:
     )
 
 
+class DecodeRow(NamedTuple):
+    """Decode steps of one batch in a log, and how unequal the contexts of their load were."""
+
+    log: str
+    model: str
+    batch: float
+    steps: int
+    measured_s: float
+    context: float
+    spread: float
+
+
+def decode_rows(sessions: Sequence[dict[str, Any]], planned: Path) -> list[DecodeRow]:
+    """Decode steps of models in bf16 without experts: of plans with headroom, and of sessions with a load at a rate."""
+    found = []
+    with gzip.open(planned, "rt") as file:
+        cases = json.load(file)["cases"]
+    for case in cases:
+        for load in case["loads"]:
+            _, prompts, answers = np.array(load["requests"], np.float64).T
+            spread = context_spread(prompts, answers)
+            for start, steps, ms, context in load["decode_steps"]:
+                after = BINS[BINS.index(start) + 1 :]
+                batch = (start + after[0] - 1) / 2 if after else start
+                log = f"{case['model']}, planned"
+                found.append(DecodeRow(log, case["model"], batch, steps, ms * 1e-3, context, spread))
+    for session in sessions:
+        equal = {load["asked"]["users"] for load in session["loads"]}
+        spreads = []
+        for load in session["loads"]:
+            if load["asked"]["rate"] and "requests" in load:
+                prompts, answers = (np.array(load["requests"][name], np.float64) for name in ("input", "output"))
+                spreads.append(context_spread(prompts + load["asked"].get("prefix", 0), answers))
+        for batch, steps, _, step_us, context in session["decode_steps"] if spreads and not session["quant"] else ():
+            spread = 0.0 if batch in equal else statistics.fmean(spreads)
+            row = DecodeRow(session["name"], session["model"], batch, steps, step_us * 1e-6, context, spread)
+            if step_us and steps >= LEAST_STEPS:
+                found.append(row)
+    return [row for row in found if row.batch >= LEAST_BATCH and not find_model(row.model).is_moe]
+
+
+def fit_attention(host: Overhead, layers: Layers, rows: Sequence[DecodeRow], mixed: Path) -> Overhead:
+    """How much longer decode attention takes if contexts differ, and decodes beside a long prompt."""
+    models = {row.model: _served(row.model, host, layers) for row in rows}
+
+    def errors(some: Sequence[DecodeRow], figures: Sequence[float]) -> list[float]:
+        made = []
+        for row in some:
+            steps, batch = models[row.model], np.float64(row.batch)
+            on_gpu, _ = steps.decode_apart(row.batch, row.context)
+            longer = 0.0
+            for count, mixer in steps.mixers:
+                if isinstance(mixer, GroupedAttention):
+                    taken = steps.kernels.decode_mixer_s(mixer, batch, np.float64(row.context))
+                    longer += count * float(taken * uneven_share(row.batch, mixer.kv_heads, row.spread, *figures))
+            hosted = max(float(on_gpu) + longer, float(host.host_s(row.batch)))
+            made.append(math.log(hosted / row.measured_s))
+        return made
+
+    taught = [row for row in rows if row.model == UNEVEN]
+    weights = np.sqrt([row.steps for row in taught])
+    weights /= weights.mean()
+    found = least_squares(
+        lambda figures: weights * errors(taught, figures), [0.3, 300.0], bounds=([0.0, 0.0], [2.0, 1e4]),
+        loss="soft_l1", f_scale=0.02, x_scale=[0.1, 100.0],
+    )  # fmt: skip
+    print(f"vllm, log: unequal contexts slow attention by up to {found.x[0]:.3f}, half of it at {found.x[1]:.0f} heads")
+    for log in dict.fromkeys(row.log for row in rows):
+        some = [row for row in rows if row.log == log]
+        before, after = (np.average(errors(some, figures), weights=[row.steps for row in some])
+                         for figures in ((0.0, 0.0), found.x))  # fmt: skip
+        kind = "taught" if some[0].model == UNEVEN else "left out"
+        print(f"    {log} ({kind}): steps predicted {before:+.1%} → {after:+.1%}")
+    uneven, heads = (float(figure) for figure in found.x)
+    return fit_beside(host.model_copy(update={"uneven": uneven, "uneven_heads": heads}), layers, mixed)
+
+
+def fit_beside(host: Overhead, layers: Layers, mixed: Path) -> Overhead:
+    """What prompts gain and decodes lose in a step of both, by the number of decodes.
+
+    The gain is one figure: products of the prompts are so long that the GPU reaches its power limit during them.
+    """
+    steps = _served(UNEVEN, host.model_copy(update={"cool_s": 0.0, "beside_s": 0.0}), layers).with_engine(None)
+    with gzip.open(mixed, "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["model"] == MIXED and row["kind"] == "mixed"]
+    names, rows = ("prompt", "batch", "context", "extra_ms"), [row for row in rows if int(row["prompt"]) >= LONG_PROMPT]
+    prompts, batches, contexts, measured_ms = (np.array([float(row[name]) for row in rows]) for name in names)
+    left_ms = measured_ms - steps.step(prompts, 0, batches, contexts) * 1e3
+
+    def off_ms(figures: Sequence[float]) -> Floats:
+        gained_ms, each_us, half = figures
+        return np.asarray(each_us * 1e-3 * batches / (1 + batches / half) - gained_ms - left_ms)
+
+    found = least_squares(off_ms, [1.0, 50.0, 100.0], bounds=([0.0, 0.0, 1.0], [20.0, 1e3, 1e4]), loss="soft_l1")
+    gained_ms, each_us, half = (float(figure) for figure in found.x)
+    heads = sum(count * mixer.kv_heads for count, mixer in steps.mixers if isinstance(mixer, GroupedAttention))
+    print(f"vllm, log: prompts beside decodes gain {gained_ms:.1f} ms, a decode loses {each_us:.0f} µs "
+          f"({each_us / heads * 1e3:.0f} ns a KV head and layer), half of it at {half:.0f}, n {len(rows)}; mean error "
+          f"{np.abs(left_ms).mean():.1f} → {np.abs(off_ms(found.x)).mean():.1f} ms")  # fmt: skip
+    figures = (gained_ms * 1e-3, each_us * 1e-6 / heads, half)
+    return host.model_copy(update=dict(zip(BESIDE, figures, strict=True)))
+
+
+def _served(model: str, host: Overhead, layers: Layers) -> StepModel:
+    deployment = stated_deployment(model, "H200", 1, 1, 1, 1, "bf16", None, "vllm")
+    return StepModel(deployment, host, layers)
+
+
 def fit_layers(rows: Sequence[Measurement]) -> Layers:
     """Seconds a layer takes beyond its kernels."""
     decode = [row for row in rows if row.mode == "decode_step"]
@@ -555,6 +686,8 @@ def _layers_text(layers: Layers) -> str:
 
 def _engine_text(engine: str, made: Overhead) -> str:
     more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
+    if made.uneven:
+        more = "".join(f"{name} = {getattr(made, name):.4g}\n" for name in ATTENTION) + more
     if made.architectures:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
         more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"

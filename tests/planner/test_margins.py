@@ -44,6 +44,8 @@ def slow_steps(table: StepTable, times: float) -> StepTable:
         head_s=table.head_s * times,
         decode_s=table.decode_s * times,
         attention_s=table.attention_s * times,
+        beside_s=table.beside_s * times,
+        cool_s=table.cool_s * times,
         prompt_log_s=table.prompt_log_s + math.log(times),
         launch_s=table.launch_s * times,
         launch_prompt_s=table.launch_prompt_s * times,

@@ -56,6 +56,7 @@ def flat_table(with_prompts_s: float, answers_s: float, **host: Any) -> StepTabl
     return StepTable(
         tokens_s=np.full(100, with_prompts_s), shared_s=np.zeros(100), head_s=np.zeros(20),
         decode_s=np.full((9, contexts), answers_s), attention_s=np.zeros((9, contexts)),
+        beside_s=np.zeros(9), cool_s=np.zeros(100),
         prompt_log_s=np.full([len(axis) for axis in axes], math.log(1e-15)), launch_prompt_s=0.0, host_sequence_s=0.0,
         answer_s=0.0, stages=1, groups=1, aligned=False, **told,
     )  # fmt: skip

@@ -41,11 +41,11 @@ def test_answers_of_one_token_make_the_prefill_side_an_aggregated_fleet(engine: 
 def test_prompts_of_one_token_and_an_endless_link_make_the_decode_side_an_aggregated_fleet() -> None:
     """An aggregated replica computes them in steps of its answers, which costs as good as nothing."""
     trace = poisson(30, 4000, 1, 200)
-    plain = step_model(on(engine="sglang")).with_engine(None)
+    plain = step_model(on()).with_engine(None)
     endless = FleetSettings(prefill_replicas=8, replicas=2, router=Router.round_robin, link_bytes_per_s=1e15)
     apart = outcome(simulate(on(engine="sglang"), trace, endless, steps=plain))
     mixed = FleetSettings(replicas=2, router=Router.round_robin)
-    together = outcome(simulate(on(engine="vllm"), trace, mixed, steps=step_model(on()).with_engine(None)))
+    together = outcome(simulate(on(engine="vllm"), trace, mixed, steps=plain))
     assert apart.completed == together.completed == 4000
     assert apart.tpot_s.p50 == pytest.approx(together.tpot_s.p50, rel=0.03)
     assert apart.tpot_s.p99 == pytest.approx(together.tpot_s.p99, rel=0.03)

@@ -19,7 +19,7 @@ from tokonomics.physics.overhead import overhead
 from tokonomics.physics.steptime import decode_step, step_model
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import simulate
-from tokonomics.serving.steady import MissesSlo, ReplicaCurve, prompt_stall_s, static_batch_s
+from tokonomics.serving.steady import MissesSlo, ReplicaCurve, context_spread, prompt_stall_s, static_batch_s
 from tokonomics.traffic.trace import make_trace
 
 shapes = st.tuples(st.integers(1, 4000), st.integers(8, 2000))
@@ -358,3 +358,22 @@ def test_two_users_with_long_prompts_wait_about_as_long_as_in_the_simulator(engi
     together = ReplicaCurve(deployment, 8000, 100).at_concurrency(2)
     outputs = np.random.default_rng(1).integers(20, 181, 600).tolist()
     assert together.ttft_s == pytest.approx(first_tokens_of_a_loop(deployment, 2, 8000, outputs), rel=0.1)
+
+
+def test_contexts_spread_as_those_of_all_answer_tokens_do() -> None:
+    prompts, outputs = np.array([4000.0, 1000.0, 200.0]), np.array([600.0, 50.0, 3000.0])
+    contexts = np.concatenate([prompt + np.arange(output) for prompt, output in zip(prompts, outputs, strict=True)])
+    assert context_spread(prompts, outputs) == pytest.approx(contexts.std() / contexts.mean(), rel=1e-3)
+    assert context_spread(np.array([1e6]), np.array([1.0])) < 1e-3
+
+
+def test_lengths_that_vary_slow_answers_in_the_closed_form_and_in_the_simulator() -> None:
+    def last_tpot_s(prompts: list[int]) -> float:
+        """After its prompt none comes, so that steps are of answers alone."""
+        served = simulate(on(), make_trace(np.zeros(32), prompts, [400] * 32)).served
+        last = int(served.first_token_s.argmax())
+        return float(served.finish_s[last] - served.first_token_s[last]) / 399
+
+    assert last_tpot_s([200, 3800] * 16) > 1.02 * last_tpot_s([2000] * 32)
+    even, uneven = (ReplicaCurve(on(), 1500, 250, spread=spread) for spread in (0.0, 0.8))
+    assert uneven.capacity().rate < even.capacity().rate

@@ -102,7 +102,7 @@ def test_what_was_simulated_for_one_question_is_known_to_the_next(monkeypatch: p
 def test_apart_too_fewer_sequences_at_a_time_are_tried() -> None:
     """With the engine's own limit, tokens are late on as many replicas of each side."""
     load = load_of_shape(60, "lognormal:mean=300,p99=1500", "lognormal:mean=200,p99=800")
-    slow = replace(NOW, load=load, slos=parse_slos("tpot_p99=10ms"))
+    slow = replace(NOW, load=load, slos=parse_slos("tpot_p99=10.9ms"))
     made = size(replace(slow, disaggregated=True))
     assert isinstance(made, Sized)
     assert made.prefill_replicas

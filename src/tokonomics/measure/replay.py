@@ -152,6 +152,8 @@ def fitted_table(fit: StepFit, log: EngineLog, most_context: int) -> StepTable:
         shared_s=np.zeros(log.max_batched_tokens + log.max_sequences + 2),
         head_s=np.zeros(2 * log.max_sequences + 2), decode_s=np.where(batches[:, None] > 0, decode_s, 0.0),
         attention_s=fit.attention_s(np.broadcast_to(batches[:, None], kv_tokens.shape).astype(np.float64), kv_tokens),
+        beside_s=np.zeros(len(batches)),
+        cool_s=np.zeros(log.max_batched_tokens + log.max_sequences + 2),
         prompt_log_s=np.log(np.maximum(fit.pair_s * pairs, _NO_PAIRS_S)),
         launch_s=np.full(log.max_batched_tokens + log.max_sequences + 2, fit.host_step_s),
         launch_prompt_s=fit.host_prompt_s, host_step_s=0.0, host_sequence_s=0.0, ahead=False, request_s=0.0,

@@ -107,6 +107,18 @@ def decode_attention_s(
     return _fastest(decode_time, gpu, curves, as_array(batch), seen, work)
 
 
+def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, heads: float) -> Array:
+    """Return the share by which decode attention takes longer if the contexts of a batch differ.
+
+    ``spread`` is their standard deviation ÷ mean. Contexts are cut into pieces that multiprocessors work through, and
+    the layer waits for the last piece. With few pairs of a sequence and a KV head, the pieces of one come out unequal:
+    at ``most`` that share. With many, one of the longest contexts outlasts the others, by less the more they are; at a
+    spread of 1, as many as ``heads`` halve the share.
+    """
+    batch, uneven = np.maximum(as_array(batch), 1.0), heads * spread**2
+    return np.asarray(most * uneven / (batch * kv_heads + uneven) * (1.0 - 1.0 / batch))
+
+
 def prefill_attention_s(
     gpu: Gpu,
     kv: Precision,

@@ -153,6 +153,15 @@ def gemm_s(
     return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
 
 
+def throttled_s(
+    gpu: Gpu, weights: Precision, m: ArrayLike, n: float, k: float, backend: str, own: GemmCurve | None = None
+) -> Array:
+    """Return the seconds by which the same takes longer at the GPU's power limit than on one that is below it."""
+    curve = own or _gemm_curves(gpu, weights, backend)[0][1]
+    sizes = as_array(m), n, k, gpu.peak_flops(weights), gpu.bandwidth_bytes_per_s, weights.bytes_per_weight
+    return gemm_seconds(curve, *sizes) - gemm_seconds(curve, *sizes, heat=0.0)
+
+
 def fp16_sums_flops(gpu: Gpu) -> float:
     """Return the FLOP/s of FP16 products with sums in FP16: half of the tensor cores' INT8 rate, since Turing.
 

@@ -31,6 +31,7 @@ from tokonomics.physics.attention_kernels import (
     mla_prefill_s,
     prefill_attention_s,
     seen_pairs,
+    uneven_share,
 )
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
@@ -45,6 +46,7 @@ from tokonomics.physics.matrix_kernels import (
     experts_s,
     fp16_sums_flops,
     gemm_s,
+    throttled_s,
     unpacked_gemm_s,
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
@@ -64,6 +66,9 @@ LATENT_COPIES = 8.0
 joins and pads them. Fitted by ``benchmarks/fit_experts.py`` on kernels of DeepSeek-V2-Lite in vLLM 0.26.0 on an H200.
 """
 _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
+BESIDE_TOKENS = 1024
+"""In steps of fewer prompt tokens, running sequences took hardly longer than alone; in all longer ones about as much
+longer (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
@@ -268,6 +273,35 @@ class RankKernels:
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
+    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+        """Return the share by which that takes longer if contexts have a spread; measured for grouped heads only."""
+        if not self.era or not isinstance(mixer, GroupedAttention):
+            return np.zeros(np.shape(batch))
+        kv_heads = self._heads(mixer)["kv_heads"]
+        return uneven_share(batch, kv_heads, spread, self.era.uneven, self.era.uneven_heads)
+
+    def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
+        """Return what a layer takes longer for a batch in a step with long prompts; measured for grouped heads only.
+
+        One kernel attends for both there, and the GPU is near its power limit; which of them it is, is not known.
+        """
+        if not self.era or not isinstance(mixer, GroupedAttention) or mixer.heads == mixer.kv_heads:
+            return np.zeros(np.shape(batch))
+        each_s: float = self._heads(mixer)["kv_heads"] * self.era.beside_s
+        return np.asarray(each_s * batch / (1.0 + batch / self.era.beside_sequences))
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return what products of prompts gain beside few running sequences: what the power limit adds, for a while."""
+        deployment, added_s = self.deployment, np.zeros_like(tokens)
+        if not self.era or not self.era.cool_s:
+            return added_s
+        for group in deployment.model.groups:
+            for n, k, weights in dense_products(group, deployment):
+                own = self.own.gemm_curve(weights) if self.own else None
+                multiplied = self.multiplied(weights)
+                added_s += group.count * throttled_s(deployment.gpu, multiplied, tokens, n, k, self.products, own)
+        return np.minimum(added_s, self.era.cool_s)
+
     def _latent_s(
         self, mixer: LatentAttention | CompressedAttention, batch: Numbers, rows: Numbers, shape: Any
     ) -> Array:
@@ -397,6 +431,18 @@ class LeastKernels(RankKernels):
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         return least_decode_attention_s(mixer, self.deployment, batch, context)
+
+    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+        """Return zero: however contexts differ, their bytes are the same."""
+        return np.zeros(np.shape(batch))
+
+    def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
+        """Return zero: tiles that are partly empty are the kernel's choice."""
+        return np.zeros(np.shape(batch))
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return zero: nothing is gained on the datasheet's peak."""
+        return np.zeros_like(tokens)
 
     def prompt_mixer_s(self, mixer: Mixer, prompt: Array, past: Array, prompts: Array) -> Array:
         """Return the least time of one layer's mixer over prompts.

@@ -75,6 +75,16 @@ class Overhead(Noun):
     head_reads: float = Field(default=0.0, ge=0, le=1)
     """Share of the bandwidth at which decode attention reads keys and values once for each query head. 0: kernels as
     they were timed, which read them once for all heads that share them."""
+    uneven: NonNegativeFloat = 0.0
+    uneven_heads: NonNegativeFloat = 0.0
+    """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
+    sequence and a KV head halve it (``attention_kernels.uneven_share``)."""
+    cool_s: NonNegativeFloat = 0.0
+    """Most that the products of prompts gain beside few running sequences: the GPU was below its power limit."""
+    beside_s: NonNegativeFloat = 0.0
+    beside_sequences: PositiveFloat = 1.0
+    """What each KV head of a layer takes longer for a running sequence in a step with long prompts; and how many
+    sequences halve that, as by then they alone bring the GPU to its power limit."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

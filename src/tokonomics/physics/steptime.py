@@ -26,7 +26,15 @@ from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
 from tokonomics.physics.matrix_kernels import BLOCKS, FUSED
 from tokonomics.physics.memory import step_weight_bytes
-from tokonomics.physics.operations import BARE_KERNELS, QUANTISES, LeastKernels, Numbers, RankKernels, layer_share
+from tokonomics.physics.operations import (
+    BARE_KERNELS,
+    BESIDE_TOKENS,
+    QUANTISES,
+    LeastKernels,
+    Numbers,
+    RankKernels,
+    layer_share,
+)
 from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
@@ -36,6 +44,7 @@ _TOKENS = np.unique(
 """Numbers of tokens at which the token-wise part of a step is tabulated, up to the longest prompt of any model. Between
 two points it is close to a straight line, the closer the more tokens."""
 _TOKENS.flags.writeable = False  # what is tabulated at them is kept
+_SPREADS = 32  # spreads of contexts are rounded to this part, so that similar traffic shares its step times
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
 
 
@@ -60,6 +69,7 @@ class StepModel:
         self.deployment = deployment
         self.aligned = aligned
         self.engine = engine
+        self.spread = 0.0
         self.correction: Correction | None = None
         profile = active()
         own = profile.kernels_of(deployment.gpu) if profile else None
@@ -91,6 +101,7 @@ class StepModel:
         if deployment.spans_machines:
             self._exchange = self._overlapped(self._exchange)
         self._head = kernels.head_s(_TOKENS)
+        self._cool = kernels.cool_s(_TOKENS)
         self._adapter_s = kernels.adapter_read_s()
         self._tower_s = kernels.tower_s()
 
@@ -153,6 +164,11 @@ class StepModel:
         other.engine = engine
         other.draft = self.draft and self.draft.with_engine(engine)
         return other
+
+    def with_spread(self, spread: float) -> "StepModel":
+        """Return the steps of batches whose contexts differ: by this standard deviation, relative to their mean."""
+        rounded = round(spread * _SPREADS) / _SPREADS
+        return self if rounded == self.spread else _with_spread(self, rounded)
 
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
         """Return the seconds of a step that adds one token to each of ``batch`` sequences of ``context`` tokens.
@@ -227,11 +243,13 @@ class StepModel:
         prompt, own = prompt / fullest, many / fullest
         sequences = np.maximum(share + np.where(prompt > 0, own, 0.0), 1.0)
         kernels = self.head_s(sequences) + self.adapters_s(sequences)
-        for place, (times, model) in enumerate(self.beside_prompts()):
+        for place, (times, model) in enumerate(self.prompt_steps()):
             computed = (
                 model.tokens_s(np.maximum(prompt + share, 1.0))
                 + model.shared_s(np.maximum(everything, 1.0))
                 + model.decode_attention_s(share, context)
+                + model.beside_prompts_s(share) * beside_share(prompt - own)
+                - np.where((prompt > 0) & (share > 0), model.cool_s(prompt), 0.0)
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
@@ -260,7 +278,7 @@ class StepModel:
         batch = np.asarray(batch, np.float64)
         return np.asarray(np.maximum(batch / self.deployment.pp, np.minimum(batch, 1.0)))
 
-    def beside_prompts(self) -> list[tuple[float, "StepModel"]]:
+    def prompt_steps(self) -> list[tuple[float, "StepModel"]]:
         """Return what computes a step with prompts, and how often: the model, and its draft, which needs the KV."""
         speculation = self.deployment.speculation
         if speculation is None:
@@ -270,6 +288,11 @@ class StepModel:
     def tokens_s(self, tokens: Array) -> Array:
         """Return the time on one rank of everything but attention, experts and the head; only its tokens matter."""
         return np.interp(tokens, _TOKENS, self._matrices + self._small + self._communication)
+
+    def cool_s(self, tokens: Array) -> Array:
+        """Return what of that a pass with this many prompt tokens gains if answers run beside it, but few."""
+        gained = np.interp(tokens, _TOKENS, self._cool)
+        return gained * self.correction.prefill if self.correction else gained
 
     def shared_s(self, tokens: Array) -> Array:
         """Return the time of the experts, and of sending to them, for the tokens of all groups of the attention."""
@@ -316,11 +339,19 @@ class StepModel:
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
+            taken = taken * (1.0 + self.kernels.uneven_share(mixer, batch, self.spread))
             if self.correction:
                 least = self.floor.kernels.decode_mixer_s(mixer, batch, context)
                 taken = np.maximum(taken * self.correction.decode, least)
             total = total + count * taken
         return np.where(np.asarray(batch) > 0, total, 0.0)
+
+    def beside_prompts_s(self, batch: Numbers) -> Array:
+        """Return the GPU time that the running sequences take longer in a step with long prompts."""
+        total = np.zeros(np.shape(batch))
+        for count, mixer in self.mixers:
+            total = total + count * self.kernels.beside_prompts_s(mixer, batch)
+        return total * self.correction.decode if self.correction else total
 
     def prompt_attention_s(self, prompt: Array, past: Array, prompts: Array) -> Array:
         """Return the GPU time of attention inside ``prompts`` chunks of ``prompt`` tokens, with their images' tower."""
@@ -376,6 +407,11 @@ class StepModel:
         return np.maximum(gpu_s, self.launch_s(tokens) + self.engine.sequence_s * (batch + prompts))
 
 
+def beside_share(tokens: Numbers) -> Array:
+    """Return the share of ``beside_prompts_s`` by a pass's prompt tokens beyond the first of each prompt."""
+    return np.clip(tokens / BESIDE_TOKENS, 0.0, 1.0)
+
+
 def step_model(deployment: Deployment) -> StepModel:
     """Return the compiled step time of a deployment under today's engine and the profile in use."""
     return _step_model(deployment, profile_key())
@@ -384,6 +420,14 @@ def step_model(deployment: Deployment) -> StepModel:
 @lru_cache(maxsize=4096)
 def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
     return StepModel(deployment, overhead(deployment.engine))
+
+
+@lru_cache(maxsize=1024)
+def _with_spread(steps: StepModel, spread: float) -> StepModel:
+    other = copy(steps)
+    other.spread = spread
+    other.draft = steps.draft and _with_spread(steps.draft, spread)
+    return other
 
 
 def decode_step(deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Array:

@@ -65,6 +65,8 @@ def _table() -> StepTable:
         head_s=line,
         decode_s=plane,
         attention_s=plane,
+        beside_s=line,
+        cool_s=line,
         prompt_log_s=np.zeros((1, 1, 1)),
         launch_s=line,
         launch_prompt_s=0.0,

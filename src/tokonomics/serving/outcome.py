@@ -29,7 +29,7 @@ from tokonomics.serving.session_outcome import (
 )
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import ANSWERS, BUSY, DONE, KV, PROMPTS, REFUSED, SEQUENCES, SHED, TIMED_OUT, UNSERVED
-from tokonomics.serving.steady import ReplicaCurve, context_while_answering, prefill_only_rate
+from tokonomics.serving.steady import ReplicaCurve, context_spread, context_while_answering, prefill_only_rate
 from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.traffic.workload import Spread, spread
@@ -425,7 +425,10 @@ def full_batches(simulation: Simulation) -> ReplicaCurve | None:
     if max_sequences(simulation.deployment, max(sum(lengths), math.ceil(held))) < 1:
         return None
     most = simulation.rules.max_sequences
-    return ReplicaCurve(simulation.deployment, *lengths, most_sequences=most, context_tokens=context, held_tokens=held)
+    return ReplicaCurve(
+        simulation.deployment, *lengths, most_sequences=most, context_tokens=context, held_tokens=held,
+        spread=context_spread(inputs, outputs),
+    )  # fmt: skip
 
 
 def _load_share(simulation: Simulation, of: CountedTime) -> float | None:

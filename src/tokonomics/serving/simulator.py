@@ -39,6 +39,7 @@ from tokonomics.serving.state import (
     World,
     unit_ends,
 )
+from tokonomics.serving.steady import context_spread
 from tokonomics.serving.step_table import StepTable, compile_steps
 from tokonomics.traffic.trace import Floats, PrefixBlocks, Trace, take_lists
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
@@ -405,7 +406,8 @@ def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     # A sequence has at least one block of its own. Round to powers of two, so that similar traces share a table.
     at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
     sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
-    return compile_steps(steps, sequences, tokens, context)
+    lengths = trace.input_tokens.astype(np.float64), trace.output_tokens.astype(np.float64)
+    return compile_steps(steps.with_spread(context_spread(*lengths)), sequences, tokens, context)
 
 
 def _units(trace: Trace, rules: Rules) -> Parts:

@@ -146,10 +146,12 @@ class ReplicaCurve:
         most_sequences: int | None = None,
         context_tokens: float | None = None,
         held_tokens: float | None = None,
+        spread: float = 0.0,
     ) -> None:
         """Compute the curves.
 
-        ``context_tokens`` is what a running request attends to, averaged over its answer, if lengths vary.
+        ``context_tokens`` is what a running request attends to, averaged over its answer, if lengths vary; ``spread``
+        how much that differs between requests (``context_spread``).
         ``held_tokens`` is the part of that which takes memory of its own, if prompts share their beginnings.
         """
         require_fit(deployment, input_tokens + output_tokens if context_tokens is None else 1)
@@ -158,7 +160,7 @@ class ReplicaCurve:
         in_memory = _in_memory(deployment, output_tokens, context if held_tokens is None else held_tokens)
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
-        self.steps = steps or step_model(deployment)
+        self.steps = (steps or step_model(deployment)).with_spread(spread)
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         self.chunks = prompt_chunks(deployment, input_tokens)
         if deployment.model.is_encoder:
@@ -375,6 +377,14 @@ def context_while_answering(prompts: Array, outputs: Array) -> float:
     """Return the tokens a running request attends to, averaged over all answer tokens: long answers run longer."""
     outputs = np.maximum(outputs, 1.0)
     return float((outputs * (prompts + outputs / 2)).sum() / outputs.sum())
+
+
+def context_spread(prompts: Array, outputs: Array) -> float:
+    """Return the standard deviation of those tokens over all answer tokens, relative to their mean."""
+    outputs = np.maximum(outputs, 1.0)
+    mean = context_while_answering(prompts, outputs)
+    squares = float((outputs * (prompts * (prompts + outputs) + outputs * outputs / 3)).sum() / outputs.sum())
+    return math.sqrt(max(squares / mean**2 - 1.0, 0.0)) if mean else 0.0
 
 
 def whole_prompts(deployment: Deployment, input_tokens: int) -> int:

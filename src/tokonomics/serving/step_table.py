@@ -19,6 +19,7 @@ import numpy as np
 
 from tokonomics.machine_code import Passed
 from tokonomics.physics.curves import Array
+from tokonomics.physics.operations import BESIDE_TOKENS
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
 
@@ -42,6 +43,8 @@ class StepColumns(NamedTuple):
     head_s: Array  # by sequences of a pass: the vocabulary's product, and their LoRA adapters
     decode_s: Array  # [batch, context]: a step without prompts, including the host
     attention_s: Array  # [batch, context]: what the running sequences add to a step with prompts
+    beside_s: Array  # by sequences: what they add besides if the prompts of a pass are long
+    cool_s: Array  # by prompt tokens of a pass: what they gain if answers run beside them, but few
     prompt_log_s: Array  # [prompts, chunk, past]: logarithm of the seconds that prompts add
     launch_s: Array  # by tokens of a pass: the host's time to launch a step with prompts, in parallel to the GPU
     launch_prompt_s: float  # for each prompt in it
@@ -87,16 +90,19 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     if drafts:
         # Steps with prompts do not draft, as their batch of tokens is full. But the draft reads the prompts too.
         decode_s = steps.decode(np.maximum(batches, 1), contexts)
-    both = steps.beside_prompts()
+    both = steps.prompt_steps()
     attended = (share * model.prompt_attention_s(*axes) for share, model in both)
     inside = np.broadcast_to(sum(attended, np.zeros(1)), (len(prompts), len(chunks), len(past)))
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
+    beside = sum((share * model.beside_prompts_s(passing[:, 0]) for share, model in both), np.zeros(1))
     return StepTable(
         tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         shared_s=sum((share * model.shared_s(np.maximum(everything, 1.0)) for share, model in both), np.zeros(1)),
         head_s=steps.head_s(np.maximum(sequences, 1.0)) + steps.adapters_s(sequences),
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
+        beside_s=np.where(batches[:, 0] > 0, beside, 0.0),
+        cool_s=sum((share * model.cool_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
         launch_s=steps.launch_s(tokens),
         launch_prompt_s=0.0,
@@ -194,7 +200,9 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     past = max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1))
     total += _prompt_s(table.prompt_log_s, some / passes, chunk, past)
     if decodes > 0:
+        total -= _between(table.cool_s, tokens / passes)
         total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
+        total += float(table.beside_s[decodes]) * min(1.0, (tokens - some) / passes / BESIDE_TOKENS)
         if share < 1.0:
             return share * total + (1 - share) * _at_context(table.decode_s[decodes], kv_tokens / decodes)
     return share * total

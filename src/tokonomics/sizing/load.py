@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.errors import BadInput, option
-from tokonomics.serving.steady import context_while_answering
+from tokonomics.serving.steady import context_spread, context_while_answering
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS, USUAL_TPOT_S, Sessions, SystemPrompts, Tenants, generate
 from tokonomics.traffic.lengths import Lengths, parse_lengths
@@ -144,6 +144,12 @@ class Load:
         """Return the mean context of a running request, weighted by answer tokens: long answers run longer."""
         outputs = self.trace.output_tokens.astype(np.float64)
         return context_while_answering(self.trace.input_tokens.astype(np.float64), outputs)
+
+    @cached_property
+    def context_spread(self) -> float:
+        """Return how much that differs between running requests: its standard deviation ÷ mean."""
+        outputs = self.trace.output_tokens.astype(np.float64)
+        return context_spread(self.trace.input_tokens.astype(np.float64), outputs)
 
     @cached_property
     def held_mean(self) -> float:

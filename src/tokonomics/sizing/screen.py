@@ -117,8 +117,9 @@ def held_by_one(setup: Setup) -> float | None:
     if (limit is not None and limit < deployment.limits.max_sequences) or not setup.prefix_cache:
         computed, output, context, held = _lengths(deployment, load, setup.prefix_cache)
         curve = ReplicaCurve(
-            deployment, computed, output, most_sequences=limit, context_tokens=context, held_tokens=held
-        )
+            deployment, computed, output, most_sequences=limit, context_tokens=context, held_tokens=held,
+            spread=round(load.context_spread, 2),
+        )  # fmt: skip
     with suppress(MissesSlo):
         return curve.capacity(target).rate
     return None
@@ -197,7 +198,7 @@ def _least_busy_s(deployment: Deployment, computed: float, written: float, held:
 
 def curve_for(deployment: Deployment, load: Load) -> ReplicaCurve:
     """Return the closed form for the mean request, without prompt tokens that an unlimited cache would hold."""
-    return _curve(deployment, *_lengths(deployment, load), profile_key())
+    return _curve(deployment, *_lengths(deployment, load), round(load.context_spread, 2), profile_key())
 
 
 def most_held(deployment: Deployment, load: Load, slos: tuple[Slo, ...]) -> float:
@@ -225,10 +226,18 @@ def _most_answered(
 
 @lru_cache(maxsize=4096)
 def _curve(
-    deployment: Deployment, input_tokens: int, output_tokens: int, context: float, held: float, profile: str | None
+    deployment: Deployment,
+    input_tokens: int,
+    output_tokens: int,
+    context: float,
+    held: float,
+    spread: float,
+    profile: str | None,
 ) -> ReplicaCurve:
     """Return the closed form, cached: the same lengths are asked about at many rates, prices and SLOs."""
-    return ReplicaCurve(deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held)
+    return ReplicaCurve(
+        deployment, input_tokens, output_tokens, context_tokens=context, held_tokens=held, spread=spread
+    )
 
 
 def tpot_limit(slos: Sequence[Slo]) -> float | None:
