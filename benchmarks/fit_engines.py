@@ -9,8 +9,8 @@ on those of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (straight lines thro
 from the rate at which one-token requests pass); how much longer attention takes if contexts differ, and decodes beside
 prompts, on steps of Llama 3.1 8B (``UNEVEN``, ``MIXED``). No other serving result is fitted. Other eras: two figures of
 the host, on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on
-log(predicted ÷ measured) with a soft loss; and from the times to the first token of those rows under the least load, one
-figure more (``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published``
+log(predicted ÷ measured) with a soft loss; and from the times to the first token of those rows under the least load,
+one figure more (``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published``
 these eras stay as they are.
 """
 
