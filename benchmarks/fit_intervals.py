@@ -15,7 +15,7 @@ these rows with two figures each, so that errors are a little small: rows marked
 An era of an engine with enough rows has a class of its own. Its few models and GPUs say little of the next one, so
 errors of all eras of that class are mixed in, as much as ``BORROWED`` combinations weigh; its ends are again those
 between which four of five errors lie of a model or a GPU that is left out of it in turn. The loads of a real vLLM
-(``bench_vllm.py``) teach its era so, a model at a time.
+(``bench_vllm.py``, ``bench_headroom.py``) teach its era so, a model at a time.
 What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
 predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
 what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
@@ -28,11 +28,13 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.bench_headroom import predicted_today, served_loads
+from benchmarks.bench_headroom import read as read_loads
 from benchmarks.bench_vllm import comparable, rows_of
 
 from tokonomics.catalog.engines import find_engine
@@ -41,11 +43,11 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
-from tokonomics.measure.stated_setup import deployment_of, steps_of
+from tokonomics.measure.stated_setup import deployment_of, stated_deployment, steps_of
 from tokonomics.measure.validate import kind_of, value_of
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, error_class, situation, weakest_badge
-from tokonomics.physics.overhead import Overhead
+from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, Kind, error_class, situation, weakest_badge
+from tokonomics.physics.overhead import Overhead, overhead
 from tokonomics.physics.steptime import StepModel
 from tokonomics.types import Badge, Speed
 
@@ -120,8 +122,11 @@ def main() -> None:
         group = (row.source, row.engine, row.year, row.model)
         named = situation(kind_of(row), deployment, badge, steps.engine) if steps.engine else ""
         classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era), named))
+    for seen in rated_loads():
+        classes[seen.situation.partition(" on ")[0]].append(seen)
+    for name in list(classes):
         if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):
-            classes[together].append(classes[name][-1])
+            classes[together] += classes[name]
     text = ["# Made by benchmarks/fit_intervals.py; do not edit.", ""]
     sources = sorted({row.source for row, _ in rows})
     twins, strangers = _swapped(TWINS), _other_families()
@@ -142,7 +147,10 @@ def main() -> None:
 
 
 def real_loads() -> list[Measurement]:
-    """Every figure of the loads of a real vLLM, each model a combination of its own."""
+    """Every figure of the loads of a real vLLM, each model a combination of its own.
+
+    At a rate the throughput is the rate, and tells nothing of an error.
+    """
     with gzip.open(Path(__file__).parent / "data" / "vllm_h200.json.gz", "rt") as file:
         sessions = {session["name"]: session for session in json.load(file)["sessions"]}
     rows = [
@@ -151,8 +159,23 @@ def real_loads() -> list[Measurement]:
         for load in session["loads"]
         if comparable(name, load)
         for row in rows_of(name, session, load)
+        if not (load["asked"]["rate"] and kind_of(row) == "throughput")
     ]
     return [row.model_copy(update={"source": REAL}) for row in rows]
+
+
+def rated_loads() -> Iterator[Seen]:
+    """Yield the errors of latencies of a real vLLM that served at a rate up to its limit (``bench_headroom.py``)."""
+    for load in served_loads(read_loads()):
+        deployment = stated_deployment(load.model, "H200", 1, 1, 1, 1, load.weights, None, "vllm")
+        own, predicted = overhead(deployment.engine), predicted_today(load)
+        badge = weakest_badge(deployment, own)
+        for figure, measured in load.measured.items():
+            kind: Kind = "ttft" if figure.startswith("TTFT") else "tpot"
+            error = math.log(measured / predicted[figure])
+            era = (deployment.engine.key, (own.since_version, own.since_year))
+            where = (REAL, "H200", era)
+            yield Seen(error, (REAL, "rates", load.model), where, situation(kind, deployment, badge, own))
 
 
 def _by_badge(name: str, classes: dict[str, list[Seen]], strangers: float) -> dict[str, Ends]:
