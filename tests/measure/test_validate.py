@@ -594,7 +594,7 @@ def test_a_row_that_drafted_is_predicted_with_its_drafts() -> None:
 
 
 def test_a_run_under_limits_is_predicted_at_the_highest_rate_that_meets_them() -> None:
-    """Its throughput is that rate's; a rate a tenth above misses a limit. What latencies it had there, nobody can say."""
+    """Its throughput is that rate's; a rate a tenth above misses a limit. Its latencies are unknown."""
     limits = (1.0, 0.03)
     row = measurement(
         batch=None, mode=Mode.server_slo, slo=limits, input_tokens=500, output_tokens=100, metric=Metric.output_tok_s
