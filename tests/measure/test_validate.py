@@ -595,7 +595,7 @@ def test_a_row_that_drafted_is_predicted_with_its_drafts() -> None:
 
 
 def test_a_run_under_limits_is_predicted_at_the_highest_rate_that_meets_them() -> None:
-    """Its throughput is that rate's, its latencies are those at it; a rate a tenth above misses a limit."""
+    """Its throughput is that rate's; a rate a tenth above misses a limit. Its latencies are unknown."""
     limits = (1.0, 0.03)
     row = measurement(
         batch=None, mode=Mode.server_slo, slo=limits, input_tokens=500, output_tokens=100, metric=Metric.output_tok_s
@@ -611,5 +611,5 @@ def test_a_run_under_limits_is_predicted_at_the_highest_rate_that_meets_them() -
     assert above[0] > limits[0] or above[1] > limits[1]
     assert value(row, slo=(1.0, 0.015)) < value(row)
     assert value(row, metric=Metric.total_tok_s) == pytest.approx(6 * value(row))
-    assert 0 < value(row, metric=Metric.tpot_s) < limits[1]
+    assert isinstance(predict(but(row, metric=Metric.tpot_s)), str)
     assert isinstance(predict(but(row, slo=(1e-6, 1e-6))), str)

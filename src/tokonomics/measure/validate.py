@@ -236,21 +236,16 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
 def _at_highest_rate(
     row: Measurement, steps: StepModel, slo: tuple[float, float], input_tokens: int, output_tokens: int
 ) -> float:
-    """Return the figure of a run that was tuned to the highest rate under its limits, at the highest one we predict.
+    """Return the throughput of a run that was tuned to the highest rate under its limits: the highest one we predict.
 
-    There a per cent of capacity makes half of a latency: at the measured rate it would say which of the two is slower.
+    Its latencies are refused: tuning fills them up to the limits, at a rate that the submitter chose.
     """
+    if row.metric not in _RATES:
+        raise TokonomicsError("latencies of a run that was tuned to the highest rate under its own limits")
     spread = row.run.spread or 0.0
     load = RunLoad(rate=1.0, input_tokens=input_tokens, output_tokens=output_tokens, spread=spread)
     rate = highest_rate(steps, load, slo)
-    if row.metric is Metric.output_tok_s:
-        return rate * output_tokens
-    if row.metric is Metric.total_tok_s:
-        return rate * (input_tokens + output_tokens)
-    figure = simulated(steps, _for_a_while(load, rate)).get((row.metric, row.statistic))
-    if figure is None:
-        raise TokonomicsError(_ONE_TOKEN)
-    return figure
+    return rate * (output_tokens if row.metric is Metric.output_tok_s else input_tokens + output_tokens)
 
 
 def steady_of(row: Measurement, curve: ReplicaCurve) -> Steady:
