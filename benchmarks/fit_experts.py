@@ -53,7 +53,7 @@ def main() -> None:
     def product_s(x: Array, many: int, n: int, k: int) -> float:
         """Return the time of a product at so many ns an element of k, columns and rows of padding."""
         curve = own._replace(columns=float(x[1]), rows=float(x[2]))
-        chain_s = own.launch_s + x[0] * 1e-9 * k
+        chain_s = own.launch_s + float(x[0]) * 1e-9 * k
         return max(chain_s, float(gemm_seconds(curve, np.asarray(float(many)), n, k, *rates)))
 
     blocks = _by_rows(
