@@ -50,8 +50,11 @@ def main() -> None:
     own = GemmCurve(*matrix_kernels._tables()["gemm"]["H200/vllm/fp8"])
     rates = gpu.peak_flops(Precision.fp8), gpu.bandwidth_bytes_per_s, Precision.fp8.bytes_per_weight
 
-    def product_s(curve: GemmCurve, many: int, n: int, k: int) -> float:
-        return float(gemm_seconds(curve, np.asarray(float(many)), n, k, *rates))
+    def product_s(x: Array, many: int, n: int, k: int) -> float:
+        """Return the time of a product at so many ns an element of k, columns and rows of padding."""
+        curve = own._replace(columns=float(x[1]), rows=float(x[2]))
+        chain_s = own.launch_s + float(x[0]) * 1e-9 * k
+        return max(chain_s, float(gemm_seconds(curve, np.asarray(float(many)), n, k, *rates)))
 
     blocks = _by_rows(
         "qwen3-30b-a3b-fp8", {"product": "fp8_blockwise", "quant": "per_token_group_quant", "norm": "rms_norm"}
@@ -66,8 +69,7 @@ def main() -> None:
     )
 
     def predicted(x: Array) -> Array:
-        curve = own._replace(depth_s=x[0] * 1e-9 * own.depth_half, columns=x[1], rows=x[2])
-        return np.array([math.fsum(product_s(curve, many, n, k) for n, k in SHAPES) for many in rows])
+        return np.array([math.fsum(product_s(x, many, n, k) for n, k in SHAPES) for many in rows])
 
     weight = np.array([0.3 if many == 1 else 1.0 for many in rows])  # a single row takes another kernel
     found = least_squares(
@@ -78,8 +80,7 @@ def main() -> None:
     print(f"products: {depth_ns:.2f} ns an element of k, {columns:.0f} columns, {padding:.0f} rows")
     for many, us, share in zip(rows, taken * 1e6, predicted(found.x) / taken, strict=True):
         print(f"    {many:5} rows: {us:6.1f} µs a layer, {share - 1:+.0%}")
-    router = own._replace(depth_s=depth_ns * 1e-9 * own.depth_half, columns=columns, rows=padding)
-    more_s = product_s(router, STEPS[0], *ROUTER) - float(gemm_s(gpu, Precision.bf16, STEPS[0], *ROUTER))
+    more_s = product_s(found.x, STEPS[0], *ROUTER) - float(gemm_s(gpu, Precision.bf16, STEPS[0], *ROUTER))
     print(f"the router takes {more_s * 1e6:.1f} µs more in FP8")
     fit_launch(own.launch_s, LAYERS * more_s)
     fit_copies()

@@ -162,7 +162,7 @@ def test_a_plan_of_ones_own_machine_is_the_table_of_can_run() -> None:
     # Data-parallel attention holds each sequence once: tensor parallelism copies the one compressed KV eight times.
     split = next(row for row in mine.runs if of(row) == (8, 1, 8, 1))
     assert best.kv_tokens > 4 * split.kv_tokens
-    assert best.users > 4 * split.users
+    assert best.users > 3 * split.users  # the latency target ends it before the memory does
 
 
 def test_a_plan_of_ones_own_machine_takes_the_mean_request_as_its_context() -> None:

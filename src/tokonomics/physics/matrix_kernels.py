@@ -49,10 +49,14 @@ is by default since 2026 (its guide, "Fusion torch.compile passes")."""
 BLOCKS = "vllm, blocks"
 """vLLM's kernels beside experts in FP8, which are published with a scale for each block of 128 × 128 weights: CUTLASS
 rescales its sums after every 128 elements of k, and activations are quantised by kernels of their own."""
-BLOCK_LAUNCH_S, BLOCK_DEPTH_S, BLOCK_COLUMNS, BLOCK_ROWS = 5.6e-6, 2.54e-9, 1495.0, 0.0
-"""Of such a product: seconds to start it and the kernels around it, seconds for each element of k, the columns that
-quantising costs, and rows of padding. Fitted by ``benchmarks/fit_experts.py`` on kernels and decode steps of Qwen3
-30B-A3B in vLLM 0.26.0 on an H200. DeepGEMM, which an ordinary installation uses, was not timed."""
+BLOCK_LAUNCH_S, BLOCK_DEPTH_S, BLOCK_COLUMNS, BLOCK_ROWS = 5.1e-6, 3.19e-9, 1753.0, 257.0
+"""Of such a product: seconds to start it and the kernels around it, seconds for each element of k if these are more
+than reading and multiplying take, the columns that quantising costs, and rows of padding. Fitted by
+``benchmarks/fit_experts.py`` on kernels and decode steps of Qwen3 30B-A3B in vLLM 0.26.0 on an H200."""
+BLOCK_DEPTH, DEEP_S = 4096.0, 1.1e-9
+"""The deepest product of these, and what each further element takes: as DeepGEMM on an H200, 5.5 µs at a depth of
+2,048 and 21 at 16,384 for 128 columns (aiconfigurator-core 0.12.0). An ordinary installation uses DeepGEMM throughout.
+"""
 FUSED_ON = "hopper"
 """The architecture on which logs of steps show both (H200s); on others, layers take what they took alone."""
 
@@ -150,7 +154,8 @@ def gemm_s(
     curves = _gemm_curves(gpu, multiplied, backend)
     untiled = efficiency(gpu).untiled_rows
     times = [gemm_seconds(curve, rows, n, k, could, bandwidth, width, untiled=untiled) for _, curve in curves]
-    return np.asarray(np.maximum(np.minimum.reduce(times), 2 * rows * n * k / peak))
+    least = block_chain_s(k) if _is_in_blocks(gpu, multiplied, backend) else 0.0
+    return np.asarray(np.maximum(np.maximum(np.minimum.reduce(times), least), 2 * rows * n * k / peak))
 
 
 def throttled_s(
@@ -376,11 +381,10 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
     wanted = dict.fromkeys((FUSED, BLOCKS), ("vllm",)).get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys(_find("gemm", gpu, weights, engine) for engine in wanted)
     curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
-    if weights is Precision.fp8 and gpu.architecture == FUSED_ON:
-        if backend == FUSED:
-            curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
-        if backend == BLOCKS:
-            curves = [(origin, in_blocks(curve)) for origin, curve in curves]
+    if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
+        curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
+    if _is_in_blocks(gpu, weights, backend):
+        curves = [(origin, in_blocks(curve)) for origin, curve in curves]
     return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
 
 
@@ -394,10 +398,18 @@ def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
     return curve._replace(launch_s=min(curve.launch_s, wide.launch_s), columns=min(curve.columns, wide.columns))
 
 
+def _is_in_blocks(gpu: Gpu, weights: Precision, backend: str) -> bool:
+    return backend == BLOCKS and weights is Precision.fp8 and gpu.architecture == FUSED_ON
+
+
 def in_blocks(curve: GemmCurve) -> GemmCurve:
-    """Return the curve of products with a scale for each block of weights."""
-    block = {"launch_s": BLOCK_LAUNCH_S, "depth_s": BLOCK_DEPTH_S * curve.depth_half, "columns": BLOCK_COLUMNS}
-    return curve._replace(**block, rows=BLOCK_ROWS)
+    """Return the curve of reading and multiplying with a scale for each block of weights."""
+    return curve._replace(launch_s=BLOCK_LAUNCH_S, columns=BLOCK_COLUMNS, rows=BLOCK_ROWS)
+
+
+def block_chain_s(k: float) -> float:
+    """Return the least time of a product with scales for blocks: its steps through k follow one another."""
+    return BLOCK_LAUNCH_S + BLOCK_DEPTH_S * min(k, BLOCK_DEPTH) + DEEP_S * max(0.0, k - BLOCK_DEPTH)
 
 
 def _expert_curve(gpu: Gpu, weights: Precision, backend: str) -> tuple[Origin, ExpertCurve]:
