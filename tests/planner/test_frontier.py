@@ -36,7 +36,7 @@ def every_fleet() -> list[tuple[float, float, float]]:
     """Dollars a month, TPOT and TTFT of all that meet the SLOs without simulation, by hand up to ten times the pick."""
     found = []
     for hosts in prospects(asked(kv=BOTH_KV), CHAT):
-        curve = ReplicaCurve(hosts.deployment, 1000, 300)
+        curve = ReplicaCurve(hosts.deployment, 1000, 300, spread=round(CHAT.context_spread, 2))
         if curve.tpot_s[0] > 0.05:
             continue
         capacity, in_time = curve.capacity(), curve.capacity(0.05)
