@@ -207,7 +207,7 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     facts, users = row.run, row.batch if row.rate is None else None
     recipe = recipe_of(steps.deployment) if row.tuned else Recipe()
     if facts.max_batched_tokens is None:
-        facts = facts.model_copy(update={"max_batched_tokens": recipe.chunk})
+        facts = facts.model_copy(update={"max_batched_tokens": recipe.step_tokens(row)})
     if _is_queue(row):
         most = row.batch or steps.deployment.limits.max_sequences
         facts, users = facts.model_copy(update={"max_sequences": facts.max_sequences or most}), row.run.requests
@@ -224,8 +224,11 @@ def _simulated(row: Measurement, steps: StepModel, input_tokens: int, output_tok
     if figure is None:
         raise TokonomicsError(_ONE_TOKEN)
     if row.metric is Metric.ttft_s:
+        chunk = facts.max_batched_tokens or steps.deployment.limits.max_batched_tokens
         waits = recipe.wait_steps(row.batch or 1, output_tokens, steps.deployment.dp)
         figure += waits * figures.get((Metric.tpot_s, Statistic.mean), 0.0)
+        if gathered := recipe.gathered_steps(row, chunk):
+            figure += gathered * float(steps.decode(row.batch or 1, input_tokens + output_tokens / 2))
     return figure
 
 

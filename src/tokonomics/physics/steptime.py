@@ -67,7 +67,8 @@ class StepModel:
         groups = deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         self._tabulate(RankKernels(deployment, backend, products, between or _between(own), own, engine))
-        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
+        several = not runs_as_one(deployment)
+        shares = [(group.count * layer_share(group), several and isinstance(group.mlp, MoeMlp)) for group in groups]
         dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
         self._layers = dense / deployment.pp, mixed / deployment.pp
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
@@ -358,6 +359,15 @@ class StepModel:
         if not self.engine.overlapped:
             return np.maximum(gpu_s, self.launch_s(tokens)) + self.engine.host_s(batch)
         return np.maximum(gpu_s, self.launch_s(tokens) + self.engine.sequence_s * (batch + prompts))
+
+
+def runs_as_one(deployment: Deployment) -> bool:
+    """Decide whether one operation computes routed experts, so that their layer is launched as soon as a dense one.
+
+    So do TensorRT-LLM's kernels for MXFP4 on Blackwell, which vLLM and SGLang call too (FlashInfer's
+    ``trtllm_fp4_block_scale_moe``).
+    """
+    return deployment.weights is Precision.mxfp4 and deployment.gpu.architecture == "blackwell"
 
 
 def step_model(deployment: Deployment) -> StepModel:
