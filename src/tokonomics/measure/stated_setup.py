@@ -22,7 +22,7 @@ from tokonomics.measure.measurements import Measurement, Mode
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_for, valid_tp
 from tokonomics.physics.memory import max_sequences
-from tokonomics.physics.overhead import REQUESTS, overhead, version_numbers
+from tokonomics.physics.overhead import REQUESTS, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.parsing import draft_named
 
@@ -215,14 +215,20 @@ def _step_model(
         return StepModel(deployment, None)
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
+    own = as_run(own, deployment, stated[-1], tuned=tuned, served=served)
+    return StepModel(deployment, own, aligned=tuned and recipe_of(deployment).aligns > 0)
+
+
+def as_run(own: Overhead, deployment: Deployment, engine: str, *, tuned: bool, served: bool) -> Overhead:
+    """Return an engine's own time as a source set it up; ``engine`` is the source's name for it."""
     changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
-    if plain_engine(stated[-1]) not in LLAMA_CPP:
+    if plain_engine(engine) not in LLAMA_CPP:
         changes |= {"unpacks": False, "score_passes": 0.0}
-    if HOSTLESS in stated[-1].lower():
+    if HOSTLESS in engine.lower():
         changes |= {"step_s": 0.0, "sequence_s": 0.0}
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": recipe_of(deployment).graph_tokens if own.graph_tokens else 0}
-    return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and recipe_of(deployment).aligns > 0)
+    return own.model_copy(update=changes)
 
 
 def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:

@@ -30,9 +30,12 @@ from tokonomics.types import Badge, Noun
 NEWEST = 2026
 TOGETHER = 256
 """The most requests that the front end takes together: the largest burst that was measured (256 users at once)."""
-LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s")
+LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent_piece_s", "latent_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: for launches, and for requests."""
+SPLIT_BELOW = 512
+"""Sequences times heads up to which vLLM's paged attention splits contexts longer than as many tokens (``use_v1`` in its
+``attention/ops/paged_attn.py`` of 2024)."""
 
 
 class Layers(Noun):
@@ -59,12 +62,18 @@ class Overhead(Noun):
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
     expert_layer_s: NonNegativeFloat = 0.0  # the same for a layer with experts
     quantised_layer_s: NonNegativeFloat = 0.0  # the same with quantised activations; 0: not known separately
+    latent_piece_s: NonNegativeFloat = 0.0  # what latent attention adds to a layer in captured pieces
+    latent_layer_s: NonNegativeFloat = 0.0  # what it adds to a layer launched kernel by kernel
     unpacks: bool = False  # prompts are multiplied with weights unpacked to FP16 in memory, with sums in FP16
     score_passes: NonNegativeFloat = 0.0
     """How often prompt attention moves the scores of all pairs, in 32 bits, through memory; 0: kept on the chip."""
-    head_reads: float = Field(default=0.0, ge=0, le=1)
+    head_reads: float = Field(default=0.0, ge=0, le=2)
     """Share of the bandwidth at which decode attention reads keys and values once for each query head. 0: kernels as
     they were timed, which read them once for all heads that share them."""
+    split_reads: float = Field(default=0.0, ge=0, le=2)
+    """The same where a few sequences' contexts are split among more blocks (paged attention V2, see ``SPLIT_BELOW``)."""
+    product_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0
@@ -77,12 +86,15 @@ class Overhead(Noun):
         return self.step_s + self.sequence_s * np.asarray(batch, np.float64)
 
     def launch_s(
-        self, tokens: ArrayLike, layers: float, expert_layers: float, quantised: bool = False
+        self, tokens: ArrayLike, layers: float, expert_layers: float, latent_layers: float = 0, quantised: bool = False
     ) -> NDArray[np.float64]:
-        """Return the host's work on a step that is not one graph: with prompts, or more sequences than captured."""
-        pieces = (layers + expert_layers) * self.piece_s
+        """Return the host's work on a step that is not one graph: with prompts, or more sequences than captured.
+
+        ``latent_layers`` of these layers have latent attention.
+        """
+        pieces = (layers + expert_layers) * self.piece_s + latent_layers * self.latent_piece_s
         expert_s = (quantised and self.quantised_layer_s) or self.expert_layer_s
-        one_by_one = layers * self.layer_s + expert_layers * expert_s
+        one_by_one = layers * self.layer_s + expert_layers * expert_s + latent_layers * self.latent_layer_s
         captured = np.asarray(tokens, np.float64) <= self.graph_tokens
         base = self.step_s if self.overlapped else 0.0  # if not overlapped, it comes after any step
         return np.asarray(base + np.where(captured, min(pieces, one_by_one), one_by_one))
