@@ -76,7 +76,11 @@ class RankKernels:
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
         taken = self._timed_gemm_s(weights, rows, n, k)
-        share = self.era.product_share if self.era else 0.0
+        if self.era is None:
+            return taken
+        if weights in QUANTISES and self.era.quantised_times != 1:
+            taken = taken * self.era.quantised_times
+        share = self.era.product_share
         if not share:
             return taken
         return np.maximum(taken, 2 * np.asarray(rows) * n * k / (self.deployment.gpu.peak_flops(weights) * share))
@@ -228,8 +232,9 @@ class RankKernels:
         return sum(group.count for group in groups if isinstance(group.mlp, MoeMlp))
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
-        gpu = self.deployment.gpu
-        return all_reduce_s(gpu, gpus, message, self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None)
+        gpu, times = self.deployment.gpu, self.era.sums_times if self.era else 1.0
+        curve = self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None
+        return times * all_reduce_s(gpu, gpus, message, curve)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         """Return the time of one layer's attention, or recurrent state, for one new token of each sequence."""

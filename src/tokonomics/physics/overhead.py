@@ -21,7 +21,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from tokonomics.catalog.engines import Engine
 from tokonomics.physics.curves import shipped
@@ -74,6 +74,8 @@ class Overhead(Noun):
     """The same where a few sequences' contexts are split among more blocks (paged attention V2, see ``SPLIT_BELOW``)."""
     product_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
+    sums_times: PositiveFloat = 1.0  # times as long as timed, of sums over the ranks of a layer
+    quantised_times: PositiveFloat = 1.0  # times as long as timed, of dense products with quantised activations
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0
