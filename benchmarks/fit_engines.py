@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.layers import CompressedAttention, LatentAttention
+from tokonomics.catalog.layers import GroupedAttention
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.stated_setup import as_run, deployment_of, model_named, recipe_of, stated_deployment
@@ -76,11 +76,11 @@ ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
 FIRST_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
     ("tensorrt-llm", "0.11"): ("reach_s",),
     ("tensorrt-llm", "1.0"): ("expert_layer_s", "quantised_layer_s", "latent_layer_s"),
-    ("sglang", "0.0"): ("expert_layer_s", "quantised_layer_s"),
+    ("sglang", "0.0"): ("expert_layer_s", "quantised_layer_s", "latent_layer_s"),
 }
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users), with and without quantised activations if there are
-rows of both; and what latent attention adds (DeepSeek)."""
+rows of both; and what latent attention or a recurrent state adds (DeepSeek, Qwen3.5)."""
 EXPERTS = ("expert_layer_s", "quantised_layer_s", "latent_layer_s")
 SEEN_TOO = ("tensorrt-llm", "1.0", "expert_layer_s")
 """A figure for which no row marked ``calibrate`` speaks: those marked ``dev`` teach it (GPT-OSS on H200)."""
@@ -265,9 +265,8 @@ def fit_rocm(rows: Sequence[Measurement], layers: Layers, architecture: str) -> 
 
 
 def _is_latent(row: Measurement) -> bool:
-    """Decide whether its model has latent attention."""
-    kinds = LatentAttention | CompressedAttention
-    return any(isinstance(group.mixer, kinds) for group in model_named(row.model).groups)
+    """Decide whether its model has latent attention, or recurrent layers."""
+    return any(not isinstance(group.mixer, GroupedAttention | None) for group in model_named(row.model).groups)
 
 
 def _is_nvidia(row: Measurement) -> bool:

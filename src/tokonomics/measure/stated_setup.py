@@ -96,7 +96,7 @@ class Recipe(NamedTuple):
 class _Script(NamedTuple):
     engine: str
     model: str  # the beginning of its key
-    architecture: str
+    place: str  # a GPU's key or an architecture
     weights: Precision
     tp: int | None  # None: any
     recipe: Recipe
@@ -129,21 +129,23 @@ _SCRIPTS = (
     _Script("tensorrt-llm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 20_000)),
     _Script("tensorrt-llm", "gpt-oss", "hopper", Precision.mxfp4, None, Recipe(None, 20_000)),
     # gptoss_fp4_b200.sh, 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh, 70b_fp8_b200_docker.sh, 70b_fp4_b200_docker.sh (the
-    # last two: ``cudagraph_mode: FULL_DECODE_ONLY``)
+    # last two: ``cudagraph_mode: FULL_DECODE_ONLY``). On an H100 the queues of rows marked ``dev`` are those of a cache in 16
+    # bits: they are older than the script.
     _Script("vllm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 8_192)),
-    _Script("vllm", "llama", "hopper", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=512)),
+    _Script("vllm", "llama", "H200", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=512)),
+    _Script("vllm", "llama", "hopper", _FP8, None, Recipe(None, 8_192, graph_tokens=512)),
     _Script("vllm", "llama", "blackwell", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=0)),
     _Script("vllm", "llama", "blackwell", _FP4, None, Recipe(_FP8, 8_192, graph_tokens=0)),
 )  # fmt: skip
 
 
-def recipe(engine: str, model: str, architecture: str, weights: Precision, tp: int) -> Recipe:
-    """Return how InferenceMAX runs a model with an engine on an architecture, by our keys."""
-    asked = (engine, architecture, weights)
+def recipe(engine: str, model: str, place: str, weights: Precision, tp: int) -> Recipe:
+    """Return how InferenceMAX runs a model with an engine on a GPU or an architecture, by our keys."""
+    asked = (engine, place, weights)
     found = (
         script.recipe
         for script in _SCRIPTS
-        if (script.engine, script.architecture, script.weights) == asked
+        if (script.engine, script.place, script.weights) == asked
         and model.startswith(script.model)
         and script.tp in (None, tp)
     )
@@ -243,9 +245,10 @@ def _drafting(deployment: Deployment, draft: str, accepted_length: float | None)
 
 
 def recipe_of(deployment: Deployment) -> Recipe:
-    """Return how InferenceMAX runs a deployment."""
-    served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
-    return recipe(*served, deployment.weights, deployment.tp)
+    """Return how InferenceMAX runs a deployment: as on that GPU, or else as on its architecture."""
+    engine, model, gpu = deployment.engine.key, deployment.model.key, deployment.gpu
+    places = (recipe(engine, model, place, deployment.weights, deployment.tp) for place in (gpu.key, gpu.architecture))
+    return next((found for found in places if found != Recipe()), Recipe())
 
 
 def stated_deployment(
