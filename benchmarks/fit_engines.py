@@ -53,9 +53,10 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "sglang": ((2023, "0.0", True),),
 }
 ROCM = ("cdna2", "cdna3")
-"""Architectures of AMD's GPUs on which vLLM before 0.6 is an era of its own. Its attention read keys and values once for
-each query head: the paged attention written for ROCm, which reads them once for all that share them, came in September
-2024 (vLLM PR 8310). And its dense products, by hipBLASLt without tuning, reached a tenth of an MI300X's peak."""
+"""Architectures of AMD's GPUs on which vLLM before 0.6 is an era of its own. Its attention read keys and values once
+for each query head: the paged attention written for ROCm, which reads them once for all that share them, came in
+September 2024 (vLLM PR 8310). And its dense products, by a library without tuning, reached a tenth of an MI300X's
+peak."""
 UNPACKING = ("llama.cpp", "0.0 of 2024")
 """llama.cpp before it multiplied prompts with packed weights (its PR 8075, June 2024) and its attention kept scores on
 the chip without being asked (``--flash-attn auto``, PR 15434, August 2025). Rows state a year: the era is taken to end
@@ -258,9 +259,9 @@ def fit_rocm(rows: Sequence[Measurement], layers: Layers, architecture: str) -> 
         loss="soft_l1", f_scale=0.1, x_scale=[1.0, 0.02, 0.1, 0.3, 0.03], diff_step=0.03, max_nfev=20,
     )  # fmt: skip
     error = statistics.median(abs(each) for each in found.fun)
-    print(f"vllm before 0.6 on {architecture}: n {len(placed)}, step {found.x[0]:.2f} ms, sequence {found.x[1]:.3f} ms, "
-          f"attention at {found.x[2]:.2f} and {found.x[3]:.2f} of the bandwidth, products at {found.x[4]:.3f} of the peak; "
-          f"median error {error:.1%}")  # fmt: skip
+    step_ms, sequence_ms, *shares = (round(float(figure), 3) for figure in found.x)
+    print(f"vllm before 0.6 on {architecture}: n {len(placed)}, step {step_ms} ms, sequence {sequence_ms} ms, shares "
+          f"of the bandwidth (attention, and split) and of the peak {shares}; median error {error:.1%}")  # fmt: skip
     return era(found.x)
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/reduce_rate_runs.py rate_runs.csv benchmarks/data/rate_runs.csv
 
-512 tokens in and 256 out, Poisson arrivals. Throughput is kept of every run, medians of times of those runs that kept up
-with their rate: in the others requests queue, and how many were sent is not published. A third of the groups of engine,
-model, precision and GPUs, by a hash of their names, teaches nothing (``split`` is ``dev``).
+512 tokens in and 256 out, Poisson arrivals. Throughput is kept of every run, medians of times of those runs that kept
+up with their rate: in the others requests queue, and how many were sent is not published. A third of the groups of
+engine, model, precision and GPUs, by a hash of their names, teaches nothing (``split`` is ``dev``).
 """
 
 import csv
@@ -43,8 +43,9 @@ def _row(run: dict[str, str], metric: str, value: str) -> dict[str, str]:
     group = "/".join(run[name] for name in ("engine", "model", "precision", "hardware", "gpus"))
     alone = int(hashlib.sha256(group.encode()).hexdigest(), 16) % 3 == 0
     rate = metric == "output_tok_s"
+    model = run["model"].split("/")[-1].removeprefix("Meta-").removesuffix("-Instruct-2507")
     return {
-        "id": f"{run['config']}-{run['rps']}-{metric}", "model": run["model"].split("/")[-1].removeprefix("Meta-").removesuffix("-Instruct-2507"),
+        "id": f"{run['config']}-{run['rps']}-{metric}", "model": model,
         "gpu": GPUS[run["hardware"]], "num_gpus": run["gpus"], "tp": run["gpus"], "precision_weights": run["precision"],
         "engine": run["engine"], "engine_version": VERSIONS[run["engine"]], "input_len": "512", "output_len": "256",
         "batch_or_concurrency": f"qps={run['rps']}", "mode": "server_slo", "metric": metric,

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from tests.measure.rows import measurement
 from tests.there import there
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread, read_measurements
 from tokonomics.measure.stated_setup import Gathering, Recipe, recipe, steps_of
 from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
@@ -536,7 +537,7 @@ def test_recipes_let_prompts_gather_at_short_lengths_alone() -> None:
 def test_a_step_of_an_older_version_holds_one_prompt() -> None:
     served = {"model": "deepseek-r1", "gpu": "H200", "gpus": 8, "tp": 8, "weights": "fp8", "engine": "tensorrt-llm"}
     row = measurement(**served, batch=64, input_tokens=1024, output_tokens=1024, tuned=True, engine_version="1.1.0rc2")
-    told = recipe("tensorrt-llm", "deepseek-r1", "hopper", "fp8", 8)
+    told = recipe("tensorrt-llm", "deepseek-r1", "hopper", Precision.fp8, 8)
     assert told.step_tokens(row) == 1024 + 64 + 64
     assert told.step_tokens(but(row, engine_version="1.2.0rc6")) is None
     assert value(but(row, metric=Metric.ttft_s)) > 1.5 * value(

@@ -347,7 +347,7 @@ def test_old_products_on_amd_reach_a_share_of_the_peak() -> None:
     # 7.0 billion weights in 32 layers: 2 × 4,096 × 4,096 (queries, output), 2 × 1,024 × 4,096, 3 × 14,336 × 4,096.
     flops = 2 * 8192 * 32 * (2 * 4096**2 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
     least_s = flops / (1307.4e12 * old.product_share)
-    products_s = [float(StepModel(deployment, era).tokens_s(np.float64(8192))) for era in (old, None)]
+    products_s = [float(StepModel(deployment, era).tokens_s(np.array(8192.0))) for era in (old, None)]
     assert least_s < products_s[0] < 1.1 * least_s  # norms and the like are left
     assert products_s[1] < 0.5 * least_s
 

@@ -2,8 +2,8 @@
 
 Sources append to names, use other names for engines and leave out precisions. If a row of InferenceMAX does not say how
 its engine was set up, the options of its scripts are used, as read in SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` @
-1fc5d73c, ``benchmarks/*_slurm.sh`` of 2025 (Llama 3 70B; TensorRT-LLM before 1.2) and ``benchmarks/single_node/*.sh`` of
-April 2026. A model that is not listed runs with its engine's defaults.
+1fc5d73c, ``benchmarks/*_slurm.sh`` of 2025 (Llama 3 70B; TensorRT-LLM before 1.2) and ``benchmarks/single_node/*.sh``
+of April 2026. A model that is not listed runs with its engine's defaults.
 """
 
 import math
@@ -36,7 +36,7 @@ LONGER_STEPS = (1, 2)
 
 
 class Gathering(NamedTuple):
-    """How prompts wait for each other (TensorRT-LLM's ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``)."""
+    """How prompts wait for others (TensorRT-LLM's ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``)."""
 
     steps: int  # at the most
     share: float  # of a step's tokens: if those that wait and the answers' reach it, they wait no longer
@@ -80,8 +80,8 @@ class Recipe(NamedTuple):
         older = self.older is not None and version_numbers(row.engine_version) < LONGER_STEPS
         if older or users < gathers.least_users or row.tp >= gathers.below_tp:
             return 0.0
-        lengths = (round(tokens * row.length_share) for tokens in SHORT)
-        return gathers.wait_steps(users, *lengths, chunk)
+        inputs, outputs = (round(tokens * row.length_share) for tokens in SHORT)
+        return gathers.wait_steps(users, inputs, outputs, chunk)
 
     def wait_steps(self, users: int, output_tokens: int, groups: int) -> float:
         """Return the mean number of steps before a request is seen."""
@@ -128,9 +128,9 @@ _SCRIPTS = (
     _Script("tensorrt-llm", "llama", "hopper", _FP8, None, Recipe(_FP8, gathers=Gathering(20, 0.9, below_tp=8))),
     _Script("tensorrt-llm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 20_000)),
     _Script("tensorrt-llm", "gpt-oss", "hopper", Precision.mxfp4, None, Recipe(None, 20_000)),
-    # gptoss_fp4_b200.sh, 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh, 70b_fp8_b200_docker.sh, 70b_fp4_b200_docker.sh (the
-    # last two: ``cudagraph_mode: FULL_DECODE_ONLY``). On an H100 the queues of rows marked ``dev`` are those of a cache in 16
-    # bits: they are older than the script.
+    # gptoss_fp4_b200.sh, 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh, 70b_fp8_b200_docker.sh, 70b_fp4_b200_docker.sh
+    # (the last two: ``cudagraph_mode: FULL_DECODE_ONLY``). On an H100 the queues of rows marked ``dev`` are those of a
+    # cache in 16 bits: they are older than the script.
     _Script("vllm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 8_192)),
     _Script("vllm", "llama", "H200", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=512)),
     _Script("vllm", "llama", "hopper", _FP8, None, Recipe(None, 8_192, graph_tokens=512)),

@@ -171,7 +171,7 @@ def value_of(row: Measurement, steps: StepModel) -> float:
 
 
 def chunked_prompt_s(steps: StepModel, tokens: int) -> float:
-    """Return the time of a lone prompt whose chunks follow each other through the stages, a few at once (``IN_FLIGHT``)."""
+    """Return the time of a lone prompt whose chunks follow each other through the stages, ``IN_FLIGHT`` at once."""
     chunks, stages = prompt_chunks(steps.deployment, tokens), steps.deployment.pp
     free_s, out_s, past = [0.0] * stages, [0.0] * IN_FLIGHT, 0
     for chunk in chunks:

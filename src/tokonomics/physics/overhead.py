@@ -34,8 +34,8 @@ LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: for launches, and for requests."""
 SPLIT_BELOW = 512
-"""Sequences times heads up to which vLLM's paged attention splits contexts longer than as many tokens (``use_v1`` in its
-``attention/ops/paged_attn.py`` of 2024)."""
+"""Sequences times heads up to which vLLM's paged attention splits contexts longer than as many tokens (``use_v1`` in
+its ``attention/ops/paged_attn.py`` of 2024)."""
 
 
 class Layers(Noun):
@@ -71,7 +71,7 @@ class Overhead(Noun):
     """Share of the bandwidth at which decode attention reads keys and values once for each query head. 0: kernels as
     they were timed, which read them once for all heads that share them."""
     split_reads: float = Field(default=0.0, ge=0, le=2)
-    """The same where a few sequences' contexts are split among more blocks (paged attention V2, see ``SPLIT_BELOW``)."""
+    """The same where a few sequences' contexts are split among more blocks (see ``SPLIT_BELOW``)."""
     product_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
     sums_times: PositiveFloat = 1.0  # times as long as timed, of sums over the ranks of a layer
