@@ -62,7 +62,7 @@ class Overhead(Noun):
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
     expert_layer_s: NonNegativeFloat = 0.0  # the same for a layer with experts
     quantised_layer_s: NonNegativeFloat = 0.0  # the same with quantised activations; 0: not known separately
-    latent_piece_s: NonNegativeFloat = 0.0  # what latent attention, or a recurrent state, adds to captured pieces
+    latent_piece_s: NonNegativeFloat = 0.0  # what latent attention adds to a layer in captured pieces
     latent_layer_s: NonNegativeFloat = 0.0  # what it adds to a layer launched kernel by kernel
     unpacks: bool = False  # prompts are multiplied with weights unpacked to FP16 in memory, with sums in FP16
     score_passes: NonNegativeFloat = 0.0
@@ -92,7 +92,7 @@ class Overhead(Noun):
     ) -> NDArray[np.float64]:
         """Return the host's work on a step that is not one graph: with prompts, or more sequences than captured.
 
-        ``latent_layers`` of these layers have latent attention or a recurrent state.
+        ``latent_layers`` of these layers have latent attention.
         """
         pieces = (layers + expert_layers) * self.piece_s + latent_layers * self.latent_piece_s
         expert_s = (quantised and self.quantised_layer_s) or self.expert_layer_s

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tokonomics.catalog.layers import GroupedAttention, MoeMlp, Precision
+from tokonomics.catalog.layers import CompressedAttention, LatentAttention, MoeMlp, Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
@@ -70,7 +70,7 @@ class StepModel:
         several = not runs_as_one(deployment)
         shares = [(group.count * layer_share(group), several and isinstance(group.mlp, MoeMlp)) for group in groups]
         dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
-        latent = sum(group.count for group in groups if not isinstance(group.mixer, GroupedAttention | None))
+        latent = sum(group.count for group in groups if isinstance(group.mixer, LatentAttention | CompressedAttention))
         self._layers = dense / deployment.pp, mixed / deployment.pp, latent / deployment.pp
         self.draft = StepModel(deployment.draft, engine, between) if deployment.draft else None
         found = profile.correction_of(deployment, engine) if profile else None
