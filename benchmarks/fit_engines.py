@@ -95,8 +95,8 @@ DRAFTS = ("DeepSeek-R1", "1.2.0rc6.post3")
 """A model and a build of TensorRT-LLM that drafted, it seems, without a word of it: 1.7 times as fast as the build
 before it at the same settings (``bench_odd_rows.py``). It is scored like any other, and teaches nothing."""
 PACED = (("tensorrt-llm", "0.17"),)
-"""Eras whose kernels differ from those that were timed (TensorRT-LLM 1.x): how many times as long sums over GPUs took
-(never less), and products in FP8, is fitted with the host's figures. Before 0.17 the same two figures brought nothing
+"""Eras whose products in FP8 differ from those that were timed (TensorRT-LLM 1.x): how many times as long they took is
+fitted with the host's figures. Sums over GPUs took no longer than timed, and before 0.17 neither figure brought much
 (10.6 % off instead of 11.1, and 19 instead of 17)."""
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
@@ -412,14 +412,14 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
         step_us, sequence_us = (figure if figure > NOTHING_US else 0.0 for figure in figures[:2])
         changes = {"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6}
         if paced:
-            changes |= {"sums_times": round(figures[2], 3), "quantised_times": round(figures[3], 3)}
+            changes |= {"quantised_times": round(figures[2], 3)}
         return begin.model_copy(update=changes)
 
     def residuals(figures: Sequence[float]) -> list[float]:
         made = overhead(figures)
         return [math.log(value_of(row, _model(row, made, layers)) / row.value) for row in fast]
 
-    more: list[list[float]] = [[1.2, 1.0], [1.0, 0.5], [4.0, 1.5], [0.2, 0.1]] if paced else [[], [], [], []]
+    more: list[list[float]] = [[1.0], [0.5], [1.5], [0.1]] if paced else [[], [], [], []]
     found = least_squares(
         residuals, [1000.0, 30.0, *more[0]], bounds=([0.0, 0.0, *more[1]], [30_000.0, 500.0, *more[2]]), loss="soft_l1",
         f_scale=0.1, x_scale=[1000.0, 10.0, *more[3]], diff_step=0.02, max_nfev=15,
@@ -431,7 +431,7 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
     error = statistics.median(abs(math.log(value_of(row, _model(row, made, layers)) / row.value)) for row in fast)
     print(f"{rows[0].engine} {min(r.year for r in rows)}–{max(r.year for r in rows)}, "
           f"{'beside' if made.overlapped else 'after'} the GPU: n {len(fast)}, step {made.step_s * 1e6:.0f} µs, "
-          f"sequence {made.sequence_s * 1e6:.1f} µs, sums × {made.sums_times}, FP8 × {made.quantised_times}; "
+          f"sequence {made.sequence_s * 1e6:.1f} µs, FP8 × {made.quantised_times}; "
           f"median error {error:.1%}")  # fmt: skip
     return error, made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}{said}"})
 
@@ -451,7 +451,7 @@ def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     deployment = deployment_of(row)
     assert deployment is not None
     aligned = row.tuned and recipe_of(deployment).aligns > 0
-    key = (deployment, made.head_reads, made.unpacks, made.score_passes, made.sums_times, made.quantised_times, aligned)
+    key = (deployment, made.head_reads, made.unpacks, made.score_passes, made.quantised_times, aligned)
     if key not in _PARTS:
         if len(_PARTS) > MOST_PARTS:
             _PARTS.clear()
@@ -481,9 +481,8 @@ def _engine_text(engine: str, made: Overhead) -> str:
         more = f'until_version = "{made.until_version}"\n{more}'
     if made.unpacks:
         more = f"unpacks = true\nscore_passes = {made.score_passes}\n{more}"
-    for name in ("sums_times", "quantised_times"):
-        if getattr(made, name) != 1:
-            more = f"{name} = {getattr(made, name)}\n{more}"
+    if made.quantised_times != 1:
+        more = f"quantised_times = {made.quantised_times}\n{more}"
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:

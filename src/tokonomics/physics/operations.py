@@ -232,9 +232,8 @@ class RankKernels:
         return sum(group.count for group in groups if isinstance(group.mlp, MoeMlp))
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
-        gpu, times = self.deployment.gpu, self.era.sums_times if self.era else 1.0
-        curve = self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None
-        return times * all_reduce_s(gpu, gpus, message, curve)
+        gpu = self.deployment.gpu
+        return all_reduce_s(gpu, gpus, message, self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         """Return the time of one layer's attention, or recurrent state, for one new token of each sequence."""

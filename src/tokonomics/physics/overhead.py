@@ -74,7 +74,6 @@ class Overhead(Noun):
     """The same where a few sequences' contexts are split among more blocks (see ``SPLIT_BELOW``)."""
     product_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
-    sums_times: PositiveFloat = 1.0  # times as long as timed, of sums over the ranks of a layer
     quantised_times: PositiveFloat = 1.0  # times as long as timed, of dense products with quantised activations
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
