@@ -178,7 +178,8 @@ def _first_tokens(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
 
 
 def _of(scored: list[ScoredPrediction], engine: str, metric: Metric) -> list[ScoredPrediction]:
-    return [each for each in scored if (each.measurement.engine, each.measurement.metric) == (engine, metric)]
+    rows = ((each, each.measurement) for each in scored)
+    return [each for each, row in rows if (row.engine or "").startswith(engine) and row.metric is metric]
 
 
 def _laid_out(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:

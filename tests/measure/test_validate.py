@@ -545,6 +545,16 @@ def test_a_step_of_an_older_version_holds_one_prompt() -> None:
     )
 
 
+def test_an_engine_that_ran_without_graphs_is_bound_by_its_launches() -> None:
+    row = measurement(model="qwen3-30b-a3b", gpu="H100", engine="sglang (eager)", batch=1)
+    plain = but(row, engine="sglang")
+    assert not steps_of(row).engine.captures  # type: ignore[union-attr]
+    assert steps_of(plain).engine.captures  # type: ignore[union-attr]
+    assert value(row) > 3 * value(plain)
+    # Weights of half the bytes do not help.
+    assert value(row, weights="fp8") > 0.99 * value(row)
+
+
 def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not() -> None:
     row = measurement(model="deepseek-r1", gpu="H200", gpus=8, tp=8, weights="fp8", engine="tensorrt-llm", tuned=True)
     assert steps_of(row).deployment.kv == "fp8"

@@ -399,6 +399,14 @@ def test_experts_that_one_kernel_computes_are_launched_like_a_dense_layer() -> N
     assert float(step_model(blocks).launch_s(2000)) == pytest.approx(own.step_s + 48 * own.quantised_layer_s)
 
 
+def test_a_decode_step_without_graphs_takes_as_long_as_its_launches() -> None:
+    steps = step_model(on("llama-3.1-8b", "H200"))
+    own = overhead(find_engine("vllm")).model_copy(update={"captures": False, "piece_s": 0.0, "graph_tokens": 0})
+    launches = own.step_s + 32 * own.layer_s + 4 * own.sequence_s
+    assert float(steps.with_engine(own).decode(4, 512)) == pytest.approx(launches)
+    assert launches > 2 * float(steps.decode(4, 512))
+
+
 def test_latent_attention_takes_launches_of_its_own() -> None:
     own = overhead(find_engine("tensorrt-llm"), version="1.2.1")
     assert own.latent_layer_s > 0

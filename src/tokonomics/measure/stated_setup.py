@@ -22,7 +22,7 @@ from tokonomics.measure.measurements import Measurement, Mode
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_for, valid_tp
 from tokonomics.physics.memory import max_sequences
-from tokonomics.physics.overhead import REQUESTS, Overhead, overhead, version_numbers
+from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.parsing import draft_named
 
@@ -168,6 +168,12 @@ LLAMA_CPP = ("llama.cpp", "ollama")  # these run its kernels and its scheduler; 
 HOSTLESS = "optimum-habana"
 """Engines that run a static batch from a plain loop, whole steps as graphs of the accelerator, without a scheduler."""
 
+EAGER = "eager"
+"""In the name of an engine that launched its decode steps kernel by kernel (``--disable-cuda-graph``)."""
+EAGER_LAUNCHES = 0.38
+"""Launches of such an engine, in those of the logged vLLM: its host was as much faster. Fitted by
+``benchmarks/fit_eager.py`` on the times per token of public runs at a rate that are marked ``calibrate``."""
+
 _PRECISIONS = (
     (r"mxfp4", Precision.mxfp4),
     (r"nvfp4|fp4", Precision.nvfp4),
@@ -228,6 +234,10 @@ def as_run(own: Overhead, deployment: Deployment, engine: str, *, tuned: bool, s
         changes |= {"unpacks": False, "score_passes": 0.0}
     if HOSTLESS in engine.lower():
         changes |= {"step_s": 0.0, "sequence_s": 0.0}
+    if EAGER in engine.lower():
+        logged = overhead(find_engine("vllm"))
+        changes |= {name: EAGER_LAUNCHES * getattr(logged, name) for name in LAUNCHES}
+        changes |= {"captures": False, "overlapped": True}
     if tuned:
         changes |= {"overlapped": True, "graph_tokens": recipe_of(deployment).graph_tokens if own.graph_tokens else 0}
     return own.model_copy(update=changes)

@@ -57,6 +57,7 @@ class Overhead(Noun):
     sequence_s: NonNegativeFloat
     overlapped: bool  # the host composes and launches the next step while the GPU computes this one
     fused: bool = False  # activations are quantised to FP8 by the kernel before a product, not by one of their own
+    captures: bool = True  # a decode step is one CUDA graph; otherwise it is launched kernel by kernel
     graph_tokens: NonNegativeInt = 0  # tokens up to which a step is launched in captured pieces; 0: never
     piece_s: NonNegativeFloat = 0.0  # launching the captured pieces of one layer, and the attention between them
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel

@@ -336,7 +336,7 @@ class StepModel:
             return gpu_s
         host_s, rows = self.engine.host_s(batch), np.asarray(batch) * tokens
         # A step with more tokens than any graph holds is launched like a step with prompts.
-        apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens)
+        apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens) | (not self.engine.captures)
         each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0
         gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(rows) + each_s, 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
