@@ -70,7 +70,7 @@ WHY = {
 }
 ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
     ("vllm", "0.8"): ("graph_tokens", *LAUNCHES, *REQUESTS),
-    ("tensorrt-llm", "1.0"): ("layer_s", "token_s"),
+    ("tensorrt-llm", "1.0"): ("layer_s",),
     ("sglang", "0.0"): ("layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""

@@ -81,12 +81,11 @@ def test_requests_in_any_order_are_served_in_order_of_arrival() -> None:
 def test_requests_that_arrive_together_share_a_step() -> None:
     # Of its front end only the way is known, on which requests do not wait for each other: none is before the others.
     deployment = on(engine="tensorrt-llm")
-    old = overhead(deployment.engine, version="0.17")
-    steps, there_s = step_model(deployment).with_engine(old), old.reach_s
-    served = simulate(deployment, make_trace([0.0] * 3, [100] * 3, [2] * 3), steps=steps).served
+    served = simulate(deployment, make_trace([0.0] * 3, [100] * 3, [2] * 3)).served
+    there_s = overhead(deployment.engine).reach_s
     assert served.start_s == pytest.approx([there_s] * 3)
     assert len(set(served.first_token_s)) == len(set(served.finish_s)) == 1
-    computed_s = float(steps.prefill(300, 0, 3))
+    computed_s = float(step_model(deployment).prefill(300, 0, 3))
     assert served.first_token_s[0] == pytest.approx(there_s + computed_s, rel=0.01)
 
 
