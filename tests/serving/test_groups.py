@@ -134,10 +134,10 @@ def test_a_step_has_room_for_a_prompt_longer_than_its_share_in_every_group() -> 
     steps = step_model(four)
     table = table_for(steps, trace, rules_for(four, trace))
     assert len(table.tokens_s) > 4 * 20_000
-    # The first request finds an idle engine and is computed alone. Its answer takes a token of the next step, which
-    # leaves room for three: 60,000 tokens, of which the engine's limit counts its share of 8,192 for each.
+    # Four are in the first step: of each the engine's limit counts its group's share of 8,192 tokens.
     own = steps.engine
     assert own is not None
     first_s = sorted(simulate(four, trace).served.first_token_s)
-    alone_s, together_s = float(steps.prefill(20_000)), float(steps.step(60_000, 0, 1, 20_001, 3))
-    assert first_s[3] == pytest.approx(own.request_seconds(20_000) + alone_s + together_s, rel=0.05)
+    together_s = float(steps.prefill(80_000, prompts=4))
+    assert first_s[3] == pytest.approx(own.request_seconds(20_000) + together_s, rel=0.01)
+    assert first_s[4] > first_s[3] + 0.5 * together_s
