@@ -51,6 +51,10 @@ TARGETS = {
     "groups left out of everything, throughput and TPOT": "median ≤ 14 %, p90 ≤ 60 %, 75–85 % inside",
     "groups left out of everything, TTFT": "median ≤ 30 %, 75–85 % inside",
     "of those, shared experts, disaggregated, drafting": "median ≤ 25 %",
+    "public runs at a rate, vLLM 0.19: TPOT": "median ≤ 10 %",
+    "the same, SGLang 0.5.10: TPOT": "median ≤ 15 %",
+    "public runs at a rate, TTFT": "reported",
+    "public runs at a rate, throughput": "reported",
 }
 
 
@@ -58,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", type=Path, default=HERE / "data" / "published.csv.gz")
     parser.add_argument("--published-more", type=Path, default=HERE / "data" / "published_more.csv.gz")
+    parser.add_argument("--rates", type=Path, default=HERE / "data" / "rate_runs.csv")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--more-steps", type=Path, default=HERE / "data" / "h200_more_steps.json")
     parser.add_argument("--out", type=Path, default=RECORD)
@@ -77,6 +82,7 @@ def main() -> None:
     taught_more = [row for row in read_measurements(options.published_more) if row.split == TAUGHT and _is_peers(row)]
     fitted = [*(each for each in taught if _is_peers(each.measurement)), *validate(taught_more)[1]]
     peers = {"judge": judged, "dev": served, TAUGHT: fitted}
+    _, at_rates = validate(read_measurements(options.rates))
     groups = dict(
         zip(
             TARGETS,
@@ -93,6 +99,10 @@ def main() -> None:
                 _rates(judged),
                 _first_tokens(judged),
                 _laid_out(_rates(judged)),
+                _of(at_rates, "vllm", Metric.tpot_s),
+                _of(at_rates, "sglang", Metric.tpot_s),
+                _first_tokens(at_rates),
+                [each for each in at_rates if each.measurement.metric is Metric.output_tok_s],
             ),
             strict=True,
         )
@@ -174,6 +184,11 @@ def _rates(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
 
 def _first_tokens(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:
     return [each for each in scored if each.measurement.metric is Metric.ttft_s]
+
+
+def _of(scored: list[ScoredPrediction], engine: str, metric: Metric) -> list[ScoredPrediction]:
+    rows = ((each, each.measurement) for each in scored)
+    return [each for each, row in rows if (row.engine or "").startswith(engine) and row.metric is metric]
 
 
 def _laid_out(scored: list[ScoredPrediction]) -> list[ScoredPrediction]:

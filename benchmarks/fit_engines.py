@@ -10,8 +10,8 @@ from the rate at which one-token requests pass); how much longer attention takes
 prompts, on steps of Llama 3.1 8B (``UNEVEN``, ``MIXED``). No other serving result is fitted. Other eras: two figures of
 the host, on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on
 log(predicted ÷ measured) with a soft loss; and from the times to the first token of those rows under the least load,
-one figure more (``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without ``--published``
-these eras stay as they are.
+one figure more (``FIRST_TOKENS``). What none of them can tell is another engine's, and said to be. Without
+``--published`` these eras stay as they are.
 """
 
 import argparse
@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from tokonomics.catalog.engines import find_engine
-from tokonomics.catalog.layers import GroupedAttention, LatentAttention, MoeMlp
+from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, LatentAttention, MoeMlp
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
-from tokonomics.measure.stated_setup import deployment_of, stated_deployment
+from tokonomics.measure.stated_setup import as_run, deployment_of, model_named, recipe_of, stated_deployment
 from tokonomics.measure.validate import value_of
 from tokonomics.physics.attention_kernels import uneven_share
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
@@ -96,9 +96,11 @@ ERAS: dict[str, tuple[tuple[int, str, bool], ...]] = {
     "tensorrt-llm": ((2023, "0.0", False), (2024, "0.11", False), (2025, "0.17", True), (2025, "1.0", True)),
     "sglang": ((2023, "0.0", True),),
 }
-ROCM = ("vllm", "0.0 on ROCm")
-"""vLLM on AMD's GPUs before 0.6, whose attention read keys and values once for each query head: the paged attention
-written for ROCm, which reads them once for all that share them, came in September 2024 (vLLM PR 8310)."""
+ROCM = ("cdna2", "cdna3")
+"""Architectures of AMD's GPUs on which vLLM before 0.6 is an era of its own. Its attention read keys and values once
+for each query head: the paged attention written for ROCm, which reads them once for all that share them, came in
+September 2024 (vLLM PR 8310). And its dense products, by a library without tuning, reached a tenth of an MI300X's
+peak."""
 UNPACKING = ("llama.cpp", "0.0 of 2024")
 """llama.cpp before it multiplied prompts with packed weights (its PR 8075, June 2024) and its attention kept scores on
 the chip without being asked (``--flash-attn auto``, PR 15434, August 2025). Rows state a year: the era is taken to end
@@ -111,18 +113,22 @@ WHY = {
     "llama.cpp": "published results at hand are of single streams",
 }
 ALIKE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("vllm", "0.8"): ("graph_tokens", *LAUNCHES, *REQUESTS),
     ("tensorrt-llm", "1.0"): ("layer_s",),
     ("sglang", "0.0"): ("layer_s", *REQUESTS),
 }
 """What no row tells: engines that launch PyTorch's kernels layer by layer, and a front end in Python, as vLLM's."""
 FIRST_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
     ("tensorrt-llm", "0.11"): ("reach_s",),
-    ("tensorrt-llm", "1.0"): ("expert_layer_s",),
+    ("tensorrt-llm", "1.0"): ("expert_layer_s", "quantised_layer_s", "latent_layer_s"),
     ("sglang", "0.0"): ("expert_layer_s", "quantised_layer_s"),
 }
 """What times to the first token tell of an era: a request's way, where rates are low; what launches experts, where
 prompts of any length take as long (Qwen3 235B with a few users), with and without quantised activations if there are
-rows of both."""
+rows of both; and what latent attention adds (DeepSeek; SGLang's rows do not tell it apart)."""
+FROM_FIRST_TOKENS = ("expert_layer_s", "quantised_layer_s", "latent_layer_s")
+SEEN_TOO = ("tensorrt-llm", "1.0", "expert_layer_s")
+"""A figure for which no row marked ``calibrate`` speaks: those marked ``dev`` teach it (GPT-OSS on H200)."""
 COMPILED = ("DeepSeek-V3", "B200", "sglang")
 """Rows whose first tokens come after 2 to 9 s, later with 8 users than with 64: kernels were compiled during the run.
 They are scored like any other, and teach nothing of first tokens."""
@@ -132,9 +138,13 @@ FEW_USERS = 8
 DRAFTS = ("DeepSeek-R1", "1.2.0rc6.post3")
 """A model and a build of TensorRT-LLM that drafted, it seems, without a word of it: 1.7 times as fast as the build
 before it at the same settings (``bench_odd_rows.py``). It is scored like any other, and teaches nothing."""
+PACED = (("tensorrt-llm", "0.17"),)
+"""Eras whose products in FP8 differ from those that were timed (TensorRT-LLM 1.x): how many times as long they took is
+fitted with the host's figures. Sums over GPUs took no longer than timed, and before 0.17 neither figure brought much
+(10.6 % off instead of 11.1, and 19 instead of 17)."""
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
-MOST_ROWS = 260
+MOST_ROWS = 100
 NOTHING_US = 0.01  # what the search leaves of a figure at its bound
 CLEARLY = 0.005
 """Of the median error, by which what an engine is said to do must be off to be left."""
@@ -167,7 +177,8 @@ def main() -> None:
         fitted |= fit_published(options.published, layers, fitted, options.only)
     text = [_header(), _host_text(host), _layers_text(layers)]
     eras = [(engine, version) for engine, known in ERAS.items() for _, version, _ in known]
-    eras.insert(1, ROCM)  # after the first of all GPUs: where it holds, it comes before that
+    # After the first of all GPUs: where they hold, they come before that.
+    eras[1:1] = [("vllm", f"0.0 on {architecture}") for architecture in ROCM]
     eras += [(engine, version) for engine, (_, version) in STAND_INS.items()]
     eras.insert(eras.index(("llama.cpp", "0.0")), UNPACKING)
     text += [_engine_text(find_engine(engine).key, fitted[engine, version]) for engine, version in eras]
@@ -176,7 +187,9 @@ def main() -> None:
 
 def _kind_of_era(era: dict[str, Any]) -> str:
     """What tells an era from another of the same first version."""
-    return " on ROCm" if "architectures" in era else " of 2024" if "unpacks" in era else ""
+    if "architectures" in era:
+        return f" on {era['architectures'][0]}"
+    return " of 2024" if "unpacks" in era else ""
 
 
 def fit_published(
@@ -185,10 +198,12 @@ def fit_published(
     """The eras that published results speak of, and those that they stand in for."""
     fitted, logged = dict(before), before[LOGGED]
     rows = [row for path in paths for row in read_measurements(path) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
+    rows = [row for row in rows if row.split in ("calibrate", "dev") and deployment_of(row)]
     rows = [row for row in rows if (row.model, row.engine_version) != DRAFTS]
-    if not only or " ".join(ROCM) in only:
-        fitted[ROCM] = fit_rocm([row for row in rows if not _is_nvidia(row) and row.engine == "vllm"], layers)
+    seen, rows = rows, [row for row in rows if row.split == "calibrate"]
+    for architecture in ROCM:
+        if not only or f"vllm 0.0 on {architecture}" in only:
+            fitted["vllm", f"0.0 on {architecture}"] = fit_rocm(rows, layers, architecture)
     rows = [row for row in rows if _is_nvidia(row)]
     for engine, eras in ERAS.items():
         of_engine = [row for row in rows if SAME.get(row.engine or "", row.engine) == engine]
@@ -214,7 +229,10 @@ def fit_published(
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
             told = FIRST_TOKENS.get((engine, version), ())
             for field in told:
-                begin, rows_said = fit_first_token(of_era, layers, begin, field, "quantised_layer_s" in told)
+                teach = of_era
+                if (engine, version, field) == SEEN_TOO:
+                    teach = [row for row in seen if row.engine == engine and _era(row, eras) == version]
+                begin, rows_said = fit_first_token(teach, layers, begin, field, told)
                 said += rows_said
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
@@ -261,17 +279,43 @@ def fit_unpacking(rows: Sequence[Measurement], layers: Layers, fitted: dict[tupl
     return begin.model_copy(update={"score_passes": best, "source": said})
 
 
-def fit_rocm(rows: Sequence[Measurement], layers: Layers) -> Overhead:
-    """The host's two figures, and how fast the old attention read: the share of the bandwidth that fits best."""
-    rows = [row for row in rows if (0, 0) < version_numbers(row.engine_version) < (0, 6)]
-    begin = Overhead(
-        since_version="0.0", since_year=2023, until_version="0.6", architectures=("cdna2", "cdna3"), step_s=0,
-        sequence_s=0, overlapped=False, badge=Badge.modelled, source="",
+def fit_rocm(rows: Sequence[Measurement], layers: Layers, architecture: str) -> Overhead:
+    """The host's two figures, how fast the old attention read, and how much of the peak its products reached."""
+    rows = [row for row in rows if row.engine == "vllm" and (0, 0) < version_numbers(row.engine_version) < (0, 6)]
+    rows = [row for row in rows if row.metric in FITTED_METRICS]
+    placed = [(row, found) for row in rows if (found := deployment_of(row))]
+    placed = [(row, found) for row, found in placed if found.gpu.architecture == architecture]
+    sources = sorted({row.source for row, _ in placed})
+
+    def era(figures: Sequence[float]) -> Overhead:
+        step_ms, sequence_ms, head_reads, split_reads, product_share = figures
+        return Overhead(
+            since_version="0.0", since_year=2023, until_version="0.6", architectures=(architecture,),
+            step_s=step_ms * 1e-3, sequence_s=sequence_ms * 1e-3, overlapped=False, head_reads=round(head_reads, 2),
+            split_reads=round(split_reads, 2), product_share=round(product_share, 3), badge=Badge.modelled,
+            source=f"{len(placed)} rows of {'; '.join(sources)}; on {architecture} alone",
+        )  # fmt: skip
+
+    def residuals(figures: Sequence[float]) -> list[float]:
+        own = era(figures)
+        models = {found: StepModel(found, own, layers) for _, found in placed}
+        return [math.log(value_of(row, models[found]) / row.value) for row, found in placed]
+
+    found = least_squares(
+        residuals, [5.0, 0.1, 0.3, 0.8, 0.12], bounds=([0.0, 0.0, 0.05, 0.05, 0.02], [20.0, 0.5, 1.5, 2.0, 1.0]),
+        loss="soft_l1", f_scale=0.1, x_scale=[1.0, 0.02, 0.1, 0.3, 0.03], diff_step=0.03, max_nfev=20,
     )  # fmt: skip
-    shares = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-    said = "; on AMD's GPUs alone"
-    return min((fit_engine(rows, layers, begin.model_copy(update={"head_reads": share}), said) for share in shares),
-               key=lambda fitted: fitted[0])[1]  # fmt: skip
+    error = statistics.median(abs(each) for each in found.fun)
+    step_ms, sequence_ms, *shares = (round(float(figure), 3) for figure in found.x)
+    print(f"vllm before 0.6 on {architecture}: n {len(placed)}, step {step_ms} ms, sequence {sequence_ms} ms, shares "
+          f"of the bandwidth (attention, and split) and of the peak {shares}; median error {error:.1%}")  # fmt: skip
+    return era(found.x)
+
+
+def _is_latent(row: Measurement) -> bool:
+    """Decide whether its model has latent attention."""
+    kinds = LatentAttention | CompressedAttention
+    return any(isinstance(group.mixer, kinds) for group in model_named(row.model).groups)
 
 
 def _is_nvidia(row: Measurement) -> bool:
@@ -596,14 +640,16 @@ def _era(row: Measurement, eras: Sequence[tuple[int, str, bool]]) -> str:
 
 
 def fit_first_token(
-    rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str, apart: bool
+    rows: Sequence[Measurement], layers: Layers, begin: Overhead, field: str, told: Sequence[str]
 ) -> tuple[Overhead, str]:
     """The figure that brings predicted times to the first token closest to those measured under little load."""
-    experts = field in ("expert_layer_s", "quantised_layer_s")
+    experts, latent = field in FROM_FIRST_TOKENS, field == "latent_layer_s"
     served = [row for row in rows if row.metric is Metric.ttft_s and row.mode is not Mode.low_latency]
-    served = [row for row in served if (row.batch or row.rate) and find_model(row.model).is_moe == experts]
+    served = [row for row in served if (row.batch or row.rate) and model_named(row.model).is_moe == experts]
     served = [row for row in served if (row.model, row.gpu, row.engine) != COMPILED]
-    if apart:
+    if "latent_layer_s" in told:
+        served = [row for row in served if _is_latent(row) == latent]
+    if "quantised_layer_s" in told and not latent:
         quantised = field == "quantised_layer_s"
         served = [row for row in served if _model(row, begin, layers).quantises == quantised]
     served = [row for row in served if (row.rate <= LOW_RATE if row.rate else (row.batch or 0) <= FEW_USERS)]
@@ -612,12 +658,19 @@ def fit_first_token(
         made = begin.model_copy(update={field: figures[0] * 1e-3})
         return [math.log(value_of(row, _model(row, made, layers)) / row.value) for row in served]
 
-    found = least_squares(residuals, [2.0], bounds=([0.0], [50.0]), loss="soft_l1", f_scale=0.1, diff_step=0.02)
-    value = float(found.x[0]) * 1e-3
-    error = statistics.median(abs(each) for each in found.fun)
+    def cost(milliseconds: float) -> float:
+        """The sum of errors, large ones counted less; tried on a grid, for it has several minima."""
+        return sum(math.sqrt(1 + (each / 0.1) ** 2) for each in residuals([milliseconds]))
+
+    coarse = min(np.arange(0.5, 12.1, 0.5), key=cost)
+    best = float(min(coarse + np.arange(-0.4, 0.41, 0.1), key=cost))
+    value = best * 1e-3
+    error = statistics.median(abs(each) for each in residuals([best]))
     print(f"{served[0].engine} since {begin.since_version}: {field} {value * 1e3:.2f} ms, n {len(served)}, "
           f"median error {error:.1%} (with none {statistics.median(map(abs, residuals([0.0]))):.1%})")  # fmt: skip
     said = f"; {field} on the first tokens of {len(served)} rows with few users or requests"
+    if any(row.split == "dev" for row in served):
+        said += " (of split dev)"
     return begin.model_copy(update={field: value}), said
 
 
@@ -625,27 +678,32 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
     """The host's two figures that bring predictions of these rows closest to what was measured, and how close."""
     fast = [row for row in rows if row.metric in FITTED_METRICS]
     fast = fast[:: max(1, len(fast) // MOST_ROWS)]
+    paced = (SAME.get(fast[0].engine or "", fast[0].engine), begin.since_version) in PACED
 
     def overhead(figures: Sequence[float]) -> Overhead:
-        step_us, sequence_us = (figure if figure > NOTHING_US else 0.0 for figure in figures)
-        return begin.model_copy(update={"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6})
+        step_us, sequence_us = (figure if figure > NOTHING_US else 0.0 for figure in figures[:2])
+        changes = {"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6}
+        if paced:
+            changes |= {"quantised_times": round(figures[2], 3)}
+        return begin.model_copy(update=changes)
 
     def residuals(figures: Sequence[float]) -> list[float]:
         made = overhead(figures)
         return [math.log(value_of(row, _model(row, made, layers)) / row.value) for row in fast]
 
+    more: list[list[float]] = [[1.0], [0.5], [1.5], [0.1]] if paced else [[], [], [], []]
     found = least_squares(
-        residuals, [1000.0, 30.0], bounds=([0.0, 0.0], [30_000.0, 500.0]), loss="soft_l1", f_scale=0.1,
-        x_scale=[1000.0, 10.0], diff_step=0.02, max_nfev=25,
+        residuals, [1000.0, 30.0, *more[0]], bounds=([0.0, 0.0, *more[1]], [30_000.0, 500.0, *more[2]]), loss="soft_l1",
+        f_scale=0.1, x_scale=[1000.0, 10.0, *more[3]], diff_step=0.02, max_nfev=15,
     )  # fmt: skip
     made = overhead(found.x)
-    if np.mean(np.abs(residuals([0.0, 0.0]))) <= np.mean(np.abs(found.fun)) + 1e-3:
-        made = overhead([0.0, 0.0])  # the host is never the slower in these rows: its time cannot be told
+    if np.mean(np.abs(residuals([0.0, 0.0, *found.x[2:]]))) <= np.mean(np.abs(found.fun)) + 1e-3:
+        made = overhead([0.0, 0.0, *found.x[2:]])  # the host is never the slower in these rows: its time cannot be told
     sources = sorted({row.source for row in rows})
     error = statistics.median(abs(math.log(value_of(row, _model(row, made, layers)) / row.value)) for row in fast)
     print(f"{rows[0].engine} {min(r.year for r in rows)}–{max(r.year for r in rows)}, "
           f"{'beside' if made.overlapped else 'after'} the GPU: n {len(fast)}, step {made.step_s * 1e6:.0f} µs, "
-          f"sequence {made.sequence_s * 1e6:.1f} µs; "
+          f"sequence {made.sequence_s * 1e6:.1f} µs, FP8 × {made.quantised_times}; "
           f"median error {error:.1%}")  # fmt: skip
     return error, made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}{said}"})
 
@@ -656,6 +714,7 @@ def _bare(row: Measurement, layers: Layers) -> StepModel:
     return StepModel(deployment, None, layers)
 
 
+MOST_PARTS = 500
 _PARTS: dict[tuple[object, ...], StepModel] = {}
 
 
@@ -663,10 +722,14 @@ def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     """The row's step model with an engine's figures; the kernels' part is computed once."""
     deployment = deployment_of(row)
     assert deployment is not None
-    key = (deployment, made.head_reads, made.unpacks, made.score_passes)
+    aligned = row.tuned and recipe_of(deployment).aligns > 0
+    key = (deployment, made.head_reads, made.unpacks, made.score_passes, made.quantised_times, aligned)
     if key not in _PARTS:
-        _PARTS[key] = StepModel(deployment, made, layers)
-    return _PARTS[key].with_engine(made)
+        if len(_PARTS) > MOST_PARTS:
+            _PARTS.clear()
+        _PARTS[key] = StepModel(deployment, made, layers, aligned=aligned)
+    served = row.mode is not Mode.low_latency
+    return _PARTS[key].with_engine(as_run(made, deployment, row.engine or "", tuned=row.tuned, served=served))
 
 
 def _header() -> str:
@@ -690,10 +753,14 @@ def _engine_text(engine: str, made: Overhead) -> str:
         more = "".join(f"{name} = {getattr(made, name):.4g}\n" for name in ATTENTION) + more
     if made.architectures:
         listed = ", ".join(f'"{name}"' for name in made.architectures)
-        more = f"architectures = [{listed}]\nhead_reads = {made.head_reads}\n{more}"
+        shares = ("head_reads", "split_reads", "product_share")
+        more = "".join(f"{name} = {getattr(made, name)}\n" for name in shares) + more
+        more = f"architectures = [{listed}]\n{more}"
         more = f'until_version = "{made.until_version}"\n{more}'
     if made.unpacks:
         more = f"unpacks = true\nscore_passes = {made.score_passes}\n{more}"
+    if made.quantised_times != 1:
+        more = f"quantised_times = {made.quantised_times}\n{more}"
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:

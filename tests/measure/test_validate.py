@@ -16,8 +16,9 @@ from scipy.stats import spearmanr
 from tests.measure.rows import measurement
 from tests.there import there
 
+from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread, read_measurements
-from tokonomics.measure.stated_setup import Recipe, recipe, steps_of
+from tokonomics.measure.stated_setup import Gathering, Recipe, recipe, steps_of
 from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
 from tokonomics.physics.intervals import Interval
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
@@ -456,7 +457,7 @@ def test_any_load_has_a_score_or_a_reason(
 def test_prompts_that_are_balanced_wait_for_each_other_and_cost_answers_less() -> None:
     row = measurement(
         model="deepseek-r1", gpu="B200", gpus=8, tp=1, dp=8, ep=8, weights="fp8", engine="tensorrt-llm", batch=64,
-        tuned=True,
+        tuned=True, engine_version="1.2.0",
     )  # fmt: skip
     assert (steps_of(row).deployment.dp, steps_of(row).deployment.ep, steps_of(row).deployment.gpus) == (8, 8, 8)
     assert steps_of(row).aligned
@@ -504,13 +505,55 @@ def test_recipes_that_look_for_requests_every_few_steps_delay_first_tokens(monke
         (("sglang", "deepseek-r1", "blackwell", "fp8", 8), ("fp8", 32_768, (10, 30), 0)),
         (("sglang", "deepseek-r1", "hopper", "fp8", 8), (None, 32_768, (0, 0), 0)),
         (("sglang", "qwen3.5-397b-a17b", "hopper", "fp8", 8), ("fp8", 16_384, (0, 0), 0)),
-        (("tensorrt-llm", "gpt-oss-120b", "hopper", "mxfp4", 1), (None, None, (0, 0), 0)),
+        (("tensorrt-llm", "gpt-oss-120b", "hopper", "mxfp4", 1), (None, 20_000, (0, 0), 0)),
+        (("vllm", "llama-3.1-70b", "H200", "fp8", 8), ("fp8", 8_192, (0, 0), 0)),
+        (("vllm", "llama-3.1-70b", "hopper", "fp8", 8), (None, 8_192, (0, 0), 0)),
         (("sglang", "llama-3.1-8b", "blackwell", "fp8", 1), (None, None, (0, 0), 0)),
         (("tensorrt-llm", "deepseek-r1", "hopper", "fp8", 1), ("fp8", None, (0, 0), 60)),
     ],
 )
 def test_recipes_are_those_of_the_scripts(served: tuple[Any, ...], told: tuple[Any, ...]) -> None:
-    assert recipe(*served) == told
+    assert recipe(*served)[:4] == told
+
+
+def test_prompts_that_gather_wait_for_a_full_step_or_for_the_last_step_allowed() -> None:
+    waits = Gathering(20, 0.9).wait_steps
+    # One request in 922 / 4 steps: the first waits all 20, and 0.087 others half of that.
+    assert waits(4, 922, 922, 8192) == pytest.approx(20 * (1 + 0.0868 / 2) / 1.0868, rel=1e-3)
+    # 0.9 × 8,192 tokens less 1,000 answers are 7 prompts: six others come within 6 × 0.922 steps.
+    assert waits(1000, 922, 922, 8192) == pytest.approx(5.532 * (1 + 6 / 2) / 7, rel=1e-3)
+    # Two prompts of 922 fit a step of 2,248 tokens and never reach 0.9 of it: they wait as long as allowed.
+    assert waits(64, 922, 922, 2248) == pytest.approx(20 * (1 + 1 / 2) / 2, rel=1e-3)
+
+
+def test_recipes_let_prompts_gather_at_short_lengths_alone() -> None:
+    served = {"model": "llama-3.1-70b", "gpu": "H200", "gpus": 4, "weights": "fp8", "engine": "tensorrt-llm"}
+    row = measurement(**served, tp=4, metric=Metric.ttft_s, tuned=True, batch=4, input_tokens=1024, output_tokens=1024)
+    waits_s = value(row) - value(but(row, output_tokens=1025))
+    decode_s = float(steps_of(row).decode(4, 1536))
+    assert waits_s == pytest.approx(19.2 * decode_s, rel=0.05)
+    assert value(but(row, tp=8, gpus=8)) == pytest.approx(value(but(row, tp=8, gpus=8, output_tokens=1025)), rel=0.05)
+
+
+def test_a_step_of_an_older_version_holds_one_prompt() -> None:
+    served = {"model": "deepseek-r1", "gpu": "H200", "gpus": 8, "tp": 8, "weights": "fp8", "engine": "tensorrt-llm"}
+    row = measurement(**served, batch=64, input_tokens=1024, output_tokens=1024, tuned=True, engine_version="1.1.0rc2")
+    told = recipe("tensorrt-llm", "deepseek-r1", "hopper", Precision.fp8, 8)
+    assert told.step_tokens(row) == 1024 + 64 + 64
+    assert told.step_tokens(but(row, engine_version="1.2.0rc6")) is None
+    assert value(but(row, metric=Metric.ttft_s)) > 1.5 * value(
+        but(row, metric=Metric.ttft_s, engine_version="1.2.0rc6")
+    )
+
+
+def test_an_engine_that_ran_without_graphs_is_bound_by_its_launches() -> None:
+    row = measurement(model="qwen3-30b-a3b", gpu="H100", engine="sglang (eager)", batch=1)
+    plain = but(row, engine="sglang")
+    assert not steps_of(row).engine.captures  # type: ignore[union-attr]
+    assert steps_of(plain).engine.captures  # type: ignore[union-attr]
+    assert value(row) > 3 * value(plain)
+    # Weights of half the bytes do not help.
+    assert value(row, weights="fp8") > 0.99 * value(row)
 
 
 def test_recipes_tell_the_precision_of_the_cache_where_a_row_does_not() -> None:
@@ -533,7 +576,7 @@ def test_a_prompt_alone_goes_through_the_stages_chunk_by_chunk(stages: int, toke
     left_s: dict[tuple[int, int], float] = {}
     for chunk, stage in itertools.product(range(len(chunks)), range(stages)):
         before = (left_s.get((chunk, stage - 1), 0.0), left_s.get((chunk - 1, stage), 0.0))
-        left_s[chunk, stage] = max(*before, left_s.get((chunk - 4, stages - 1), 0.0)) + each_s[chunk]
+        left_s[chunk, stage] = max(*before, left_s.get((chunk - 3, stages - 1), 0.0)) + each_s[chunk]
     assert value(row) == pytest.approx((tokens + 1) / left_s[len(chunks) - 1, stages - 1])
 
 

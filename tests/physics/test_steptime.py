@@ -335,8 +335,35 @@ def test_old_attention_on_amd_reads_the_cache_once_for_each_query_head() -> None
     steps, gpu = StepModel(deployment, old), deployment.gpu
     # 80 layers, 64 query heads over 4 ranks of 128 elements, keys and values of 2 bytes.
     read = 32 * 4000 * 80 * 64 / 4 * 128 * 2 * 2
-    expected = read / (gpu.bandwidth_bytes_per_s * old.head_reads)
+    expected = read / (gpu.bandwidth_bytes_per_s * old.split_reads)
     assert float(steps.decode_attention_s(np.float64(32), np.float64(4000))) == pytest.approx(expected)
+    # More than 512 sequences times heads of a rank, or at most 512 tokens: contexts are not split among blocks.
+    unsplit = expected * old.split_reads / old.head_reads
+    assert float(steps.decode_attention_s(np.float64(33), np.float64(4000))) == pytest.approx(unsplit * 33 / 32)
+    assert float(steps.decode_attention_s(np.float64(32), np.float64(500))) == pytest.approx(unsplit / 8)
+
+
+def test_tensorrt_llm_of_2025_multiplied_fp8_in_another_time_than_timed() -> None:
+    trt = find_engine("tensorrt-llm")
+    old = overhead(trt, version="0.19")
+    assert old.quantised_times < 1
+    for weights, times in ((Precision.fp8, old.quantised_times), (Precision.bf16, 1.0)):
+        deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), trt, weights=weights)
+        ours, timed = (StepModel(deployment, era).kernels for era in (old, overhead(trt)))
+        shape = (weights, 4096.0, 14336, 4096)
+        assert float(ours.gemm_s(*shape)) == pytest.approx(times * float(timed.gemm_s(*shape)))
+
+
+def test_old_products_on_amd_reach_a_share_of_the_peak() -> None:
+    vllm, deployment = find_engine("vllm"), on("llama-3.1-8b", "MI300X")
+    old = overhead(vllm, version="0.5.4", architecture="cdna3")
+    assert 0 < old.product_share < 0.5
+    # 7.0 billion weights in 32 layers: 2 × 4,096 × 4,096 (queries, output), 2 × 1,024 × 4,096, 3 × 14,336 × 4,096.
+    flops = 2 * 8192 * 32 * (2 * 4096**2 + 2 * 1024 * 4096 + 3 * 14336 * 4096)
+    least_s = flops / (1307.4e12 * old.product_share)
+    products_s = [float(StepModel(deployment, era).tokens_s(np.array(8192.0))) for era in (old, None)]
+    assert least_s < products_s[0] < 1.1 * least_s  # norms and the like are left
+    assert products_s[1] < 0.5 * least_s
 
 
 def test_llama_cpp_of_2024_unpacks_weights_and_keeps_scores_in_memory() -> None:
@@ -365,6 +392,31 @@ def test_experts_whose_activations_are_quantised_take_longer_to_launch() -> None
     assert more_s == pytest.approx(48 * (own.quantised_layer_s - own.expert_layer_s))
     mxfp4 = on("gpt-oss-120b", "H200", weights=Precision.mxfp4)
     assert float(step_model(mxfp4).launch_s(2000)) == pytest.approx(own.step_s + 36 * own.expert_layer_s)
+
+
+def test_experts_that_one_kernel_computes_are_launched_like_a_dense_layer() -> None:
+    own = overhead(find_engine("vllm"))
+    fused = on("gpt-oss-120b", "B200", weights=Precision.mxfp4)
+    assert float(step_model(fused).launch_s(2000)) == pytest.approx(own.step_s + 36 * own.layer_s)
+    blocks = on("qwen3-30b-a3b", "B200", weights=Precision.fp8)
+    assert float(step_model(blocks).launch_s(2000)) == pytest.approx(own.step_s + 48 * own.quantised_layer_s)
+
+
+def test_a_decode_step_without_graphs_takes_as_long_as_its_launches() -> None:
+    steps = step_model(on("llama-3.1-8b", "H200"))
+    own = overhead(find_engine("vllm")).model_copy(update={"captures": False, "piece_s": 0.0, "graph_tokens": 0})
+    launches = own.step_s + 32 * own.layer_s + 4 * own.sequence_s
+    assert float(steps.with_engine(own).decode(4, 512)) == pytest.approx(launches)
+    assert launches > 2 * float(steps.decode(4, 512))
+
+
+def test_latent_attention_takes_launches_of_its_own() -> None:
+    own = overhead(find_engine("tensorrt-llm"), version="1.2.1")
+    assert own.latent_layer_s > 0
+    steps = step_model(deploy(find_model("deepseek-v3"), find_gpu("B200"), find_engine("tensorrt-llm"), tp=8))
+    # Three of 61 layers are dense, and all have latent attention.
+    launches = 3 * own.layer_s + 58 * own.quantised_layer_s + 61 * own.latent_layer_s
+    assert float(steps.with_engine(own).launch_s(9000)) == pytest.approx(launches)
 
 
 def test_replicas_of_the_attention_that_share_experts() -> None:

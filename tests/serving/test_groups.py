@@ -13,7 +13,7 @@ from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import StepModel, step_model
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.outcome import full_batches
-from tokonomics.serving.simulator import requests_for, rules_for, simulate
+from tokonomics.serving.simulator import requests_for, rules_for, simulate, table_for
 from tokonomics.serving.state import DONE, REFUSED
 from tokonomics.serving.steady import ReplicaCurve, alone_s, prefill_only_rate, prompt_chunks, whole_prompts
 from tokonomics.sizing.load import load_of_shape
@@ -125,3 +125,19 @@ def test_load_is_counted_against_the_same_full_batches_in_plan_and_simulate(dp: 
     simulation = simulate(r1(dp=dp), load.trace)
     full = there(full_batches(simulation))
     assert float(full.rates.max()) == pytest.approx(curve_for(r1(dp=dp), load).capacity().rate, rel=1e-3)
+
+
+def test_a_step_has_room_for_a_prompt_longer_than_its_share_in_every_group() -> None:
+    """TensorRT-LLM's prompts are not cut: each of four groups may take one of 20,000 tokens into the same step."""
+    four = on("llama-4-scout", "H200", "tensorrt-llm", weights=Precision.fp8, dp=4, ep=4)
+    trace = make_trace(np.zeros(12), np.full(12, 20_000), np.full(12, 20))
+    steps = step_model(four)
+    table = table_for(steps, trace, rules_for(four, trace))
+    assert len(table.tokens_s) > 4 * 20_000
+    # Four are in the first step: of each the engine's limit counts its group's share of 8,192 tokens.
+    own = steps.engine
+    assert own is not None
+    first_s = sorted(simulate(four, trace).served.first_token_s)
+    together_s = float(steps.prefill(80_000, prompts=4))
+    assert first_s[3] == pytest.approx(own.request_seconds(20_000) + together_s, rel=0.01)
+    assert first_s[4] > first_s[3] + 0.5 * together_s

@@ -2,9 +2,11 @@
 
 Sources append to names, use other names for engines and leave out precisions. If a row of InferenceMAX does not say how
 its engine was set up, the options of its scripts are used, as read in SemiAnalysisAI/InferenceX, ``benchmarks/*.sh`` @
-1fc5d73c and ``benchmarks/single_node/*.sh`` of April 2026. A model that is not listed runs with its engine's defaults.
+1fc5d73c, ``benchmarks/*_slurm.sh`` of 2025 (Llama 3 70B; TensorRT-LLM before 1.2) and ``benchmarks/single_node/*.sh``
+of April 2026. A model that is not listed runs with its engine's defaults.
 """
 
+import math
 import re
 from contextlib import suppress
 from functools import lru_cache
@@ -20,11 +22,34 @@ from tokonomics.measure.measurements import Measurement, Mode
 from tokonomics.physics.calibration import profile_key
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment, acceptance_for, valid_tp
 from tokonomics.physics.memory import max_sequences
-from tokonomics.physics.overhead import REQUESTS, overhead
+from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.planner.parsing import draft_named
 
 MANY_USERS = 16
+SHORT = (1024, 1024)
+"""Nominal lengths of the load at which scripts gather prompts."""
+TUNED_GRAPH_TOKENS = 2048
+"""``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
+LONGER_STEPS = (1, 2)
+"""Version of TensorRT-LLM from which its scripts for DeepSeek allow a step 8,192 tokens, and let prompts gather."""
+
+
+class Gathering(NamedTuple):
+    """How prompts wait for others (TensorRT-LLM's ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``)."""
+
+    steps: int  # at the most
+    share: float  # of a step's tokens: if those that wait and the answers' reach it, they wait no longer
+    least_users: int = 1
+    below_tp: int = 99
+
+    def wait_steps(self, users: int, input_tokens: int, output_tokens: int, chunk: int) -> float:
+        """Return the mean number of steps that a prompt waits for others, of which one comes when an answer ends."""
+        each, at_once = users / output_tokens, chunk // input_tokens
+        needed = math.ceil((self.share * chunk - users) / input_tokens)
+        steps = float(self.steps) if needed > at_once else min(self.steps, max(0, needed - 1) / each)
+        others = min(steps * each, max(0, at_once - 1))
+        return steps * (1 + others / 2) / (1 + others)
 
 
 class Recipe(NamedTuple):
@@ -36,6 +61,27 @@ class Recipe(NamedTuple):
     aligns: int = 0
     """The most steps that a prompt waits until every group of the attention has one, so that they are computed together
     (TensorRT-LLM's ``attention_dp_config``: ``enable_balance``, ``timeout_iters``); 0: none waits."""
+    gathers: Gathering | None = None  # at the lengths ``SHORT``, without groups of the attention
+    older: int | None = None  # tokens of a step before ``LONGER_STEPS``, if one prompt and the answers take fewer
+    graph_tokens: int = TUNED_GRAPH_TOKENS  # of a step that is launched in captured pieces; 0: none is
+
+    def step_tokens(self, row: Measurement) -> int | None:
+        """Return the tokens that a step with prompts of that run holds at the most; None: the engine's default."""
+        if self.older is not None and version_numbers(row.engine_version) < LONGER_STEPS:
+            users = math.ceil((row.batch or 1) / row.dp)
+            return max(self.older, row.input_tokens + users + 64) * row.dp
+        return self.chunk and self.chunk * row.dp
+
+    def gathered_steps(self, row: Measurement, chunk: int) -> float:
+        """Return the mean number of steps without prompts that those of that run wait for each other."""
+        gathers, users = self.gathers, row.batch or 1
+        if gathers is None or row.dp > 1 or (row.input_tokens, row.output_tokens) != SHORT:
+            return 0.0
+        older = self.older is not None and version_numbers(row.engine_version) < LONGER_STEPS
+        if older or users < gathers.least_users or row.tp >= gathers.below_tp:
+            return 0.0
+        inputs, outputs = (round(tokens * row.length_share) for tokens in SHORT)
+        return gathers.wait_steps(users, inputs, outputs, chunk)
 
     def wait_steps(self, users: int, output_tokens: int, groups: int) -> float:
         """Return the mean number of steps before a request is seen."""
@@ -50,7 +96,7 @@ class Recipe(NamedTuple):
 class _Script(NamedTuple):
     engine: str
     model: str  # the beginning of its key
-    architecture: str
+    place: str  # a GPU's key or an architecture
     weights: Precision
     tp: int | None  # None: any
     recipe: Recipe
@@ -67,34 +113,44 @@ _SCRIPTS = (
     _Script("sglang", "qwen3.5", "blackwell", _FP8, None, Recipe(_FP8, 32_768, (10, 30))),
     _Script("sglang", "qwen3.5", "blackwell", _BF16, None, Recipe(None, 32_768, (10, 30))),
     _Script("sglang", "qwen3.5", "hopper", _FP8, None, Recipe(_FP8, 16_384)),
-    # dsr1_fp8_b200_trt.sh, dsr1_fp8_h200_trt.sh, 70b_fp8_*_trt.sh, gptoss_fp4_b200_trt.sh (on an H200 the engine's own)
-    _Script("tensorrt-llm", "deepseek", "blackwell", _FP8, None, Recipe(_FP8, aligns=60)),
-    _Script("tensorrt-llm", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, aligns=60)),
-    _Script("tensorrt-llm", "deepseek", "hopper", _FP8, None, Recipe(_FP8, aligns=60)),
-    _Script("tensorrt-llm", "llama", "blackwell", _FP8, None, Recipe(_FP8)),
-    _Script("tensorrt-llm", "llama", "blackwell", _FP4, None, Recipe(_FP8)),
-    _Script("tensorrt-llm", "llama", "hopper", _FP8, None, Recipe(_FP8)),
-    _Script("tensorrt-llm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8)),
-    # gptoss_fp4_b200.sh
+    # glm5_fp8_b200.sh, and with its options GLM-5 in NVFP4
+    _Script("sglang", "glm-5", "blackwell", _FP8, None, Recipe(_FP8, 32_768)),
+    _Script("sglang", "glm-5", "blackwell", _FP4, None, Recipe(_FP8, 32_768)),
+    # dsr1_fp8_b200_trt.sh, dsr1_fp8_h200_trt.sh (and _slurm.sh), 70b_fp8_*_trt_slurm.sh, 70b_fp4_b200_trt_slurm.sh,
+    # gptoss_fp4_b200_trt.sh, gptoss_fp4_h200_trt.sh
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP8, None,
+            Recipe(_FP8, aligns=60, older=0, gathers=Gathering(40, 0.8, least_users=64))),
+    _Script("tensorrt-llm", "deepseek", "blackwell", _FP4, None, Recipe(_FP8, aligns=60, older=2_200)),
+    _Script("tensorrt-llm", "deepseek", "hopper", _FP8, None, Recipe(_FP8, aligns=60, older=0)),
+    _Script("tensorrt-llm", "llama", "blackwell", _FP8, None,
+            Recipe(_FP8, 16_384, gathers=Gathering(20, 0.9, below_tp=8))),
+    _Script("tensorrt-llm", "llama", "blackwell", _FP4, None, Recipe(_FP8, gathers=Gathering(20, 0.9, below_tp=8))),
+    _Script("tensorrt-llm", "llama", "hopper", _FP8, None, Recipe(_FP8, gathers=Gathering(20, 0.9, below_tp=8))),
+    _Script("tensorrt-llm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 20_000)),
+    _Script("tensorrt-llm", "gpt-oss", "hopper", Precision.mxfp4, None, Recipe(None, 20_000)),
+    # gptoss_fp4_b200.sh, 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh, 70b_fp8_b200_docker.sh, 70b_fp4_b200_docker.sh
+    # (the last two: ``cudagraph_mode: FULL_DECODE_ONLY``). On an H100 the queues of rows marked ``dev`` are those of a
+    # cache in 16 bits: they are older than the script.
     _Script("vllm", "gpt-oss", "blackwell", Precision.mxfp4, None, Recipe(_FP8, 8_192)),
-)
+    _Script("vllm", "llama", "H200", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=512)),
+    _Script("vllm", "llama", "hopper", _FP8, None, Recipe(None, 8_192, graph_tokens=512)),
+    _Script("vllm", "llama", "blackwell", _FP8, None, Recipe(_FP8, 8_192, graph_tokens=0)),
+    _Script("vllm", "llama", "blackwell", _FP4, None, Recipe(_FP8, 8_192, graph_tokens=0)),
+)  # fmt: skip
 
 
-def recipe(engine: str, model: str, architecture: str, weights: Precision, tp: int) -> Recipe:
-    """Return how InferenceMAX runs a model with an engine on an architecture, by our keys."""
-    asked = (engine, architecture, weights)
+def recipe(engine: str, model: str, place: str, weights: Precision, tp: int) -> Recipe:
+    """Return how InferenceMAX runs a model with an engine on a GPU or an architecture, by our keys."""
+    asked = (engine, place, weights)
     found = (
         script.recipe
         for script in _SCRIPTS
-        if (script.engine, script.architecture, script.weights) == asked
+        if (script.engine, script.place, script.weights) == asked
         and model.startswith(script.model)
         and script.tp in (None, tp)
     )
     return next(found, Recipe())
 
-
-TUNED_GRAPH_TOKENS = 2048
-"""``max-cudagraph-capture-size`` of InferenceMAX's recipes for vLLM (as of vLLM's own for GPT-OSS on Hopper)."""
 
 ENGINES = {
     "autoawq": "llama.cpp", "deepspeed": "vllm", "exllama": "llama.cpp", "lmdeploy": "vllm", "mlc": "vllm",
@@ -111,6 +167,12 @@ LLAMA_CPP = ("llama.cpp", "ollama")  # these run its kernels and its scheduler; 
 
 HOSTLESS = "optimum-habana"
 """Engines that run a static batch from a plain loop, whole steps as graphs of the accelerator, without a scheduler."""
+
+EAGER = "eager"
+"""In the name of an engine that launched its decode steps kernel by kernel (``--disable-cuda-graph``)."""
+EAGER_LAUNCHES = 0.38
+"""Launches of such an engine, in those of the logged vLLM: its host was as much faster. Fitted by
+``benchmarks/fit_eager.py`` on the times per token of public runs at a rate that are marked ``calibrate``."""
 
 _PRECISIONS = (
     (r"mxfp4", Precision.mxfp4),
@@ -164,14 +226,24 @@ def _step_model(
         return StepModel(deployment, None)
     year, version, tuned, served = era
     own = overhead(deployment.engine, year, version, deployment.gpu.architecture)
+    own = as_run(own, deployment, stated[-1], tuned=tuned, served=served)
+    return StepModel(deployment, own, aligned=tuned and recipe_of(deployment).aligns > 0)
+
+
+def as_run(own: Overhead, deployment: Deployment, engine: str, *, tuned: bool, served: bool) -> Overhead:
+    """Return an engine's own time as a source set it up; ``engine`` is the source's name for it."""
     changes: dict[str, object] = {} if served else dict.fromkeys(REQUESTS, 0.0)
-    if plain_engine(stated[-1]) not in LLAMA_CPP:
+    if plain_engine(engine) not in LLAMA_CPP:
         changes |= {"unpacks": False, "score_passes": 0.0}
-    if HOSTLESS in stated[-1].lower():
+    if HOSTLESS in engine.lower():
         changes |= {"step_s": 0.0, "sequence_s": 0.0}
+    if EAGER in engine.lower():
+        logged = overhead(find_engine("vllm"))
+        changes |= {name: EAGER_LAUNCHES * getattr(logged, name) for name in LAUNCHES}
+        changes |= {"captures": False, "overlapped": True}
     if tuned:
-        changes |= {"overlapped": True, "graph_tokens": TUNED_GRAPH_TOKENS if own.graph_tokens else 0}
-    return StepModel(deployment, own.model_copy(update=changes), aligned=tuned and recipe_of(deployment).aligns > 0)
+        changes |= {"overlapped": True, "graph_tokens": recipe_of(deployment).graph_tokens if own.graph_tokens else 0}
+    return own.model_copy(update=changes)
 
 
 def _drafting(deployment: Deployment, draft: str, accepted_length: float | None) -> Deployment:
@@ -186,9 +258,10 @@ def _drafting(deployment: Deployment, draft: str, accepted_length: float | None)
 
 
 def recipe_of(deployment: Deployment) -> Recipe:
-    """Return how InferenceMAX runs a deployment."""
-    served = (deployment.engine.key, deployment.model.key, deployment.gpu.architecture)
-    return recipe(*served, deployment.weights, deployment.tp)
+    """Return how InferenceMAX runs a deployment: as on that GPU, or else as on its architecture."""
+    engine, model, gpu = deployment.engine.key, deployment.model.key, deployment.gpu
+    places = (recipe(engine, model, place, deployment.weights, deployment.tp) for place in (gpu.key, gpu.architecture))
+    return next((found for found in places if found != Recipe()), Recipe())
 
 
 def stated_deployment(

@@ -50,7 +50,7 @@ from tokonomics.physics.matrix_kernels import (
     unpacked_gemm_s,
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
-from tokonomics.physics.overhead import Layers, Overhead
+from tokonomics.physics.overhead import SPLIT_BELOW, Layers, Overhead
 from tokonomics.types import Same, copied
 
 Numbers = Array | np.float64
@@ -90,6 +90,17 @@ class RankKernels:
 
     def gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         """Return the time to multiply ``rows`` tokens with a k × n matrix."""
+        taken = self._timed_gemm_s(weights, rows, n, k)
+        if self.era is None:
+            return taken
+        if weights in QUANTISES and self.era.quantised_times != 1:
+            taken = taken * self.era.quantised_times
+        share = self.era.product_share
+        if not share:
+            return taken
+        return np.maximum(taken, 2 * np.asarray(rows) * n * k / (self.deployment.gpu.peak_flops(weights) * share))
+
+    def _timed_gemm_s(self, weights: Precision, rows: Array | float, n: float, k: float) -> Array:
         multiplied = self.multiplied(weights)
         own = self.own.gemm_curve(multiplied) if self.own else None
         if own:
@@ -268,7 +279,9 @@ class RankKernels:
         if self.era and self.era.head_reads:
             seen = np.minimum(seen, mixer.window) if mixer.window else seen
             read = heads["heads"] * mixer.kv_width * kv_bytes_per_element(kv)
-            return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * self.era.head_reads))
+            split = (batch * heads["heads"] <= SPLIT_BELOW) & (np.asarray(context) > SPLIT_BELOW)
+            shares = np.where(split, self.era.split_reads or self.era.head_reads, self.era.head_reads)
+            return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * shares))
         # The probe times PyTorch's kernels, which bare steps run and engines do not.
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)

@@ -34,6 +34,9 @@ TOGETHER = 256
 LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent_piece_s", "latent_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: for launches, and for requests."""
+SPLIT_BELOW = 512
+"""Sequences times heads up to which vLLM's paged attention splits contexts longer than as many tokens (``use_v1`` in
+its ``attention/ops/paged_attn.py`` of 2024)."""
 
 
 class Host(Noun):
@@ -62,6 +65,7 @@ class Overhead(Noun):
     sequence_s: NonNegativeFloat
     overlapped: bool  # the host composes and launches the next step while the GPU computes this one
     fused: bool = False  # activations are quantised to FP8 by the kernel before a product, not by one of their own
+    captures: bool = True  # a decode step is one CUDA graph; otherwise it is launched kernel by kernel
     graph_tokens: NonNegativeInt = 0  # tokens up to which a step is launched in captured pieces; 0: never
     piece_s: NonNegativeFloat = 0.0  # launching the captured pieces of one layer, and the attention between them
     layer_s: NonNegativeFloat = 0.0  # launching a layer kernel by kernel
@@ -72,9 +76,14 @@ class Overhead(Noun):
     unpacks: bool = False  # prompts are multiplied with weights unpacked to FP16 in memory, with sums in FP16
     score_passes: NonNegativeFloat = 0.0
     """How often prompt attention moves the scores of all pairs, in 32 bits, through memory; 0: kept on the chip."""
-    head_reads: float = Field(default=0.0, ge=0, le=1)
+    head_reads: float = Field(default=0.0, ge=0, le=2)
     """Share of the bandwidth at which decode attention reads keys and values once for each query head. 0: kernels as
     they were timed, which read them once for all heads that share them."""
+    split_reads: float = Field(default=0.0, ge=0, le=2)
+    """The same where a few sequences' contexts are split among more blocks (see ``SPLIT_BELOW``)."""
+    product_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
+    quantised_times: PositiveFloat = 1.0  # times as long as timed, of dense products with quantised activations
     uneven: NonNegativeFloat = 0.0
     uneven_heads: NonNegativeFloat = 0.0
     """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a

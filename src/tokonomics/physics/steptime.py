@@ -81,7 +81,8 @@ class StepModel:
         groups = deployment.model.groups
         self.mixers = tuple((group.count, group.mixer) for group in groups if group.mixer is not None)
         self._tabulate(RankKernels(deployment, backend, products, between or _between(own), own, engine))
-        shares = [(group.count * layer_share(group), isinstance(group.mlp, MoeMlp)) for group in groups]
+        several = not runs_as_one(deployment)
+        shares = [(group.count * layer_share(group), several and isinstance(group.mlp, MoeMlp)) for group in groups]
         dense, mixed = (sum(share for share, experts in shares if experts is which) for which in (False, True))
         latent = sum(group.count for group in groups if isinstance(group.mixer, LatentAttention | CompressedAttention))
         self._layers = dense / deployment.pp, mixed / deployment.pp, latent / deployment.pp
@@ -381,7 +382,7 @@ class StepModel:
             return gpu_s
         host_s, rows = self.engine.host_s(batch), np.asarray(batch) * tokens
         # A step with more tokens than any graph holds is launched like a step with prompts.
-        apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens)
+        apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens) | (not self.engine.captures)
         each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0
         gpu_s = np.maximum(gpu_s, np.where(apart, self.launch_s(rows) + each_s, 0.0))
         return np.maximum(gpu_s, host_s) if self.engine.overlapped else gpu_s + host_s
@@ -410,6 +411,15 @@ class StepModel:
 def beside_share(tokens: Numbers) -> Array:
     """Return the share of ``beside_prompts_s`` by a pass's prompt tokens beyond the first of each prompt."""
     return np.clip(tokens / BESIDE_TOKENS, 0.0, 1.0)
+
+
+def runs_as_one(deployment: Deployment) -> bool:
+    """Decide whether one operation computes routed experts, so that their layer is launched as soon as a dense one.
+
+    So do TensorRT-LLM's kernels for MXFP4 on Blackwell, which vLLM and SGLang call too (FlashInfer's
+    ``trtllm_fp4_block_scale_moe``).
+    """
+    return deployment.weights is Precision.mxfp4 and deployment.gpu.architecture == "blackwell"
 
 
 def step_model(deployment: Deployment) -> StepModel:

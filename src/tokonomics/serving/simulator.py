@@ -402,7 +402,9 @@ def requests_for(trace: Trace, rules: Rules, timeout_s: float = math.inf, by_pri
 def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     """Return step times for every step these requests can make."""
     longest = int(min(int(trace.input_tokens.max()) + int(trace.output_tokens.max()), rules.max_context))
-    tokens = rules.max_batched_tokens if rules.chunks else max(rules.max_batched_tokens, longest)
+    tokens = rules.max_batched_tokens
+    if not rules.chunks:  # a step holds a prompt longer than its share of the tokens whole, in each group
+        tokens = rules.groups * max(math.ceil(tokens / rules.groups), longest)
     # A sequence has at least one block of its own. Round to powers of two, so that similar traces share a table.
     at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
     sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
