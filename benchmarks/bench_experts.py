@@ -3,15 +3,15 @@
     python benchmarks/bench_experts.py
 
 Decode steps and prompts of ``data/vllm_h200_experts/summary.csv.gz``; loads of its ``rates.csv``, ``loads.csv`` and
-``replays.json.gz``, of ``vllm_h200_headroom.json.gz``, and those that others published (``public_rates.csv``). A load
-is simulated request by request as it was sent, twice: on the default host, and on the host that served it where a small
-launch was timed there. Where dummy weights sent every token to the same experts, so does the prediction
-(``visited_experts``).
+``replays.json.gz``, and of ``vllm_h200_headroom.json.gz``. A load is simulated request by request as it was sent,
+twice: on the default host, and on the host that served it where a small launch was timed there. Where dummy weights sent every
+token to the same experts, so does the prediction (``visited_experts``). Runs with real weights are others' and published
+(``bench_accuracy.py``).
 
 What taught: launches of the machines of ``summary.csv.gz`` (``fit_engines.fit_hosts``), and decode steps of
-qwen3-30b-a3b-fp8-uniform at 4 to 128 sequences (``fit_experts``). No latency taught anything, and no load of the third
-machine, of the headroom runs, of the replays or of the published ones taught anything but the default host, which is
-the median of six: two of them are the third machine's and the headroom's.
+qwen3-30b-a3b-fp8-uniform at 4 to 128 sequences (``fit_experts``). No latency taught anything, and no load of the
+third machine, of the headroom runs or of the replays taught anything but the default host, which is the median of six:
+two of them are the third machine's and the headroom's.
 """
 
 import csv
@@ -51,7 +51,6 @@ GRAPH_TOKENS = 512  # sequences of the largest captured step
 MIXTRAL_LAYERS = 8  # measured with so many, which the catalogue's model has not
 MOST_SEQUENCES, MOST_TOKENS = 1024, 8192
 LONGEST_ANSWER = 400  # to which the trace of ``loads.csv`` was cut
-OVER = 0.9  # share of the asked rate below which a published run was over its limit
 LIMITS = {
     ("rates", "qwen3-30b-a3b-fp8, spread"): 0.040,
     ("rates", "qwen3-30b-a3b"): 0.028,
@@ -76,7 +75,7 @@ class Load(NamedTuple):
 def main() -> None:
     steps = list(score_steps())
     found_by_calibrate = list(calibrated())
-    loads = [*rates(), *headroom(), *replays(), *closed_loops(), *published()]
+    loads = [*rates(), *headroom(), *replays(), *closed_loops()]
     scored = [score(load) for load in loads]
     print(f"\n{'loads':52}", "  ".join(f"{figure:>21}" for figure in FIGURES))
     for row in scored:
@@ -277,24 +276,6 @@ def closed_loops() -> Iterator[Load]:
             cut = [(at_s, prompt, min(answer, LONGEST_ANSWER)) for at_s, prompt, answer, *_ in trace]
             run, name = _run(cut[: int(row["n"])]), "trace"
         yield Load("loads", row["model"], name, made, run, _of_columns(row), row["machine"], None)
-
-
-def published() -> Iterator[Load]:
-    """Yield the published runs at a rate of vLLM 0.19 on A100s that kept up with it: 512 tokens in, 256 out."""
-    models = {
-        "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
-        "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
-    }
-    for row in _table("public_rates.csv"):
-        rate = float(row["rps"])
-        if float(row["request_throughput"]) < OVER * rate:
-            continue
-        weights = "fp8" if row["precision"] == "fp8" else "bf16"
-        tp = int(row["gpus"])
-        made = stated_deployment(models[row["model"]], "A100-80GB-PCIe", tp, 1, 1, 1, weights, None, "vllm")
-        run = RunLoad(rate=rate, input_tokens=512, output_tokens=256)
-        yield Load("published", f"{made.model.key} {weights} A100 PCIe × {tp}", f"{rate:g}/s", made, run,
-                   _of_columns(row), None, rate)  # fmt: skip
 
 
 def score(load: Load) -> dict[str, Any]:

@@ -65,7 +65,8 @@ EXPERTS = """### Experts on a real engine
 vLLM 0.26.0 on H200s, requests simulated as they were sent (`benchmarks/bench_experts.py`): Qwen3 30B-A3B at Poisson rates in FP8
 blocks and in bf16 (*rates*, a third machine), the two loads of the plan above as they are predicted now (*headroom*), a replayed
 trace and closed loops on another day (*replays*), and closed loops of the machines whose launches taught (*loads*, with
-DeepSeek-V2-Lite); *published* are runs of others with real weights at 1 and 5 requests/s on A100 PCIe. No latency taught anything.
+DeepSeek-V2-Lite). No latency taught anything; but the host's middle, sorting and the form of FP8 products were settled after the
+errors of rates, headroom and replays had been seen, so these are no blind test.
 Dummy weights in FP8, and those of DeepSeek-V2-Lite, sent every token to the same experts; such runs are predicted with
 `--visited-experts`.
 
