@@ -4,9 +4,9 @@
 
 Decode steps and prompts of ``data/vllm_h200_experts/summary.csv.gz``; loads of its ``rates.csv``, ``loads.csv`` and
 ``replays.json.gz``, and of ``vllm_h200_headroom.json.gz``. A load is simulated request by request as it was sent,
-twice: on the default host, and on the host that served it where a small launch was timed there. Where dummy weights sent every
-token to the same experts, so does the prediction (``visited_experts``). Runs with real weights are others' and published
-(``bench_accuracy.py``).
+twice: on the default host, and on the host that served it where a small launch was timed there. Where dummy weights
+sent every token to the same experts, so does the prediction (``visited_experts``). Runs with real weights are others'
+and published (``bench_accuracy.py``).
 
 What taught: launches of the machines of ``summary.csv.gz`` (``fit_engines.fit_hosts``), and decode steps of
 qwen3-30b-a3b-fp8-uniform at 4 to 128 sequences (``fit_experts``). No latency taught anything, and no load of the
