@@ -364,13 +364,13 @@ def test_a_constant_load_takes_as_many_replicas_as_a_plan(rate: int, lengths: tu
 
 
 def test_fewer_replicas_carry_less_each_and_quiet_hours_keep_the_slo() -> None:
-    traffic = traffic_of("12x120,12x30", ("1000", "200"))
+    traffic = traffic_of("12x122,12x30", ("1000", "200"))
     made, report = bought_for(traffic)
     ((quiet, less), *_, (busy, more)) = made.offers[0].levels["all"]
-    assert (quiet <= 30, busy) == (True, 120)
+    assert (quiet <= 30, busy) == (True, 122)
     assert 0.5 * more < less < more
     counts = report.plan.machines()
-    assert counts[12] > 30 * counts[0] / 120
+    assert counts[12] > 30 * counts[0] / 122
     assert served(made, report, traffic, 12, 600.0).met
     assert served(made, report, traffic, 0, 300.0).met
 

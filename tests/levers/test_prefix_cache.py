@@ -80,7 +80,7 @@ def conversations() -> Trace:
 @pytest.fixture(scope="module")
 def crowded() -> Trace:
     """Short conversations, close together: a cache needs so many fewer replicas that those it needs are fuller."""
-    return conversing(600, "4,think=5,limit=32000").faster(2.8)
+    return conversing(600, "4,think=5,limit=32000").faster(2.6)
 
 
 @settings(deadline=None, max_examples=60)

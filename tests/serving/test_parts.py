@@ -68,7 +68,7 @@ def test_parts_find_what_blocks_find(router: Router, monkeypatch: pytest.MonkeyP
             there(trace.prefix).worked_out.clear()
             found.append(float(simulate(deployment, trace, fleet).served.cached_tokens.sum()))
         assert found[1] == pytest.approx(found[0], rel=within)
-        assert found[0] > 0.3 * trace.input_tokens.sum()
+        assert found[0] > 0.2 * trace.input_tokens.sum()
 
 
 def test_requests_in_another_order_have_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:

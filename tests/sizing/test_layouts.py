@@ -249,10 +249,10 @@ def test_a_fleet_takes_the_precision_replicas_and_bill_of_a_plan(weights: tuple[
     best = planned.best
     assert best is not None
     bought = fleet(FleetRequest(model="qwen3-14b", demand="24x12", no_replay=True, **common))
-    (purchase,) = bought.plan.purchases
-    kind = bought.kind(purchase.offer)
-    assert {machine.weights for machine in bought.machines} == {best.weights} == {kind.weights}
-    assert max(purchase.by_hour) * kind.replicas >= best.replicas
+    # Machines of several sizes may cost the same by the GPU.
+    kinds = [(bought.kind(purchase.offer), max(purchase.by_hour)) for purchase in bought.plan.purchases]
+    assert {machine.weights for machine in bought.machines} == {best.weights} == {kind.weights for kind, _ in kinds}
+    assert sum(count * kind.replicas for kind, count in kinds) >= best.replicas
     assert bought.plan.usd_per_month == pytest.approx(best.usd_per_month, rel=0.005)
     for row in bought.plan.comparisons:
         if row.name == "all on demand":
