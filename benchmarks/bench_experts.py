@@ -1,6 +1,6 @@
 """Compare predictions of experts with a real vLLM: steps, loads, the highest rate; prints the tables and records them.
 
-    python benchmarks/bench_experts.py
+    python -m benchmarks.bench_experts
 
 Decode steps and prompts of ``data/vllm_h200_experts/summary.csv.gz``; loads of its ``rates.csv``, ``loads.csv`` and
 ``replays.json.gz``, and of ``vllm_h200_headroom.json.gz``. A load is simulated request by request as it was sent,
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.bench_headroom import highest_rate
 
 from tokonomics.measure.calibrate import calibrate
 from tokonomics.measure.evidence import Evidence
@@ -104,7 +105,7 @@ def main() -> None:
     record = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "command": "python benchmarks/bench_experts.py",
+        "command": "python -m benchmarks.bench_experts",
         "host_us": host().launch_s * 1e6,
         "steps": steps,
         "calibrated": found_by_calibrate,
@@ -298,23 +299,16 @@ def _predicted(steps: StepModel, load: Load) -> dict[str, float]:
 
 
 def highest_rates(scored: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rate at which the TPOT p99 reaches an SLO, between the rates that were served."""
+    """Yield the rate at which the TPOT p99 reaches an SLO, where it can be told (``bench_headroom.highest_rate``)."""
     for (source, series), slo_s in LIMITS.items():
-        rows = sorted(
-            (row for row in scored if row["source"] == source and row["series"] == series and row["rate"]),
-            key=lambda row: float(row["rate"]),
+        rows = [row for row in scored if row["source"] == source and row["series"] == series and row["rate"]]
+        measured, predicted = (
+            highest_rate([(row["rate"], row[side]) for row in rows], f"tpot_p99={slo_s:g}")
+            for side in ("measured", "predicted")
         )
-        measured, predicted = (_crossing([(row["rate"], row[side]["TPOT p99"]) for row in rows], slo_s)
-                               for side in ("measured", "predicted"))  # fmt: skip
-        yield {"series": series, "slo_s": slo_s, "measured": measured, "predicted": predicted,
-               "error": predicted / measured - 1}  # fmt: skip
-
-
-def _crossing(points: Sequence[tuple[float, float]], limit: float) -> float:
-    """Return the rate at which a straight line between two points reaches the limit; beyond them it goes on."""
-    place = next((at for at in range(1, len(points)) if points[at][1] > limit), len(points) - 1)
-    (low, below), (high, above) = points[place - 1], points[place]
-    return low + (high - low) * (limit - below) / (above - below)
+        if measured and predicted:
+            yield {"series": series, "slo_s": slo_s, "measured": measured, "predicted": predicted,
+                   "error": predicted / measured - 1}  # fmt: skip
 
 
 def _summed(scored: Iterable[dict[str, Any]], source: str, where: str) -> dict[str, dict[str, float]]:

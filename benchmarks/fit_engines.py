@@ -36,7 +36,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.stated_setup import as_run, deployment_of, model_named, recipe_of, stated_deployment
 from tokonomics.measure.validate import value_of
-from tokonomics.physics.attention_kernels import uneven_share
+from tokonomics.physics.attention_kernels import spread_inside, uneven_share
 from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import context_spread
@@ -561,7 +561,8 @@ def fit_attention(host: Overhead, layers: Layers, rows: Sequence[DecodeRow], mix
             for count, mixer in steps.mixers:
                 if isinstance(mixer, GroupedAttention):
                     taken = steps.kernels.decode_mixer_s(mixer, batch, np.float64(row.context))
-                    longer += count * float(taken * uneven_share(row.batch, mixer.kv_heads, row.spread, *figures))
+                    spread = float(spread_inside(row.context, row.spread, mixer.window))
+                    longer += count * float(taken * uneven_share(row.batch, mixer.kv_heads, spread, *figures))
             hosted = max(float(on_gpu) + longer, float(host.host_s(row.batch)))
             made.append(math.log(hosted / row.measured_s))
         return made

@@ -79,6 +79,7 @@ class Ends(NamedTuple):
     low: float
     high: float
     n: int
+    gpus: tuple[str, ...] = ()  # of a situation: what taught it
 
 
 class Seen(NamedTuple):
@@ -136,13 +137,13 @@ def main() -> None:
         f"scaled = {math.sqrt(twins * strangers):.3f}",
         f"assumed = {strangers:.3f}",
     ]
-    ends = {name: _ends(name, classes[name]) for name in ("step", "prefill")}
+    ends = {name: found for name in ("step", "prefill") if (found := _ends(name, classes[name]))}
     for kind, family in itertools.product(("throughput", "tpot", "ttft"), ("dense", "moe")):
         ends |= _by_badge(f"{kind}-{family}", classes, strangers)
-        ends |= _by_era(f"{kind}-{family}", classes)
+        ends |= _by_era(f"{kind}-{family}", classes, ends)
     for name, found in ends.items():
-        assert found is not None
         text += ["", f'[classes."{name}"]', f"low = {found.low:.3f}", f"high = {found.high:.3f}", f"n = {found.n}"]
+        text += [f"gpus = {json.dumps(found.gpus)}"] if found.gpus else []
     options.out.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
@@ -194,20 +195,26 @@ def _by_badge(name: str, classes: dict[str, list[Seen]], strangers: float) -> di
     return {f"{name}-timed": timed, f"{name}-scaled": scaled, f"{name}-assumed": assumed}
 
 
-def _by_era(name: str, classes: dict[str, list[Seen]]) -> dict[str, Ends]:
-    """The ends of each era of an engine with enough rows; none narrower than where it is known better."""
+def _by_era(name: str, classes: dict[str, list[Seen]], generic: dict[str, Ends]) -> dict[str, Ends]:
+    """The ends of each era of an engine with enough rows: none narrower than where it is known better.
+
+    Nor is one wider than its class: then a few odd rows decide, and the class says more.
+    """
     found: dict[str, Ends] = {}
     pools = {known: classes[name if known != Speed.assumed else f"{name}-{known}"] for known in KNOWN.values()}
     eras = sorted({each.situation.partition(" on ")[2] for pool in pools.values() for each in pool if each.situation})
     for era in eras:
         better: Ends | None = None
         for known, pool in pools.items():
+            ends = generic[f"{name}-{known}"]
             own = [each for each in pool if each.situation == f"{name}-{known} on {era}"]
-            if len(own) < LEAST_ROWS_OF_ERA:
-                continue
-            ends = _of_era(own, [each for each in pool if each.situation != own[0].situation])
-            better = ends if better is None else Ends(min(better.low, ends.low), max(better.high, ends.high), ends.n)
-            found[own[0].situation] = better
+            if len(own) >= LEAST_ROWS_OF_ERA:
+                narrow = _of_era(own, [each for each in pool if each.situation != own[0].situation])
+                ends = narrow if narrow.high - narrow.low <= ends.high - ends.low else ends
+            if better:
+                ends = Ends(min(better.low, ends.low), max(better.high, ends.high), ends.n, ends.gpus)
+            if ends != generic[f"{name}-{known}"]:
+                found[f"{name}-{known} on {era}"] = better = ends
     return found
 
 
@@ -228,7 +235,7 @@ def _of_era(own: Sequence[Seen], others: Sequence[Seen]) -> Ends:
         if inside >= COVERED:
             break
     print(f"{own[0].situation:48} n {len(own):5}: {level:.0%} beyond each end; of parts left out {inside:.0%} inside")
-    return Ends(*_mixed(own, others, level), len(own))
+    return Ends(*_mixed(own, others, level), len(own), tuple(sorted({str(each.left_out[1]) for each in own})))
 
 
 def _mixed(own: Sequence[Seen], others: Sequence[Seen], level: float) -> tuple[float, float]:

@@ -24,6 +24,7 @@ No timing has a prefill after cached tokens: the effect of ``past`` follows from
 import math
 from collections.abc import Callable
 from functools import cache, reduce
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ def decode_attention_s(
     return _fastest(decode_time, gpu, curves, as_array(batch), seen, work)
 
 
-def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, heads: float) -> Array:
+def uneven_share(batch: ArrayLike, kv_heads: float, spread: ArrayLike, most: float, heads: float) -> Array:
     """Return the share by which decode attention takes longer if the contexts of a batch differ.
 
     ``spread`` is their standard deviation ÷ mean. Contexts are cut into pieces that multiprocessors work through, and
@@ -115,8 +116,21 @@ def uneven_share(batch: ArrayLike, kv_heads: float, spread: float, most: float, 
     at ``most`` that share. With many, one of the longest contexts outlasts the others, by less the more they are; at a
     spread of 1, as many as ``heads`` halve the share.
     """
-    batch, uneven = np.maximum(as_array(batch), 1.0), heads * spread**2
+    batch, uneven = np.maximum(as_array(batch), 1.0), heads * as_array(spread) ** 2
     return np.asarray(most * uneven / (batch * kv_heads + uneven) * (1.0 - 1.0 / batch))
+
+
+_NORMAL = np.array([NormalDist().inv_cdf((place + 0.5) / 16) for place in range(16)])
+
+
+def spread_inside(context: ArrayLike, spread: float, window: int | None) -> Array:
+    """Return the spread of what contexts of a log-normal spread show of themselves inside a window."""
+    mean = as_array(context)
+    if window is None or spread == 0.0:
+        return np.full(mean.shape, spread)
+    sigma = math.sqrt(math.log1p(spread**2))
+    inside = np.minimum(mean[..., None] * np.exp(sigma * _NORMAL - sigma**2 / 2), window)
+    return np.asarray(inside.std(axis=-1) / np.maximum(inside.mean(axis=-1), 1e-9))
 
 
 def prefill_attention_s(

@@ -149,7 +149,7 @@ class Deployment(Noun):
     def visiting(self, share: float) -> "Deployment":
         """Return the same deployment under traffic that visits a share of the experts it visits now."""
         most = max((group.mlp.experts for group in self.model.groups if isinstance(group.mlp, MoeMlp)), default=1)
-        return self.model_copy(update={"visited_experts": share * (self.visited_experts or most)})
+        return self.model_copy(update={"visited_experts": min(share * most, self.visited_experts or most)})
 
     def pool(self, mlp: MoeMlp) -> float:
         """Return how many of a layer's experts the traffic visits at all: at least those of one token."""

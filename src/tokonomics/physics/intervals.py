@@ -85,12 +85,16 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
         own = error_class(kind, deployment, badge)
         era = situation(kind, deployment, badge, engine or overhead(deployment.engine))
         spread, more = learned["classes"].get(era) or learned["classes"][own], 0.0
+        taught_by = spread.get("gpus", ())
+        if len(taught_by) == 1 and deployment.gpu.key not in taught_by:  # it says little of the next GPU
+            spread = learned["classes"][own]
         if own == kind:  # bare steps, all measured on one timed GPU
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
         below = math.hypot(min(spread["low"], 0.0), EIGHTY_PERCENT * more)
         above = math.hypot(max(spread["high"], 0.0), EIGHTY_PERCENT * more)
         if not efficiency(deployment.gpu).taught:
-            slower, faster = -learned["classes"][LEAST_KNOWN]["low"], learned["classes"][LEAST_KNOWN]["high"]
+            least_known = [found for name, found in learned["classes"].items() if name.startswith(LEAST_KNOWN)]
+            slower, faster = -min(one["low"] for one in least_known), max(one["high"] for one in least_known)
             worst = (slower, faster) if kind == "throughput" else (faster, slower)
             below, above = max(below, worst[0]), max(above, worst[1])
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))

@@ -31,6 +31,7 @@ from tokonomics.physics.attention_kernels import (
     mla_prefill_s,
     prefill_attention_s,
     seen_pairs,
+    spread_inside,
     uneven_share,
 )
 from tokonomics.physics.calibration import Kernels
@@ -50,7 +51,7 @@ from tokonomics.physics.matrix_kernels import (
     unpacked_gemm_s,
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
-from tokonomics.physics.overhead import SPLIT_BELOW, Layers, Overhead
+from tokonomics.physics.overhead import ALWAYS_SPLIT, SPLIT_BELOW, Layers, Overhead
 from tokonomics.types import Same, copied
 
 Numbers = Array | np.float64
@@ -69,6 +70,8 @@ _SCORE_BYTES = 4.0  # per query head and key, in 32 bits
 BESIDE_TOKENS = 1024
 """In steps of fewer prompt tokens, running sequences took hardly longer than alone; in all longer ones about as much
 longer (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
+COOL_FROM = 16.0
+"""Fewest running sequences beside which prompts were measured; what they gain beside fewer is taken in proportion."""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
@@ -93,8 +96,10 @@ class RankKernels:
         taken = self._timed_gemm_s(weights, rows, n, k)
         if self.era is None:
             return taken
-        if weights in QUANTISES and self.era.quantised_times != 1:
-            taken = taken * self.era.quantised_times
+        if self.multiplied(weights) is Precision.fp8 and self.era.quantised_times != 1:
+            gpu, work = self.deployment.gpu, np.asarray(rows) * n * k
+            least = np.maximum(2 * work / gpu.peak_flops(Precision.fp8), n * k / gpu.bandwidth_bytes_per_s)
+            taken = np.maximum(taken * self.era.quantised_times, least)
         share = self.era.product_share
         if not share:
             return taken
@@ -279,26 +284,36 @@ class RankKernels:
         if self.era and self.era.head_reads:
             seen = np.minimum(seen, mixer.window) if mixer.window else seen
             read = heads["heads"] * mixer.kv_width * kv_bytes_per_element(kv)
-            split = (batch * heads["heads"] <= SPLIT_BELOW) & (np.asarray(context) > SPLIT_BELOW)
+            few, long = batch * heads["heads"] <= SPLIT_BELOW, np.asarray(context) > SPLIT_BELOW
+            split = (few & long) | (np.asarray(context) > ALWAYS_SPLIT)
             shares = np.where(split, self.era.split_reads or self.era.head_reads, self.era.head_reads)
-            return np.asarray(batch * seen * read / (gpu.bandwidth_bytes_per_s * shares))
+            taken = batch * seen * read / (gpu.bandwidth_bytes_per_s * shares)
+            return np.asarray(np.maximum(taken, least_decode_attention_s(mixer, self.deployment, batch, context)))
         # The probe times PyTorch's kernels, which bare steps run and engines do not.
         curve = self.own.decode_curve(**heads) if self.own and self.backend == BARE_KERNELS else None
         return scored_s + decode_attention_s(gpu, kv, batch, seen, backend=self.backend, own=curve, **heads)
 
-    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+    def uneven_share(self, mixer: Mixer, batch: Numbers, context: Numbers, spread: float) -> Array:
         """Return the share by which that takes longer if contexts have a spread; measured for grouped heads only."""
         if not self.era or not isinstance(mixer, GroupedAttention):
-            return np.zeros(np.shape(batch))
+            return np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         kv_heads = self._heads(mixer)["kv_heads"]
-        return uneven_share(batch, kv_heads, spread, self.era.uneven, self.era.uneven_heads)
+        inside = spread_inside(context, spread, mixer.window)
+        return uneven_share(batch, kv_heads, inside, self.era.uneven, self.era.uneven_heads)
+
+    @property
+    def _shares_kernels(self) -> bool:
+        """Tell whether prompts beside answers are modelled: they were measured on Hopper with grouped heads alone."""
+        mixers = [group.mixer for group in self.deployment.model.groups if group.mixer]
+        grouped = all(isinstance(mixer, GroupedAttention) and mixer.heads > mixer.kv_heads for mixer in mixers)
+        return self.era is not None and grouped and self.deployment.gpu.architecture == "hopper"
 
     def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
         """Return what a layer takes longer for a batch in a step with long prompts; measured for grouped heads only.
 
         One kernel attends for both there, and the GPU is near its power limit; which of them it is, is not known.
         """
-        if not self.era or not isinstance(mixer, GroupedAttention) or mixer.heads == mixer.kv_heads:
+        if not self.era or not self._shares_kernels or not isinstance(mixer, GroupedAttention):
             return np.zeros(np.shape(batch))
         each_s: float = self._heads(mixer)["kv_heads"] * self.era.beside_s
         return np.asarray(each_s * batch / (1.0 + batch / self.era.beside_sequences))
@@ -306,12 +321,12 @@ class RankKernels:
     def cool_s(self, tokens: Array) -> Array:
         """Return what products of prompts gain beside few running sequences: what the power limit adds, for a while."""
         deployment, added_s = self.deployment, np.zeros_like(tokens)
-        if not self.era or not self.era.cool_s:
+        if not self.era or not self.era.cool_s or not self._shares_kernels:
             return added_s
         for group in deployment.model.groups:
             for n, k, weights in dense_products(group, deployment):
-                own = self.own.gemm_curve(weights) if self.own else None
                 multiplied = self.multiplied(weights)
+                own = self.own.gemm_curve(multiplied) if self.own else None
                 added_s += group.count * throttled_s(deployment.gpu, multiplied, tokens, n, k, self.products, own)
         return np.minimum(added_s, self.era.cool_s)
 
@@ -445,9 +460,9 @@ class LeastKernels(RankKernels):
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         return least_decode_attention_s(mixer, self.deployment, batch, context)
 
-    def uneven_share(self, mixer: Mixer, batch: Numbers, spread: float) -> Array:
+    def uneven_share(self, mixer: Mixer, batch: Numbers, context: Numbers, spread: float) -> Array:
         """Return zero: however contexts differ, their bytes are the same."""
-        return np.zeros(np.shape(batch))
+        return np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
 
     def beside_prompts_s(self, mixer: Mixer, batch: Numbers) -> Array:
         """Return zero: tiles that are partly empty are the kernel's choice."""

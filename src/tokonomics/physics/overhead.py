@@ -37,6 +37,8 @@ REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 SPLIT_BELOW = 512
 """Sequences times heads up to which vLLM's paged attention splits contexts longer than as many tokens (``use_v1`` in
 its ``attention/ops/paged_attn.py`` of 2024)."""
+ALWAYS_SPLIT = 8192
+"""Tokens of context above which it splits all of them (the same place)."""
 
 
 class Host(Noun):

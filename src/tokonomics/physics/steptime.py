@@ -29,6 +29,7 @@ from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import (
     BARE_KERNELS,
     BESIDE_TOKENS,
+    COOL_FROM,
     QUANTISES,
     LeastKernels,
     Numbers,
@@ -250,7 +251,7 @@ class StepModel:
                 + model.shared_s(np.maximum(everything, 1.0))
                 + model.decode_attention_s(share, context)
                 + model.beside_prompts_s(share) * beside_share(prompt - own)
-                - np.where((prompt > 0) & (share > 0), model.cool_s(prompt), 0.0)
+                - np.where(prompt > 0, model.cool_s(prompt) * np.minimum(share / COOL_FROM, 1.0), 0.0)
                 + model.prompt_attention_s(prompt / own, past, own)
             )
             kernels = kernels + np.where((prompt > 0) | (place == 0), times * computed, 0.0)
@@ -340,7 +341,7 @@ class StepModel:
         total = np.zeros(np.broadcast_shapes(np.shape(batch), np.shape(context)))
         for count, mixer in self.mixers if np.any(np.asarray(batch) > 0) else ():
             taken = self.kernels.decode_mixer_s(mixer, batch, context)
-            taken = taken * (1.0 + self.kernels.uneven_share(mixer, batch, self.spread))
+            taken = taken * (1.0 + self.kernels.uneven_share(mixer, batch, context, self.spread))
             if self.correction:
                 least = self.floor.kernels.decode_mixer_s(mixer, batch, context)
                 taken = np.maximum(taken * self.correction.decode, least)

@@ -305,7 +305,7 @@ def _prices(machine: OwnMachine, gpus_used: int, tokens_per_s: float, batch: flo
 
 
 def _too_large(model: ModelSpec, machine: OwnMachine, context: int, weights: tuple[Precision, ...] | None) -> TooLarge:
-    gpu, engine, kv = machine.gpu, machine.engine, Precision.bf16
+    gpu, engine, kv = machine.gpu, machine.engine, default_kv(model, machine.gpu, machine.engine)
     lowest = engine.loads(weights or weight_choices(model, floor=None))
     for fewest in sorted(lowest, key=lambda precision: precision.bits):
         if why_not_run(engine, gpu, fewest, kv) is None:

@@ -296,7 +296,7 @@ def recovered(request: ImportResultsRequest, baseline: str, listener: Listener) 
         name=model.name,
         part=part,
         precision=precision,
-        published=model.served if part == "weights" else Precision.bf16,
+        published=model.served if part == "weights" else model.kv_served,
         kept=request.keep,
     )
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
-from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.places import grid_named
@@ -209,7 +208,7 @@ def _quality(model: ModelSpec, best: Candidate) -> dict[str, Any]:
         "recovery": recovery_of(model, best.weights, "weights", *split)
         if best.weights.is_below(model.served)
         else None,
-        "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(Precision.bf16) else None,
+        "kv_recovery": recovery_of(model, best.kv, "kv") if best.kv.is_below(model.kv_served) else None,
         "checkpoint": known,
         "how_to_make": None if known else how_to_make(model, best.weights, best.engine),
     }

@@ -368,7 +368,7 @@ def quality_facts(result: PlanResult, model: ModelSpec) -> list[blocks.Fact]:
         return facts
     if row.weights.is_below(model.served):
         facts.append(_quality("quality", model, row.weights, result.recovery))
-    if row.kv.is_below(Precision.bf16):
+    if row.kv.is_below(model.kv_served):
         facts.append(_quality("KV quality", model, row.kv, result.kv_recovery))
     return facts if row.weights is model.served else [*facts, _checkpoint(result)]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tokonomics.machine_code import Passed
 from tokonomics.physics.curves import Array
-from tokonomics.physics.operations import BESIDE_TOKENS
+from tokonomics.physics.operations import BESIDE_TOKENS, COOL_FROM
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.compiled import compiled, entry
 
@@ -200,7 +200,7 @@ def gpu_s(table: StepTable, decodes: int, kv_tokens: float, prompt_tokens: int, 
     past = max(0.0, pairs / prompt_tokens - 0.5 * (chunk + 1))
     total += _prompt_s(table.prompt_log_s, some / passes, chunk, past)
     if decodes > 0:
-        total -= _between(table.cool_s, tokens / passes)
+        total -= _between(table.cool_s, tokens / passes) * min(1.0, batch / COOL_FROM)
         total += _at_context(table.attention_s[decodes], kv_tokens / decodes)
         total += float(table.beside_s[decodes]) * min(1.0, (tokens - some) / passes / BESIDE_TOKENS)
         if share < 1.0:

@@ -303,7 +303,8 @@ def _dtype(deployment: Deployment) -> str:
 
 def _kv(deployment: Deployment, *, fp8: str) -> str:
     if deployment.kv is not Precision.fp8:
-        return "auto"
+        # ``auto`` would keep the cache of a checkpoint with scales for it in 8 bits.
+        return "bfloat16" if deployment.model.kv_served is Precision.fp8 else "auto"
     return "fp8_inc" if deployment.gpu.vendor == "intel" else fp8
 
 
