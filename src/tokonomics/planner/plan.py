@@ -439,9 +439,12 @@ def _in_the_mean(sized: Placed, load: Load) -> dict[str, object]:
 
 
 def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, bool, float, float, str, str, str]:
-    """Order by bill, to the cent; then by more bits, one kind of replica, several machines, room, quick answers."""
+    """Order by bill, to the cent; then by more bits, one kind of replica, several machines, room, quick answers.
+
+    More bits of the KV cache than the checkpoint's own are no gain.
+    """
     row = ranked.row
-    bits = -row.weights.bits, -row.kv.bits
+    bits = -row.weights.bits, -min(row.kv.bits, ranked.sized.deployment.model.kv_served.bits)
     place = row.provider, row.instance, row.region
     served = row.prefill is not None, row.lacks_redundancy, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
     return round(row.usd_per_month, 2), *bits, *served, *place

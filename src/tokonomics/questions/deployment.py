@@ -11,7 +11,7 @@ import numpy as np
 
 from tokonomics.catalog.engines import engine_for
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, parse_precision
+from tokonomics.catalog.layers import KV_PRECISIONS, WEIGHT_PRECISIONS, MoeMlp, parse_precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option, shorten
@@ -67,8 +67,14 @@ def deployment_of(
     visited = layout.visited_experts if isinstance(layout, RoutedExperts) else None
     if visited is None:
         return made
-    if not made.model.is_moe:
+    layers = [group.mlp for group in made.model.groups if isinstance(group.mlp, MoeMlp)]
+    if not layers:
         raise BadInput(f"{made.model.name} has no experts", field="visited_experts")
+    least, most = min(layer.active_experts for layer in layers), max(layer.experts for layer in layers)
+    if not least <= visited <= most:
+        raise BadInput(
+            f"{visited} experts visited, of {most} in a layer", field="visited_experts", fix=f"From {least} to {most}."
+        )
     return made.model_copy(update={"visited_experts": visited})
 
 
