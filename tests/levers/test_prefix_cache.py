@@ -275,7 +275,8 @@ def test_more_hits_are_never_dearer_and_the_cheapest_mix_is_found(deployment: De
         assert found[0] == 0 < found[1]
         assert len(bills) == len(found) == 6
         for less, more in ((0, 1), (1, 2), (2, 3), (2, 4), (3, 5), (4, 5)):
-            assert found[less] <= found[more] * 1.001
+            # Which prompts meet in a cache depends on when steps end: by some thousandths.
+            assert found[less] <= found[more] * 1.003
             assert slo or bills[less] >= bills[more]
         assert made.bill
         assert made.bill.saved_usd + made.bill.after.usd == pytest.approx(made.bill.before.usd)

@@ -20,7 +20,7 @@ from tokonomics.sizing.layouts import NotServed
 from tokonomics.traffic.slo import parse_slos
 
 SAME, CHEAPER_ELSEWHERE, MORE_OF_IT, MISSED = (
-    "ttft_p99=0.2", "ttft_p99=0.5,tpot_p99=0.05", "ttft_p99=0.07,tpot_p99=0.02", "tpot_p99=0.017",
+    "ttft_p99=0.2", "ttft_p99=0.5,tpot_p99=0.05", "ttft_p99=0.1,tpot_p99=0.02", "tpot_p99=0.017",
 )  # fmt: skip
 
 
