@@ -95,7 +95,7 @@ over the rates that were served, and of the predictions alike; up to 15 % beyond
 LEFT_OUT = """## Groups left out of everything
 
 `published_more.csv.gz` has results of other GPUs and engines. A third of its groups of source, model, GPU and engine, chosen
-by a hash of their names (`benchmarks/reduce_published.py`), taught nothing and decided no choice; the others taught the
+by a hash of their names (`benchmarks/reduce_published.py`), taught nothing, and their sums decided one choice (above); the others taught the
 engines' eras and the intervals. Of the third, {predicted:,} of {rows:,} rows are predicted ({share}). Throughput and TPOT, by
 how the speed is known (of the GPU's kernels and of the engine's era, whichever is known less), by era, GPU and source:
 """
