@@ -54,7 +54,7 @@ HEADROOM = """### A plan with headroom, served
 the highest rate for which it buys one GPU. The requests of two loads, at that rate and at 1.2 times it, and what the simulator
 says of these very requests were written down before the run, and have not been changed since (`benchmarks/bench_headroom.py`).
 A vLLM 0.26.0 with the plan's flags then served them. Limits: one H200, the client on the same machine of 16 cores, bf16 alone,
-dummy weights (which route to all experts [in bf16](../benchmarks/data/vllm_h200_experts/README.md)), and 70 to 100 s a load that
+dummy weights (which route to all experts in bf16: `benchmarks/data/vllm_h200_experts/README.md`), and 70 to 100 s a load that
 begins with an empty server, so that a p99 is the third to eleventh longest of its requests. Logs of Llama 3.1 8B and Qwen3
 30B-A3B shaped the host's times in earlier runs; Qwen3 14B and Gemma 3 27B shaped nothing.
 """
