@@ -18,13 +18,12 @@ import csv
 import gzip
 import json
 import platform
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.bench_headroom import highest_rate
+from benchmarks.bench_headroom import errors_of, highest_rate
 
 from tokonomics.measure.calibrate import calibrate
 from tokonomics.measure.evidence import Evidence
@@ -160,7 +159,7 @@ def score_steps() -> Iterator[dict[str, Any]]:
                 errors[kind].append(float(steps.decode(batch, float(row["context"]))) / taken_s - 1)
             elif row["kind"] == "prompt":
                 errors["prompt"].append(float(steps.prefill(prompt)) / taken_s - 1)
-        found = {kind: _errors(errors[kind]) for kind in errors if errors[kind]}
+        found = {kind: errors_of(errors[kind]) for kind in errors if errors[kind]}
         shown = "  ".join(
             f"{kind} {value['median']:.1%} ({value['bias']:+.1%}) {value['n']}" for kind, value in found.items()
         )
@@ -314,14 +313,7 @@ def highest_rates(scored: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _summed(scored: Iterable[dict[str, Any]], source: str, where: str) -> dict[str, dict[str, float]]:
     rows = [row for row in scored if row["source"] == source]
     found = {figure: [row[where][figure] for row in rows if figure in row[where]] for figure in FIGURES}
-    return {figure: _errors(errors) for figure, errors in found.items() if errors}
-
-
-def _errors(errors: Sequence[float]) -> dict[str, float]:
-    sizes = [abs(error) for error in errors]
-    return {
-        "n": len(sizes), "median": statistics.median(sizes), "worst": max(sizes), "bias": statistics.median(errors)
-    }  # fmt: skip
+    return {figure: errors_of(errors) for figure, errors in found.items() if errors}
 
 
 if __name__ == "__main__":

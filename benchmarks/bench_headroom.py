@@ -351,7 +351,7 @@ def score() -> None:
         for load, predicted in today_s
     ]  # fmt: skip
     limits = at_the_limit(today_s)
-    errors = {figure: _errors([load["errors"][figure] for load in loads]) for figure in FIGURES}
+    errors = {figure: errors_of([load["errors"][figure] for load in loads]) for figure in FIGURES}
     print(f"{'':22} {'requests':>8}  SLO: target, predicted, measured in ms; others: predicted, measured, error")
     for load in loads:
         targets = "  ".join(
@@ -416,7 +416,8 @@ def scored(data: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _errors(errors: Sequence[float]) -> dict[str, float]:
+def errors_of(errors: Sequence[float]) -> dict[str, float]:
+    """Return how many there are, their median and worst size, and their median with its sign."""
     sizes = [abs(error) for error in errors]
     return {
         "n": len(sizes), "median": statistics.median(sizes), "worst": max(sizes), "bias": statistics.median(errors)
