@@ -29,7 +29,7 @@ from tokonomics.types import today
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "vllm_h200_blind.json.gz"
-SHAPE = {"input": "1500", "output": "250"}
+SHAPE: dict[str, Any] = {"input": "1500", "output": "250"}
 UNIFORM = {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 BY_TENSOR = {"quant_method": "fp8", "activation_scheme": "dynamic"}
@@ -116,7 +116,13 @@ def ask(folder: Path) -> None:
 
 
 def _case(name: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    setup = {"model": case["model"], "gpu": "H200", "weights": case["weights"], "kv": "bf16", "slo": case["slo"]}
+    setup: dict[str, Any] = {
+        "model": case["model"],
+        "gpu": "H200",
+        "weights": case["weights"],
+        "kv": "bf16",
+        "slo": case["slo"],
+    }
     highest = tokonomics.capacity(**setup, **SHAPE, max_sequences=1024).rate
     assert highest is not None
     kind = "dense" if name.startswith("mistral") else "experts"
@@ -226,10 +232,11 @@ def compare() -> None:
         }
         limits.append({"series": series, "slo": at_rates[0]["slo"], **found})
         print(f"highest rate, {series}, {at_rates[0]['slo']}: {found}")
+    own = {figure: errors_of([row["on_own_host"][figure] for row in rows if row["on_own_host"]]) for figure in FIGURES}
     record = {
         "date": today().isoformat(), "machine": f"{platform.system()} {platform.machine()}",
         "command": "python -m benchmarks.bench_blind", **{name: read()[name] for name in ("asked", "commit", "served")},
-        "sums": sums, "highest_rates": limits, "loads": rows,
+        "sums": sums | {"all, on their own host": own}, "highest_rates": limits, "loads": rows,
     }  # fmt: skip
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results" / "blind.json").write_text(text, encoding="utf-8")

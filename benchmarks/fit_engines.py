@@ -79,8 +79,8 @@ LAYERS_OF = {"mixtral-8x7b-8-layers": 8}
 """Models that were cut to fewer layers."""
 SMALL_LAUNCH_S = {"machine 1": 7.0e-6, "machine 2": 10.0e-6}
 """What PyTorch's ``add_`` took on the hosts of ``vllm_h200_experts``; a third, of which no steps were logged, took
-9.1 (its README)."""
-UNLOGGED_HOSTS_S = (9.1e-6,)
+9.1 (its README), and the one of ``bench_blind.py`` 5.9."""
+UNLOGGED_HOSTS_S = (9.1e-6, 5.9e-6)
 MOST_LAUNCHED = 3072
 """Prompt tokens from which the GPU's queue may hold a launch up."""
 QUANTISED_LAUNCHES = 1.11
@@ -439,7 +439,7 @@ def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float
 
     One figure for each kind of work is the same for all models, and one factor for each host is the same for all its
     work: least squares on logarithms with a soft loss. A small launch took 7.0 and 10.0 µs on two of the hosts, which
-    says what the unit is. Two more hosts count in the middle and teach no figure: one known by its small launch, and
+    says what the unit is. Three more hosts count in the middle and teach no figure: two known by a small launch, and
     the one of ``bench_headroom.py``, which judges.
     """
     work = [*_of_sessions(sessions), *_of_experts()]
@@ -471,8 +471,8 @@ def fit_hosts(sessions: Sequence[dict[str, Any]]) -> tuple[Host, dict[str, float
         print(f"vllm, host {host}: {speeds[host] * unit_s * 1e6:.1f} µs a small launch; off by {said}")
     typical = Host(
         launch_s=middle * unit_s,
-        source=f"the median of {len(speeds) + len(others)} hosts of H200s (16 cores each), 2026-11-15 to 18: "
-        "PyTorch's add_ took 7.0, 9.1 and 10.0 µs on three, and the others are placed by vLLM's launches",
+        source=f"the median of {len(speeds) + len(others)} hosts of H200s (16 cores each), 2026-11-15 to 19: "
+        "PyTorch's add_ took 5.9, 7.0, 9.1 and 10.0 µs on four, and the others are placed by vLLM's launches",
     )
     return typical, dict(zip(FIGURES, (middle * np.exp(found.x[: len(FIGURES)])).tolist(), strict=True))
 

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.layers import Precision
@@ -46,6 +47,7 @@ from tokonomics.physics.matrix_kernels import (
     ExpertCurve,
     GemmCurve,
     LinkCurve,
+    TiledCurve,
     all_reduce_seconds,
     busiest_share,
     expert_rate,
@@ -94,6 +96,9 @@ GROUPED_MATMUL = ExpertCurve(
 context 512) leave after dense layers, attention and small ops: 326, 1001, 1065, 1014 µs a layer. The two smallest give
 launch and bandwidth, 2.7 TB/s; the fused kernels that engines use read experts at 4.3 TB/s."""
 SAMPLE = 6000
+TILED, TILED_WEIGHTS = ("H100-SXM/vllm/fp8", "H200/vllm/fp8"), 4e6
+"""Curves of a kernel of whole tiles, and of how many weights the matrices are that show it: with smaller ones, starting
+and quantising hide it."""
 SMALL_OPS_S = 12e-6
 COPY_SHARE = 0.88
 """Of the datasheet's bandwidth: a copy on an H200 (``ceilings`` of h200_steps.json)."""
@@ -119,7 +124,7 @@ class Sample(NamedTuple):
     size: Array
     """Rows or tokens, to group errors by."""
     weight: Array
-    predict: Callable[[Array, NDArray[np.intp]], Array]
+    predict: Callable[[Any, NDArray[np.intp]], Array]
     """Of parameters, for the rows at these indices."""
 
 
@@ -148,22 +153,53 @@ def fit_gemms(table: pl.DataFrame) -> dict[str, list[float]]:
 
     In BF16, SGLang calls the same cuBLAS as vLLM: its timings are reported as a second sample, and not shipped.
     """
+    large = table.filter(pl.col("n") * pl.col("k") >= TILED_WEIGHTS)
     table = table.filter((pl.col("n") >= 128) & (pl.col("k") >= 128) & ((pl.col("m") <= 16) | (pl.col("m") % 16 == 0)))
     curves: dict[str, list[float]] = {}
     groups = [
         each for each in _groups(table, "gpu", "gemm_dtype", "backend") if each[0] in GPUS and each[1] in GEMM_DTYPES
     ]
     for gpu, dtype, backend in sorted(groups, key=lambda each: each[1:] != ("bfloat16", "vllm")):
-        rows = table.filter((pl.col("gpu") == gpu) & (pl.col("backend") == backend) & (pl.col("gemm_dtype") == dtype))
+        timed = (pl.col("gpu") == gpu) & (pl.col("backend") == backend) & (pl.col("gemm_dtype") == dtype)
         name = f"{GPUS[gpu]}/{backend}/{GEMM_DTYPES[dtype]}"
         bounds, known = GEMM, curves.get(f"{GPUS[gpu]}/vllm/bf16")
         if known:
             throttle = GemmCurve(*known).throttle
             near = zip(GEMM, (1.0, 0.999, 1.001), strict=True)
             bounds = Bounds(*(curve._replace(throttle=share * throttle) for curve, share in near))
-        sample = gemm_sample(find_gpu(GPUS[gpu]), GEMM_DTYPES[dtype], rows)
+        sample = gemm_sample(find_gpu(GPUS[gpu]), GEMM_DTYPES[dtype], table.filter(timed))
         curves[name] = _fit("gemm " + name, sample, bounds, GEMM_SHARPNESS)
+        if name in TILED:
+            sample = gemm_sample(find_gpu(GPUS[gpu]), GEMM_DTYPES[dtype], large.filter(timed))
+            curves[name] = fit_tiles(name, curves[name], sample)
     return {name: curve for name, curve in sorted(curves.items()) if not name.endswith("sglang/bf16")}
+
+
+def fit_tiles(name: str, numbers: Sequence[float], sample: Sample) -> list[float]:
+    """Fit what a kernel of whole tiles adds to a smooth curve: products of any number of rows, of large matrices.
+
+    Only what a product with scales for blocks replaces is fitted anew (``matrix_kernels.in_blocks``).
+    """
+    smooth = GemmCurve(*numbers)
+    rows = np.flatnonzero(sample.weight > 0)
+    held_out, seen = rows[sample.held_out[rows]], rows[~sample.held_out[rows]]
+
+    def curve(x: Array) -> GemmCurve:
+        tiled = dict(zip(("rows", "columns"), np.exp(x).tolist(), strict=True))
+        return TiledCurve(*GemmCurve(**smooth._asdict() | tiled))
+
+    def error(found: GemmCurve, at: NDArray[np.intp]) -> Array:
+        return np.asarray(np.log(sample.predict(found, at) / sample.seconds[at]))
+
+    def fitted(at: NDArray[np.intp]) -> GemmCurve:
+        at = np.random.default_rng(0).permutation(at)[:SAMPLE]
+        begin = np.log([smooth.rows, smooth.columns])
+        found = minimize(lambda x: np.abs(error(curve(x), at)).mean(), begin, method="Nelder-Mead")
+        return curve(found.x)
+
+    for word, found in (("smooth", smooth), ("tiles", fitted(seen))):
+        print(f"gemm {name + ', ' + word:37}", _summary(error(found, held_out)), flush=True)
+    return [round(float(value), 10) for value in fitted(rows)]
 
 
 def gemm_sample(gpu: Gpu, precision: Precision, rows: pl.DataFrame) -> Sample:
@@ -180,7 +216,9 @@ def gemm_sample(gpu: Gpu, precision: Precision, rows: pl.DataFrame) -> Sample:
         held_out=_held_out(rows, "n", "k"),
         size=m,
         weight=np.where((n >= 512) & (k >= 512), 1, 0.4),
-        predict=lambda x, at: gemm_seconds(GemmCurve(*x), m[at], n[at], k[at], peak, bandwidth, width, heat[at]),
+        predict=lambda x, at: gemm_seconds(
+            x if isinstance(x, GemmCurve) else GemmCurve(*x), m[at], n[at], k[at], peak, bandwidth, width, heat[at]
+        ),
     )
 
 

@@ -57,6 +57,7 @@ BLOCK_DEPTH, DEEP_S = 4096.0, 1.1e-9
 """The deepest product of these, and what each further element takes: as DeepGEMM on an H200, 5.5 µs at a depth of
 2,048 and 21 at 16,384 for 128 columns (aiconfigurator-core 0.12.0). An ordinary installation uses DeepGEMM throughout.
 """
+TILED_BY = "vllm"  # whose dense FP8 kernel works in whole tiles there
 FUSED_ON = "hopper"
 """The architecture on which logs of steps show both (H200s); on others, layers take what they took alone."""
 
@@ -69,6 +70,10 @@ DIRECT_TOKENS = 256
 """Up to this many tokens of a GPU are sent straight to the experts' GPUs; more are sent once to each machine and
 forwarded there (DeepEP's normal kernels; vLLM cuts a decode batch into parts of this size, ``VLLM_MOE_DP_CHUNK_SIZE``).
 """
+
+_TILES, _PAIR = np.array([16.0, 64.0, 128.0]), 256.0
+TILE_EDGES = np.concatenate([_TILES, np.arange(_PAIR, 8192 + 1, _PAIR)])
+"""Rows that fill the tiles of that kernel, as far as one more tile shows."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
@@ -95,6 +100,13 @@ class GemmCurve(NamedTuple):
     throttle: float
     """Relative slowdown of every multiplication when the GPU has been busy for milliseconds and is at its power limit;
     padding and waiting draw little power."""
+
+
+class TiledCurve(GemmCurve):
+    """A dense layer in whole tiles: rows take as long as those that would fill their tiles (``in_tiles``).
+
+    The smallest tile, which swaps rows and columns, needs no padding.
+    """
 
 
 class ExpertCurve(NamedTuple):
@@ -296,12 +308,26 @@ def gemm_seconds(
     Up to ``untiled`` rows fill no tile: each is multiplied by itself, with the weights read once.
     """
     n, k = as_array(n), as_array(k)
+    if isinstance(curve, TiledCurve):
+        m, untiled = in_tiles(m), int(_TILES[0])
     padding = np.where(m > untiled, curve.rows, 0.0) if untiled else curve.rows
     memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
     cool = 2 * (m + padding) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
     compute = cool + curve.throttle * as_array(heat) * 2 * m * n * k / peak
     latency = curve.launch_s + curve.depth_s * k / (k + curve.depth_half)
     return np.asarray(latency + smooth_maximum(memory, compute, curve.sharpness))
+
+
+def in_tiles(m: ArrayLike) -> Array:
+    """Return the rows of the tiles that m rows take in vLLM's FP8 kernel on Hopper.
+
+    It has a tile for up to 16, 64 and 128 rows, and beyond takes two tiles of 128 at a time (vLLM,
+    ``csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh``).
+    """
+    rows = as_array(m)
+    return np.asarray(
+        np.where(rows <= _TILES[-1], _TILES[np.searchsorted(_TILES[:-1], rows)], _PAIR * np.ceil(rows / _PAIR))
+    )
 
 
 def expert_rate(gpu: Gpu, weights: Precision, timed: Precision) -> float:
@@ -379,13 +405,20 @@ def _timed(op: Op) -> tuple[str, ...]:
 def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origin, GemmCurve]]:
     """Return the backend's curve; another engine has similar kernels and is assumed to pick the faster at each size."""
     wanted = dict.fromkeys((FUSED, BLOCKS), ("vllm",)).get(backend, (backend,) if backend in BACKENDS else BACKENDS)
-    found = dict.fromkeys(_find("gemm", gpu, weights, engine) for engine in wanted)
-    curves = [(origin, GemmCurve(*numbers)) for origin, numbers in found]
+    found = dict.fromkeys((*_find("gemm", gpu, weights, engine), engine == TILED_BY) for engine in wanted)
+    curves = [
+        (origin, (TiledCurve if tiled and _has_tiles(origin, gpu) else GemmCurve)(*numbers))
+        for origin, numbers, tiled in found
+    ]
     if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
         curves = [(origin, _fused(curve, origin)) for origin, curve in curves]
     if _is_in_blocks(gpu, weights, backend):
         curves = [(origin, in_blocks(curve)) for origin, curve in curves]
     return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
+
+
+def _has_tiles(origin: Origin, gpu: Gpu) -> bool:
+    return origin.precision is Precision.fp8 and gpu.architecture == FUSED_ON
 
 
 def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:
@@ -404,7 +437,7 @@ def _is_in_blocks(gpu: Gpu, weights: Precision, backend: str) -> bool:
 
 def in_blocks(curve: GemmCurve) -> GemmCurve:
     """Return the curve of reading and multiplying with a scale for each block of weights."""
-    return curve._replace(launch_s=BLOCK_LAUNCH_S, columns=BLOCK_COLUMNS, rows=BLOCK_ROWS)
+    return GemmCurve(*curve)._replace(launch_s=BLOCK_LAUNCH_S, columns=BLOCK_COLUMNS, rows=BLOCK_ROWS)
 
 
 def block_chain_s(k: float) -> float:

@@ -56,6 +56,9 @@ class Layers(Noun):
     source: str
 
 
+_FINE, _FINE_TO = 8.0, 256.0  # captured sizes are multiples of the first up to the second, then of twice the first
+
+
 class Overhead(Noun):
     """An engine's own time."""
 
@@ -121,6 +124,19 @@ class Overhead(Noun):
         base = self.step_s if self.overlapped else 0.0  # if not overlapped, it comes after any step
         return np.asarray(base + np.where(captured, min(pieces, one_by_one), one_by_one))
 
+    def captured_tokens(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how many tokens a pass of so many computes: those of the next captured size, beyond these its own.
+
+        Sizes are those of vLLM (``vllm/config/vllm.py``, ``_set_cudagraph_sizes``): 1, 2, 4, multiples of 8 to 256 and
+        of 16 beyond. A mean number of tokens has a mean of the sizes beside it.
+        """
+        if not self.graph_tokens:
+            return tokens
+        below = np.floor(tokens)
+        low, high = _next_size(below), _next_size(below + 1.0)
+        padded = low + (tokens - below) * (high - low)
+        return np.asarray(np.where(tokens <= self.graph_tokens, np.minimum(padded, self.graph_tokens), tokens))
+
     def on_host(self, launch_s: float) -> Self:
         """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
         times = launch_s / host().launch_s
@@ -130,6 +146,11 @@ class Overhead(Noun):
     def request_seconds(self, input_tokens: float) -> float:
         """Return a lone request's time outside any step: until the engine has it, and its first token's way out."""
         return self.request_s + self.token_s * input_tokens + self.reach_s + self.answer_s
+
+
+def _next_size(tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    wide = np.where(tokens <= _FINE_TO, _FINE * np.ceil(tokens / _FINE), 2 * _FINE * np.ceil(tokens / (2 * _FINE)))
+    return np.where(tokens <= _FINE / 2, np.exp2(np.ceil(np.log2(np.maximum(tokens, 1.0)))), wide)
 
 
 class _Fitted(Noun):

@@ -24,7 +24,7 @@ from tokonomics.catalog.layers import CompressedAttention, LatentAttention, MoeM
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
 from tokonomics.physics.deployment import Deployment, Speculation
-from tokonomics.physics.matrix_kernels import BLOCKS, FUSED
+from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, TILE_EDGES
 from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import (
     BARE_KERNELS,
@@ -40,10 +40,12 @@ from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
 _TOKENS = np.unique(
-    np.concatenate([np.arange(1, 33), np.geomspace(32, 2**20, 220).round(), np.exp2(np.arange(21, 28))])
+    np.concatenate(
+        [np.arange(1, 33), np.geomspace(32, 2**20, 220).round(), np.exp2(np.arange(21, 28)), TILE_EDGES, TILE_EDGES + 1]
+    )
 )
 """Numbers of tokens at which the token-wise part of a step is tabulated, up to the longest prompt of any model. Between
-two points it is close to a straight line, the closer the more tokens."""
+two points it is close to a straight line, the closer the more tokens; where tiles are full it may jump."""
 _TOKENS.flags.writeable = False  # what is tabulated at them is kept
 _SPREADS = 32  # spreads of contexts are rounded to this part, so that similar traffic shares its step times
 _HUGE = 65_536.0  # rows and columns of a matrix larger than any cache
@@ -289,7 +291,11 @@ class StepModel:
 
     def tokens_s(self, tokens: Array) -> Array:
         """Return the time on one rank of everything but attention, experts and the head; only its tokens matter."""
-        return np.interp(tokens, _TOKENS, self._matrices + self._small + self._communication)
+        return np.interp(self._in_graph(tokens), _TOKENS, self._matrices + self._small + self._communication)
+
+    def _in_graph(self, tokens: Array) -> Array:
+        """Return the tokens that a pass of so many computes: a captured one computes all for which it was captured."""
+        return tokens if self.engine is None else self.engine.captured_tokens(tokens)
 
     def cool_s(self, tokens: Array) -> Array:
         """Return what of that a pass with this many prompt tokens gains if answers run beside it, but few."""
@@ -298,7 +304,8 @@ class StepModel:
 
     def shared_s(self, tokens: Array) -> Array:
         """Return the time of the experts, and of sending to them, for the tokens of all groups of the attention."""
-        return np.interp(tokens, _TOKENS, self._experts + self._exchange)
+        groups = self.deployment.dp
+        return np.interp(self._in_graph(tokens / groups) * groups, _TOKENS, self._experts + self._exchange)
 
     def head_s(self, sequences: Array) -> Array:
         """Return the time of the vocabulary's product, for the last token of each sequence."""
@@ -312,14 +319,15 @@ class StepModel:
     def parts(self, batch: float, context: float) -> StepParts:
         """Split one decode step of the model itself into its parts, without a draft."""
         share, together = np.float64(self.passing(max(batch, 1.0))), np.float64(self.together(max(batch, 1.0)))
-        matrices = float(np.interp(share, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
+        inside = self._in_graph(np.asarray(share))
+        matrices = float(np.interp(inside, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
         matrices += float(self.adapters_s(np.asarray(share)))
-        matrices += float(np.interp(together, _TOKENS, self._experts))
+        matrices += float(np.interp(inside * together / share, _TOKENS, self._experts))
         weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
         step_s = float(self.step(0, 0, batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))
-        communication_s = float(np.interp(share, _TOKENS, self._communication))
-        communication_s += float(np.interp(together, _TOKENS, self._exchange))
+        communication_s = float(np.interp(inside, _TOKENS, self._communication))
+        communication_s += float(np.interp(inside * together / share, _TOKENS, self._exchange))
         return StepParts(
             weights_s=weights_s,
             kv_s=kv_s,
