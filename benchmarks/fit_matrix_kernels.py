@@ -181,8 +181,7 @@ def fit_tiles(name: str, numbers: Sequence[float], sample: Sample) -> list[float
     Only what a product with scales for blocks replaces is fitted anew (``matrix_kernels.in_blocks``).
     """
     smooth = GemmCurve(*numbers)
-    rows = np.flatnonzero(sample.weight > 0)
-    held_out, seen = rows[sample.held_out[rows]], rows[~sample.held_out[rows]]
+    held_out, seen = np.flatnonzero(sample.held_out), np.flatnonzero(~sample.held_out)
 
     def curve(x: Array) -> GemmCurve:
         tiled = dict(zip(("rows", "columns"), np.exp(x).tolist(), strict=True))
@@ -193,13 +192,13 @@ def fit_tiles(name: str, numbers: Sequence[float], sample: Sample) -> list[float
 
     def fitted(at: NDArray[np.intp]) -> GemmCurve:
         at = np.random.default_rng(0).permutation(at)[:SAMPLE]
+
         begin = np.log([smooth.rows, smooth.columns])
-        found = minimize(lambda x: np.abs(error(curve(x), at)).mean(), begin, method="Nelder-Mead")
-        return curve(found.x)
+        return curve(minimize(lambda x: np.abs(error(curve(x), at)).mean(), begin, method="Nelder-Mead").x)
 
     for word, found in (("smooth", smooth), ("tiles", fitted(seen))):
         print(f"gemm {name + ', ' + word:37}", _summary(error(found, held_out)), flush=True)
-    return [round(float(value), 10) for value in fitted(rows)]
+    return [float(f"{value:.4g}") for value in fitted(np.arange(sample.seconds.size))]
 
 
 def gemm_sample(gpu: Gpu, precision: Precision, rows: pl.DataFrame) -> Sample:

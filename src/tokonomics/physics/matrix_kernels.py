@@ -74,6 +74,9 @@ forwarded there (DeepEP's normal kernels; vLLM cuts a decode batch into parts of
 _TILES, _PAIR = np.array([16.0, 64.0, 128.0]), 256.0
 TILE_EDGES = np.concatenate([_TILES, np.arange(_PAIR, 8192 + 1, _PAIR)])
 """Rows that fill the tiles of that kernel, as far as one more tile shows."""
+_EMPTY = np.array([1.0, 2.0, 1.0, 1.0])
+"""What a row that only fills a tile costs, by tile: about the mean of the best fits of an H100 (0.7, 1.2, 0.5, 0.8) and an
+H200 (1.0, 3.2, 1.5, 1.2), each timing weighed by the size of its matrix (aiconfigurator-core 0.12.0)."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
@@ -103,10 +106,7 @@ class GemmCurve(NamedTuple):
 
 
 class TiledCurve(GemmCurve):
-    """A dense layer in whole tiles: rows take as long as those that would fill their tiles (``in_tiles``).
-
-    The smallest tile, which swaps rows and columns, needs no padding.
-    """
+    """A dense layer in whole tiles, where rows that only fill a tile cost more than those that are wanted."""
 
 
 class ExpertCurve(NamedTuple):
@@ -309,7 +309,7 @@ def gemm_seconds(
     """
     n, k = as_array(n), as_array(k)
     if isinstance(curve, TiledCurve):
-        m, untiled = in_tiles(m), int(_TILES[0])
+        m = in_tiles(m)
     padding = np.where(m > untiled, curve.rows, 0.0) if untiled else curve.rows
     memory = (n * k * width + (m * k + m * n) * ACTIVATION_BYTES) / (bandwidth * curve.memory)
     cool = 2 * (m + padding) * (n + curve.columns) * (k + curve.depth) / (peak * curve.compute)
@@ -319,15 +319,15 @@ def gemm_seconds(
 
 
 def in_tiles(m: ArrayLike) -> Array:
-    """Return the rows of the tiles that m rows take in vLLM's FP8 kernel on Hopper.
+    """Return how many rows take as long as m rows in the tiles of vLLM's FP8 kernel on Hopper.
 
     It has a tile for up to 16, 64 and 128 rows, and beyond takes two tiles of 128 at a time (vLLM,
-    ``csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh``).
+    ``csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh``). So 129 rows take longer than 256.
     """
     rows = as_array(m)
-    return np.asarray(
-        np.where(rows <= _TILES[-1], _TILES[np.searchsorted(_TILES[:-1], rows)], _PAIR * np.ceil(rows / _PAIR))
-    )
+    which = np.searchsorted(_TILES, rows)
+    filled = np.where(rows <= _TILES[-1], np.append(_TILES, 0.0)[which], _PAIR * np.ceil(rows / _PAIR))
+    return np.asarray(filled + _EMPTY[which] * (filled - rows))
 
 
 def expert_rate(gpu: Gpu, weights: Precision, timed: Precision) -> float:
