@@ -133,7 +133,8 @@ def test_under_any_correction_more_work_takes_longer_and_none_beats_the_datashee
     floor = (step_weight_bytes(deployment, 1) + batches * context * kv) / bandwidth
     assert np.all(decoded >= floor * (1 - 1e-9))
     curve = ReplicaCurve(deployment, 500, 100, steps=steps, most_sequences=256)
-    assert np.all(np.diff(curve.tpot_s) >= -1e-12)
+    # A decode step padded to the next captured graph leaves less for a prompt beside it to add.
+    assert np.all(curve.tpot_s >= 0.99 * np.maximum.accumulate(curve.tpot_s))
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b"])

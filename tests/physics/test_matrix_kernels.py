@@ -19,6 +19,7 @@ from tokonomics.physics.matrix_kernels import (
     curve_origin,
     experts_s,
     gemm_s,
+    in_tiles,
     unpacked_gemm_s,
 )
 
@@ -257,6 +258,14 @@ def test_fused_quantising_only_ever_saves_and_only_in_fp8(gpu: Gpu, weights: Pre
     assert fused <= timed * SLACK
     if weights is not Precision.fp8 or gpu.architecture != "hopper":
         assert fused == timed
+
+
+def test_a_product_in_tiles_takes_longer_for_one_row_more_than_they_hold() -> None:
+    # Timings of vLLM's FP8 kernel on an H200 (aiconfigurator-core 0.12.0; 65,536 × 5,120): m rows against m + 1.
+    for rows, timed in ((16, 1.59 / 1.01), (64, 1.52 / 1.10), (128, 2.49 / 1.20), (256, 5.39 / 1.49)):
+        one_more, full = (float(gemm_s(H200, Precision.fp8, m, 65_536, 5_120)) for m in (rows + 1, rows))
+        assert 1.1 < one_more / full < 1.1 * timed, rows
+    assert in_tiles([1, 16, 64, 128, 256, 512]) == pytest.approx([31, 16, 64, 128, 256, 512])
 
 
 def test_what_fusing_saves_is_a_kernel_that_reads_and_writes_the_activations() -> None:

@@ -7,7 +7,7 @@ kernels that vLLM and SGLang run; ``data/matrix_kernels.json`` has a dozen numbe
 
 Efficiencies are shares of the datasheet's rates, everything else is sizes or seconds. So a GPU that nobody timed uses
 its family's curve with its own bandwidth and FLOP/s. Every term rises with every size, and no efficiency exceeds 1, so
-times are monotone and never below the datasheet's floor.
+times are monotone, but for kernels in whole tiles, and never below the datasheet's floor.
 
 Weights are counted as read from DRAM in every call. A model's next step finds none of them in the cache, so timings
 that beat the DRAM (matrices smaller than the L2 cache of an L40S or RTX PRO 6000, timed hot) are left out of the fit.
@@ -75,8 +75,8 @@ _TILES, _PAIR = np.array([16.0, 64.0, 128.0]), 256.0
 TILE_EDGES = np.concatenate([_TILES, np.arange(_PAIR, 8192 + 1, _PAIR)])
 """Rows that fill the tiles of that kernel, as far as one more tile shows."""
 _EMPTY = np.array([1.0, 2.0, 1.0, 1.0])
-"""What a row that only fills a tile costs, by tile: about the mean of the best fits of an H100 (0.7, 1.2, 0.5, 0.8) and an
-H200 (1.0, 3.2, 1.5, 1.2), each timing weighed by the size of its matrix (aiconfigurator-core 0.12.0)."""
+"""What a row that only fills a tile costs, by tile: about the mean of the best fits of an H100 (0.7, 1.2, 0.5, 0.8)
+and an H200 (1.0, 3.2, 1.5, 1.2), each timing weighed by the size of its matrix (aiconfigurator-core 0.12.0)."""
 
 _STAND_INS: dict[Precision, tuple[Precision, ...]] = {
     Precision.int8: (Precision.fp8,),
