@@ -25,23 +25,23 @@ VLLM = overhead(find_engine("vllm"))
 
 
 @pytest.mark.parametrize(
-    ("model", "tokens", "a_layer_s", "layers"),
+    ("model", "tokens", "a_layer", "layers"),
     [
-        ("llama-3.1-8b", 1, 0.249e-3, 32),
-        ("llama-3.1-8b", 512, 0.249e-3, 32),  # in captured pieces
-        ("llama-3.1-8b", 513, 0.698e-3, 32),  # kernel by kernel
-        ("llama-3.1-8b", 8000, 0.698e-3, 32),  # so long that its kernels decide
-        ("qwen3-30b-a3b", 100, 0.249e-3, 48),
-        ("qwen3-30b-a3b", 1000, 1.68e-3, 48),  # layers with experts have more kernels
+        ("llama-3.1-8b", 1, "piece_s", 32),
+        ("llama-3.1-8b", 512, "piece_s", 32),  # in captured pieces
+        ("llama-3.1-8b", 513, "layer_s", 32),  # kernel by kernel
+        ("llama-3.1-8b", 8000, "layer_s", 32),  # so long that its kernels decide
+        ("qwen3-30b-a3b", 100, "piece_s", 48),
+        ("qwen3-30b-a3b", 1000, "expert_layer_s", 48),  # layers with experts have more kernels
     ],
 )
 @pytest.mark.parametrize("outputs", [1, 5])
-def test_a_lone_prompt_is_timed_by_hand(model: str, tokens: int, a_layer_s: float, layers: int, outputs: int) -> None:
+def test_a_lone_prompt_is_timed_by_hand(model: str, tokens: int, a_layer: str, layers: int, outputs: int) -> None:
     deployment = on(model, gpu="H200")
     served = simulate(deployment, make_trace([0.0], [tokens], [outputs])).served
     received_s = VLLM.request_s + VLLM.token_s * tokens + VLLM.reach_s
     kernels_s = float(hostless(deployment).prefill(tokens))
-    launch_s = VLLM.step_s + layers * a_layer_s + VLLM.sequence_s
+    launch_s = VLLM.step_s + layers * getattr(VLLM, a_layer) + VLLM.sequence_s
     next_host_s = VLLM.step_s + VLLM.sequence_s if outputs > 1 else 0.0
     assert served.start_s[0] == pytest.approx(received_s)
     expected = received_s + max(kernels_s, launch_s + next_host_s) + VLLM.answer_s
@@ -50,10 +50,6 @@ def test_a_lone_prompt_is_timed_by_hand(model: str, tokens: int, a_layer_s: floa
     answer_s = float(step_model(deployment).decode(1, tokens + np.arange(1, outputs)).sum())
     finish_s = received_s + max(kernels_s, launch_s) + answer_s + VLLM.answer_s
     assert served.finish_s[0] == pytest.approx(finish_s, rel=0.01)
-
-
-def test_the_numbers_of_the_host_above_are_those_of_the_data() -> None:
-    assert (VLLM.piece_s, VLLM.layer_s, VLLM.expert_layer_s, VLLM.graph_tokens) == (2.49e-4, 6.98e-4, 1.68e-3, 512)
 
 
 # Steps composed ahead
