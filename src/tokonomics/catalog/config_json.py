@@ -122,6 +122,7 @@ def from_config(
             dense_checkpoint=checkpoint.dense,
             mixer_bytes=checkpoint.mixer_bytes,
             dense_bytes=checkpoint.dense_bytes,
+            fp8_scales=checkpoint.fp8_scales,
             kv_checkpoint=checkpoint.kv,
             published=published,
             aliases=aliases,

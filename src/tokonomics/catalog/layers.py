@@ -59,6 +59,15 @@ _BYTES_PER_WEIGHT = {
     Precision.mxfp4: 0.5 + 1 / 32,
 }
 
+
+class Scales(StrEnum):
+    """What shares a scale among weights in FP8, for which engines have kernels of their own."""
+
+    blocks = "blocks"  # a square of weights (DeepSeek-V3, ``weight_block_size``)
+    channel = "channel"  # all weights of an output
+    tensor = "tensor"  # a whole matrix
+
+
 WEIGHT_PRECISIONS = tuple(Precision)
 KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # the precisions of engines' KV caches (vLLM ``--kv-cache-dtype``)
 
