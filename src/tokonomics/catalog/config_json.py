@@ -19,7 +19,7 @@ from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARML
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
-from tokonomics.catalog.layers import LayerGroup
+from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
@@ -123,7 +123,7 @@ def from_config(
             mixer_bytes=checkpoint.mixer_bytes,
             dense_bytes=checkpoint.dense_bytes,
             fp8_scales=checkpoint.fp8_scales,
-            kv_checkpoint=checkpoint.kv,
+            kv_checkpoint=checkpoint.kv or _usual_kv(groups),
             published=published,
             aliases=aliases,
             source=source,
@@ -264,6 +264,12 @@ def _groups(layers: list[tuple[MixerLayer, MlpLayer]], norms: int) -> tuple[Laye
         LayerGroup.model_construct(count=count, mixer=mixer_by_id[mixer], mlp=mlp_by_id[mlp], norm_elements=norms)
         for (mixer, mlp), count in counts.items()
     )
+
+
+def _usual_kv(groups: tuple[LayerGroup, ...]) -> Precision | None:
+    """Return FP8 for DeepSeek-V4's rows: recipes ask for it; most kernels read no other (vllm-project/vllm#55134)."""
+    compressed = any(isinstance(group.mixer, CompressedAttention) for group in groups)
+    return Precision.fp8 if compressed else None
 
 
 def _supported() -> str:
