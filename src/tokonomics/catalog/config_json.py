@@ -128,18 +128,23 @@ def from_config(
             aliases=aliases,
             source=source,
             date=date,
-            notes=_notes((*unread, *whole.notes), where),
+            notes=_notes((*unread, *whole.notes), checkpoint.kv_declared, where),
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
 
 
-def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return a note on fields that are assumed to leave the cost unchanged."""
+def _notes(unread: tuple[str, ...], kv_declared: str | None, where: str) -> tuple[str, ...]:
+    """Return notes on a KV cache of few bits, and on fields that are assumed to leave the cost unchanged."""
+    few = f"{where}: its KV cache is for {kv_declared}; counted in FP8, the fewest bits that engines here keep"
+    notes = (few,) if kv_declared else ()
     if not unread:
-        return ()
+        return notes
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
-    return (f"{where}: unknown {named}; taken to leave size and speed unchanged",)
+    return (
+        *notes,
+        f"{where}: unknown {named}; taken to leave size and speed unchanged",
+    )
 
 
 def _parse(file: Path) -> Mapping[str, object]:

@@ -89,6 +89,7 @@ class PartPrecisions(NamedTuple):
     dense_bytes: float | None = None
     kv: Precision | None = None  # of the KV cache, for which the checkpoint has scales
     fp8_scales: Scales | None = None
+    kv_declared: str | None = None  # the cache's own format, if no engine here keeps it
 
 
 def checkpoint_of(
@@ -112,13 +113,13 @@ def checkpoint_of(
         stored = sum(((storage or plain_bytes).weight_bytes * weights) for storage, weights in counts.items())
         mean_bytes[part] = stored / counts.total()
     deciding = [part for part in ("experts", "dense", "mixers") if part in found]
-    kv = None if given is None else kv_precision(given)
+    kv, declared = (None, None) if given is None else kv_precision(given)
     main = found[deciding[0]] if deciding else scheme.rest
     if main is None and "experts" not in found:
         main = next((found[part] for part in deciding if found[part]), None)
     if main is None and scheme.experts and "experts" not in found:
         # feed-forward matrices instead: ``ModelSpec.precisions``
-        return PartPrecisions(scheme.experts.precision, kv=kv, fp8_scales=scheme.experts.scales)
+        return PartPrecisions(scheme.experts.precision, kv=kv, fp8_scales=scheme.experts.scales, kv_declared=declared)
     main = main or plain_bytes
 
     def other(part: str) -> Precision | None:
@@ -146,6 +147,7 @@ def checkpoint_of(
         unusual("dense"),
         kv,
         next((scales for scales in stated if scales), None),
+        declared,
     )
 
 
@@ -184,8 +186,10 @@ _KV_ALGORITHMS = {"FP8": Precision.fp8, "INT8": Precision.fp8, "NVFP4": Precisio
 """ModelOpt's names for a KV cache. One in NVFP4 is counted with the fewest bits that the engines here keep."""
 
 
-def kv_precision(given: Fields) -> Precision | None:
+def kv_precision(given: Fields) -> tuple[Precision | None, str | None]:
     """Return the precision for which a checkpoint has scales of its KV cache, which engines then use by default.
+
+    Beside it, the cache's own format if that is another.
 
     vLLM does so if ``--kv-cache-dtype`` is ``auto`` (``resolve_kv_cache_dtype_string`` in its
     ``vllm/utils/torch_utils.py``; ``kv_cache_scheme`` of compressed-tensors in ``attention/layer.py``).
@@ -194,15 +198,16 @@ def kv_precision(given: Fields) -> Precision | None:
     if isinstance(algorithm, str):
         if algorithm.upper() not in _KV_ALGORITHMS:
             raise given.wrong("kv_cache_quant_algo", f"says {shorten(algorithm)}, which is not supported")
-        return _KV_ALGORITHMS[algorithm.upper()]
+        found = _KV_ALGORITHMS[algorithm.upper()]
+        return found, algorithm.upper() if found and algorithm.upper() != "FP8" else None
     if isinstance(scheme, Mapping):
         bits = Fields(scheme, given.where, f"{given.path}kv_cache_scheme.").optional_size("num_bits", most=64)
-        return Precision.fp8 if bits is not None and bits <= 8 else None
+        return (Precision.fp8, f"{bits} bits" if bits < 8 else None) if bits is not None and bits <= 8 else (None, None)
     if isinstance(scheme, str):  # AutoFP8 wrote "static"
-        return Precision.fp8
+        return Precision.fp8, None
     export = given.value("export")
     cached = export.get("kv_cache_group") if isinstance(export, Mapping) else None  # Quark
-    return Precision.fp8 if isinstance(cached, list) and cached else None
+    return Precision.fp8 if isinstance(cached, list) and cached else None, None
 
 
 def dtype(fields: Fields) -> Precision | None:
