@@ -6,6 +6,7 @@ half understood would be priced wrongly without anyone noticing.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date as Date  # noqa: N812 — `date` is the name of the parameter
@@ -40,7 +41,11 @@ def read_config(
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
     config = _with_modelopt(_parse(file), beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
-    called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem) or "model"
+    # In the cache of huggingface_hub, folders are models--ORG--NAME/snapshots/REVISION, and files are links elsewhere.
+    folder = file.parent.resolve()
+    cached = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)/snapshots", "/".join(folder.parts[-3:-1]))
+    own = cached[2] if cached else folder.name if file.name == "config.json" else file.stem
+    called = name or own or "model"
     return from_config(
         config,
         key=called.lower(),
@@ -49,6 +54,7 @@ def read_config(
         source=str(file),
         date=written,
         where=str(file),
+        aliases=(f"{cached[1]}/{cached[2]}",) if cached else (),
         extra_parameters=extra_parameters,
         as_family=as_family,
     )
