@@ -15,6 +15,7 @@ from tokonomics.catalog.checkpoints import (
     checkpoint_for,
     drafts_of,
     eagle_head,
+    fp8_scales,
     how_to_make,
     load_checkpoints,
     load_drafts,
@@ -140,6 +141,13 @@ def test_the_common_models_have_a_checkpoint_in_fp8_and_the_authors_own_comes_fi
     for model in all_models():
         if model.family in families and model.key not in others and not model.served.is_below(Precision.fp8):
             assert checkpoint_for(model, Precision.fp8), model.key
+
+
+def test_a_listed_checkpoint_says_what_shares_a_scale_where_the_config_does_not() -> None:
+    expected = {"qwen3-30b-a3b": "blocks", "glm-4.5-air": "channel", "llama-3.1-8b": "tensor", "deepseek-v3": "blocks"}
+    assert {key: fp8_scales(find_model(key)) for key in expected} == expected
+    assert fp8_scales(find_model("qwen3-30b-a3b"), tp=4, expert_parts=4) == "channel"  # whose blocks cannot be cut
+    assert fp8_scales(find_model("glm-5")) is None
 
 
 def test_blocks_of_scales_are_not_cut() -> None:

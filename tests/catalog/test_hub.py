@@ -63,7 +63,7 @@ def looked_up(name: str = REPOSITORY, *, ask: bool = True) -> tuple[ModelSpec, l
 
 def test_the_config_is_fetched_and_its_size_is_that_of_the_weights(hosts: Hosts) -> None:
     model, notes = looked_up()
-    assert (model.name, model.parameters) == ("Tiny-Llama", PARAMETERS)
+    assert (model.name, model.parameters, model.repository) == ("Tiny-Llama", PARAMETERS, REPOSITORY)
     assert len(notes) == 1  # where it is from; nothing to say of its size
     missing = {f"/{REPOSITORY}/resolve/main/{hub.MODELOPT}"}
     assert {path for path, _ in hosts[0].asked} == set(hosts[0].files) | missing

@@ -130,6 +130,26 @@ def test_kv_bytes_of_a_token_inside_every_window_by_hand(key: str, expected: int
 
 
 @pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("deepseek-v3", 61 * 576),  # one scale for a layer
+        # Sparse attention: 512 in FP8, four 32-bit scales, 64 in 16 bits (vLLM's fp8_ds_mla); the indexer's key
+        ("deepseek-v3.2", 61 * (512 + 4 * 4 + 64 * 2 + 132)),
+        ("glm-5.2", 78 * (512 + 4 * 4 + 64 * 2) + 21 * 132),
+        # 448 in FP8, 64 in 16 bits, 8 bytes of scales: 43 windows, 20 layers of 128 tokens a row and 21 of 4 with a key
+        ("deepseek-v4-flash", 584 * (43 + 20 / 128 + 21 / 4) + 132 * 21 / 4),
+    ],
+)
+def test_kv_bytes_in_fp8_by_hand(key: str, expected: float) -> None:
+    assert find_model(key).kv_bytes_in_windows(Precision.fp8) == pytest.approx(expected, abs=0.5)
+
+
+def test_deepseek_v4_keeps_its_cache_in_fp8_unless_told_otherwise() -> None:
+    assert find_model("deepseek-v4-flash").kv_served == "fp8"
+    assert find_model("deepseek-v3.2").kv_served == "bf16"
+
+
+@pytest.mark.parametrize(
     ("key", "growing", "constant"),
     [
         ("llama-3.1-8b", 2 * 32 * 8 * 128 * 2, 0),

@@ -154,7 +154,21 @@ def test_a_checkpoint_takes_the_bytes_of_what_it_mixes() -> None:
     ],
 )  # fmt: skip
 def test_the_precision_of_the_kv_cache_is_read(quantised: dict[str, Any], kv: str | None) -> None:
-    assert read(MOE | {"quantization_config": quantised}).kv_checkpoint == kv
+    model = read(MOE | {"quantization_config": quantised})
+    assert (model.kv_checkpoint, model.notes) == (kv, ())
+
+
+@pytest.mark.parametrize(
+    ("quantised", "said"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}, "NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": KV | {"num_bits": 4}}, "4 bits"),
+    ],
+)
+def test_a_kv_cache_of_fewer_bits_is_counted_in_fp8_and_noted(quantised: dict[str, Any], said: str) -> None:
+    model = read(MOE | {"quantization_config": quantised})
+    assert model.kv_checkpoint == "fp8"
+    assert [note for note in model.notes if f"is for {said}; counted in FP8" in note]
 
 
 @pytest.mark.parametrize(

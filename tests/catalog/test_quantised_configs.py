@@ -110,6 +110,35 @@ def test_what_is_left_alone_keeps_its_bits(quantised: dict[str, Any], expected: 
     assert precisions(read_quantised(MOE, quantised)) == expected
 
 
+CHANNELS = groups(8, "float", None, strategy="channel")  # GLM-4.5-Air-FP8
+
+
+@pytest.mark.parametrize(
+    ("quantised", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "blocks"),  # Qwen3-30B-A3B-FP8, DeepSeek-V3
+        ({"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}, "tensor"),  # Devstral 2
+        (CHANNELS, "channel"),
+        (groups(8, "float", None, strategy="block", block_structure=[128, 128]), "blocks"),
+        (groups(8, "float", None), None),
+        ({"quant_method": "fbgemm_fp8"}, "channel"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "tensor"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "blocks"),
+        ({"quant_method": "gptq", "bits": 4}, None),
+        (None, None),
+    ],
+)
+def test_what_shares_a_scale_in_fp8_is_read_from_the_config(
+    quantised: dict[str, Any] | None, expected: str | None
+) -> None:
+    assert [read_quantised(config, quantised).fp8_scales for config in (LLAMA, MOE)] == [expected, expected]
+
+
+def test_a_part_in_fp8_beside_experts_of_four_bits_says_it_too() -> None:
+    config = MOE | {"expert_dtype": "fp4"}
+    assert read_quantised(config, {"quant_method": "fp8", "weight_block_size": [128, 128]}).fp8_scales == "blocks"
+
+
 def test_several_groups_of_compressed_tensors_by_name_and_class() -> None:
     eight = {"num_bits": 8, "type": "float"}
     four = {"num_bits": 4, "type": "float", "group_size": 16}

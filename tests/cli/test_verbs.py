@@ -216,6 +216,25 @@ def test_fit_needs_two_h100_for_a_70b_and_says_so() -> None:
     assert "does not fit" in answer("predict", "--fit", "llama-3.1-70b", "--gpu", "H100")
 
 
+def test_fit_shows_the_checkpoints_kv_cache_and_says_where_a_gpu_cannot_keep_it(tmp_path: Path) -> None:
+    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+        "quantization_config": quantised,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    element = 2 * 32 * 8 * 128
+    note = f"note: {path}: its KV cache is for NVFP4; counted in FP8, the fewest bits that engines here keep\n"
+    on_b200, on_v100 = (answer("predict", "--fit", path, "--gpu", gpu, aside=note) for gpu in ("B200", "V100-32GB"))
+    assert f"{element:,} B  the whole model in fp8, the checkpoint's own" in on_b200
+    assert "keeps no KV cache" not in on_b200
+    assert f"{2 * element:,} B  the whole model in bf16" in on_v100
+    assert "llama.cpp reads nvfp4 checkpoints as int4" in on_v100
+    assert "llama.cpp keeps no KV cache in fp8 on V100-32GB" in on_v100
+
+
 def test_fit_reads_a_config_json(tmp_path: Path) -> None:
     config = {
         "model_type": "llama",

@@ -23,6 +23,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.catalog.read_configs import small
 
 from tokonomics.catalog.checkpoints import checkpoint_for
 from tokonomics.catalog.engines import find_engine
@@ -192,6 +193,28 @@ def test_every_model_of_the_catalogue_has_a_repository_and_one_from_a_file_is_as
     file = deploy_file(Target.vllm, job(deploy(own, find_gpu("L4"), find_engine("vllm"))))
     assert "vllm serve FILL-IN/my-model-rm-rf-bf16 " in file.text
     assert len(file.fill_in) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("Foo-7B/config.json", "FILL-IN/foo-7b-bf16"),
+        ("Foo-7B-BF16/config.json", "FILL-IN/foo-7b-bf16"),
+        ("configs/Foo-7B.json", "FILL-IN/foo-7b-bf16"),
+        ("models--acme--Foo-7B/snapshots/0a1b2c/config.json", "acme/Foo-7B"),  # the cache of huggingface_hub
+    ],
+)
+def test_a_model_from_a_file_is_named_after_it(place: str, named: str, tmp_path: Path) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    kept = tmp_path / "blobs" / "f00d"  # there, files are links to others
+    kept.parent.mkdir()
+    kept.write_text(json.dumps(small(2, model_type="llama")), encoding="utf-8")
+    path.symlink_to(kept)
+    file = deploy_file(Target.vllm, job(deploy(find_model(str(path)), find_gpu("L4"), find_engine("vllm"))))
+    assert f"vllm serve {named} " in file.text
+    assert len(file.fill_in) == named.startswith("FILL-IN")
+    assert str(tmp_path) not in file.text
 
 
 def test_dtype_follows_the_checkpoint_and_the_hardware() -> None:

@@ -26,9 +26,10 @@ from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import GivenMachine
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import kind_of, value_of
-from tokonomics.physics.calibration import Correction, read_profile, using
+from tokonomics.physics.calibration import Correction, Kernels, Profile, read_profile, using
 from tokonomics.physics.intervals import prior_deviation
 from tokonomics.physics.memory import step_weight_bytes
+from tokonomics.physics.overhead import host
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 RUN = DATA / "h200_transformers.json"
@@ -422,6 +423,31 @@ def test_calibrate_saves_a_profile_that_predict_uses_and_names(tmp_path: Path) -
 def test_what_is_asked_wrongly_is_refused(more: list[str]) -> None:
     said = CliRunner().invoke(app, ["calibrate", str(RUN), "--gpu", "H200", *more])
     assert isinstance(said.exception, TokonomicsError)
+
+
+def test_a_slow_host_is_counted_once_whether_probed_or_calibrated() -> None:
+    """Its launches take half as long again: calibrated, probed, or both, a prompt's launches are predicted so."""
+    rows = alone(launch=1.5)
+    plain_s = float(steps_of(rows[0]).launch_s(480))
+    calibrated = made(rows).profile
+    (found,) = calibrated.corrections
+    assert found.launch == pytest.approx(1.5, rel=0.05)
+    kernels = Kernels(gpu="H200", memory=0.9, launch_s=1.5 * host().launch_s)
+    probed = Profile(name="probed", made=date(2026, 11, 15), command="test", kernels=kernels)
+
+    def launches_s(*profiles: Profile, taught: list[Measurement]) -> tuple[float, Calibrated]:
+        given = Evidence(rows=taught, profiles=list(profiles))
+        result = calibrate(given, made=date(2026, 11, 15), command="test", name="both")
+        with using(result.profile):
+            return float(steps_of(rows[0]).launch_s(480)), result
+
+    merged_s, merged = launches_s(calibrated, probed, taught=[])
+    assert (merged_s, merged.profile.corrections) == (pytest.approx(1.5 * plain_s), ())
+    assert [note for note in merged.notes if "1 correction left out" in note]
+    both_s, both = launches_s(probed, taught=rows)
+    assert both_s == pytest.approx(1.5 * plain_s, rel=0.05)
+    again_s, again = launches_s(both.profile, taught=[])  # what was fitted beside these kernels is kept
+    assert (again_s, again.profile.corrections, again.notes) == (both_s, both.profile.corrections, ())
 
 
 # --- a meter's ledger as loads: what is learned of servers that simply run --------------------------------------------

@@ -137,8 +137,9 @@ def test_a_sequence_is_what_each_token_adds_and_what_it_holds_at_any_length(key:
     grown = context * found.kv_bytes_per_token + found.kv_constant_bytes
     assert found.kv_bytes_per_sequence == pytest.approx(grown, rel=2e-4)  # a token's bytes are rounded
     summary = find_model(key).summary()
-    assert summary["kv_bytes_per_token"]["bf16"] == found.kv_bytes_per_token  # type: ignore[index]
-    assert summary["kv_constant_bytes"]["bf16"] == found.kv_constant_bytes  # type: ignore[index]
+    kv = found.deployment.kv.value
+    assert summary["kv_bytes_per_token"][kv] == found.kv_bytes_per_token  # type: ignore[index]
+    assert summary["kv_constant_bytes"][kv] == found.kv_constant_bytes  # type: ignore[index]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.key)

@@ -11,7 +11,7 @@ from tests.physics.hosts import free, hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.layers import Precision
+from tokonomics.catalog.layers import Precision, Scales
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
@@ -20,7 +20,7 @@ from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
-from tokonomics.physics.matrix_kernels import all_reduce_s, distinct_experts, experts_s
+from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, all_reduce_s, distinct_experts, experts_s, gemm_s
 from tokonomics.physics.memory import shard, step_weight_bytes
 from tokonomics.physics.operations import SORT_S
 from tokonomics.physics.overhead import host, overhead
@@ -541,6 +541,23 @@ def test_experts_in_blocks_of_fp8_step_as_measured(
     deployment = on("qwen3-30b-a3b", "H200", weights=Precision.fp8).model_copy(update={"visited_experts": visited})
     for batch, ms in measured_ms.items():
         assert float(decode_step(deployment, batch, 97)) * 1e3 == pytest.approx(ms, rel=off), batch
+
+
+def test_a_dense_model_in_blocks_of_fp8_runs_the_kernels_for_blocks() -> None:
+    deployment = on("llama-3.1-8b", "H200", weights=Precision.fp8)
+    blocks, channel = (
+        StepModel(
+            deployment.model_copy(update={"model": deployment.model.model_copy(update={"fp8_scales": scales})}),
+            overhead(deployment.engine),
+        ).kernels
+        for scales in (Scales.blocks, Scales.channel)
+    )
+    n, k = 6144, 4096  # queries, keys and values
+    for kernels, backend in ((blocks, BLOCKS), (channel, FUSED)):
+        expected = gemm_s(deployment.gpu, Precision.fp8, 64, n, k, backend)
+        assert float(kernels.gemm_s(Precision.fp8, 64, n, k)) == pytest.approx(float(expected))
+    assert float(blocks.gemm_s(Precision.fp8, 64, n, k)) > float(channel.gemm_s(Precision.fp8, 64, n, k))
+    assert blocks.gemm_s(Precision.bf16, 64, n, k) == channel.gemm_s(Precision.bf16, 64, n, k)
 
 
 def test_another_host_is_another_number() -> None:

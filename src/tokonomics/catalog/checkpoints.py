@@ -39,6 +39,7 @@ from tokonomics.catalog.layers import (
     MoeMlp,
     Precision,
     RecurrentMixer,
+    Scales,
     weights_of,
 )
 from tokonomics.catalog.load_models import find_model, models_of_family
@@ -99,6 +100,20 @@ def checkpoint_for(model: ModelSpec, weights: Precision, tp: int = 1, expert_par
     fits = _in_whole_blocks(model, tp, expert_parts)
     tuned = [row for row in _listed(model, weights) if _is_tuned(row.repository) or not _is_tuned(model.repository)]
     return next((row for row in tuned if fits or "blocks" not in (row.format or "")), None)
+
+
+_SCALES = {
+    "W8A8 FP8, blocks": Scales.blocks, "W8A8 FP8, dynamic": Scales.channel, "W8A8 FP8, per tensor": Scales.tensor,
+}  # fmt: skip
+"""By format; FP8_DYNAMIC has a scale for each output (llm-compressor, docs/guides/compression_schemes.md)."""
+
+
+def fp8_scales(model: ModelSpec, tp: int = 1, expert_parts: int = 1) -> Scales | None:
+    """Return what shares a scale in a model's FP8 weights: its config's, else a listed checkpoint's; None: unknown."""
+    if model.fp8_scales:
+        return model.fp8_scales
+    listed = checkpoint_for(model, Precision.fp8, tp, expert_parts)
+    return _SCALES.get(listed.format or "") if listed else None
 
 
 def _is_tuned(repository: str | None) -> bool:

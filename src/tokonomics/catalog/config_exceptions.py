@@ -347,6 +347,7 @@ def compressed_attention(fields: Fields, frame: Frame, family: Family) -> list[M
         heads=heads,
         query_rank=query_rank,
         head_dim=head_dim,
+        rope_dim=fields.size("qk_rope_head_dim", default=min(64, head_dim), least=0, most=head_dim),
         every=None,
         last=fields.size("sliding_window"),
         output_groups=fields.size("o_groups", most=MOST_HEADS),

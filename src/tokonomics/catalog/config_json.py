@@ -6,6 +6,7 @@ half understood would be priced wrongly without anyone noticing.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date as Date  # noqa: N812 — `date` is the name of the parameter
@@ -19,7 +20,7 @@ from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARML
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
-from tokonomics.catalog.layers import LayerGroup
+from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
@@ -40,7 +41,11 @@ def read_config(
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
     config = _with_modelopt(_parse(file), beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
-    called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem) or "model"
+    # In the cache of huggingface_hub, folders are models--ORG--NAME/snapshots/REVISION, and files are links elsewhere.
+    folder = file.parent.resolve()
+    cached = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)/snapshots", "/".join(folder.parts[-3:-1]))
+    own = cached[2] if cached else folder.name if file.name == "config.json" else file.stem
+    called = name or own or "model"
     return from_config(
         config,
         key=called.lower(),
@@ -49,6 +54,7 @@ def read_config(
         source=str(file),
         date=written,
         where=str(file),
+        aliases=(f"{cached[1]}/{cached[2]}",) if cached else (),
         extra_parameters=extra_parameters,
         as_family=as_family,
     )
@@ -122,23 +128,29 @@ def from_config(
             dense_checkpoint=checkpoint.dense,
             mixer_bytes=checkpoint.mixer_bytes,
             dense_bytes=checkpoint.dense_bytes,
-            kv_checkpoint=checkpoint.kv,
+            fp8_scales=checkpoint.fp8_scales,
+            kv_checkpoint=checkpoint.kv or _usual_kv(groups),
             published=published,
             aliases=aliases,
             source=source,
             date=date,
-            notes=_notes((*unread, *whole.notes), where),
+            notes=_notes((*unread, *whole.notes), checkpoint.kv_declared, where),
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
 
 
-def _notes(unread: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return a note on fields that are assumed to leave the cost unchanged."""
+def _notes(unread: tuple[str, ...], kv_declared: str | None, where: str) -> tuple[str, ...]:
+    """Return notes on a KV cache of few bits, and on fields that are assumed to leave the cost unchanged."""
+    few = f"{where}: its KV cache is for {kv_declared}; counted in FP8, the fewest bits that engines here keep"
+    notes = (few,) if kv_declared else ()
     if not unread:
-        return ()
+        return notes
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
-    return (f"{where}: unknown {named}; taken to leave size and speed unchanged",)
+    return (
+        *notes,
+        f"{where}: unknown {named}; taken to leave size and speed unchanged",
+    )
 
 
 def _parse(file: Path) -> Mapping[str, object]:
@@ -263,6 +275,12 @@ def _groups(layers: list[tuple[MixerLayer, MlpLayer]], norms: int) -> tuple[Laye
         LayerGroup.model_construct(count=count, mixer=mixer_by_id[mixer], mlp=mlp_by_id[mlp], norm_elements=norms)
         for (mixer, mlp), count in counts.items()
     )
+
+
+def _usual_kv(groups: tuple[LayerGroup, ...]) -> Precision | None:
+    """Return FP8 for DeepSeek-V4's rows: recipes ask for it; most kernels read no other (vllm-project/vllm#55134)."""
+    compressed = any(isinstance(group.mixer, CompressedAttention) for group in groups)
+    return Precision.fp8 if compressed else None
 
 
 def _supported() -> str:

@@ -13,9 +13,7 @@ from typing import NamedTuple
 from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_layers import MixerLayer, MlpLayer
 from tokonomics.catalog.config_modules import NOTHING, Module, Patterns, modules_of
-from tokonomics.catalog.layers import (
-    Precision,
-)
+from tokonomics.catalog.layers import Precision, Scales
 from tokonomics.errors import shorten
 
 DTYPES = {
@@ -29,6 +27,7 @@ class Storage(NamedTuple):
 
     precision: Precision
     weight_bytes: float  # of one weight, with its share of the scales
+    scales: Scales | None = None  # of FP8, if the quantiser says
 
 
 def plain(precision: Precision) -> Storage:
@@ -43,9 +42,11 @@ def grouped(precision: Precision, group: int | None, scale_bytes: float) -> Stor
 FP8, NVFP4, MXFP4, INT8, INT4 = (
     plain(precision) for precision in (Precision.fp8, Precision.nvfp4, Precision.mxfp4, Precision.int8, Precision.int4)
 )
+FP8_BY = {scales: FP8._replace(scales=scales) for scales in Scales}
 MXFP8 = Storage(Precision.fp8, 1 + 1 / 32)  # an 8-bit exponent per 32 weights (OCP Microscaling Formats v1.0)
 MODELOPT = {
-    "FP8": FP8, "FP8_PER_CHANNEL_PER_TOKEN": FP8, "FP8_PB_WO": FP8, "FP8_PB_REAL": FP8, "MXFP8": MXFP8,
+    "FP8": FP8_BY[Scales.tensor], "FP8_PER_CHANNEL_PER_TOKEN": FP8_BY[Scales.channel],
+    "FP8_PB_WO": FP8_BY[Scales.blocks], "FP8_PB_REAL": FP8_BY[Scales.blocks], "MXFP8": MXFP8,
     "NVFP4": NVFP4, "NVFP4_AWQ": NVFP4, "W4A16_NVFP4": NVFP4, "MXFP4": MXFP4, "W4A8_MXFP4_FP8": MXFP4,
     "W4A8_NVFP4_FP8": NVFP4, "W4A16_AWQ": INT4, "W4A8_AWQ": INT4, "INT4_AWQ": INT4, "W8A8_SQ_PER_CHANNEL": INT8,
     "INT8_SQ": INT8,
@@ -87,6 +88,8 @@ class PartPrecisions(NamedTuple):
     mixer_bytes: float | None = None  # of one weight of theirs on average, if formats are mixed or scales unusual
     dense_bytes: float | None = None
     kv: Precision | None = None  # of the KV cache, for which the checkpoint has scales
+    fp8_scales: Scales | None = None
+    kv_declared: str | None = None  # the cache's own format, if no engine here keeps it
 
 
 def checkpoint_of(
@@ -110,13 +113,13 @@ def checkpoint_of(
         stored = sum(((storage or plain_bytes).weight_bytes * weights) for storage, weights in counts.items())
         mean_bytes[part] = stored / counts.total()
     deciding = [part for part in ("experts", "dense", "mixers") if part in found]
-    kv = None if given is None else kv_precision(given)
+    kv, declared = (None, None) if given is None else kv_precision(given)
     main = found[deciding[0]] if deciding else scheme.rest
     if main is None and "experts" not in found:
         main = next((found[part] for part in deciding if found[part]), None)
     if main is None and scheme.experts and "experts" not in found:
         # feed-forward matrices instead: ``ModelSpec.precisions``
-        return PartPrecisions(scheme.experts.precision, kv=kv)
+        return PartPrecisions(scheme.experts.precision, kv=kv, fp8_scales=scheme.experts.scales, kv_declared=declared)
     main = main or plain_bytes
 
     def other(part: str) -> Precision | None:
@@ -134,8 +137,17 @@ def checkpoint_of(
         return None if own is None or abs(own - precision.bytes_per_weight) < 1e-9 else own
 
     first = next((part for part in ("experts", "dense", "mixers") if part in found and found[part] == main), "")
+    stated = (storage.scales for storage in (found.get("mixers"), found.get("dense"), main) if storage)
     return PartPrecisions(
-        main.precision, unusual(first), other("mixers"), other("dense"), unusual("mixers"), unusual("dense"), kv
+        main.precision,
+        unusual(first),
+        other("mixers"),
+        other("dense"),
+        unusual("mixers"),
+        unusual("dense"),
+        kv,
+        next((scales for scales in stated if scales), None),
+        declared,
     )
 
 
@@ -174,8 +186,10 @@ _KV_ALGORITHMS = {"FP8": Precision.fp8, "INT8": Precision.fp8, "NVFP4": Precisio
 """ModelOpt's names for a KV cache. One in NVFP4 is counted with the fewest bits that the engines here keep."""
 
 
-def kv_precision(given: Fields) -> Precision | None:
+def kv_precision(given: Fields) -> tuple[Precision | None, str | None]:
     """Return the precision for which a checkpoint has scales of its KV cache, which engines then use by default.
+
+    Beside it, the cache's own format if that is another.
 
     vLLM does so if ``--kv-cache-dtype`` is ``auto`` (``resolve_kv_cache_dtype_string`` in its
     ``vllm/utils/torch_utils.py``; ``kv_cache_scheme`` of compressed-tensors in ``attention/layer.py``).
@@ -184,15 +198,16 @@ def kv_precision(given: Fields) -> Precision | None:
     if isinstance(algorithm, str):
         if algorithm.upper() not in _KV_ALGORITHMS:
             raise given.wrong("kv_cache_quant_algo", f"says {shorten(algorithm)}, which is not supported")
-        return _KV_ALGORITHMS[algorithm.upper()]
+        found = _KV_ALGORITHMS[algorithm.upper()]
+        return found, algorithm.upper() if found and algorithm.upper() != "FP8" else None
     if isinstance(scheme, Mapping):
         bits = Fields(scheme, given.where, f"{given.path}kv_cache_scheme.").optional_size("num_bits", most=64)
-        return Precision.fp8 if bits is not None and bits <= 8 else None
+        return (Precision.fp8, f"{bits} bits" if bits < 8 else None) if bits is not None and bits <= 8 else (None, None)
     if isinstance(scheme, str):  # AutoFP8 wrote "static"
-        return Precision.fp8
+        return Precision.fp8, None
     export = given.value("export")
     cached = export.get("kv_cache_group") if isinstance(export, Mapping) else None  # Quark
-    return Precision.fp8 if isinstance(cached, list) and cached else None
+    return Precision.fp8 if isinstance(cached, list) and cached else None, None
 
 
 def dtype(fields: Fields) -> Precision | None:
@@ -215,14 +230,20 @@ def _left(given: Fields, *names: str) -> Patterns:
 
 
 def eight_bit_floats(given: Fields) -> Scheme:
-    """Read FP8, by blocks, channels or whole tensors: the size of the scales differs by less than a thousandth.
+    """Read FP8, by blocks or whole tensors (vLLM, ``Fp8Config``): their size differs by less than a thousandth.
 
     NVIDIA's DeepSeek-V4 lists what it converted further, and the rest, which ``ignore`` names, stays in 8 bits.
     """
+    found = FP8_BY[Scales.blocks if given.value("weight_block_size") else Scales.tensor]
     algorithm = given.word("quant_algo")
     if algorithm is not None:
-        return Scheme(FP8, modelopt(given).named) if algorithm == "MIXED_PRECISION" else modelopt(given)
-    return Scheme(FP8, left=_left(given, "modules_to_not_convert", "ignored_layers"))
+        return Scheme(found, modelopt(given).named) if algorithm == "MIXED_PRECISION" else modelopt(given)
+    return Scheme(found, left=_left(given, "modules_to_not_convert", "ignored_layers"))
+
+
+def floats_by_channel(given: Fields) -> Scheme:
+    """Read FP8 with a scale for each output, as Meta's FBGEMM and SGLang write it."""
+    return Scheme(FP8_BY[Scales.channel], left=_left(given, "modules_to_not_convert", "ignored_layers"))
 
 
 def scaled_floats(given: Fields) -> Scheme:
@@ -341,13 +362,16 @@ def compressed_tensors(given: Fields) -> Scheme:
     return Scheme(rest, tuple(named), _left(given, "ignore"))
 
 
+_STRATEGIES = {"block": Scales.blocks, "channel": Scales.channel, "tensor": Scales.tensor}
+
+
 def _group_format(weights: Fields) -> Storage:
     bits, kind = weights.size("num_bits", most=64), weights.word("type") or "int"
     group = weights.optional_size("group_size", least=-1)
     if kind == "float" and bits == 4:
         return plain(Precision.nvfp4 if (group or 16) == 16 else Precision.mxfp4)
     if kind == "float" and bits == 8:
-        return MXFP8 if group == 32 else FP8
+        return MXFP8 if group == 32 else FP8._replace(scales=_STRATEGIES.get(weights.word("strategy") or ""))
     if kind == "int" and bits in (4, 8):
         zero = 0.0 if weights.flag("symmetric", True) else bits / 8
         return grouped(_integer(weights, bits), group, 2 + zero)
@@ -400,7 +424,8 @@ def _table(given: Fields, name: str) -> Mapping[str, Fields | None]:
 METHODS: dict[str, Callable[[Fields], Scheme]] = {
     name: method
     for method, names in (
-        (eight_bit_floats, "fp8 fbgemm_fp8 w8a8_fp8"),
+        (eight_bit_floats, "fp8"),
+        (floats_by_channel, "fbgemm_fp8 w8a8_fp8"),
         (scaled_floats, "mxfp8"),
         (whole_bytes, "w8a8_int8"),
         (four_bit_floats, "mxfp4"),

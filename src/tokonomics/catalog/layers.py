@@ -3,6 +3,7 @@
 Quantised formats carry scales, so a 4-bit weight is not half a byte.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from string import ascii_lowercase
@@ -59,6 +60,15 @@ _BYTES_PER_WEIGHT = {
     Precision.mxfp4: 0.5 + 1 / 32,
 }
 
+
+class Scales(StrEnum):
+    """What shares a scale among weights in FP8, for which engines have kernels of their own."""
+
+    blocks = "blocks"  # a square of weights (DeepSeek-V3, ``weight_block_size``)
+    channel = "channel"  # all weights of an output
+    tensor = "tensor"  # a whole matrix
+
+
 WEIGHT_PRECISIONS = tuple(Precision)
 KV_PRECISIONS = (Precision.bf16, Precision.fp8)  # the precisions of engines' KV caches (vLLM ``--kv-cache-dtype``)
 
@@ -101,11 +111,13 @@ class Cache(NamedTuple):
     window: int | None = None  # keep only the rows of this many last tokens
     read: int | None = None  # rows that a new token reads; None: all that are kept
     element_bytes: float | None = None  # fixed, whatever the precision of the KV cache; None: follows that
+    fp8_bytes: int | None = None  # of a row in FP8, if it is not a byte for each element
 
     def row_bytes(self, kv: Precision, tp: int = 1) -> float:
         """Return the bytes of one row on one rank."""
         width = kv_bytes_per_element(kv) if self.element_bytes is None else self.element_bytes
-        return self.elements / min(tp, self.heads) * width
+        row = self.fp8_bytes if self.fp8_bytes and kv is Precision.fp8 else self.elements * width
+        return row / min(tp, self.heads)
 
 
 class Indexer(Noun):
@@ -221,7 +233,10 @@ class LatentAttention(Noun):
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        own = Cache(self.kv_rank + self.rope_dim, 1, read=self.topk)
+        # Rows to choose from keep the rotary key in 16 bits, and a 32-bit scale for each 128 other elements: 656 bytes
+        # of DeepSeek-V3.2 (vLLM, ``flashmla_sparse.py``; SGLang, ``quant_k_cache.py``). Else a layer has one scale.
+        apart = self.kv_rank + 4 * math.ceil(self.kv_rank / 128) + 2 * self.rope_dim
+        own = Cache(self.kv_rank + self.rope_dim, 1, read=self.topk, fp8_bytes=apart if self.topk else None)
         return (own, self.indexer.cache) if self.indexer else (own,)
 
     @property
@@ -237,6 +252,7 @@ class CompressedAttention(Noun):
     heads: PositiveInt
     query_rank: PositiveInt
     head_dim: PositiveInt
+    rope_dim: NonNegativeInt  # of these, rotary
     every: PositiveInt | None  # tokens per compressed row; None: only the last tokens are seen
     overlaps: bool = False  # each row is made from its tokens and those before: two of every projection
     last: PositiveInt  # tokens seen as they are
@@ -266,8 +282,12 @@ class CompressedAttention(Noun):
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        last = Cache(self.head_dim, 1, window=self.last)
-        rows = (Cache(self.head_dim, 1, every=self.every, read=self.topk),) if self.every else ()
+        # The rotary part stays in 16 bits; 64 others share an 8-bit exponent, and rows are filled up to 8 bytes: 584 of
+        # DeepSeek-V4 (vLLM, ``deepseek_v4/xpu/xpu_sparse_decode_fp8.py``).
+        plain = self.head_dim - self.rope_dim
+        one = Cache(self.head_dim, 1, fp8_bytes=plain + 2 * self.rope_dim + 8 * math.ceil(plain / 512))
+        last = one._replace(window=self.last)
+        rows = (one._replace(every=self.every, read=self.topk),) if self.every else ()
         return (last, *rows, self.indexer.cache) if self.indexer else (last, *rows)
 
     @property

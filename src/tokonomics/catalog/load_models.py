@@ -153,6 +153,7 @@ def _hub_spec(files: "HubModel", reading: ConfigReading) -> ModelSpec:
     """Return the model that fetched files describe, with a note if its size differs from the published weights."""
     name = files.repository.partition("/")[2]
     found = read_config(files.config, name=name, as_family=reading.as_family)
+    found = found.model_copy(update={"aliases": (files.repository,)})
     reading.note(f"{files.repository}: read from its config.json on the Hugging Face hub, {files.fetched:%Y-%m-%d}")
     counted = found.weight_bytes(found.checkpoint)
     if files.weight_bytes and abs(counted / files.weight_bytes - 1) > _WEIGHTS_AS_COUNTED:

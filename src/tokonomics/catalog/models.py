@@ -27,6 +27,7 @@ from tokonomics.catalog.layers import (
     MoeMlp,
     Precision,
     RecurrentMixer,
+    Scales,
     weights_of,
 )
 from tokonomics.errors import BadInput, option, shorten
@@ -249,7 +250,8 @@ class ModelSpec(Noun):
     dense_checkpoint: Precision | None = None  # of dense and shared feed-forward matrices, likewise
     mixer_bytes: float | None = None  # of one weight of attention, if its formats are mixed or its scales not the usual
     dense_bytes: float | None = None  # of dense and shared feed-forward matrices, likewise
-    kv_checkpoint: Precision | None = None  # of the KV cache, if the checkpoint has scales for it
+    fp8_scales: Scales | None = None  # of its weights in FP8; None: it has none, or does not say
+    kv_checkpoint: Precision | None = None  # of the KV cache, if it has scales for it or is served so
     vision: VisionTower | None = None  # None: it takes no images, or its rule is not known
     images: PromptImages | None = None  # that come with every prompt
     reasons: bool = False  # its model card says that it thinks before it answers, unless told not to

@@ -35,7 +35,18 @@ from tokonomics.measure.measurements import Measurement, Mode, Statistic
 from tokonomics.measure.probe.fit_profile import held_out_figures, shrunken
 from tokonomics.measure.stated_setup import steps_of
 from tokonomics.measure.validate import kind_of, value_of
-from tokonomics.physics.calibration import FEW, MANY, Correction, ErrorSpread, HeldOut, Profile, Range, engine_of, using
+from tokonomics.physics.calibration import (
+    FEW,
+    MANY,
+    Correction,
+    ErrorSpread,
+    HeldOut,
+    Kernels,
+    Profile,
+    Range,
+    engine_of,
+    using,
+)
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import Kind, prior_deviation
 from tokonomics.physics.steptime import StepModel
@@ -108,8 +119,7 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
             members = _groups(evidence.rows, reasons)
             groups = [_group(rows, hold_out) for rows in members]
     fitted = [group.correction for group in groups if group.correction]
-    scopes = [copied(correction, *SCOPE) for correction in fitted]
-    kept = [correction for correction in evidence.corrections if copied(correction, *SCOPE) not in scopes]
+    kept, left_out = _kept(evidence.profiles, profile.kernels, fitted)
     if not fitted and not kept and profile.kernels is None and not any(group.held_out for group in groups):
         refusals = ["; ".join([f"{group.what}: {group.refused}", *group.doubts]) for group in groups if group.refused]
         common = [reason for reason, _ in reasons.most_common(2)]
@@ -122,8 +132,28 @@ def calibrate(evidence: Evidence, *, made: date, command: str, name: str, hold_o
         profile=profile.model_copy(update={"name": name or " and ".join(profile.gpus)}),
         groups=tuple(groups),
         not_predicted=dict(reasons.most_common()),
-        notes=tuple(evidence.notes),
+        notes=(*evidence.notes, *left_out),
     )
+
+
+def _kept(
+    profiles: Sequence[Profile], kernels: Kernels | None, fitted: Sequence[Correction]
+) -> tuple[list[Correction], list[str]]:
+    """Return corrections that no new one replaces, if they were fitted beside these kernels, and notes on others.
+
+    Probed kernels and a correction fitted without them would both count the same slow host.
+    """
+    scopes = [copied(correction, *SCOPE) for correction in fitted]
+    kept: list[Correction] = []
+    notes = []
+    for given in profiles:
+        left = [correction for correction in given.corrections if copied(correction, *SCOPE) not in scopes]
+        if given.kernels == kernels:
+            kept += left
+        elif left:
+            said = f"profile {given.name}: {plural(len(left), 'correction')} left out, fitted without the kernels"
+            notes.append(f"{said} probed here: give the results it was calibrated on")
+    return kept, notes
 
 
 def _groups(rows: Sequence[Measurement], reasons: Counter[str]) -> list[list[Measurement]]:

@@ -36,7 +36,7 @@ from tokonomics.measure.meter.spans import PaidTime, WatchedSpan
 from tokonomics.measure.priced_run import GivenMachine, MeasuredMachine, as_model, machine_of, measurements_of
 from tokonomics.measure.probe.fit_profile import check_timings, is_timings, profile_from
 from tokonomics.measure.stated_setup import engine_named
-from tokonomics.physics.calibration import Correction, Profile, is_profile, read_profile
+from tokonomics.physics.calibration import Profile, is_profile, read_profile
 from tokonomics.units import plural
 
 BUSY = 0.99  # share from which a span counts as busy throughout: an idle part would look like a slow server
@@ -108,9 +108,13 @@ FEWEST_FOR_P99 = 40  # requests of a load; with fewer, one request decides the 9
 class Evidence:
     rows: list[Measurement] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    probed: Profile | None = None  # the one whose kernels were probed
-    corrections: tuple[Correction, ...] = ()  # of a profile among the files: kept unless new ones replace them
+    profiles: list[Profile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def probed(self) -> Profile | None:
+        """Return the last profile whose kernels were probed."""
+        return next((profile for profile in reversed(self.profiles) if profile.kernels), None)
 
 
 def read_evidence(paths: Sequence[Path], given: GivenMachine, command: str) -> Evidence:
@@ -152,8 +156,7 @@ def _add_profile(found: Evidence, profile: Profile, where: str) -> None:
         if known and known.gpu != profile.kernels.gpu:
             said = f"kernels of {known.gpu} and of {profile.kernels.gpu}: a profile holds those of one GPU"
             raise BadInput(said, where=where, fix="Calibrate each GPU by itself.")
-        found.probed = profile
-    found.corrections += profile.corrections
+    found.profiles.append(profile)
 
 
 def _add_rows(found: Evidence, rows: Sequence[Measurement | Unread], given: GivenMachine) -> None:

@@ -97,8 +97,22 @@ def _fit(fit: Fit) -> blocks.View:
         ("smallest that fits", smallest, f"{split}{deployment.gpu.name}"),
         _share(deployment.gpu),
     )
+    for line in _replaced(fit):
+        yield blocks.note(line)
     if source := datasheet_text(deployment.gpu, Speed.timed if deployment.gpu.vendor == "nvidia" else Speed.assumed):
         yield blocks.note(source)
+
+
+def _replaced(fit: Fit) -> Iterator[str]:
+    """Say what of the checkpoint's formats the engine does not use on this GPU."""
+    deployment = fit.deployment
+    model, engine, gpu = deployment.model, deployment.engine, deployment.gpu
+    if engine.converts.get(model.served) is deployment.weights:
+        yield f"{engine.key} reads {model.served} checkpoints as {deployment.weights}"
+    hardware = engine.hardware_of(gpu.architecture)
+    if hardware and model.kv_served not in hardware.kv:
+        kept = f"{engine.key} keeps no KV cache in {model.kv_served} on {gpu.key}"
+        yield f"{kept}, which the checkpoint is published for: counted in {deployment.kv}"
 
 
 def _share(gpu: Gpu) -> blocks.Fact | None:
@@ -113,7 +127,8 @@ def _kept(fit: Fit) -> Iterator[blocks.Fact]:
     """Show what a sequence takes: for every token, at any length, and both on one GPU."""
     deployment = fit.deployment
     model = deployment.model
-    yield blocks.fact("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}")
+    own = ", the checkpoint's own" if deployment.kv is model.kv_checkpoint else ""
+    yield blocks.fact("KV per token", f"{fit.kv_bytes_per_token:,} B", f"the whole model in {deployment.kv}{own}")
     if fit.kv_constant_bytes:
         held = f"the whole model, of a sequence of any length: {_constant(model)}"
         yield blocks.fact("KV constant", gigabytes(fit.kv_constant_bytes), held)

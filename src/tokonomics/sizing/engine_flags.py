@@ -181,7 +181,7 @@ def _weights(deployment: Deployment) -> Weights:
     if published is not None and (as_published or to_fp8):
         return Weights(published, to_fp8)
     kind = model.checkpoint if as_published or to_fp8 else wanted
-    holder = f"{FILL_IN}/{slug(model.key)}-{kind}"
+    holder = f"{FILL_IN}/{slug(model.key).removesuffix(f'-{kind}')}-{kind}"
     kinds = " (AWQ or GPTQ)" if kind is Precision.int4 else ""
     why = f"the catalogue knows no repository of {model.name}"
     if published is not None:
