@@ -24,6 +24,7 @@ from benchmarks.bench_experts import FIGURES, Load, _of_answers, _run, score
 from benchmarks.bench_headroom import _requests, errors_of, highest_rate
 
 import tokonomics
+from tokonomics.catalog.layers import Scales
 from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.types import today
 
@@ -161,6 +162,8 @@ def _case(name: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _load(name: str, case: dict[str, Any], load: dict[str, Any], measured: dict[str, float]) -> Load:
     made = stated_deployment(case["model"], "H200", 1, 1, 1, 1, case["weights"], "bf16", "vllm")
+    if CASES[name]["config"].get("quantization_config") == BLOCKS:
+        made = made.model_copy(update={"model": made.model.model_copy(update={"fp8_scales": Scales.blocks})})
     run = _run(load["requests"], load.get("users"))
     return Load("blind", name, load["name"], made, run, measured, "blind", load.get("rate"))
 

@@ -57,6 +57,16 @@ BLOCK_DEPTH, DEEP_S = 4096.0, 1.1e-9
 """The deepest product of these, and what each further element takes: as DeepGEMM on an H200, 5.5 µs at a depth of
 2,048 and 21 at 16,384 for 128 columns (aiconfigurator-core 0.12.0). An ordinary installation uses DeepGEMM throughout.
 """
+UNTUNED = "vllm, untuned"
+"""Its experts in such blocks on Hopper where it ships no sizes of tiles for their number and width."""
+UNTUNED_TOKENS, UNTUNED_ROWS = 64, 64.0
+"""Beyond so many tokens these come in tiles of so many rows, instead of 16 (vLLM 0.26, ``get_default_config`` in
+``fused_moe.py``). Tuned ones take such tiles from 256 tokens on, as the curves know."""
+TUNED = {
+    "H200": {(8, 2048), (16, 4096), (32, 2048), (128, 384), (128, 512), (128, 768), (256, 256), (256, 512), (384, 128)},
+    "H100-SXM": {(256, 128), (256, 384), (512, 128), (512, 256)},
+}
+"""Numbers and widths of experts for whose blocks it ships sizes of tiles (vLLM 0.26, ``fused_moe/configs``)."""
 TILED_BY = "vllm"  # whose dense FP8 kernel works in whole tiles there
 FUSED_ON = "hopper"
 """The architecture on which logs of steps show both (H200s); on others, layers take what they took alone."""
@@ -232,10 +242,15 @@ def experts_s(
     curve = curve._replace(launch_s=curve.launch_s * launch)
     untiled = efficiency(gpu).untiled_tokens
     busiest = busiest_share(curve.skew, experts, ep)
+    visited = visited_on_busiest(distinct_experts(experts, active, arrived), experts, ep, busiest)
+    routed = arrived * active * busiest / ep
+    padding = np.where(arrived > untiled, curve.rows, 0.0)
+    if backend == UNTUNED:
+        padding = np.where(arrived > UNTUNED_TOKENS, np.maximum(padding, UNTUNED_ROWS - routed / visited), padding)
     return expert_seconds(
         curve,
-        visited=visited_on_busiest(distinct_experts(experts, active, arrived), experts, ep, busiest),
-        routed=arrived * active * busiest / ep,
+        visited=visited,
+        routed=routed,
         pairs=arrived * active * (busiest / ep if sent else 1.0),
         hidden=hidden,
         intermediate=intermediate,
@@ -243,7 +258,7 @@ def experts_s(
         peak=expert_rate(gpu, weights, origin.precision),
         bandwidth=gpu.bandwidth_bytes_per_s,
         width=weights.bytes_per_weight,
-        padding=np.where(arrived > untiled, curve.rows, 0.0) if untiled else curve.rows,
+        padding=padding,
     )
 
 

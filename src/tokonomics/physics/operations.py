@@ -43,6 +43,8 @@ from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s,
 from tokonomics.physics.matrix_kernels import (
     BLOCKS,
     FUSED,
+    TUNED,
+    UNTUNED,
     all_reduce_s,
     all_to_all_s,
     distinct_experts,
@@ -194,7 +196,7 @@ class RankKernels:
                 experts=deployment.pool(mlp),
                 gated=mlp.gated,
                 ep=deployment.ep,
-                backend=self.products,
+                backend=self._experts_engine(mlp),
                 # The experts' curve of bare steps was fitted on whole steps, launched as a graph.
                 launch=1.0 if self.products == BARE_KERNELS else self.between.expert_launch,
                 sent=sent,
@@ -202,6 +204,15 @@ class RankKernels:
             if self.products in (FUSED, BLOCKS):
                 total = total + group.count * np.where(tokens * mlp.active_experts > mlp.experts / SORTED, SORT_S, 0.0)
         return total
+
+    def _experts_engine(self, mlp: MoeMlp) -> str:
+        """Return the engine whose kernels the routed experts take; vLLM's for blocks may lack tiles of their size."""
+        deployment = self.deployment
+        size = mlp.experts, mlp.intermediate // deployment.expert_gpus
+        in_triton = self.products == BLOCKS and deployment.gpu.architecture == "hopper" and deployment.ep == 1
+        blocks = fp8_scales(deployment.model, deployment.tp, deployment.expert_parts) is Scales.blocks
+        untuned = in_triton and blocks and deployment.weights is Precision.fp8
+        return UNTUNED if untuned and size not in TUNED.get(deployment.gpu.key, set()) else self.products
 
     def _sent_s(self, tokens: Array) -> Array:
         """Return the time to send each token to its experts' GPUs, quantised if possible, and sums back in 16 bits."""
