@@ -1,6 +1,7 @@
 """Matrix kernels: laws on every GPU and precision, curves for GPUs nobody timed, and measured points."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.physics.curves import Array
 from tokonomics.physics.matrix_kernels import (
     BACKENDS,
+    BLOCKS,
     FUSED,
+    UNTUNED,
     Op,
     Origin,
     all_reduce_s,
@@ -298,3 +301,16 @@ def test_a_gaming_cards_halved_rate_bounds_its_products_once() -> None:
     assert card_s == pytest.approx(2 * m * n * k / card.peak_flops(Precision.bf16))  # the datasheet's rate, all of it
     assert twin_s > 2 * m * n * k / twin.peak_flops(Precision.bf16)  # held up by power, as its curve has it
     assert card_s > twin_s
+
+
+def test_experts_that_vllm_was_not_tuned_for_come_in_larger_tiles_until_their_tokens_fill_them() -> None:
+    # ERNIE 4.5 21B: 64 experts, 6 a token. With 65 tokens an expert has 6 rows, in a tile of 64 instead of 16; with 700
+    # it has 66, and padding is what it is for tuned ones.
+    tokens = np.array([64.0, 65.0, 200.0, 700.0])
+    layer: dict[str, Any] = {"hidden": 2560, "intermediate": 1536, "active": 6, "experts": 64}
+    tuned, untuned = (experts_s(H200, Precision.fp8, tokens, **layer, backend=each) for each in (BLOCKS, UNTUNED))
+    assert untuned[[0, 3]] == pytest.approx(tuned[[0, 3]])
+    assert np.all(untuned[1:3] > 1.1 * tuned[1:3])
+    # Weights are read as fast as before: at most the larger tiles' products come on top.
+    products_s = 64 * 64 * 2 * 3 * 2560 * 1536 / H200.peak_flops(Precision.fp8)
+    assert np.all(untuned - tuned < products_s / 0.3)
