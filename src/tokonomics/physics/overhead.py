@@ -56,7 +56,7 @@ class Layers(Noun):
     source: str
 
 
-_FINE, _FINE_TO = 8.0, 256.0  # captured sizes are multiples of the first up to the second, then of twice the first
+_FINE, _FINE_TO = 8, 256  # captured sizes are multiples of the first up to the second, then of twice the first
 
 
 class Overhead(Noun):
@@ -130,12 +130,8 @@ class Overhead(Noun):
         Sizes are those of vLLM (``vllm/config/vllm.py``, ``_set_cudagraph_sizes``): 1, 2, 4, multiples of 8 to 256 and
         of 16 beyond. A mean number of tokens has a mean of the sizes beside it.
         """
-        if not self.graph_tokens:
-            return tokens
-        below = np.floor(tokens)
-        low, high = _next_size(below), _next_size(below + 1.0)
-        padded = low + (tokens - below) * (high - low)
-        return np.asarray(np.where(tokens <= self.graph_tokens, np.minimum(padded, self.graph_tokens), tokens))
+        sizes = _captured_sizes(self.graph_tokens)
+        return np.where(tokens <= self.graph_tokens, np.interp(tokens, np.arange(len(sizes)), sizes), tokens)
 
     def on_host(self, launch_s: float) -> Self:
         """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
@@ -148,9 +144,12 @@ class Overhead(Noun):
         return self.request_s + self.token_s * input_tokens + self.reach_s + self.answer_s
 
 
-def _next_size(tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-    wide = np.where(tokens <= _FINE_TO, _FINE * np.ceil(tokens / _FINE), 2 * _FINE * np.ceil(tokens / (2 * _FINE)))
-    return np.where(tokens <= _FINE / 2, np.exp2(np.ceil(np.log2(np.maximum(tokens, 1.0)))), wide)
+@cache
+def _captured_sizes(most: int) -> NDArray[np.float64]:
+    """Return the size of the smallest captured graph that holds each number of tokens, from none to the largest's."""
+    fine, wide = _FINE * np.arange(1, 1 + _FINE_TO // _FINE), 2 * _FINE * np.arange(1, 1 + most // _FINE)
+    sizes = np.unique([0, 1, 2, 4, *fine, *wide[wide > _FINE_TO], most])
+    return np.asarray(np.minimum(sizes[np.searchsorted(sizes, np.arange(most + 1))], most), np.float64)
 
 
 class _Fitted(Noun):
