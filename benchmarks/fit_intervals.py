@@ -15,7 +15,7 @@ these rows with two figures each, so that errors are a little small: rows marked
 An era of an engine with enough rows has a class of its own. Its few models and GPUs say little of the next one, so
 errors of all eras of that class are mixed in, as much as ``BORROWED`` combinations weigh; its ends are again those
 between which four of five errors lie of a model or a GPU that is left out of it in turn. The loads of a real vLLM
-(``bench_vllm.py``, ``bench_headroom.py``) teach its era so, a model at a time.
+(``bench_vllm.py``, ``bench_headroom.py``, ``bench_blind.py``) teach its era so, a model at a time.
 What a GPU without timings adds, where no rows of such GPUs make a class, is seen in those that have them: the error of
 predicting a timed GPU from another family's curves; for a relative's curves, halfway (in logarithms) between that and
 what giving twins each other's curves changes, as a smaller sibling is more than a twin apart.
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks import bench_blind
+from benchmarks.bench_experts import score
 from benchmarks.bench_headroom import predicted_today, served_loads
 from benchmarks.bench_headroom import read as read_loads
 from benchmarks.bench_vllm import comparable, rows_of
@@ -123,7 +125,7 @@ def main() -> None:
         group = (row.source, row.engine, row.year, row.model)
         named = situation(kind_of(row), deployment, badge, steps.engine) if steps.engine else ""
         classes[name].append(Seen(error, group, (row.source, deployment.gpu.key, era), named))
-    for seen in rated_loads():
+    for seen in served():
         classes[seen.situation.partition(" on ")[0]].append(seen)
     for name in list(classes):
         if (together := name.rpartition("-")[0]) and not name.endswith("assumed"):
@@ -165,18 +167,26 @@ def real_loads() -> list[Measurement]:
     return [row.model_copy(update={"source": REAL}) for row in rows]
 
 
-def rated_loads() -> Iterator[Seen]:
-    """Yield the errors of latencies of a real vLLM that served at a rate up to its limit (``bench_headroom.py``)."""
-    for load in served_loads(read_loads()):
-        deployment = stated_deployment(load.model, "H200", 1, 1, 1, 1, load.weights, None, "vllm")
-        own, predicted = overhead(deployment.engine), predicted_today(load)
+def served() -> Iterator[Seen]:
+    """Yield the errors of latencies of real vLLMs that served others at a rate (``bench_headroom``, ``bench_blind``)."""
+    loads = [
+        (
+            stated_deployment(load.model, "H200", 1, 1, 1, 1, load.weights, None, "vllm"),
+            load.measured,
+            predicted_today(load),
+        )
+        for load in served_loads(read_loads())
+    ]
+    loads += [(load.deployment, load.measured, score(load)["predicted"]) for _, load, _ in bench_blind.served_loads()]
+    for deployment, measured, predicted in loads:
+        own = overhead(deployment.engine)
         badge = weakest_badge(deployment, own)
-        for figure, measured in load.measured.items():
+        era = (deployment.engine.key, (own.since_version, own.since_year))
+        for figure, value in measured.items():
             kind: Kind = "ttft" if figure.startswith("TTFT") else "tpot"
-            error = math.log(measured / predicted[figure])
-            era = (deployment.engine.key, (own.since_version, own.since_year))
-            where = (REAL, "H200", era)
-            yield Seen(error, (REAL, "rates", load.model), where, situation(kind, deployment, badge, own))
+            error = math.log(value / predicted[figure])
+            group = (REAL, "rates", deployment.model.key)
+            yield Seen(error, group, (REAL, "H200", era), situation(kind, deployment, badge, own))
 
 
 def _by_badge(name: str, classes: dict[str, list[Seen]], strangers: float) -> dict[str, Ends]:
