@@ -168,7 +168,7 @@ def real_loads() -> list[Measurement]:
 
 
 def served() -> Iterator[Seen]:
-    """Yield the errors of latencies of real vLLMs that served others at a rate (``bench_headroom``, ``bench_blind``)."""
+    """Yield the errors of latencies of real vLLMs under the loads of ``bench_headroom`` and ``bench_blind``."""
     loads = [
         (
             stated_deployment(load.model, "H200", 1, 1, 1, 1, load.weights, None, "vllm"),
