@@ -92,6 +92,12 @@ was chosen for both.
 HIGHEST = """The highest rate that meets the SLOs is where the first of them is reached, if the logarithm of its figure is interpolated
 over the rates that were served, and of the predictions alike; up to 15 % beyond them. A p99 of so few requests scatters by several per cent.
 """
+LATENCY = """### Whole requests
+
+End to end, a request takes TTFT + (output − 1) × TPOT. Mean absolute percentage errors over the loads above whose requests were
+recorded one by one, and over those of five servers that were predicted blind (`benchmarks/bench_blind.py`), all by today's model
+on the default host; loads of a single user are left out (`benchmarks/bench_latency.py`):
+"""
 LEFT_OUT = """## Groups left out of everything
 
 `published_more.csv.gz` has results of other GPUs and engines. A third of its groups of source, model, GPU and engine, chosen
@@ -379,6 +385,18 @@ def experts_table() -> str:
     return "\n".join([*lines, "", _made(result)])
 
 
+def latency_table() -> str:
+    """Return the mean absolute percentage errors of whole requests on a real vLLM, a row for each group of loads."""
+    result = _result("latency")
+    figures = list(result["groups"]["all"]["errors"])
+    lines = [f"| loads | n | requests | {' | '.join(figures)} | its sign (median) |"]
+    lines.append(f"|---|--:|--:|{'--:|' * (len(figures) + 1)}")
+    for name, found in result["groups"].items():
+        cells = " | ".join(f"{found['errors'][figure]:.1%}" for figure in figures)
+        lines.append(f"| {name} | {found['loads']} | {found['requests']:,} | {cells} | {found['bias']:+.1%} |")
+    return "\n".join([*lines, "", _made(result)])
+
+
 def today_table() -> str:
     """Return what today's model makes of every load that was served at a rate: a row each, its errors."""
     figures = ("TPOT p50", "TPOT p99", "TTFT p50", "TTFT p99")
@@ -425,6 +443,7 @@ def accuracy_page() -> str:
     parts += [HEADROOM, headroom_table(), "", HEADROOM_TAIL]
     parts += [TODAY, today_table(), "", HIGHEST, limits_table(), ""]
     parts += [EXPERTS, experts_table(), "", EXPERTS_TAIL]
+    parts += [LATENCY, latency_table(), ""]
     parts += _left_out(result["left_out"])
     parts += ["## Published results", "", accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]
     parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
