@@ -516,22 +516,24 @@ def _accelerators() -> str:
 
 def _beside_aisimulate() -> str:
     """Return mean percentage errors on one node of InferenceMAX, as NVIDIA's AISimulate states its own."""
+    beside = _result("aiconfigurator")
     lines = [
         "## Beside AISimulate",
         "",
         "NVIDIA's AISimulate states mean absolute percentage errors on single-node points of InferenceX, InferenceMAX's name since "
-        "2026: TPOT 28 %, time to the first token 77 %. By the same rule, on the points of InferenceMAX at hand (of 2025: other "
-        "engines and fewer models; replicas on one node that both prefill and decode; a prediction at half of the measured counts "
-        "50 %, at twice 100 %):",
+        "2026: TPOT 28 %, time to the first token 77 %. By the same rule, on the points of InferenceMAX at hand (of 2025 and early "
+        "2026: other engines and fewer models; replicas on one node that both prefill and decode; a prediction at half of the measured "
+        f"counts 50 %, at twice 100 %); and NVIDIA's aiconfigurator {beside['versions']['aiconfigurator']} on those that both predict:",
         "",
-        "| rows | TPOT, n | mean error | first token, n | mean error |",
-        "|---|--:|--:|--:|--:|",
+        "| rows | TPOT, n | mean error | first token, n | mean error | both: n | TPOT, ours | aiconfigurator | first token, ours "
+        "| aiconfigurator |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for split, found in _accuracy()["single_node"].items():
-        cells = [
-            f"{found[metric]['n']:,} | {_whole(found[metric]['mean'])}" if metric in found else "– | –"
-            for metric in ("tpot_s", "ttft_s")
-        ]
+        cells = [f"{found[metric]['n']:,} | {_whole(found[metric]['mean'])}" for metric in ("tpot_s", "ttft_s")]
+        both = beside["single_node"][split]
+        cells.append(f"{both['tpot_s']['n']:,}")
+        cells += [_whole(both[metric][who]) for metric in ("tpot_s", "ttft_s") for who in ("ours", "aiconfigurator")]
         lines.append(f"| {ROWS[split]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -558,6 +560,13 @@ def _beside_aiconfigurator() -> str:
             for who in ("ours", "aiconfigurator")
         )
         lines.append(f"| {named} | {score['rows']} | {ours} | {theirs} | {score['cells']} | {score['cells_lost']} |")
+    lines += ["", "The cells lost, but for those left out of everything, of which only the number is known:", ""]
+    lines += ["| cell | n | our median (bias) | aiconfigurator's |", "|---|--:|--:|--:|"]
+    for cell in result["lost_cells"]:
+        ours, theirs = (_percent(cell[who]) for who in ("ours", "aiconfigurator"))
+        lines.append(
+            f"| {cell['cell']} | {cell['rows']} | {ours} ({math.expm1(cell['bias']) * 100:+.0f} %) | {theirs} |"
+        )
     return "\n".join([*lines, "", _made(result)])
 
 
