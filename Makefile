@@ -77,7 +77,7 @@ quick: $(VENV)/dev $(VENV)/code
 	@$(PYTEST) -m 'not slow'
 
 bench: $(VENV)/run
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done
 
 # The warning is of MkDocs 2, which the lock keeps out; why not the theme's successor yet: docs/architecture.md.
 docs: $(VENV)/docs

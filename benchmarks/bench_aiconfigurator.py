@@ -1,4 +1,4 @@
-"""Our TPOT and that of NVIDIA aiconfigurator against the same measurements: InferenceMAX, aggregated serving.
+"""Our TPOT and TTFT and those of NVIDIA aiconfigurator against the same runs: InferenceMAX, aggregated serving.
 
     python benchmarks/bench_aiconfigurator.py
     python benchmarks/bench_aiconfigurator.py --python /path/to/venv/bin/python
@@ -10,8 +10,10 @@ that of ``--python``. It is asked as its own reader of InferenceX files asks (mo
 in build/aiconfigurator/answers.json and used again while the questions stay the same.
 
 A cell is an engine, GPU, model, precision and pair of lengths; the smaller median |log(predicted ÷ measured)| wins it.
-Cells are counted on rows for which aiconfigurator has measured every kernel; the last line adds those where it
-estimates some. Lost cells are listed for split ``calibrate`` only: who reads those of ``judge`` begins to fit them.
+Cells are of TPOT, and counted on rows for which aiconfigurator has measured every kernel; the last line adds those
+where it estimates some. Lost cells are listed for splits ``calibrate`` and ``dev``: who reads those of ``judge`` begins
+to fit them. Beside that, mean absolute percentage errors of TPOT and TTFT on single nodes, as NVIDIA's AISimulate
+states its own: of all rows that both predict, kernels that aiconfigurator estimates included.
 """
 
 import argparse
@@ -39,6 +41,8 @@ PACKAGE = "aiconfigurator==0.12.0"
 SOURCE = "SemiAnalysis InferenceMAX"
 SYSTEMS = {"H100-SXM": "h100_sxm", "H200-SXM": "h200_sxm", "B200": "b200_sxm", "B300": "b300_sxm", "GB200": "gb200"}
 BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}  # disaggregated ones are not asked for
+SPLITS = ("calibrate", "dev", "judge")
+GPUS_IN_A_NODE = 8
 DENSE = "Llama-3.1-70B"
 MODELS = {
     DENSE: "meta-llama/Meta-Llama-3.1-70B",
@@ -77,13 +81,17 @@ def main() -> None:
     replies = json.loads(options.answers.read_text()) if options.answers else ask(rows, options.python)
     if replies is None:
         return
-    pairs, alone = compare(rows, replies["answers"])
+    both, alone = compare(rows, replies["answers"])
+    pairs = [pair for pair in both if pair.row.metric is Metric.tpot_s]
     measured = [pair for pair in pairs if pair.measured_kernels]
-    sets = {split: [pair for pair in measured if pair.row.split == split] for split in ("calibrate", "dev", "judge")}
+    sets = {split: [pair for pair in measured if pair.row.split == split] for split in SPLITS}
     sets |= {"all": measured, "all, and kernels it estimates": pairs}
     scores = {name: score(group) for name, group in sets.items() if group}
-    lost = lost_cells(sets["calibrate"])
+    lost = lost_cells(pair for pair in measured if pair.row.split != "judge")
+    single = {split: percentage_errors([pair for pair in both if pair.row.split == split]) for split in SPLITS}
     show(scores, lost, alone)
+    for split, found in single.items():
+        print(f"mean absolute percentage errors on one node, {split}: {found}")
     result = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -93,7 +101,8 @@ def main() -> None:
         "rows_asked": len(questions(rows)),
         "not_compared": alone,
         "scores": scores,
-        "lost_calibrate_cells": lost,
+        "lost_cells": lost,
+        "single_node": single,
     }
     options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -112,10 +121,10 @@ def arguments() -> argparse.Namespace:
 
 
 def inferencemax(tables: Iterable[Path]) -> list[Measurement]:
-    """TPOT of aggregated serving at a fixed number of users."""
+    """TPOT and TTFT of aggregated serving at a fixed number of users."""
     read = (row for table in tables for row in read_measurements(table) if isinstance(row, Measurement))
-    tpot = (row for row in read if row.source.startswith(SOURCE) and row.metric is Metric.tpot_s)
-    return [row for row in tpot if row.engine in BACKENDS and row.batch]
+    timed = (row for row in read if row.source.startswith(SOURCE) and row.metric in (Metric.tpot_s, Metric.ttft_s))
+    return [row for row in timed if row.engine in BACKENDS and row.batch]
 
 
 def questions(rows: Iterable[Measurement]) -> dict[str, list[dict[str, Any]]]:
@@ -210,7 +219,7 @@ def compare(rows: Iterable[Measurement], answers: dict[str, dict[str, Any]]) -> 
             able = {"tokonomics": not isinstance(ours, str), "aiconfigurator": "tpot_s" in theirs}
             alone[next((f"only {name}" for name, can in able.items() if can), "neither")] += 1
         else:
-            error = math.log(theirs["tpot_s"] / row.value)
+            error = math.log(theirs[row.metric.value] / row.value)
             pairs.append(Pair(row, ours.error, error, theirs["database"] == "SILICON"))
     return pairs, dict(alone.most_common())
 
@@ -239,6 +248,20 @@ def errors(pairs: Sequence[Pair], error: Callable[[Pair], float]) -> dict[str, f
         "p90_abs_log_error": sizes[math.ceil(0.9 * len(sizes)) - 1],
         "bias": statistics.median(map(error, pairs)),
     }
+
+
+def percentage_errors(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
+    """Return both's mean of |predicted ÷ measured − 1| on single nodes, by metric."""
+    found = {}
+    for metric in (Metric.tpot_s, Metric.ttft_s):
+        group = [pair for pair in pairs if pair.row.metric is metric and pair.row.gpus <= GPUS_IN_A_NODE]
+        if group:
+            found[metric.value] = {
+                "n": len(group),
+                "ours": statistics.fmean(abs(math.expm1(pair.ours)) for pair in group),
+                "aiconfigurator": statistics.fmean(abs(math.expm1(pair.theirs)) for pair in group),
+            }
+    return found
 
 
 def is_lost(group: Sequence[Pair]) -> bool:
@@ -277,7 +300,7 @@ def show(scores: dict[str, Any], lost: Sequence[dict[str, Any]], alone: dict[str
         wins = f"{found['cells_won']:>9} {found['cells_lost']:>5}"
         print(f"{name:32} {found['rows']:>5}  {ours:>18}  {theirs:>16}  {wins}")
     print(f"rows not compared, as not both predict them: {alone}")
-    print("cells lost on calibrate rows (median |log error|, ours and theirs; rows; our bias):")
+    print("cells lost on calibrate and dev rows (median |log error|, ours and theirs; rows; our bias):")
     for cell in lost:
         figures = f"{cell['ours']:.3f} {cell['aiconfigurator']:.3f} {cell['rows']:>4} {cell['bias']:+.3f}"
         print(f"  {cell['cell']:62} {figures}")

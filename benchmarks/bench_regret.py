@@ -1,22 +1,28 @@
-"""How much more the GPU that we would pick costs than the best one, by measurements of both.
+"""How much more what we would pick costs than the best one, by measurements of both: GPU, layout, or everything.
 
     python benchmarks/bench_regret.py
 
-A case is a source, model, engine, precision and pair of lengths measured on at least two kinds of GPU, with a target
-for TPOT (20, 30, 50 or 100 ms). A setting is what was measured there: GPU, parallelism and users at once. The GPU
-picked is that of the setting which is cheapest by predictions among those predicted to meet the target; where none is,
-that of the lowest predicted TPOT. Then measurements judge: on each GPU the cheapest setting that met the target.
+A case is a group of runs that are alike but for what is picked (``QUESTIONS``), with a target for TPOT (20, 30, 50 or
+100 ms). A setting is what was measured there: GPU, layout, precision and users at once. Picked is the cheapest setting
+by predictions among those predicted to meet the target; where none is, that of the lowest predicted TPOT. Then
+measurements judge: of each choice, the cheapest setting that met the target.
 
-    regret = measured cost on the GPU picked ÷ measured cost on the best GPU − 1
+    regret = measured cost of the choice picked ÷ measured cost of the best choice − 1
 
-It is infinite where no setting on the GPU picked met the target; such cases are counted and sort last. Cases whose
-target no measured setting met are left out, and so are settings that we do not predict.
+- the GPU: runs of one source, model, engine, precision and pair of lengths on at least two kinds of GPU; layout and
+  users are free on each.
+- the layout (tensor, pipeline, expert and data parallelism): of one GPU and build of the engine as well.
+- the layout at full load: rows that state throughput and no latency, of the same users if these are stated; no target.
+- free choice: GPU, layout, precision and users at once, and the very setting picked has to meet the target.
 
-The cost of a token is USD per hour of the GPUs ÷ tokens per hour. The tables state no throughput for these runs, so
-tokens per second follow from Little's law: users × output ÷ (TTFT + (output − 1) × TPOT), measured and predicted alike.
-A run without a TTFT is taken at users ÷ TPOT. Prices: of each GPU the cheapest on-demand GPU-hour of the shipped
-snapshot by the package's own rule (``cheapest_offer``); and without prices: every GPU-hour costs the same. Lambda's
-bursts are left out: they hold no number of users.
+A regret is infinite where no setting of the choice picked met the target; such cases are counted and sort last. Cases
+whose target no measured setting met are left out, and so are settings that we do not predict.
+
+The cost of a token is USD per hour of the GPUs ÷ answered tokens per hour. Where a source states no throughput, tokens
+per second follow from Little's law: users × output ÷ (TTFT + (output − 1) × TPOT), measured and predicted alike. A run
+without a TTFT is taken at users ÷ TPOT. Prices: of each GPU the cheapest on-demand GPU-hour of the shipped snapshot by
+the package's own rule (``cheapest_offer``); and without prices: every GPU-hour costs the same. Lambda's bursts are left
+out: they hold no number of users.
 
 A case is ``calibrate`` where one of its rows may have been fitted on, else ``dev`` where one was looked at, else
 ``judge``: left out of everything. The worst cases are listed for ``calibrate`` only: who reads those of ``judge``
@@ -31,7 +37,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +51,6 @@ from tokonomics.types import today
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "regret.json"
 TARGETS_S = (0.02, 0.03, 0.05, 0.1)
-WANTED = "median 0 %, p90 ≤ 15 %"
 LISTED = 12
 SPLITS = ("judge", "dev", "calibrate")
 BURST = "Lambda"
@@ -63,18 +68,48 @@ class Speed(NamedTuple):
 class Setting(NamedTuple):
     """GPUs under a load, with the speed measured and ours."""
 
+    source: str
+    engine: str
+    build: str
+    model: str
+    weights: str
+    lengths: str
     gpu: str
+    layout: str
+    users: str
     gpus: int
     measured: Speed
     predicted: Speed
     split: str
 
 
+class Question(NamedTuple):
+    """What is picked, and what runs of a case have in common; both are names of a setting's fields."""
+
+    picked: tuple[str, ...]
+    alike: tuple[str, ...]
+    target: str
+    at_full_load: bool = False
+
+
+ALIKE = ("source", "engine", "model", "weights", "lengths")
+QUESTIONS = {
+    "the GPU": Question(("gpu",), ALIKE, "median 0 %, p90 ≤ 15 %"),
+    "the layout": Question(("layout",), (*ALIKE, "build", "gpu"), "picked as measured ≥ 85 %, p90 ≤ 5 %"),
+    "the layout at full load": Question(
+        ("layout",), (*ALIKE, "build", "gpu", "users"), "picked as measured ≥ 85 %, p90 ≤ 5 %", at_full_load=True
+    ),
+    "free choice": Question(
+        ("gpu", "layout", "weights", "users"), ("source", "engine", "model", "lengths"), "median ≤ 5 %"
+    ),
+}
+
+
 class Case(NamedTuple):
     """What was picked under a target, what was best, and the regret."""
 
     name: str
-    target_s: float
+    target_s: float | None
     split: str
     picked: str
     best: str
@@ -87,40 +122,45 @@ def main() -> None:
     parser.add_argument("--published-more", type=Path, default=HERE / "data" / "published_more.csv.gz")
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
-    groups = settings([options.published, options.published_more])
+    found = settings([options.published, options.published_more])
     result: dict[str, Any] = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
         "command": "python benchmarks/bench_regret.py",
-        "target": WANTED,
-        "usd_per_gpu_hour": {
-            gpu: list_price(gpu) for gpu in sorted({s.gpu for group in groups.values() for s in group})
-        },
+        "usd_per_gpu_hour": {gpu: list_price(gpu) for gpu in sorted({setting.gpu for setting in found})},
+        "questions": {},
     }
-    print(f"regret of the GPU picked, target: {WANTED}")
     prices: dict[str, Price] = {"at list prices": list_price, "every GPU-hour alike": lambda gpu: 1.0}
-    for name, price in prices.items():
-        result[name] = report(name, cases(groups, price))
+    for name, question in QUESTIONS.items():
+        print(f"{name}, target: {question.target}")
+        told = prices if "gpu" in question.picked else {"of one GPU": prices["every GPU-hour alike"]}
+        made = {said: report(said, cases(question, found, price)) for said, price in told.items()}
+        result["questions"][name] = {"target": question.target, "by_prices": made}
     options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def settings(tables: Iterable[Path]) -> dict[str, list[Setting]]:
-    """Of each source, model, engine, precision and pair of lengths, what was measured and can be predicted."""
-    groups: dict[str, list[Setting]] = defaultdict(list)
-    for table in tables:
-        for tpot, ttft in runs(row for row in read_measurements(table) if isinstance(row, Measurement)):
-            row = tpot.measurement
-            name = f"{row.source.split('(')[0].strip()}: {row.engine} {row.model} {row.weights}"
-            groups[f"{name} {row.input_tokens}/{row.output_tokens}"].append(setting(tpot, ttft))
-    return {name: group for name, group in groups.items() if len({setting.gpu for setting in group}) > 1}
+def settings(tables: Iterable[Path]) -> list[Setting]:
+    """Return what was measured and can be predicted."""
+    read = [row for table in tables for row in read_measurements(table) if isinstance(row, Measurement)]
+    # GPUs that prefill for others are not among the row's.
+    rows = [row for row in read if not row.source.startswith(BURST) and "disagg" not in (row.engine or "")]
+    return [setting(run, ttft) for run, ttft in chain(runs(rows), ((run, None) for run in at_full_load(rows)))]
+
+
+def at_full_load(rows: Iterable[Measurement]) -> Iterator[ScoredPrediction]:
+    """Yield the throughput of queues that never empty, and of batches of a fixed size."""
+    for row in rows:
+        is_full = row.mode in (Mode.max_throughput, Mode.fixed_batch)
+        stated = is_full and row.metric in (Metric.output_tok_s, Metric.total_tok_s)
+        if stated and isinstance(scored := predict(row), ScoredPrediction):
+            yield scored
 
 
 def runs(rows: Iterable[Measurement]) -> Iterator[tuple[ScoredPrediction, ScoredPrediction | None]]:
     """TPOT and TTFT of each run at a fixed number of users; runs alike are paired in the table's order."""
     alike: dict[tuple[object, ...], dict[Metric, list[ScoredPrediction]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        apart = "disagg" in (row.engine or "")  # the GPUs that prefill are not among the row's
-        if row.batch is None or row.mode is not Mode.fixed_concurrency or row.source.startswith(BURST) or apart:
+        if row.batch is None or row.mode is not Mode.fixed_concurrency:
             continue
         if row.metric in (Metric.tpot_s, Metric.ttft_s) and isinstance(scored := predict(row), ScoredPrediction):
             run = row.model_dump(exclude={"key", "metric", "value"}, mode="json")
@@ -130,18 +170,28 @@ def runs(rows: Iterable[Measurement]) -> Iterator[tuple[ScoredPrediction, Scored
         yield from zip_longest(found[Metric.tpot_s], ttfts)
 
 
-def setting(tpot: ScoredPrediction, ttft: ScoredPrediction | None) -> Setting:
-    row = tpot.measurement
+def setting(run: ScoredPrediction, ttft: ScoredPrediction | None) -> Setting:
+    row = run.measurement
     measured = speed(row, row.value, ttft.measurement.value if ttft else None)
-    predicted = speed(row, tpot.interval.mid, ttft.interval.mid if ttft else None)
+    predicted = speed(row, run.interval.mid, ttft.interval.mid if ttft else None)
+    source, lengths = row.source.split("(")[0].strip(), f"{row.input_tokens}/{row.output_tokens}"
+    layout = " ".join(f"{name}={getattr(row, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(row, name) > 1)
     # Users, and so tokens, are those of one replica.
-    return Setting(find_gpu(row.gpu).key, row.tp * row.pp * row.dp, measured, predicted, row.split)
+    return Setting(
+        source, row.engine or "", row.engine_version or "", row.model, row.weights, lengths, find_gpu(row.gpu).key,
+        layout or "one GPU", f"{row.batch or 'any'}", row.tp * row.pp * row.dp, measured, predicted, row.split,
+    )  # fmt: skip
 
 
-def speed(row: Measurement, tpot_s: float, ttft_s: float | None) -> Speed:
+def speed(row: Measurement, figure: float, ttft_s: float | None) -> Speed:
+    """Return the speed of a run by its TPOT and TTFT, or by its throughput: then its TPOT does not count."""
+    if row.metric is Metric.output_tok_s:
+        return Speed(0.0, figure)
+    if row.metric is Metric.total_tok_s:
+        return Speed(0.0, figure * row.output_tokens / (row.input_tokens + row.output_tokens))
     output = row.output_tokens * row.length_share
-    request_s = output * tpot_s if ttft_s is None else ttft_s + (output - 1) * tpot_s
-    return Speed(tpot_s, (row.batch or 1) * output / request_s)
+    request_s = output * figure if ttft_s is None else ttft_s + (output - 1) * figure
+    return Speed(figure, (row.batch or 1) * output / request_s)
 
 
 @cache
@@ -153,22 +203,29 @@ def list_price(gpu: str) -> float | None:
         return None
 
 
-def cases(groups: dict[str, list[Setting]], price: Price) -> list[Case]:
-    found = (
-        case(name, [setting for setting in group if price(setting.gpu) is not None], target, price)
-        for name, group in groups.items()
-        for target in TARGETS_S
-    )
-    return [case for case in found if case is not None]
+def cases(question: Question, found: Iterable[Setting], price: Price) -> list[Case]:
+    groups: dict[str, list[Setting]] = defaultdict(list)
+    for setting in found:
+        if price(setting.gpu) is not None and bool(setting.measured.tpot_s) is not question.at_full_load:
+            groups[named(setting, question.alike)].append(setting)
+    targets_s = (None,) if question.at_full_load else TARGETS_S
+    made = (case(name, group, question, target_s, price) for name, group in groups.items() for target_s in targets_s)
+    return [case for case in made if case is not None]
 
 
-def case(name: str, group: Sequence[Setting], target_s: float, price: Price) -> Case | None:
-    """None where one kind of GPU is left, or no measured setting met the target."""
-    measured = cheapest(group, target_s, price, lambda setting: setting.measured)
-    if not measured or len({setting.gpu for setting in group}) < 2:
+def named(setting: Setting, fields: Sequence[str]) -> str:
+    return " ".join(getattr(setting, field) or "?" for field in fields)
+
+
+def case(name: str, group: Sequence[Setting], question: Question, target_s: float | None, price: Price) -> Case | None:
+    """Return what was picked and what was best; None where there is no choice, or no setting met the target."""
+    choices = [(named(setting, question.picked), setting) for setting in group]
+    limit_s = math.inf if target_s is None else target_s
+    measured = cheapest(choices, limit_s, price, lambda setting: setting.measured)
+    if not measured or len({choice for choice, _ in choices}) < 2:
         return None
-    predicted = cheapest(group, target_s, price, lambda setting: setting.predicted)
-    fastest = min(group, key=lambda setting: setting.predicted.tpot_s).gpu
+    predicted = cheapest(choices, limit_s, price, lambda setting: setting.predicted)
+    fastest, _ = min(choices, key=lambda choice: choice[1].predicted.tpot_s)
     picked = min(predicted, key=predicted.__getitem__) if predicted else fastest
     best = min(measured, key=measured.__getitem__)
     regret = measured.get(picked, math.inf) / measured[best] - 1
@@ -177,30 +234,31 @@ def case(name: str, group: Sequence[Setting], target_s: float, price: Price) -> 
 
 
 def cheapest(
-    group: Iterable[Setting], target_s: float, price: Price, speed: Callable[[Setting], Speed]
+    choices: Iterable[tuple[str, Setting]], limit_s: float, price: Price, speed: Callable[[Setting], Speed]
 ) -> dict[str, float]:
-    """USD per million tokens of the cheapest setting of each GPU that meets the target."""
+    """Return USD per million tokens of the cheapest setting of each choice that meets the target."""
     found: dict[str, float] = {}
-    for setting in group:
+    for choice, setting in choices:
         tpot_s, tokens_per_s = speed(setting)
-        if tpot_s <= target_s:
+        if tpot_s <= limit_s:
             usd = (price(setting.gpu) or math.inf) * setting.gpus / (tokens_per_s * 3600 / 1e6)
-            found[setting.gpu] = min(usd, found.get(setting.gpu, math.inf))
+            found[choice] = min(usd, found.get(choice, math.inf))
     return found
 
 
 def report(name: str, found: Sequence[Case]) -> dict[str, Any]:
     sets = {split: [case for case in found if case.split == split] for split in SPLITS} | {"all": list(found)}
-    print(f"{name}:")
-    print(f"  {'':18} {'cases':>5} {'median':>7} {'p90':>7}  right GPU  target missed")
+    print(f"  {name:20} {'cases':>5} {'median':>7} {'p90':>7}  as measured  target missed")
     summaries = {kind: summed(group) for kind, group in sets.items() if group}
     for kind, figures in summaries.items():
         median, p90 = (f"{figures[part]:.0%}" for part in ("median", "p90"))
-        print(f"  {kind:18} {figures['cases']:>5} {median:>7} {p90:>7} {figures['right']:>10} {figures['missed']:>14}")
+        right = f"{figures['right']} ({figures['right'] / figures['cases']:.0%})"
+        print(f"  {kind:20} {figures['cases']:>5} {median:>7} {p90:>7} {right:>12} {figures['missed']:>14}")
     worst = [case for case in sorted(sets["calibrate"], key=lambda case: -case.regret)[:LISTED] if case.regret > 0]
     for case in worst:
         told = f"{case.picked} picked, {case.best} best: {case.regret:+.0%}"
-        print(f"    {case.name}, {case.target_s * 1000:.0f} ms: {told}")
+        target = f"{case.target_s * 1e3:.0f} ms" if case.target_s else "no target"
+        print(f"    {case.name}, {target}: {told}")
     listed = [case._asdict() | {"regret": finite(case.regret)} for case in worst]
     kept = {kind: {part: finite(figure) for part, figure in parts.items()} for kind, parts in summaries.items()}
     return {"summary": kept, "worst_of_calibrate": listed}

@@ -111,6 +111,12 @@ was chosen for both.
 HIGHEST = """The highest rate that meets the SLOs is where the first of them is reached, if the logarithm of its figure is interpolated
 over the rates that were served, and of the predictions alike; up to 15 % beyond them. A p99 of so few requests scatters by several per cent.
 """
+LATENCY = """### Whole requests
+
+End to end, a request takes TTFT + (output − 1) × TPOT. Mean absolute percentage errors over the loads above whose requests were
+recorded one by one, and over those of five servers that were predicted blind (`benchmarks/bench_blind.py`), all by today's model
+on the default host; loads of a single user are left out (`benchmarks/bench_latency.py`):
+"""
 LEFT_OUT = """## Groups left out of everything
 
 `published_more.csv.gz` has results of other GPUs and engines. A third of its groups of source, model, GPU and engine, chosen
@@ -450,6 +456,18 @@ def experts_table() -> str:
     return "\n".join([*lines, "", _made(result)])
 
 
+def latency_table() -> str:
+    """Return the mean absolute percentage errors of whole requests on a real vLLM, a row for each group of loads."""
+    result = _result("latency")
+    figures = list(result["groups"]["all"]["errors"])
+    lines = [f"| loads | n | requests | {' | '.join(figures)} | its sign (median) |"]
+    lines.append(f"|---|--:|--:|{'--:|' * (len(figures) + 1)}")
+    for name, found in result["groups"].items():
+        cells = " | ".join(f"{found['errors'][figure]:.1%}" for figure in figures)
+        lines.append(f"| {name} | {found['loads']} | {found['requests']:,} | {cells} | {found['bias']:+.1%} |")
+    return "\n".join([*lines, "", _made(result)])
+
+
 def today_table() -> str:
     """Return what today's model makes of every load that was served at a rate: a row each, its errors."""
     figures = ("TPOT p50", "TPOT p99", "TTFT p50", "TTFT p99")
@@ -497,6 +515,7 @@ def accuracy_page() -> str:
     parts += [TODAY, today_table(), "", HIGHEST, limits_table(), ""]
     parts += [BLIND, blind_table(), "", BLIND_TAIL]
     parts += [EXPERTS, experts_table(), "", EXPERTS_TAIL]
+    parts += [LATENCY, latency_table(), ""]
     parts += _left_out(result["left_out"])
     parts += ["## Published results", "", accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]
     parts += ["## By group", "", "Throughput and TPOT of the published rows that nothing was fitted on.", ""]
@@ -569,22 +588,24 @@ def _accelerators() -> str:
 
 def _beside_aisimulate() -> str:
     """Return mean percentage errors on one node of InferenceMAX, as NVIDIA's AISimulate states its own."""
+    beside = _result("aiconfigurator")
     lines = [
         "## Beside AISimulate",
         "",
         "NVIDIA's AISimulate states mean absolute percentage errors on single-node points of InferenceX, InferenceMAX's name since "
-        "2026: TPOT 28 %, time to the first token 77 %. By the same rule, on the points of InferenceMAX at hand (of 2025: other "
-        "engines and fewer models; replicas on one node that both prefill and decode; a prediction at half of the measured counts "
-        "50 %, at twice 100 %):",
+        "2026: TPOT 28 %, time to the first token 77 %. By the same rule, on the points of InferenceMAX at hand (of 2025 and early "
+        "2026: other engines and fewer models; replicas on one node that both prefill and decode; a prediction at half of the measured "
+        f"counts 50 %, at twice 100 %); and NVIDIA's aiconfigurator {beside['versions']['aiconfigurator']} on those that both predict:",
         "",
-        "| rows | TPOT, n | mean error | first token, n | mean error |",
-        "|---|--:|--:|--:|--:|",
+        "| rows | TPOT, n | mean error | first token, n | mean error | both: n | TPOT, ours | aiconfigurator | first token, ours "
+        "| aiconfigurator |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for split, found in _accuracy()["single_node"].items():
-        cells = [
-            f"{found[metric]['n']:,} | {_whole(found[metric]['mean'])}" if metric in found else "– | –"
-            for metric in ("tpot_s", "ttft_s")
-        ]
+        cells = [f"{found[metric]['n']:,} | {_whole(found[metric]['mean'])}" for metric in ("tpot_s", "ttft_s")]
+        both = beside["single_node"][split]
+        cells.append(f"{both['tpot_s']['n']:,}")
+        cells += [_whole(both[metric][who]) for metric in ("tpot_s", "ttft_s") for who in ("ours", "aiconfigurator")]
         lines.append(f"| {ROWS[split]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -611,25 +632,36 @@ def _beside_aiconfigurator() -> str:
             for who in ("ours", "aiconfigurator")
         )
         lines.append(f"| {named} | {score['rows']} | {ours} | {theirs} | {score['cells']} | {score['cells_lost']} |")
+    lines += ["", "The cells lost, but for those left out of everything, of which only the number is known:", ""]
+    lines += ["| cell | n | our median (bias) | aiconfigurator's |", "|---|--:|--:|--:|"]
+    for cell in result["lost_cells"]:
+        ours, theirs = (_percent(cell[who]) for who in ("ours", "aiconfigurator"))
+        lines.append(
+            f"| {cell['cell']} | {cell['rows']} | {ours} ({math.expm1(cell['bias']) * 100:+.0f} %) | {theirs} |"
+        )
     return "\n".join([*lines, "", _made(result)])
 
 
+REGRET = """## What is picked
+
+Runs of others that differ only in what is picked, under a target for TPOT (20 to 100 ms): the cheapest by our predictions, its
+measured cost over that of the best (`benchmarks/bench_regret.py`). *The layout*: one GPU and one build of the engine, tensor,
+expert and data parallelism. *At full load*: rows that state throughput alone. *Free choice*: GPU, layout, precision and users at
+once; where the very setting picked misses the target by any margin, its regret is infinite.
+"""
+
+
 def _regret() -> str:
-    """What the GPU that we would pick costs beyond the best one."""
+    """Return what the GPU, the layout and the setting that we would pick cost beyond the best ones."""
     result = _result("regret")
-    lines = [
-        "## The GPU picked",
-        "",
-        "Under a target for TPOT (20 to 100 ms): the measured cost on the GPU that predictions pick, over that on the best GPU "
-        "(`benchmarks/bench_regret.py`).",
-        "",
-        "| prices | rows | cases | right GPU | median regret | p90 |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
-    for prices in ("at list prices", "every GPU-hour alike"):
-        for name, found in result[prices]["summary"].items():
-            figures = f"{_whole(found['median'])} | {_whole(found['p90'])}"
-            lines.append(f"| {prices} | {ROWS.get(name, name)} | {found['cases']} | {found['right']} | {figures} |")
+    lines = [REGRET, "| picked | prices | rows | cases | as measured | median regret | p90 | target missed |"]
+    lines.append("|---|---|---|--:|--:|--:|--:|--:|")
+    for question, answered in result["questions"].items():
+        for prices, found in answered["by_prices"].items():
+            for name, group in found["summary"].items():
+                right = f"{group['right']} ({_whole(group['right'] / group['cases'])})"
+                figures = f"{group['cases']} | {right} | {_whole(group['median'])} | {_whole(group['p90'])} | {group['missed']}"
+                lines.append(f"| {question} | {prices} | {ROWS.get(name, name)} | {figures} |")
     return "\n".join([*lines, "", _made(result)])
 
 
