@@ -133,6 +133,16 @@ def test_fewer_than_three_kinds_of_gpus_are_no_ranking(rows: list[Measurement]) 
     assert (ranking.groups, ranking.pairs, ranking.spearman) == (0, 0, None)
 
 
+def test_the_worst_rows_are_named_by_the_factor_they_are_off_the_farthest_first() -> None:
+    mid = predicted(measurement()).interval.mid
+    factors = {"a": 1.5, "b": 1 / 8, "c": 4.0, "d": 1.0, "e": 1.2, "f": 1 / 2, "g": 1.1}
+    rows = [measurement(key=key, value=mid / factor) for key, factor in factors.items()]
+    worst = validate(rows)[0].worst
+    assert [row.key for row in worst] == ["b", "c", "f", "a", "e"]
+    assert [row.ratio for row in worst] == pytest.approx([1 / 8, 4.0, 1 / 2, 1.5, 1.2])
+    assert (worst[0].measured, worst[0].predicted) == pytest.approx((8 * mid, mid))
+
+
 def test_gpus_that_measured_all_the_same_spoil_no_score() -> None:
     result, _ = validate([*trio((2, 2, 2)), *trio((3, 2, 1), batch=32)])
     assert result.predicted == 6

@@ -50,6 +50,12 @@ def test_a_plan_is_one_screen_and_explain_says_more(tokonomics: Call) -> None:
     assert {line.rstrip() for line in short[:-1]} <= {line.rstrip() for line in long}  # but for the hint at explain
     assert not any(line.startswith("energy") for line in short)
     assert any(line.startswith("energy") for line in long)
+    assert max(map(len, long)) <= 100
+    assert not [line for line in long if "…" in line]  # no cell of a table is cut
+    whole = "\n".join(long).partition("The pick beside the nearest other ways\n")[2]
+    ways, parts = (line.split() for line in whole.splitlines() if line.startswith("layout "))
+    assert ways[1:] == ["$/month", "$/GPU-h", "in", "use", "batch", "limited", "by", "way"]
+    assert parts[1:] == ["in", "all", "prompts", "weights", "KV", "compute", "comm.", "overhead"]
 
 
 @pytest.mark.parametrize(

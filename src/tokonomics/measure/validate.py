@@ -34,6 +34,7 @@ from tokonomics.traffic.trace import Trace, make_trace
 from tokonomics.types import Noun
 
 TAUGHT = "calibrate"  # the split of published rows on which engines' overheads and the intervals were fitted
+WORST = 5  # rows that are named
 
 
 class ScoredPrediction(Noun):
@@ -60,6 +61,17 @@ class ErrorSummary(Noun):
     mean_abs_percentage_error: float  # of what was measured, as others publish it: half of it is 50 %, twice 100 %
 
 
+class WorstRow(Noun):
+    """A measurement that is among the farthest from its prediction, by its key in the file."""
+
+    key: str
+    what: str
+    figure: str
+    measured: float
+    predicted: float
+    ratio: float  # predicted ÷ measured
+
+
 class RankingScore(Noun):
     """How well the order of GPUs (and their numbers) was predicted within one source, model and load."""
 
@@ -76,6 +88,7 @@ class Validation(Noun):
     overall: ErrorSummary | None
     groups: dict[str, dict[str, ErrorSummary]]  # by metric, GPU, engine, kind of model, source
     ranking: RankingScore
+    worst: tuple[WorstRow, ...] = ()  # the farthest off first
 
 
 def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[ScoredPrediction]]:
@@ -98,8 +111,18 @@ def validate(rows: Sequence[Measurement | Unread]) -> tuple[Validation, list[Sco
         overall=summary(predictions) if predictions else None,
         groups={name: _grouped(predictions, key) for name, key in _GROUPS.items()},
         ranking=_ranking(predictions),
+        worst=tuple(map(_worst_row, sorted(predictions, key=lambda row: -abs(row.error))[:WORST])),
     )
     return validation, predictions
+
+
+def _worst_row(scored: ScoredPrediction) -> WorstRow:
+    row, predicted = scored.measurement, scored.interval.mid
+    load = f"{row.input_tokens:,} in / {row.output_tokens:,} out"
+    many = f" × {row.batch:,}" if row.batch else f" at {row.rate:g}/s" if row.rate else ""
+    what = f"{row.model} on {row.gpus} × {row.gpu}, {row.engine or 'bare'}, {load}{many}"
+    return WorstRow(key=row.key, what=what, figure=row.figure, measured=row.value, predicted=predicted,
+                    ratio=predicted / row.value)  # fmt: skip
 
 
 def predict(row: Measurement) -> ScoredPrediction | str:

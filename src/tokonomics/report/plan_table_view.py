@@ -109,15 +109,17 @@ def _spans(replicas: Sequence[int]) -> list[tuple[str, int]]:
 
 def why_blocks(why: WhyPick) -> Iterable[blocks.Block]:
     """Show the nearest alternative of each kind beside the pick: the GPU time of a request, by its parts."""
-    rows = []
+    ways, spent = [], []
     for row in (why.pick, *why.others):
         way, layout = "the pick" if row is why.pick else row.kind.value, f"{row.replicas:,} × {row.layout} {row.gpu}"
         bill = f"{'≥ ' if row.at_least else ''}{usd(row.usd_per_month)}"
-        used = usd(row.usd_per_gpu_hour), percent(row.in_use), f"{row.gpu_s.total:.3g}"
-        parts = (f"{part:.2g}" for part in row.gpu_s.by_part.values())
-        rows.append((way, layout, bill, *used, *parts, f"{row.batch:,}", row.limited_by))
-    heads = ["way", "!layout", ">$/month", ">$/GPU-h", ">in use", ">GPU-s a request", ">prompts", ">weights", ">KV"]
-    yield blocks.table([*heads, ">compute", ">comm.", ">overhead", ">batch", "limited by"], rows, best=0)
+        used = usd(row.usd_per_gpu_hour), percent(row.in_use), f"{row.batch:,}"
+        ways.append((layout, bill, *used, row.limited_by, way))
+        spent.append((layout, f"{row.gpu_s.total:.3g}", *(f"{part:.2g}" for part in row.gpu_s.by_part.values())))
+    heads = ["!layout", ">$/month", ">$/GPU-h", ">in use", ">batch", "limited by", "way"]
+    yield blocks.table(heads, ways, best=0)
+    parts = [">prompts", ">weights", ">KV", ">compute", ">comm.", ">overhead"]
+    yield blocks.table(["!layout", ">in all", *parts], spent, "GPU-seconds of a request, by part", best=0)
     yield blocks.note(
         why.text,
         "bill = requests a second × GPU-seconds a request (at full batches) × $/GPU-h ÷ share in use.",

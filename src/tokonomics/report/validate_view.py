@@ -63,8 +63,22 @@ def _validation(result: Validation) -> blocks.View:
             f"{_taught(result)} Figures on held-out rows: docs/accuracy.md.",
             ranking,
         )
+    yield blocks.listed(
+        result.worst,
+        ("!worst rows", lambda row: row.key),
+        ("of", lambda row: row.what),
+        ("!figure", lambda row: row.figure),
+        (">measured", lambda row: _value(row.figure, row.measured)),
+        (">predicted", lambda row: _value(row.figure, row.predicted)),
+        (">error", lambda row: signed_text(row.ratio - 1)),
+    )
     if result.not_predicted:
         yield _reasons(result.not_predicted, missing)
+
+
+def _value(figure: str, value: float) -> str:
+    """Return a time, or tokens a second, as its figure is."""
+    return f"{value:,.0f}/s" if "tok_s" in figure else seconds(value)
 
 
 def figures(group: ErrorSummary) -> tuple[str, str, str, str, str]:
