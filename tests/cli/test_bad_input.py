@@ -3,9 +3,7 @@
 A refusal exits with 2, leaves standard output empty and shows no traceback.
 """
 
-import gzip
 import json
-import math
 import os
 import re
 import subprocess
@@ -357,48 +355,6 @@ def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
     assert "--slo" in refusal(tokonomics(*PLAN, f"--slo=tpot={text}"))
 
 
-# --- loads and discounts --------------------------------------------------------------------------------------------
-
-
-LOADS = [
-    "",
-    "8",
-    "x",
-    "8x2",
-    "8x-0.1",
-    "0x1",
-    "8x0.5,",
-    "nanx1",
-    "8x0.5x3",
-    "8×0.5",
-    "1e400x1",
-    "8x50%",
-    "8x0",
-    "8x0,16x0",
-]
-
-
-@pytest.mark.parametrize("load", [*LOADS, "a" * 10_000, "\x1b[2Jx1"], ids=named)
-def test_a_load_that_is_no_load_is_refused(tokonomics: Call, load: str) -> None:
-    assert "--load" in refusal(tokonomics(*COST, f"--load={load}"))
-    assert "--load" in refusal(tokonomics(*COST, "--load=24x0.7", f"--load={load}"))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=4), st.sampled_from(["x", "X", " x ", "*"]))
-def test_any_load_is_answered_or_refused(tokonomics: Call, steps: list[tuple[float, float]], by: str) -> None:
-    settled(tokonomics(*COST, f"--load={','.join(f'{hours}{by}{share}' for hours, share in steps)}"))
-
-
-DISCOUNTS = ["", "aws", "aws=", "=0.2", "aws=x", "aws=1", "aws=20%", "aws=-0.1", "aws=nan", "aws=0.2=0.3", "awz=0.2"]
-
-
-@pytest.mark.parametrize("command", [PLAN, OFFERED], ids=named)
-@pytest.mark.parametrize("discount", DISCOUNTS, ids=named)
-def test_a_discount_that_is_none_is_refused(tokonomics: Call, command: Command, discount: str) -> None:
-    assert "aws" in refusal(tokonomics(*command, f"--discount={discount}"))
-
-
 # --- contradictions -------------------------------------------------------------------------------------------------
 
 
@@ -471,94 +427,10 @@ def test_an_unusable_file_is_named(tokonomics: Call, tmp_path: Path, command: Co
     assert str(tmp_path) in joined(message).replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (
-            "provider,instance,gpu\naws,x,H100\n",
-            [":1", "missing columns gpus, usd_per_hour", "header and rows such as"],
-        ),
-        ("provider,instance,gpu,gpus\naws,x,H100,1\n", [":1", "missing column usd_per_hour", "18.40"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\n", ["no offer below the header"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1,2\na,b,H1000,1,2\n", [":3, column gpu", "H1000", "H100"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1,cheap\n", [":2, column usd_per_hour", "'cheap'"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1,-2\n", [":2, column usd_per_hour", "-2"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1,nan\n", [":2, column usd_per_hour", "nan"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1,1e400\n", [":2, column usd_per_hour", "1e400"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1.5,2\n", [":2, column gpus", "1.5"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,0,2\n", [":2, column gpus", "0"]),
-        ("provider,instance,gpu,gpus,usd_per_hour\na,b,H100,1\n", [":2, column usd_per_hour", "no price"]),
-        ("provider,instance,gpu,gpus,usd_per_hour,date\na,b,H100,1,2,May\n", [":2, column date", "2026-08-22"]),
-        ("provider,instance,gpu,gpus,usd_per_hour,usd_per_hour\na,b,H100,1,2,3\n", [":1", "two columns"]),
-        ('provider,instance,gpu,gpus,usd_per_hour\na,"b,H100,1,2\n', ["not a CSV file"]),
-    ],
-)
-@pytest.mark.parametrize("command", [FILES[0][0], FILES[2][0]], ids=named)
-def test_a_wrong_price_list(tokonomics: Call, tmp_path: Path, command: Command, content: str, says: list[str]) -> None:
-    file = tmp_path / "prices.csv"
-    file.write_text(content, encoding="utf-8")
-    message = refusal(tokonomics(*command, f"--offers={file}"))
-    assert str(file) in message
-    assert [say for say in says if say not in message] == []
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.one_of(
-        st.binary(max_size=200),
-        st.lists(
-            st.sampled_from(["aws", "H100", "1", "2.5", "", '"', "nan", "-1", "1e999", "\r", "é"]), max_size=30
-        ).map(lambda cells: ("provider,instance,gpu,gpus,usd_per_hour\n" + ",".join(cells)).encode()),
-    )
-)
-def test_any_price_list(tokonomics: Call, tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    file = tmp_path_factory.mktemp("any") / "prices.csv"
-    file.write_bytes(content)
-    settled(tokonomics("offers", f"--offers={file}"))
-    settled(tokonomics("plan", "llama-3.1-8b", "--rate=1", "--input=9", "--output=9", f"--offers={file}"))
-
-
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
 }  # fmt: skip
-
-
-REST = {"plan": PLAN[2:], "predict": FIT[2:], "models": ()}
-
-
-@pytest.mark.parametrize("verb", REST)
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (json.dumps(LLAMA, indent=1)[:60].encode(), ["config.json:", "not valid JSON"]),
-        (b"", ["config.json", "not valid JSON"]),
-        (b"[1, 2]", ["config.json", "JSON object"]),
-        (b"\xff\xfe\x00\x01", ["config.json", "not UTF-8"]),
-        (b"{}", ["config.json", "model_type"]),
-        (b'{"model_type": "lama"}', ["config.json", "'lama'", "llama"]),
-        (json.dumps({**LLAMA, "hidden_size": -1}).encode(), ["config.json", "hidden_size", "-1"]),
-        (json.dumps({**LLAMA, "hidden_size": "big"}).encode(), ["config.json", "hidden_size", "big"]),
-        (json.dumps({**LLAMA, "num_hidden_layers": 10**30}).encode(), ["config.json", "num_hidden_layers"]),
-        (json.dumps({**LLAMA, "vocab_size": 10**400}).encode(), ["config.json", "vocab_size"]),
-        (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), ["config.json", "num_attention_heads"]),
-        (json.dumps({**LLAMA, "vocab_size": float("nan")}).encode(), ["config.json", "vocab_size"]),
-        (b"[" * 100_000, ["config.json"]),
-    ],
-    ids=lambda value: named(value.decode("latin-1")) if isinstance(value, bytes) else "",
-)
-def test_a_wrong_config_is_named(tokonomics: Call, tmp_path: Path, verb: str, content: bytes, says: list[str]) -> None:
-    (tmp_path / "config.json").write_bytes(content)
-    message = refusal(tokonomics(verb, tmp_path / "config.json", *REST[verb]))
-    assert [say for say in says if say not in message] == []
-
-
-@pytest.mark.parametrize("verb", REST)
-def test_a_config_that_is_not_there_is_named(tokonomics: Call, tmp_path: Path, verb: str) -> None:
-    (tmp_path / "folder.json").mkdir()
-    for path in (tmp_path / "config.json", tmp_path / "folder.json"):
-        assert path.name in joined(refusal(tokonomics(verb, path, *REST[verb])))
-    refusal(tokonomics(verb, tmp_path, *REST[verb]))
 
 
 json_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -574,147 +446,6 @@ def test_any_config_is_answered_or_refused(
     file.write_text(json.dumps({**LLAMA, **changes})[: cut if cut < 100 else None], encoding="utf-8")
     settled(tokonomics("predict", file, "--gpu=H100", "--fit"))
     settled(tokonomics("predict", file, "--gpu=H100", "--curve", "--usd-per-hour=1"))
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("[]", ["an object of models was expected"]),
-        ('{"a": ', ["not JSON"]),
-        ("[" * 100_000, ["not JSON"]),
-        ('{"m": {"input_cost_per_token": "x", "output_cost_per_token": 1}}', ["'m'", "input_cost_per_token", "'x'"]),
-        ('{"m": {"input_cost_per_token": -1, "output_cost_per_token": 1}}', ["'m'", "input_cost_per_token", "-1"]),
-        ('{"m": {"input_cost_per_token": NaN, "output_cost_per_token": 1}}', ["'m'", "input_cost_per_token", "nan"]),
-        ('{"m": {"input_cost_per_token": 1e400, "output_cost_per_token": 1}}', ["'m'", "input_cost_per_token", "inf"]),
-    ],
-)
-def test_a_wrong_litellm_file_names_its_model(tokonomics: Call, tmp_path: Path, content: str, says: list[str]) -> None:
-    file = tmp_path / "prices.json"
-    file.write_text(content, encoding="utf-8")
-    message = refusal(tokonomics(*APIS, f"--litellm={file}"))
-    assert str(file) in message
-    assert [say for say in says if say not in message] == []
-
-
-# --- measurements ---------------------------------------------------------------------------------------------------
-
-HEADER = "model,gpu,num_gpus,tp,engine,input_len,output_len,batch_or_concurrency,mode,metric,value"
-LOAD = "llama-3.1-8b,H100,1,1,vllm,1000,300,16"
-ROW = f"{LOAD},fixed_concurrency"
-STEP: dict[str, object] = {"kind": "decode", "model": "llama-3.1-8b", "batch": 1, "ctx": 1024, "ms": 4.5}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *[b"", b"\n\n", bytes(range(256)) * 8, b"\x1f\x8b", b"\x1f\x8b" + b"z" * 50],
-        gzip.compress(f"{HEADER}\n{ROW},tpot_ms,10\n".encode(), mtime=0)[:-12],
-        gzip.compress(b"\xff\xfe" * 9, mtime=0),
-        HEADER.replace("tp,", "").encode(),
-        *[
-            b'{"gpu": "H200"', b'{"gpu": "H200"}', b'{"rows": []}', b'{"gpu": 3, "rows": []}',
-            b'{"gpu": "H200", "rows": {}}',
-        ],
-        b'{"gpu": "H200", "rows": ' + b"[" * 100_000,
-        f'{HEADER}\n{ROW},tpot_ms,"{"1" * 200_000}"\n'.encode(),
-    ],
-    ids=lambda value: named(value[:24].decode("latin-1")),
-)  # fmt: skip
-def test_measurements_that_are_none_are_named(tokonomics: Call, tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "results"
-    file.write_bytes(content)
-    assert str(file) in refusal(tokonomics("calibrate", "--score", file))
-
-
-def counted(tokonomics: Call, file: Path) -> None:
-    """One row of two is predicted, and the other is counted with a short reason."""
-    done = tokonomics("calibrate", "--score", file, "--json")
-    settled(done)
-    found = json.loads(done.stdout)
-    assert (found["rows"], found["predicted"]) == (2, 1)
-    ((reason, number),) = found["not_predicted"].items()
-    assert number == 1
-    assert 5 < len(reason) < 200
-    settled(tokonomics("calibrate", "--score", file))
-
-
-GOOD = f"{ROW},tpot_ms,10"
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        *[f"{ROW},tpot_ms{value}" for value in (",ten", ",nan", ",inf", ",1e400", ",", ",0", ",-3", ",1e-320", "")],
-        *[LOAD, "llama-3.1-8b", f"{ROW},tpot_min,10", f"{ROW},{'y' * 5000},10", f"{LOAD},at_rest,tpot_ms,10"],
-        *[GOOD.replace("llama-3.1-8b", "lama-9b"), GOOD.replace("H100", "H1000"), GOOD.replace("vllm", "vlm")],
-        *[GOOD.replace("1,1,vllm", setup) for setup in ("1,1,", "0,1,vllm", "3,3,vllm", "x,1,vllm", "1e300,,vllm")],
-        *[GOOD.replace(",16,", load) for load in (",qps=x,", ",qps=0,", ",many,")],
-        *[GOOD.replace(",1000,", prompt) for prompt in (",1e300,", ",-1000,")],
-        *[GOOD.replace(",300,", answer) for answer in (",0,", ",-3,")],
-        f"{LOAD[:-2]}1e300,decode_step,tpot_ms,10",
-    ],
-    ids=lambda value: named(value[-24:]),
-)
-def test_a_result_that_makes_no_sense_is_counted_with_its_reason(tokonomics: Call, tmp_path: Path, row: str) -> None:
-    file = tmp_path / "results.csv"
-    file.write_text(f"{HEADER}\n{row}\n{GOOD}\n", encoding="utf-8")
-    counted(tokonomics, file)
-
-
-ODD_STEPS: dict[str, tuple[object, ...]] = {
-    "ms": ("fast", 0, -1, math.nan, math.inf, 10**400, None, []),
-    "batch": (0, -1, math.inf, 10**400, 1e300, None, "x"),
-    "ctx": (-5, math.inf, math.nan, {}, "x"),
-    "model": ("lama", None), "kind": ("encode", []), "tp": (3, 0), "weights": ("fp9",), "kv": ("int4",),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{name: value} for name, values in ODD_STEPS.items() for value in values],
-    ids=lambda value: named(str(value)[:24]),
-)
-def test_a_senseless_step_is_counted_with_why(tokonomics: Call, tmp_path: Path, changes: dict[str, object]) -> None:
-    file = tmp_path / "steps.json"
-    file.write_text(json.dumps({"gpu": "H200", "rows": [{**STEP, **changes}, STEP]}), encoding="utf-8")
-    counted(tokonomics, file)
-
-
-def test_steps_that_are_no_objects_are_counted(tokonomics: Call, tmp_path: Path) -> None:
-    file = tmp_path / "steps.json"
-    file.write_text(json.dumps({"gpu": "H200", "rows": [3, None, [], "x", {}, STEP]}), encoding="utf-8")
-    found = json.loads(tokonomics("calibrate", "--score", file, "--json").stdout)
-    assert (found["rows"], found["predicted"], sum(found["not_predicted"].values())) == (6, 1, 5)
-
-
-cell = st.one_of(
-    st.sampled_from(["", "1", "8", "1000", "-1", "0", "nan", "inf", "1e9", "qps=4", "qps=inf", "qps=", "x", '"', "é"]),
-    st.sampled_from(["llama-3.1-8b", "H100", "vllm", "fixed_concurrency", "tpot_ms", "output_tok_s", "decode_step"]),
-    st.floats().map(repr),
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.one_of(
-        st.binary(max_size=200),
-        st.dictionaries(st.integers(0, 10), cell, max_size=3).map(
-            lambda changes: (
-                f"{HEADER}\n"
-                + ",".join(changes.get(place, old) for place, old in enumerate(f"{ROW},tpot_ms,10".split(",")))
-                + "\n"
-            ).encode()
-        ),
-    ),
-    st.booleans(),
-    st.booleans(),
-)
-def test_any_measurements_are_scored_or_refused(
-    tokonomics: Call, tmp_path_factory: pytest.TempPathFactory, content: bytes, packed: bool, as_json: bool
-) -> None:
-    file = tmp_path_factory.mktemp("any") / "results.csv"
-    file.write_bytes(gzip.compress(content) if packed else content)
-    settled(tokonomics("calibrate", "--score", file, *["--json"] * as_json))
 
 
 # --- the environment ------------------------------------------------------------------------------------------------
@@ -757,17 +488,6 @@ def test_a_spoilt_price_cache_says_how_to_mend_it(
     message = refusal(tokonomics(*command))
     assert str(tmp_path / "offers.csv") in message
     assert "tokonomics offers --refresh" in message
-
-
-@pytest.mark.parametrize("url", [NOWHERE, f"{NOWHERE}/x y", "http://[", "http://127.0.0.1:99999", "http://"])
-def test_a_refresh_in_which_every_provider_fails_says_so_and_keeps_the_old_prices(tokonomics: Call, url: str) -> None:
-    before = tokonomics("offers", "--json").stdout
-    done = tokonomics("offers", "--refresh", f"--url={url}", "--provider=aws")
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert "aws" in done.stdout + done.stderr
-    assert "Nothing was written" in done.stdout + done.stderr
-    assert tokonomics("offers", "--json").stdout == before
 
 
 # --- charts ---------------------------------------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 """``capacity`` as a user calls it: the rate it names holds when simulated, and its replicas are the fewest."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.command import Call, answer, refusal
-from tests.explore import some
 
 ON = ("--model=llama-3.1-8b", "--gpu=H100")
 LENGTHS = ("--input=1000", "--output=uniform:20-200")
@@ -65,25 +63,6 @@ def test_a_rate_that_changes_nothing_is_not_taken_in_silence(tokonomics: Call) -
     plain, rated = tokonomics(*MADE_UP), tokonomics(*MADE_UP, "--rate=200")
     assert plain.stdout.splitlines()[:6] == rated.stdout.splitlines()[:6]
     assert (plain.stderr, "plan sizes for a rate" in rated.stderr) == ("", True)
-
-
-def test_the_same_question_has_the_same_answer(tokonomics: Call) -> None:
-    assert answer(tokonomics, *MADE_UP) == answer(tokonomics, *MADE_UP)
-
-
-def test_a_stricter_slo_or_burstier_arrivals_hold_less(tokonomics: Call) -> None:
-    usual = answer(tokonomics, *MADE_UP)["rate"]
-    assert answer(tokonomics, *MADE_UP, "--slo=ttft_p99=0.5,tpot_p99=15ms")["rate"] < usual
-    assert answer(tokonomics, *MADE_UP, "--arrivals=gamma:1,cv=6")["rate"] < usual
-
-
-@pytest.mark.parametrize("suffix", some(["svg", "png", "html", "json"], keep=2))
-def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"chart.{suffix}"
-    done = tokonomics(*MADE_UP, f"--chart={file}")
-    assert (done.returncode, done.stderr) == (0, f"chart saved to {file}\n")
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

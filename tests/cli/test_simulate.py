@@ -2,13 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from tests.command import Call, answer, on_a_terminal, refusal
-from tests.explore import some
 
 from tokonomics.questions import simulate as verb
 from tokonomics.traffic.readers import open_trace
@@ -21,10 +19,6 @@ MADE_UP = (
 )  # fmt: skip
 SESSIONS = (*ON, "--arrivals=poisson:5", "--requests=300", "--input=400", "--output=50", "--sessions=5,think=1")
 CLOCKS = ("wall_s", "simulated_requests_per_s")
-
-
-def without_clocks(made: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in made.items() if key not in CLOCKS}
 
 
 def test_the_keys_that_others_read_are_there(tokonomics: Call) -> None:
@@ -63,24 +57,6 @@ def test_a_gpu_nobody_offers_has_no_price(tokonomics: Call, tmp_path: Path, monk
     made = answer(tokonomics, *MADE_UP[:-1], "--gpu=L40S")
     assert (made["usd_per_mtok"], made["cost"]) == (None, None)
     assert "output tokens/s" in tokonomics(*MADE_UP[:-1], "--gpu=L40S").stdout.splitlines()[0]
-
-
-def test_equal_seeds_give_equal_answers(tokonomics: Call) -> None:
-    random = ("--router=power-of-two", "--replicas=3")
-    one, same, other = (without_clocks(answer(tokonomics, *MADE_UP, *random, f"--seed={seed}")) for seed in (1, 1, 2))
-    assert one == same != other
-
-
-def test_a_process_answers_as_the_library_does(tokonomics: Call, tokonomics_process: Call) -> None:
-    done = tokonomics_process(*MADE_UP, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert without_clocks(json.loads(done.stdout)) == without_clocks(answer(tokonomics, *MADE_UP))
-
-
-def test_more_replicas_answer_sooner_and_cost_more(tokonomics: Call) -> None:
-    crowded, wide = (answer(tokonomics, *MADE_UP, "--max-sequences=4", f"--replicas={count}") for count in (1, 4))
-    assert wide["ttft_s"]["p99"] < crowded["ttft_s"]["p99"]
-    assert wide["replica_hours"] / wide["rated_s"] == pytest.approx(4 * crowded["replica_hours"] / crowded["rated_s"])
 
 
 def test_what_conversations_share_is_cached_unless_told_otherwise(tokonomics: Call) -> None:
@@ -203,16 +179,6 @@ def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None
     assert saved.height == made["requests"]
     assert saved["output_tokens"].sum() == made["output_tokens"]
     assert np.percentile(saved["ttft_s"].to_numpy(), 99) == pytest.approx(made["ttft_s"]["p99"])
-
-
-@pytest.mark.parametrize("suffix", some(["svg", "png", "html", "json"], keep=2))
-def test_a_chart_is_saved_and_the_answer_is_the_same(tokonomics: Call, tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"chart.{suffix}"
-    done = tokonomics(*MADE_UP, f"--chart={file}")
-    assert done.stderr == f"chart saved to {file}\n"
-    assert done.stdout == tokonomics(*MADE_UP).stdout
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.stat().st_size > 1000
 
 
 def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.planner.small_catalogue import offer
 from tests.there import there
 
@@ -87,15 +85,6 @@ def test_prompts_and_answers_together_pay_the_bill() -> None:
     assert priced.output is not None
     assert 400 * priced.input + 100 * priced.output == pytest.approx(500 * priced.blended)
     assert priced.input < priced.output
-
-
-@given(st.floats(0.01, 1000), st.floats(1.5, 10))
-def test_doubling_the_price_doubles_every_figure(usd: float, factor: float) -> None:
-    one, more = (
-        price_run(run(point(4, 100)), None, Price(usd_per_hour=each, price_from="")).points[0].usd_per_mtok
-        for each in (usd, usd * factor)
-    )
-    assert there(more).blended == pytest.approx(there(one).blended * factor)
 
 
 def test_errors_are_those_that_validate_computes() -> None:

@@ -39,19 +39,6 @@ def test_usage_is_reservation_without_the_idle_share(price: float, speed: float,
     assert one.usd_per_mtok_usage == pytest.approx(one.usd_per_mtok * share)
 
 
-@given(prices, speeds, st.tuples(shares, shares), fleets)
-def test_the_price_falls_as_utilisation_rises(price: float, speed: float, two: tuple[float, float], gpus: int) -> None:
-    low, high = sorted(two)
-    assert cost(price, speed, high, gpus).usd_per_mtok <= cost(price, speed, low, gpus).usd_per_mtok
-
-
-@given(prices, speeds, shares, fleets)
-def test_doubling_the_price_doubles_the_cost(price: float, speed: float, share: float, gpus: int) -> None:
-    assert cost(2 * price, speed, share, gpus).usd_per_mtok == pytest.approx(
-        2 * cost(price, speed, share, gpus).usd_per_mtok
-    )
-
-
 @given(prices, speeds, shares, fleets, st.floats(0.001, 1e3))
 def test_each_term_alone_reaches_the_target(price: float, speed: float, share: float, gpus: int, target: float) -> None:
     needed = needed_for(target, price, speed, share, gpus)

@@ -58,14 +58,6 @@ def test_on_usage_a_token_costs_the_share_of_the_bill_that_full_batches_need() -
     assert cost.usd_per_mtok_usage == pytest.approx(there(cost.usd_per_mtok) * made.load_share)
 
 
-def test_twice_the_price_is_twice_the_cost() -> None:
-    one, two = (served_cost(overloaded(), price, "as given") for price in (1.1, 2.2))
-    assert two.usd == pytest.approx(2 * one.usd)
-    for name in ("usd_per_mtok", "usd_per_mtok_output", "usd_per_mtok_usage"):
-        assert getattr(two, name) == pytest.approx(2 * getattr(one, name))
-    assert [line.usd for line in two.tree.lines] == pytest.approx([2 * line.usd for line in one.tree.lines])
-
-
 def test_nothing_delivered_is_a_bill_without_a_price_of_a_token() -> None:
     refused = outcome(simulate(deployment(), make_trace([0.0, 3600.0], [200_000] * 2, [10] * 2)))
     cost = served_cost(refused, 2.0, "as given")
