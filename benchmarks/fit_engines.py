@@ -686,7 +686,7 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
         step_us, sequence_us = (figure if figure > NOTHING_US else 0.0 for figure in figures[:2])
         changes = {"step_s": step_us * 1e-6, "sequence_s": sequence_us * 1e-6}
         if paced:
-            changes |= {"quantised_times": round(figures[2], 3)}
+            changes |= {"fp8_time_factor": round(figures[2], 3)}
         return begin.model_copy(update=changes)
 
     def residuals(figures: Sequence[float]) -> list[float]:
@@ -705,7 +705,7 @@ def fit_engine(rows: Sequence[Measurement], layers: Layers, begin: Overhead, sai
     error = statistics.median(abs(math.log(value_of(row, _model(row, made, layers)) / row.value)) for row in fast)
     print(f"{rows[0].engine} {min(r.year for r in rows)}–{max(r.year for r in rows)}, "
           f"{'beside' if made.overlapped else 'after'} the GPU: n {len(fast)}, step {made.step_s * 1e6:.0f} µs, "
-          f"sequence {made.sequence_s * 1e6:.1f} µs, FP8 × {made.quantised_times}; "
+          f"sequence {made.sequence_s * 1e6:.1f} µs, FP8 × {made.fp8_time_factor}; "
           f"median error {error:.1%}")  # fmt: skip
     return error, made.model_copy(update={"source": f"{len(fast)} rows of {'; '.join(sources)}{said}"})
 
@@ -725,7 +725,7 @@ def _model(row: Measurement, made: Overhead, layers: Layers) -> StepModel:
     deployment = deployment_of(row)
     assert deployment is not None
     aligned = row.tuned and recipe_of(deployment).aligns > 0
-    key = (deployment, made.head_reads, made.unpacks, made.score_passes, made.quantised_times, aligned)
+    key = (deployment, made.head_reads, made.unpacks, made.score_passes, made.fp8_time_factor, aligned)
     if key not in _PARTS:
         if len(_PARTS) > MOST_PARTS:
             _PARTS.clear()
@@ -761,8 +761,8 @@ def _engine_text(engine: str, made: Overhead) -> str:
         more = f'until_version = "{made.until_version}"\n{more}'
     if made.unpacks:
         more = f"unpacks = true\nscore_passes = {made.score_passes}\n{more}"
-    if made.quantised_times != 1:
-        more = f"quantised_times = {made.quantised_times}\n{more}"
+    if made.fp8_time_factor != 1:
+        more = f"fp8_time_factor = {made.fp8_time_factor}\n{more}"
     if made.graph_tokens:
         more = f"graph_tokens = {made.graph_tokens}\n{more}"
     if made.fused:

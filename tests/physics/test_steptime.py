@@ -353,8 +353,8 @@ def test_old_attention_on_amd_reads_the_cache_once_for_each_query_head() -> None
 def test_tensorrt_llm_of_2025_multiplied_fp8_in_another_time_than_timed() -> None:
     trt = find_engine("tensorrt-llm")
     old = overhead(trt, version="0.19")
-    assert old.quantised_times < 1
-    for weights, times in ((Precision.fp8, old.quantised_times), (Precision.bf16, 1.0)):
+    assert old.fp8_time_factor < 1
+    for weights, times in ((Precision.fp8, old.fp8_time_factor), (Precision.bf16, 1.0)):
         deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H100"), trt, weights=weights)
         ours, timed = (StepModel(deployment, era).kernels for era in (old, overhead(trt)))
         shape = (weights, 4096.0, 14336, 4096)

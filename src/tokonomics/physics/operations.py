@@ -100,10 +100,10 @@ class RankKernels:
         taken = self._timed_gemm_s(weights, rows, n, k)
         if self.era is None:
             return taken
-        if self.multiplied(weights) is Precision.fp8 and self.era.quantised_times != 1:
+        if self.multiplied(weights) is Precision.fp8 and self.era.fp8_time_factor != 1:
             gpu, work = self.deployment.gpu, np.asarray(rows) * n * k
             least = np.maximum(2 * work / gpu.peak_flops(Precision.fp8), n * k / gpu.bandwidth_bytes_per_s)
-            taken = np.maximum(taken * self.era.quantised_times, least)
+            taken = np.maximum(taken * self.era.fp8_time_factor, least)
         share = self.era.product_share
         if not share:
             return taken

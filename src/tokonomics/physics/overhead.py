@@ -88,7 +88,7 @@ class Overhead(Noun):
     """The same where a few sequences' contexts are split among more blocks (see ``SPLIT_BELOW``)."""
     product_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak FLOP/s that dense products reach at the most; 0: as their kernels were timed."""
-    quantised_times: PositiveFloat = 1.0  # times as long as timed, of dense products with quantised activations
+    fp8_time_factor: PositiveFloat = 1.0  # time of dense products in FP8, as a multiple of what was timed
     uneven: NonNegativeFloat = 0.0
     uneven_heads: NonNegativeFloat = 0.0
     """Most that decode attention takes longer, as a share, if the contexts of a batch differ, and how many pairs of a
