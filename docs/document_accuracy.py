@@ -19,9 +19,8 @@ Errors are factors: a median error of 10 % means that half of the predictions ar
 A bias above zero means that we predict too much. Of every five measurements, four should lie inside the interval: fewer
 are a miss, and so are more, as the interval is then wider than it need be. Targets were set before the last fits.
 Engines' overheads and the intervals were fitted on rows marked `calibrate`, on the bare steps and on loads of a real vLLM. Of the
-published rows scored here, those marked `dev` were only looked at, but for one figure (what TensorRT-LLM 1.0 launches for GPT-OSS's
-experts on an H200 has no other row); of those marked `judge`, the groups left out of everything, only sums such as those on this page
-were seen. One choice followed from them: SGLang's launches were left as they were, as new ones made the first tokens of these groups
+published rows scored here, those marked `dev` were only looked at; of those marked `judge`, the groups left out of everything, only
+sums such as those on this page were seen. One choice followed from them: SGLang's launches were left as they were, as new ones made the first tokens of these groups
 worse. [Where the rows come from](../benchmarks/data/README.md).
 """
 UNSEEN_FIRST = """## What it was not fitted on
@@ -103,8 +102,15 @@ ROWS = {"judge": "left out of everything", "dev": "looked at, not fitted on", "c
 FIRST_TOKENS = "Time to the first token of the same groups:"
 ODD = """## Rows that look mislabelled
 
-They are kept in every figure above. Rows off by more than 60 % as they are labelled, and within 10 % with another number of
-GPUs to a layer:
+They are kept in every figure above but the last two of the groups left out, and those of the first table taught nothing: half of
+a sweep or more is faster than its load can be served with every byte at full bandwidth or every FLOP at peak, so that it cannot
+have run as it is labelled (of groups left out, only sums are given, above):
+
+| source | model | GPU | engine | rows |
+|---|---|---|---|--:|
+{impossible}
+
+Rows off by more than 60 % as they are labelled, and within 10 % with another number of GPUs to a layer:
 """
 ACCELERATORS = """## Macs, DGX Spark, Strix Halo, TPUs, Trainium2
 
@@ -563,7 +569,12 @@ def _regret() -> str:
 
 def _odd_rows() -> str:
     result = _result("odd_rows")
-    lines = [ODD, "| source | model | GPU | engine | rows | stated | fits |", "|---|---|---|---|--:|--:|--:|"]
+    sweeps = (
+        f"| {row['source']} | {row['model']} | {row['gpu']} | {row['engine']} {row['version'] or ''} | {row['rows']} |"
+        for row in result["impossible"]
+    )
+    odd = ODD.format(impossible="\n".join(sweeps))
+    lines = [odd, "| source | model | GPU | engine | rows | stated | fits |", "|---|---|---|---|--:|--:|--:|"]
     for row in result["other_degree"]:
         what = f"{row['source']} | {row['model']} | {row['gpu']} | {row['engine']} {row['version'] or ''}"
         lines.append(f"| {what} | {row['rows']} | TP={row['stated']} | TP={row['fits']} |")
