@@ -37,7 +37,7 @@ from tokonomics.measure.measurements import Measurement, Metric, Mode, read_meas
 from tokonomics.measure.stated_setup import as_run, deployment_of, model_named, recipe_of, stated_deployment
 from tokonomics.measure.validate import impossible_rows, value_of
 from tokonomics.physics.attention_kernels import spread_inside, uneven_share
-from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
+from tokonomics.physics.overhead import FORK, LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import context_spread
 from tokonomics.types import Badge
@@ -279,7 +279,7 @@ def fit_unpacking(rows: Sequence[Measurement], layers: Layers, fitted: dict[tupl
 def fit_rocm(rows: Sequence[Measurement], layers: Layers, architecture: str) -> Overhead:
     """The host's two figures, how fast the old attention read, and how much of the peak its products reached."""
     rows = [row for row in rows if row.engine == "vllm" and (0, 0) < version_numbers(row.engine_version) < (0, 6)]
-    rows = [row for row in rows if row.metric in FITTED_METRICS]
+    rows = [row for row in rows if row.metric in FITTED_METRICS and FORK not in (row.engine_version or "")]
     placed = [(row, found) for row in rows if (found := deployment_of(row))]
     placed = [(row, found) for row, found in placed if found.gpu.architecture == architecture]
     sources = sorted({row.source for row, _ in placed})
