@@ -2,22 +2,23 @@
 
     python benchmarks/bench_odd_rows.py
 
-Two signs, both computed over all rows alike. A row that is off by more than ``OFF`` as it is labelled and within
-``CLOSE`` with another number of GPUs to a layer says that this number may be wrong. And rows of one source that differ
-in nothing but the engine's build, whose figures are apart by more than ``APART``, ran something that the source does
-not say: drafting is the likely one. Groups of fewer than ``LEAST`` such rows are left out.
+Three signs, all computed over all rows alike. A sweep of which half or more is faster than the datasheet allows cannot
+have run as it is labelled (``validate.impossible_rows``). A row that is off by more than ``OFF`` as it is labelled and
+within ``CLOSE`` with another number of GPUs to a layer says that this number may be wrong. And rows of one source that
+differ in nothing but the engine's build, whose figures are apart by more than ``APART``, ran something that the source
+does not say: drafting is the likely one. Of the latter two, groups of fewer than ``LEAST`` such rows are left out.
 """
 
 import json
 import math
 import platform
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 from tokonomics.measure.measurements import Measurement, Metric, read_measurements
-from tokonomics.measure.validate import predict
+from tokonomics.measure.validate import impossible_rows, predict
 from tokonomics.types import today
 
 HERE = Path(__file__).parent
@@ -29,20 +30,29 @@ DEGREES = (1, 2, 4, 8)
 def main() -> None:
     tables = [HERE / "data" / name for name in ("published.csv.gz", "published_more.csv.gz")]
     read = [row for table in tables for row in read_measurements(table) if isinstance(row, Measurement)]
-    rows = [row for row in read if row.metric is not Metric.ttft_s and row.split != "judge"]
+    seen = [row for row in read if row.split != "judge"]
+    rows = [row for row in seen if row.metric is not Metric.ttft_s]
     result: dict[str, Any] = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
         "command": "make bench",
         "rows": len(rows),
+        "impossible": _impossible(seen),
         "other_degree": _other_degree(rows),
         "other_build": _other_build(rows),
     }
-    for name in ("other_degree", "other_build"):
+    for name in ("impossible", "other_degree", "other_build"):
         print(name)
         for group in result[name]:
             print("  ", *group.values())
     RECORD.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _impossible(rows: list[Measurement]) -> list[dict[str, object]]:
+    keys = impossible_rows(rows)
+    found = Counter((row.source, row.model, row.gpu, row.engine, row.engine_version) for row in rows if row.key in keys)
+    names = ("source", "model", "gpu", "engine", "version")
+    return [dict(zip(names, sweep, strict=True)) | {"rows": n} for sweep, n in found.most_common()]
 
 
 def _other_degree(rows: list[Measurement]) -> list[dict[str, object]]:

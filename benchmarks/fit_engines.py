@@ -35,9 +35,9 @@ from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Lat
 from tokonomics.catalog.load_models import find_model
 from tokonomics.measure.measurements import Measurement, Metric, Mode, read_measurements
 from tokonomics.measure.stated_setup import as_run, deployment_of, model_named, recipe_of, stated_deployment
-from tokonomics.measure.validate import value_of
+from tokonomics.measure.validate import impossible_rows, value_of
 from tokonomics.physics.attention_kernels import spread_inside, uneven_share
-from tokonomics.physics.overhead import LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
+from tokonomics.physics.overhead import FORK, LAUNCHES, REQUESTS, Host, Layers, Overhead, overhead, version_numbers
 from tokonomics.physics.steptime import StepModel
 from tokonomics.serving.steady import context_spread
 from tokonomics.types import Badge
@@ -127,8 +127,6 @@ FIRST_TOKENS: dict[tuple[str, str], tuple[str, ...]] = {
 prompts of any length take as long (Qwen3 235B with a few users), with and without quantised activations if there are
 rows of both; and what latent attention adds (DeepSeek; SGLang's rows do not tell it apart)."""
 FROM_FIRST_TOKENS = ("expert_layer_s", "quantised_layer_s", "latent_layer_s")
-SEEN_TOO = ("tensorrt-llm", "1.0", "expert_layer_s")
-"""A figure for which no row marked ``calibrate`` speaks: those marked ``dev`` teach it (GPT-OSS on H200)."""
 COMPILED = ("DeepSeek-V3", "B200", "sglang")
 """Rows whose first tokens come after 2 to 9 s, later with 8 users than with 64: kernels were compiled during the run.
 They are scored like any other, and teach nothing of first tokens."""
@@ -198,10 +196,11 @@ def fit_published(
     """The eras that published results speak of, and those that they stand in for."""
     fitted, logged = dict(before), before[LOGGED]
     rows = [row for path in paths for row in read_measurements(path) if isinstance(row, Measurement)]
-    rows = [row for row in rows if row.split in ("calibrate", "dev") and deployment_of(row)]
+    rows = [row for row in rows if row.split == "calibrate" and deployment_of(row)]
     # Runs tuned to limits of their own tell of a search for the highest rate, not of a step.
+    impossible = impossible_rows(rows)
     rows = [row for row in rows if (row.model, row.engine_version) != DRAFTS and row.slo is None]
-    seen, rows = rows, [row for row in rows if row.split == "calibrate"]
+    rows = [row for row in rows if row.key not in impossible]
     for architecture in ROCM:
         if not only or f"vllm 0.0 on {architecture}" in only:
             fitted["vllm", f"0.0 on {architecture}"] = fit_rocm(rows, layers, architecture)
@@ -230,10 +229,7 @@ def fit_published(
                 said += f"; {', '.join(alike)} taken as vLLM 0.26's"
             told = FIRST_TOKENS.get((engine, version), ())
             for field in told:
-                teach = of_era
-                if (engine, version, field) == SEEN_TOO:
-                    teach = [row for row in seen if row.engine == engine and _era(row, eras) == version]
-                begin, rows_said = fit_first_token(teach, layers, begin, field, told)
+                begin, rows_said = fit_first_token(of_era, layers, begin, field, told)
                 said += rows_said
             error, found = fit_engine(of_era, layers, begin, said)
             if overlapped:
@@ -283,7 +279,7 @@ def fit_unpacking(rows: Sequence[Measurement], layers: Layers, fitted: dict[tupl
 def fit_rocm(rows: Sequence[Measurement], layers: Layers, architecture: str) -> Overhead:
     """The host's two figures, how fast the old attention read, and how much of the peak its products reached."""
     rows = [row for row in rows if row.engine == "vllm" and (0, 0) < version_numbers(row.engine_version) < (0, 6)]
-    rows = [row for row in rows if row.metric in FITTED_METRICS]
+    rows = [row for row in rows if row.metric in FITTED_METRICS and FORK not in (row.engine_version or "")]
     placed = [(row, found) for row in rows if (found := deployment_of(row))]
     placed = [(row, found) for row, found in placed if found.gpu.architecture == architecture]
     sources = sorted({row.source for row, _ in placed})
@@ -671,8 +667,6 @@ def fit_first_token(
     print(f"{served[0].engine} since {begin.since_version}: {field} {value * 1e3:.2f} ms, n {len(served)}, "
           f"median error {error:.1%} (with none {statistics.median(map(abs, residuals([0.0]))):.1%})")  # fmt: skip
     said = f"; {field} on the first tokens of {len(served)} rows with few users or requests"
-    if any(row.split == "dev" for row in served):
-        said += " (of split dev)"
     return begin.model_copy(update={field: value}), said
 
 

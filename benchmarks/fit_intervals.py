@@ -4,14 +4,14 @@
     python -m benchmarks.fit_intervals --published $DATA/published*.csv.gz \\
         --steps $DATA/h200_{steps,more_steps,held_out_steps}.json
 
-Published rows teach if they are marked ``calibrate``. Rows of one combination of source, engine and model are not
-independent, and a new measurement comes from a new one: a combination weighs as the square root of its rows. A class
-is as wide as what it has not seen needs: its ends are the percentiles between which four of five errors lie of a
-source, a GPU or an era of an engine that is left out, in turn, of those that the percentiles are taken of (conformal
-prediction over groups). A class of fewer than ``LEAST_SOURCES``, or of which too few are inside, is left to the one of
-timed and scaled speeds together, and none is narrower than one that is known better. The eras of engines were fitted on
-these rows with two figures each, so that errors are a little small: rows marked ``judge`` show what is left of that
-(``bench_accuracy.py``).
+Published rows teach if they are marked ``calibrate``, but for sweeps that the datasheet rules out as they are labelled
+(``validate.impossible_rows``). Rows of one combination of source, engine and model are not independent, and a new
+measurement comes from a new one: a combination weighs as the square root of its rows. A class is as wide as what it has
+not seen needs: its ends are the percentiles between which four of five errors lie of a source, a GPU or an era of an
+engine that is left out, in turn, of those that the percentiles are taken of (conformal prediction over groups). A class
+of fewer than ``LEAST_SOURCES``, or of which too few are inside, is left to the one of timed and scaled speeds together,
+and none is narrower than one that is known better. The eras of engines were fitted on these rows with two figures each,
+so that errors are a little small: rows marked ``judge`` show what is left of that (``bench_accuracy.py``).
 An era of an engine with enough rows has a class of its own. Its few models and GPUs say little of the next one, so
 errors of all eras of that class are mixed in, as much as ``BORROWED`` combinations weigh; its ends are again those
 between which four of five errors lie of a model or a GPU that is left out of it in turn. The loads of a real vLLM
@@ -46,7 +46,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.stated_setup import deployment_of, stated_deployment, steps_of
-from tokonomics.measure.validate import kind_of, value_of
+from tokonomics.measure.validate import impossible_rows, kind_of, value_of
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import EIGHTY_PERCENT, KNOWN, Kind, error_class, situation, weakest_badge
 from tokonomics.physics.overhead import Overhead, overhead
@@ -102,7 +102,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     read = [row for path in options.published for row in read_measurements(path)]
-    rows = [(row, False) for row in read if isinstance(row, Measurement) and row.split == "calibrate"]
+    published = [row for row in read if isinstance(row, Measurement) and row.split == "calibrate"]
+    impossible = impossible_rows(published)
+    print(f"{len(impossible)} rows of sweeps that are faster than the datasheet allows teach nothing")
+    rows = [(row, False) for row in published if row.key not in impossible]
     for path in options.steps:
         bare = [row for row in read_measurements(path) if isinstance(row, Measurement)]
         long = [row for row in bare if row.mode != "prefill_step" or row.input_tokens >= SHORTEST_PREFILL]

@@ -19,7 +19,17 @@ from tests.there import there
 from tokonomics.catalog.layers import Precision
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts, Statistic, Unread, read_measurements
 from tokonomics.measure.stated_setup import Gathering, Recipe, recipe, steps_of
-from tokonomics.measure.validate import ScoredPrediction, predict, simulated, spearman, summary, validate, value_of
+from tokonomics.measure.validate import (
+    ScoredPrediction,
+    beats_datasheet,
+    impossible_rows,
+    predict,
+    simulated,
+    spearman,
+    summary,
+    validate,
+    value_of,
+)
 from tokonomics.physics.intervals import Interval
 from tokonomics.serving.steady import ReplicaCurve, static_batch_s
 
@@ -666,3 +676,33 @@ def test_a_run_under_limits_is_predicted_at_the_highest_rate_that_meets_them() -
     assert value(row, metric=Metric.total_tok_s) == pytest.approx(6 * value(row))
     assert isinstance(predict(but(row, metric=Metric.tpot_s)), str)
     assert isinstance(predict(but(row, slo=(1e-6, 1e-6))), str)
+
+
+# Llama 3.1 8B reads 7.5e9 weights for a token (8.03e9 without the 0.53e9 of its input embedding), in 2 bytes each: an
+# H100 with 3.35e12 bytes a second needs 4.48 ms, and the cache of 1,000 tokens, 131 MB, 0.04 ms.
+LEAST_TPOT_S = (7.5e9 * 2 + 131e6) / 3.35e12
+
+
+def test_a_row_beats_the_datasheet_if_it_reads_weights_faster_than_the_memory_can() -> None:
+    row = measurement(batch=1)
+    assert beats_datasheet(but(row, value=0.95 * LEAST_TPOT_S))
+    assert not beats_datasheet(but(row, value=1.05 * LEAST_TPOT_S))
+    assert beats_datasheet(but(row, metric=Metric.output_tok_s, value=1.05 / LEAST_TPOT_S))
+    assert not beats_datasheet(but(row, metric=Metric.output_tok_s, value=0.9 / LEAST_TPOT_S))
+
+
+def test_waits_and_arrivals_beat_no_datasheet() -> None:
+    for served in (measurement(metric=Metric.ttft_s), measurement(metric=Metric.output_tok_s, batch=None, rate=2.0)):
+        assert not any(beats_datasheet(but(served, value=value)) for value in (1e-9, 1e9))
+
+
+@pytest.mark.parametrize(("fast", "slow", "all_of_it"), [(1, 0, True), (1, 1, True), (1, 2, False), (0, 1, False)])
+def test_a_sweep_of_which_half_beats_the_datasheet_cannot_have_run_as_labelled(
+    fast: int, slow: int, all_of_it: bool
+) -> None:
+    values = [0.5 * LEAST_TPOT_S] * fast + [2 * LEAST_TPOT_S] * slow
+    row = measurement(batch=1)
+    sweep = [but(row, key=f"{place}", value=value) for place, value in enumerate(values)]
+    sweep.append(but(row, key="first token", metric=Metric.ttft_s, value=0.1))
+    others = [but(each, key=f"other {each.key}", source="another", value=1.0) for each in sweep]
+    assert impossible_rows([*sweep, *others]) == ({each.key for each in sweep} if all_of_it else set())

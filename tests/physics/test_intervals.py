@@ -36,3 +36,13 @@ def test_an_engine_whose_time_is_assumed_makes_an_assumed_interval() -> None:
     found = interval(2.0, "tpot", deployment, guessed)
     assert found.low == pytest.approx(2.0 * math.exp(spread["low"]))
     assert found.high == pytest.approx(2.0 * math.exp(spread["high"]))
+
+
+def test_an_era_says_nothing_of_an_architecture_that_taught_it_nothing() -> None:
+    """TensorRT-LLM of 2025 is known from Ampere, Ada and Hopper: on Blackwell its class's wider interval holds."""
+    name = "throughput-dense-scaled on tensorrt-llm-0.17"
+    for gpu, taught in (("H200", True), ("H100-NVL", True), ("GB200", False)):
+        deployment = on(gpu=gpu, engine="tensorrt-llm")
+        found = interval(1.0, "throughput", deployment, overhead(deployment.engine, version="0.17"))
+        spread = CLASSES[name if taught else name.partition(" on ")[0]]
+        assert (found.low, found.high) == pytest.approx((math.exp(spread["low"]), math.exp(spread["high"])))

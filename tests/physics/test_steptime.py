@@ -337,6 +337,7 @@ def test_old_attention_on_amd_reads_the_cache_once_for_each_query_head() -> None
     old = overhead(vllm, version="0.5.4", architecture="cdna3")
     assert 0 < old.head_reads < 1
     others = [{"version": "0.6.4", "architecture": "cdna3"}, {"version": "0.5.4", "architecture": "hopper"}, {}]
+    others.append({"version": "vLLM 0.4.3+rocm614", "architecture": "cdna3"})  # tuned by AMD, not upstream's
     assert all(overhead(vllm, **other).head_reads == 0 for other in others)  # type: ignore[arg-type]
     deployment = on("llama-3.1-70b", "MI300X", tp=4)
     steps, gpu = StepModel(deployment, old), deployment.gpu

@@ -4,7 +4,7 @@ Errors are grouped by what decides them: what is predicted, dense or mixture of 
 and the engine's own time were timed, come from a similar one, or from another family. A class is wide enough for a
 source, a GPU or an era of an engine that was left out of it, and no class is narrower than one that is known better.
 An era of an engine with enough measurements is a class of its own (a situation), as wide as a model or GPU left out
-of it needs.
+of it needs. It speaks of the architectures of the GPUs that taught it; another in the same era has its class's width.
 All bare steps were measured on one timed GPU. For a GPU that nobody timed, the error seen when timed GPUs are predicted
 from another family's curves is added (assumed), or half of that, in logarithms, towards the difference of twins
 (scaled). Of a family of which the rows have nothing (a TPU, a Mac), the datasheet is all that is known: there every
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
-from tokonomics.catalog.gpus import Gpu
+from tokonomics.catalog.gpus import Gpu, find_gpu
 from tokonomics.catalog.layers import CompressedAttention, GroupedAttention, Mixer, Precision, RecurrentMixer
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.physics.attention_kernels import Op
@@ -85,8 +85,7 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
         own = error_class(kind, deployment, badge)
         era = situation(kind, deployment, badge, engine or overhead(deployment.engine))
         spread, more = learned["classes"].get(era) or learned["classes"][own], 0.0
-        taught_by = spread.get("gpus", ())
-        if len(taught_by) == 1 and deployment.gpu.key not in taught_by:  # it says little of the next GPU
+        if not _speaks_of(deployment.gpu, tuple(spread.get("gpus", ()))):
             spread = learned["classes"][own]
         if own == kind:  # bare steps, all measured on one timed GPU
             more = {Badge.modelled: learned["scaled"], Badge.assumed: learned["assumed"]}.get(badge, 0.0)
@@ -98,6 +97,17 @@ def interval(mid: float, kind: Kind, deployment: Deployment, engine: Overhead | 
             worst = (slower, faster) if kind == "throughput" else (faster, slower)
             below, above = max(below, worst[0]), max(above, worst[1])
     return Interval(low=mid * math.exp(-below), mid=mid, high=mid * math.exp(above))
+
+
+@lru_cache(maxsize=4096)
+def _speaks_of(gpu: Gpu, taught_by: tuple[str, ...]) -> bool:
+    """Decide whether errors on some GPUs tell those on another: several GPUs must have taught, one of its architecture.
+
+    Kernels and formats come with an architecture; errors of no particular GPUs speak of all.
+    """
+    if not taught_by or gpu.key in taught_by:
+        return True
+    return len(taught_by) > 1 and gpu.architecture in {find_gpu(key).architecture for key in taught_by}
 
 
 def speed_badge(deployment: Deployment) -> Badge:

@@ -31,6 +31,10 @@ from tokonomics.types import Badge, Noun
 NEWEST = 2026
 TOGETHER = 256
 """The most requests that the front end takes together: the largest burst that was measured (256 users at once)."""
+FORK = "+rocm"
+"""What a build of AMD's fork of vLLM has in its version. Its products were tuned (Nscale, "Nscale benchmarks: updated
+AMD MI300X GPUs with GEMM tuning", vLLM 0.4.3: up to 7.2 times as fast), so that the eras of some ``architectures`` are
+not its own: AMD's entries to MLPerf Inference v4.1 (0.4.3+rocm614) are four times as fast as these say."""
 LAUNCHES = ("piece_s", "layer_s", "expert_layer_s", "quantised_layer_s", "latent_piece_s", "latent_layer_s")
 REQUESTS = ("request_s", "token_s", "reach_s", "answer_s")
 """Fields of ``Overhead`` that a slower or faster host scales together: for launches, and for requests."""
@@ -178,13 +182,14 @@ def overhead(
 ) -> Overhead:
     """Return the engine's overhead in the era of its version, or else of its year; the first era if it is older.
 
-    If eras begin with the same version, the year decides.
+    If eras begin with the same version, the year decides. A fork has no era of its own (``FORK``).
     """
-    given = version_numbers(version)
+    given, upstream = version_numbers(version), FORK not in (version or "")
     eras = [
         era
         for era in _fitted().engines[engine.key]
-        if not era.architectures or (architecture in era.architectures and given < version_numbers(era.until_version))
+        if not era.architectures
+        or (upstream and architecture in era.architectures and given < version_numbers(era.until_version))
     ]
     begun = [era for era in eras if (version_numbers(era.since_version) <= given if given else era.since_year <= year)]
     if not begun:
