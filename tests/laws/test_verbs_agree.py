@@ -37,6 +37,7 @@ from tokonomics.questions.requests.traffic import (
     SimulateRequest,
     TenantsRequest,
 )
+from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import SimulateResult, capacity, simulate
 from tokonomics.questions.tenants import tenants
 from tokonomics.sizing.bill import Bill
@@ -309,6 +310,7 @@ def test_a_first_token_has_the_same_latencies_and_the_same_width_in_every_verb(o
     setup = {"model": "llama-3.1-8b", "gpu": "H100-SXM", "weights": "bf16", "slo": "ttft_p99=1"}
     traffic = {"rate": "5", "input": "1000", "output": "300", "offers": str(offers)}
     planned = plan(PlanRequest.checked(setup | traffic))
+    assert isinstance(planned, PlanResult)
     simulated = simulate(SimulateRequest.checked(setup | traffic))
     best = there(planned.best)
     assert (best.tp, best.replicas, best.ttft_s) == (1, 1, simulated.ttft_s)

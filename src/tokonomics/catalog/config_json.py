@@ -81,6 +81,8 @@ def from_config(
     if not all(isinstance(field, str) for field in config):
         raise BadInput("field names need to be strings", where=where)
     whole = Fields(config, where)
+    # Of Qwen-Omni, engines serve what thinks and writes; what speaks is left out.
+    whole = whole.child("thinker_config") or whole
     model_type = whole.word("model_type")
     if model_type is None:
         raise whole.wrong("model_type", "is missing", fix=_supported())
@@ -103,7 +105,7 @@ def from_config(
     text.expect_words("layer_types", row.kinds)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
-        whole.expect(DECODER_ONLY)
+        whole.expect(DECODER_ONLY | {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab]})
         unread += whole.unread(WRAPPER_HARMLESS)
     try:
         return ModelSpec(
@@ -190,9 +192,13 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
     return {**config, "quantization_config": {"quant_method": "modelopt", **given.values, **own}}
 
 
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")  # what holds the text model of a multimodal one
+
+
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
     """Return the text model in a config, which is all of it or a part of a multimodal one, and its family."""
-    inner = whole.child("text_config") if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
+    given = next((name for name in _TEXT_PARTS if whole.has(name)), _TEXT_PARTS[0])
+    inner = whole.child(given) if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
     if model_type in WRAPPERS and inner is None and not whole.has("hidden_size"):
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
     text = whole if inner is None else inner
@@ -232,7 +238,7 @@ def _frame(text: Fields, row: Family) -> Frame:
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
         hidden=hidden,
-        layers=text.size("num_hidden_layers", "n_layer", default=depth, most=MOST_LAYERS),
+        layers=text.size("num_hidden_layers", "n_layer", "num_layers", default=depth, most=MOST_LAYERS),
         vocab=text.size("vocab_size", default=row.vocab),
         context=text.size("max_position_embeddings", "n_positions", default=row.context, most=1 << 31),
     )
