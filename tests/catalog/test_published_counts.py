@@ -11,7 +11,7 @@ from tests.catalog.read_configs import mixers_of, read
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
-from tokonomics.catalog.layers import GroupedAttention, MoeMlp, RecurrentMixer
+from tokonomics.catalog.layers import GroupedAttention, MoeMlp, Precision, RecurrentMixer
 from tokonomics.errors import BadInput
 from tokonomics.physics.deployment import deploy, valid_tp
 from tokonomics.physics.memory import fit
@@ -86,6 +86,13 @@ HUNYUAN = plain(
     "hunyuan_v1_moe", 4096, 3072, 32, 32, 8, 128167, head_dim=128, num_experts=64, moe_topk=[8] * 32, mlp_bias=False,
     num_shared_expert=[1] * 32, moe_intermediate_size=[3072] * 32, use_qk_norm=True, tie_word_embeddings=True,
 )  # fmt: skip
+LONGCAT = {
+    "model_type": "longcat_flash", "attention_bias": False, "attention_method": "MLA", "expert_ffn_hidden_size": 2048,
+    "ffn_hidden_size": 12288, "hidden_size": 6144, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_topk": 12, "n_routed_experts": 512, "zero_expert_num": 256,
+    "zero_expert_type": "identity", "num_attention_heads": 64, "num_layers": 28, "max_position_embeddings": 131072,
+    "vocab_size": 131072, "router_bias": False,
+}  # fmt: skip
 ERNIE = plain(
     "ernie4_5_moe", 8192, 28672, 54, 64, 8, 103424, moe_num_experts=64, moe_k=8, moe_intermediate_size=3584,
     moe_layer_start_index=3, moe_layer_end_index=53, moe_num_shared_experts=0, moe_use_aux_free=True,
@@ -138,6 +145,22 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
         {name: value for name, value in plain("baichuan", 5120, 13696, 40, 40, 40, 125696).items()
          if name not in ("num_key_value_heads", "max_position_embeddings")}, 13.9),
     "MiniCPM4-8B": (plain("minicpm", 4096, 16384, 32, 32, 2, 73448, scale_emb=12, dim_model_base=256), 8.19),
+    "MiniCPM3-4B": (plain("minicpm3", 2560, 6400, 62, 40, 40, 73448, qk_nope_head_dim=64, qk_rope_head_dim=32,
+                          q_lora_rank=768, kv_lora_rank=256, scale_emb=12, tie_word_embeddings=True), 4.07),
+    "GLM-4-9B-Chat": ({
+        "model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 40, "vocab_size": 151552,
+        "num_attention_heads": 32, "multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 128,
+        "add_qkv_bias": True, "add_bias_linear": False, "padded_vocab_size": 151552, "seq_length": 131072}, 9.40),
+    "StarCoder": ({
+        "model_type": "gpt_bigcode", "n_embd": 6144, "n_head": 48, "n_inner": 24576, "n_layer": 40,
+        "n_positions": 8192, "vocab_size": 49152, "multi_query": True}, 15.52),
+    "DBRX": ({
+        "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "max_seq_len": 32768,
+        "vocab_size": 100352, "attn_config": {"kv_n_heads": 8, "clip_qkv": 8}, "tie_word_embeddings": False,
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}, 131.6),
+    "Grok-2": (plain("git", 8192, 32768, 64, 64, 8, 131072, head_dim=128, moe_intermediate_size=16384,
+                     num_local_experts=8, num_experts_per_tok=2, residual_moe=True), 269.5),
+    "LongCat-Flash": (LONGCAT, 562),
     "OLMo-7B": (plain("olmo", 4096, 11008, 32, 32, 32, 50304, clip_qkv=None), 6.89),
     "StableLM-2-12B": (plain("stablelm", 5120, 13824, 40, 32, 8, 100352, use_qkv_bias=False, qk_layernorm=True), 12.14),
 }  # fmt: skip
@@ -171,6 +194,14 @@ def test_step_3_projects_queries_in_two_steps_and_shares_one_key() -> None:
     assert attention.products(7168, tp=4) == [(2048 + 512, 7168), (64 * 256 / 4, 2048), (7168, 64 * 256 / 4)]
     assert attention.kv_heads == 1
     assert sum(group.count for group in read(STEP_3).groups if isinstance(group.mlp, MoeMlp)) == 56
+
+
+def test_longcat_has_two_of_everything_and_a_third_of_its_experts_does_nothing() -> None:
+    model = read(LONGCAT)
+    (experts,) = {group.mlp for group in model.groups if isinstance(group.mlp, MoeMlp)}
+    assert (experts.experts, experts.active_experts) == (512, 12 * 512 / 768)
+    assert model.kv_bytes_per_token(Precision.bf16) == 2 * 28 * (512 + 64) * 2
+    assert model.active_parameters == pytest.approx(27e9, rel=0.05)  # its model card: 18.6 to 31.3, 27 in the mean
 
 
 def test_of_qwen_omni_what_thinks_is_counted_with_both_towers() -> None:

@@ -238,7 +238,7 @@ def _frame(text: Fields, row: Family) -> Frame:
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
         hidden=hidden,
-        layers=text.size("num_hidden_layers", "n_layer", "num_layers", default=depth, most=MOST_LAYERS),
+        layers=text.size("num_hidden_layers", "n_layer", "n_layers", "num_layers", default=depth, most=MOST_LAYERS),
         vocab=text.size("vocab_size", default=row.vocab),
         context=text.size("max_position_embeddings", "n_positions", default=row.context, most=1 << 31),
     )

@@ -241,7 +241,7 @@ def latent_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixer
         kv_rank=kv_rank,
         nope_dim=fields.size("qk_nope_head_dim", most=MOST_HEADS),
         rope_dim=rope,
-        value_dim=fields.size("v_head_dim", most=MOST_HEADS),
+        value_dim=fields.size("v_head_dim", default=family.attention.head_dim, most=MOST_HEADS),
         output_gate=is_on(fields, family.attention.gate),
         bias_elements=((query_rank or 0) + kv_rank + rope + frame.hidden) * biased,
     )
