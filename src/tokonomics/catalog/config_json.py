@@ -18,12 +18,14 @@ from pydantic import ValidationError
 from tokonomics.catalog.config_exceptions import layers_of, nemotron_kinds
 from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family, Fields
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
+from tokonomics.catalog.config_mistral import from_params, is_params
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
 from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
+PARAMS = "params.json"  # Mistral's own form
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a larger file is probably the weights
 
 DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
@@ -35,16 +37,19 @@ def read_config(
     """Return the model that a config.json describes, given its path or the directory that holds it."""
     try:
         file = path / "config.json" if path.is_dir() else path
+        if path.is_dir() and not file.is_file() and (path / PARAMS).is_file():
+            file = path / PARAMS
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
     # Collections of configs put the model's name before both: ``model_config.json``, ``model_hf_quant_config.json``.
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
-    config = _with_modelopt(_parse(file), beside)
+    config = _parse(file)
+    config = from_params(config) if is_params(config) else _with_modelopt(config, beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     # In the cache of huggingface_hub, folders are models--ORG--NAME/snapshots/REVISION, and files are links elsewhere.
     folder = file.parent.resolve()
     cached = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)/snapshots", "/".join(folder.parts[-3:-1]))
-    own = cached[2] if cached else folder.name if file.name == "config.json" else file.stem
+    own = cached[2] if cached else folder.name if file.name in ("config.json", PARAMS) else file.stem
     called = name or own or "model"
     return from_config(
         config,
