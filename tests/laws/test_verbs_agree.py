@@ -27,7 +27,9 @@ from tokonomics.questions.cache import cache
 from tokonomics.questions.fleet import fleet
 from tokonomics.questions.levers import levers
 from tokonomics.questions.load import questions_of
-from tokonomics.questions.requests.buy import FleetRequest, PlanRequest
+from tokonomics.questions.plan import plan
+from tokonomics.questions.predict import predict
+from tokonomics.questions.requests.buy import FleetRequest, PlanRequest, PredictRequest
 from tokonomics.questions.requests.traffic import (
     CacheRequest,
     CapacityRequest,
@@ -35,6 +37,7 @@ from tokonomics.questions.requests.traffic import (
     SimulateRequest,
     TenantsRequest,
 )
+from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import SimulateResult, capacity, simulate
 from tokonomics.questions.tenants import tenants
 from tokonomics.sizing.bill import Bill
@@ -301,3 +304,16 @@ def test_verbs_agree_about_the_same_set_up(part: int, tmp_path: Path, offers: Pa
                         assert value == expected[name], (number, verb, name)
         agreed += 1
     assert agreed >= 6
+
+
+def test_a_first_token_has_the_same_latencies_and_the_same_width_in_every_verb(offers: Path) -> None:
+    setup = {"model": "llama-3.1-8b", "gpu": "H100-SXM", "weights": "bf16", "slo": "ttft_p99=1"}
+    traffic = {"rate": "5", "input": "1000", "output": "300", "offers": str(offers)}
+    planned = plan(PlanRequest.checked(setup | traffic))
+    assert isinstance(planned, PlanResult)
+    simulated = simulate(SimulateRequest.checked(setup | traffic))
+    best = there(planned.best)
+    assert (best.tp, best.replicas, best.ttft_s) == (1, 1, simulated.ttft_s)
+    alone = there(predict(PredictRequest.checked({"model": setup["model"], "gpu": setup["gpu"]})).ttft_s)
+    drawn = there(planned.frontier).points[0].ttft_range
+    assert drawn.high / drawn.mid == pytest.approx(alone.high / alone.mid)

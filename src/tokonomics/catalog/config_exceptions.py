@@ -31,7 +31,7 @@ from tokonomics.catalog.config_layers import (
     marked,
     same_length,
 )
-from tokonomics.catalog.layers import CompressedAttention, DenseMlp, GroupedAttention, Indexer, LatentAttention
+from tokonomics.catalog.layers import CompressedAttention, DenseMlp, GroupedAttention, Indexer, LatentAttention, MoeMlp
 
 Mixers = Callable[[Fields, Frame, Family], list[MixerLayer]]
 Mlps = Callable[[Fields, Frame, Family], list[MlpLayer]]
@@ -65,6 +65,30 @@ def layers_of(fields: Fields, frame: Frame, family: Family) -> tuple[list[tuple[
 def nothing(fields: Fields, frame: Frame, family: Family) -> list[Any]:
     """Return no attention, or no feed-forward block, for every layer."""
     return [None] * frame.layers
+
+
+# --- LongCat-Flash: two of everything in a layer, and experts beside the first feed-forward block -------------------
+
+
+def longcat_mixers(fields: Fields, frame: Frame, family: Family) -> list[MixerLayer]:
+    """Read latent attention, twice in every layer."""
+    return latent_attention(fields, frame, family) * 2
+
+
+def longcat_mlps(fields: Fields, frame: Frame, family: Family) -> list[MlpLayer]:
+    """Read experts, of which some are the identity: a token's real ones are fewer in the mean."""
+    width, experts = fields.size("ffn_hidden_size"), fields.size("n_routed_experts", most=MOST_HEADS)
+    idle = fields.size("zero_expert_num", default=0, least=0, most=MOST_HEADS)
+    active = fields.size("moe_topk", most=experts) * experts / (experts + idle)
+    mixed = MoeMlp(
+        experts=experts,
+        active_experts=max(1, round(active)),
+        intermediate=fields.size("expert_ffn_hidden_size"),
+        shared_intermediate=width,
+        router_bias_elements=experts + idle * (1 + frame.hidden),  # with the rows of those that do nothing
+    )
+    dense: MlpLayer = DenseMlp(intermediate=width)
+    return [mixed, dense] * frame.layers
 
 
 # --- Falcon ---------------------------------------------------------------------------------------------------------
@@ -425,6 +449,7 @@ MIXERS: dict[str, Mixers] = {
     "block_sparse": block_sparse_attention,
     "compressed": compressed_attention,
     "falcon": falcon_attention,
+    "longcat": longcat_mixers,
     "gemma4": gemma4_mixers,
     "nas": nas_mixers,
     "nemotron": nemotron_mixers,
@@ -434,6 +459,7 @@ FEED_FORWARD: dict[str, Mlps] = {
     "blocks": feed_forward,
     "gemma4": gemma4_mlps,
     "lfm2": lfm2_mlps,
+    "longcat": longcat_mlps,
     "nas": nas_mlps,
     "nemotron": nemotron_mlps,
     "none": nothing,

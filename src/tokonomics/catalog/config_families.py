@@ -62,7 +62,9 @@ class Attention:
     heads: int | None = None
     kv_heads: int | None = None  # as above; None means as many as heads
     grouped: bool = True  # whether the family knows key/value heads at all
+    kv_field: str = "num_key_value_heads"
     value_dim: str | None = None  # field with the width of a value, if it may differ from a key's
+    query_rank: str | None = None  # field of a width between the hidden one and the queries
     qkv_bias: Switch = False
     out_bias: Switch = False
     qk_norm: Literal["none", "head", "width", "head_with_bias"] = "none"
@@ -83,7 +85,7 @@ class Attention:
 class Recurrent:
     """The fields of a family's recurrent layers, and which layers between them attend."""
 
-    kind: Literal["delta", "kda", "mamba2", "mamba", "conv"]
+    kind: Literal["delta", "kda", "mamba2", "mamba", "conv", "lightning"]
     full: Pattern
     heads: Size = ""
     head_dim: Size = ""

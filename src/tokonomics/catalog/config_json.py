@@ -18,12 +18,14 @@ from pydantic import ValidationError
 from tokonomics.catalog.config_exceptions import layers_of, nemotron_kinds
 from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family, Fields
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
+from tokonomics.catalog.config_mistral import from_params, is_params
 from tokonomics.catalog.config_quantization import checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
 from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
 from tokonomics.errors import BadInput, did_you_mean, from_validation, option, shorten
 
+PARAMS = "params.json"  # Mistral's own form
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a larger file is probably the weights
 
 DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
@@ -35,16 +37,19 @@ def read_config(
     """Return the model that a config.json describes, given its path or the directory that holds it."""
     try:
         file = path / "config.json" if path.is_dir() else path
+        if path.is_dir() and not file.is_file() and (path / PARAMS).is_file():
+            file = path / PARAMS
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
     # Collections of configs put the model's name before both: ``model_config.json``, ``model_hf_quant_config.json``.
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
-    config = _with_modelopt(_parse(file), beside)
+    config = _parse(file)
+    config = from_params(config) if is_params(config) else _with_modelopt(config, beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     # In the cache of huggingface_hub, folders are models--ORG--NAME/snapshots/REVISION, and files are links elsewhere.
     folder = file.parent.resolve()
     cached = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)/snapshots", "/".join(folder.parts[-3:-1]))
-    own = cached[2] if cached else folder.name if file.name == "config.json" else file.stem
+    own = cached[2] if cached else folder.name if file.name in ("config.json", PARAMS) else file.stem
     called = name or own or "model"
     return from_config(
         config,
@@ -81,6 +86,8 @@ def from_config(
     if not all(isinstance(field, str) for field in config):
         raise BadInput("field names need to be strings", where=where)
     whole = Fields(config, where)
+    # Of Qwen-Omni, engines serve what thinks and writes; what speaks is left out.
+    whole = whole.child("thinker_config") or whole
     model_type = whole.word("model_type")
     if model_type is None:
         raise whole.wrong("model_type", "is missing", fix=_supported())
@@ -103,7 +110,7 @@ def from_config(
     text.expect_words("layer_types", row.kinds)
     unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
     if whole is not text:
-        whole.expect(DECODER_ONLY)
+        whole.expect(DECODER_ONLY | {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab]})
         unread += whole.unread(WRAPPER_HARMLESS)
     try:
         return ModelSpec(
@@ -190,9 +197,13 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
     return {**config, "quantization_config": {"quant_method": "modelopt", **given.values, **own}}
 
 
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")  # what holds the text model of a multimodal one
+
+
 def _text_part(whole: Fields, model_type: str, as_family: str | None) -> tuple[Fields, str]:
     """Return the text model in a config, which is all of it or a part of a multimodal one, and its family."""
-    inner = whole.child("text_config") if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
+    given = next((name for name in _TEXT_PARTS if whole.has(name)), _TEXT_PARTS[0])
+    inner = whole.child(given) if model_type in WRAPPERS or as_family or model_type not in FAMILIES else None
     if model_type in WRAPPERS and inner is None and not whole.has("hidden_size"):
         raise whole.wrong("text_config", "is missing", fix=f"A config of type {model_type} keeps its text model there.")
     text = whole if inner is None else inner
@@ -232,7 +243,7 @@ def _frame(text: Fields, row: Family) -> Frame:
     depth = len(nemotron_kinds(text)) if row.mixers == "nemotron" else None
     frame = Frame(
         hidden=hidden,
-        layers=text.size("num_hidden_layers", "n_layer", default=depth, most=MOST_LAYERS),
+        layers=text.size("num_hidden_layers", "n_layer", "n_layers", "num_layers", default=depth, most=MOST_LAYERS),
         vocab=text.size("vocab_size", default=row.vocab),
         context=text.size("max_position_embeddings", "n_positions", default=row.context, most=1 << 31),
     )

@@ -194,8 +194,11 @@ def attention_layer(
     made = query + kv + kv_heads * (value_dim or head_dim)
     norm = {"none": 0, "head": 2 * head_dim, "head_with_bias": 4 * head_dim, "width": query + kv}[style.qk_norm]
     norm *= is_on(fields, style.qk_norm_when)
+    query_rank = fields.size(style.query_rank) if style.query_rank else None
+    norm += query_rank or 0
     return GroupedAttention(
         **shape._asdict(),
+        query_rank=query_rank,
         window=window,
         bias_elements=made * is_on(fields, style.qkv_bias) + frame.hidden * is_on(fields, style.out_bias),
         norm_elements=norm + heads * sinks + heads * frame.hidden * style.head_gates,
@@ -210,7 +213,7 @@ def head_shape(fields: Fields, frame: Frame, style: Attention) -> HeadShape:
     kv_heads = heads
     if style.grouped:
         default = style.kv_heads or heads
-        kv_heads = fields.size("num_key_value_heads", "num_kv_heads", default=default, most=MOST_HEADS)
+        kv_heads = fields.size(style.kv_field, "num_kv_heads", default=default, most=MOST_HEADS)
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"is {kv_heads}, which does not divide the {heads} attention heads")
     head_dim = fields.optional_size("head_dim", "attention_head_dim", most=MOST_HEADS) or style.head_dim
@@ -238,7 +241,7 @@ def latent_attention(fields: Fields, frame: Frame, family: Family) -> list[Mixer
         kv_rank=kv_rank,
         nope_dim=fields.size("qk_nope_head_dim", most=MOST_HEADS),
         rope_dim=rope,
-        value_dim=fields.size("v_head_dim", most=MOST_HEADS),
+        value_dim=fields.size("v_head_dim", default=family.attention.head_dim, most=MOST_HEADS),
         output_gate=is_on(fields, family.attention.gate),
         bias_elements=((query_rank or 0) + kv_rank + rope + frame.hidden) * biased,
     )
@@ -342,7 +345,9 @@ def delta_scan_flops(heads: int, key_dim: int, value_dim: int) -> float:
 def mamba2(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
     """Read Mamba-2: scalar decay per head, state of head_dim × state_size per head."""
     heads = size_of(fields, style.heads, most=MOST_HEADS)
-    head_dim = size_of(fields, style.head_dim, most=MOST_HEADS)
+    automatic = isinstance(style.head_dim, str) and fields.value(style.head_dim) == "auto"  # Granite 4
+    inner = fields.size("mamba_expand", default=2, most=64) * frame.hidden if automatic else 0
+    head_dim = max(1, inner // heads) if automatic else size_of(fields, style.head_dim, most=MOST_HEADS)
     state_size = size_of(fields, style.state, most=MOST_HEADS)
     kernel = size_of(fields, style.kernel, most=MOST_KERNEL)
     inner = heads * head_dim
@@ -412,6 +417,20 @@ def kimi_delta_attention(fields: Fields, frame: Frame, style: Recurrent) -> Recu
     )
 
 
+def lightning_attention(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
+    """Read lightning attention (arXiv:2501.08313): a decay and a square state for each head, and a gate."""
+    heads = fields.size("num_attention_heads", most=MOST_HEADS)
+    head_dim = fields.size("head_dim", default=max(1, frame.hidden // heads), most=MOST_HEADS)
+    width, chunk = heads * head_dim, size_of(fields, style.chunk)
+    return RecurrentMixer(
+        projection_parameters=5 * frame.hidden * width,  # queries, keys, values, gate; output
+        small_parameters=width,
+        state_elements=width * head_dim,
+        scan_flops=4.0 * width * (chunk + head_dim),
+        recurrence="mamba2",  # which also has one decay for each head
+    )
+
+
 def short_convolution(fields: Fields, frame: Frame, style: Recurrent) -> RecurrentMixer:
     """Read LFM2: a gated convolution over the last tokens; its state and its work are a small Mamba layer's."""
     kernel = size_of(fields, style.kernel, most=MOST_KERNEL)
@@ -431,4 +450,5 @@ RECURRENT: dict[str, Callable[[Fields, Frame, Recurrent], RecurrentMixer]] = {
     "mamba": mamba1,
     "kda": kimi_delta_attention,
     "conv": short_convolution,
+    "lightning": lightning_attention,
 }

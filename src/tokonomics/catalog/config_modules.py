@@ -160,7 +160,9 @@ def _mixer_matrices(mixer: Mixer, hidden: int) -> Matrices:
     if isinstance(mixer, GroupedAttention):
         keys, values = (mixer.kv_heads * width for width in (mixer.head_dim, mixer.value_dim or mixer.head_dim))
         query = mixer.heads * mixer.head_dim * (2 if mixer.output_gate else 1)
-        made: Matrices = [(("q_proj", "qkv_proj"), hidden * query)]
+        made: Matrices = [(("q_proj", "qkv_proj"), hidden * (mixer.query_rank or query))]
+        if mixer.query_rank:
+            made += [(("wq",), mixer.query_rank * query)]
         if not mixer.reads_other:
             made += [(("k_proj", "qkv_proj"), hidden * keys)]
             made += [] if mixer.keys_are_values else [(("v_proj", "qkv_proj"), hidden * values)]

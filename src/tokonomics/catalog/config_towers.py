@@ -20,7 +20,7 @@ from tokonomics.errors import BadInput
 def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
     """Count the parameters of the towers in ``vision_config`` and ``audio_config``; 0 if there is none."""
     total = 0
-    for name, known in (("vision_config", model_type in TOWERS), ("audio_config", model_type == "gemma4")):
+    for name, known in (("vision_config", model_type in TOWERS), ("audio_config", model_type in AUDIO)):
         described = whole.child(name)
         if described is None:
             continue
@@ -29,7 +29,7 @@ def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
             what = f"describes a tower that cannot be counted for model_type '{model_type}'"
             raise whole.wrong(name, what, fix)
         if name == "audio_config":
-            total += gemma4_conformer(described, hidden)
+            total += AUDIO[model_type](described, hidden)
         else:
             total += _count(TowerShape.read(described, whole, hidden, TOWERS[model_type]))
         whole.notes += described.unread(TOWER_HARMLESS)
@@ -184,9 +184,44 @@ def step(shape: TowerShape) -> Projector:
     return Projector(matrices, 6 * width + hidden * shape.whole.flag("projector_bias", False))
 
 
+def twofold(shape: TowerShape) -> Projector:
+    """Count two products of every patch."""
+    bias = 2 * shape.hidden * shape.whole.flag("multimodal_projector_bias", True)
+    return Projector(shape.width * shape.hidden + shape.hidden * shape.hidden, bias)
+
+
+def cohere(shape: TowerShape) -> Projector:
+    """Count Command A Vision's gated block over joined patches."""
+    merge, inner = shape.whole.size("downsample_factor", default=2), shape.whole.size("alignment_intermediate_size")
+    matrices = shape.width * merge * merge * inner + inner // 2 * shape.hidden
+    return Projector(matrices, inner + shape.hidden, merge)
+
+
+def step3(shape: TowerShape) -> Projector:
+    """Count Step 3's two convolutions, of four and of nine patches, and a projection."""
+    out, hidden = shape.size(shape.row.out), shape.hidden
+    matrices = 4 * shape.width * out + 9 * out * 2 * out + 2 * out * hidden
+    return Projector(matrices, 3 * out + hidden * shape.whole.flag("projector_bias", False))
+
+
+def glm(shape: TowerShape) -> Projector:
+    """Count GLM-V's convolution over the joined patches, a projection, and a gated block."""
+    merge, out = shape.size(shape.row.merge), shape.inner
+    inner = shape.vision.size("intermediate_size")
+    return Projector(shape.width * merge * merge * out + out * out + 3 * out * inner, 3 * out, merge)
+
+
+def intern(shape: TowerShape) -> Projector:
+    """Count InternVL's norm of the joined patches and two products."""
+    merge = round(1 / shape.whole.ratio("downsample_ratio", 1, 0.5))
+    joined, hidden = shape.width * merge * merge, shape.hidden
+    return Projector(joined * hidden + hidden * hidden, 2 * joined + 2 * hidden, merge)
+
+
 PROJECTORS: dict[str, Callable[[TowerShape], Projector]] = {
     "linear": linear, "merger": merger, "pixtral": pixtral, "llama4": llama4, "moon": moon, "minimax": minimax,
-    "step": step,
+    "step": step, "glm": glm, "intern": intern,
+    "step3": step3, "twofold": twofold, "cohere": cohere,
 }  # fmt: skip
 
 
@@ -206,3 +241,18 @@ def gemma4_conformer(audio: Fields, hidden: int) -> int:
     # Two blocks of four times the width; five projections of attention; the convolution's two, and itself; nine norms.
     layer = 16 * width * width + 5 * width * width + 3 * width * width + kernel * width + 9 * width + head_dim
     return sampled + audio.size("num_hidden_layers") * layer + width * out + out + out * hidden
+
+
+def qwen3_omni_encoder(audio: Fields, hidden: int) -> int:
+    """Count Qwen3-Omni's audio tower: three convolutions that halve the spectrum, then Whisper's layers."""
+    width, inner = audio.size("d_model", default=1280), audio.size("encoder_ffn_dim", default=5120)
+    channels, mels = audio.size("downsample_hidden_size", default=480), audio.size("num_mel_bins", default=128)
+    sampled = 9 * channels + 2 * 9 * channels * channels + 3 * channels + channels * -(-mels // 8) * width
+    layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
+    projected = width * width + width + width * audio.size("output_dim", default=hidden) + hidden
+    return sampled + audio.size("encoder_layers", default=32) * layer + 2 * width + projected
+
+
+AUDIO: dict[str, Callable[[Fields, int], int]] = {
+    "gemma4": gemma4_conformer, "qwen3_omni_moe_thinker": qwen3_omni_encoder,
+}  # fmt: skip

@@ -157,6 +157,7 @@ class GroupedAttention(Noun):
     kv_heads: PositiveInt
     head_dim: PositiveInt
     value_dim: PositiveInt | None = None  # None: as wide as a key
+    query_rank: PositiveInt | None = None  # queries are projected down to this width, then up (Step 3)
     window: PositiveInt | None = None
     topk: PositiveInt | None = None  # cached tokens that an indexer leaves to attend to; None: all
     indexer: Indexer | None = None  # None beside ``topk``: another layer's choice is used
@@ -175,6 +176,8 @@ class GroupedAttention(Noun):
         kv = max(self.kv_heads / tp, 1) * made
         chosen = self.indexer.products(hidden) if self.indexer else []
         out = self.heads * (self.value_dim or self.head_dim) / tp
+        if self.query_rank:
+            return [(self.query_rank + kv, hidden), (query, self.query_rank), (hidden, out), *chosen]
         return [(query * (2 if self.output_gate else 1) + kv, hidden), (hidden, out), *chosen]
 
     @property

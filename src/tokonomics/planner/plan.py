@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from tokonomics.catalog.engines import Engine
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Offer, Terms
+from tokonomics.catalog.offers import STALE_AFTER_DAYS, Offer, Terms
 from tokonomics.catalog.price_index import outdated
 from tokonomics.money.cache_tiers import parse_tiers
 from tokonomics.physics.deployment import Deployment, Speculation
@@ -164,7 +164,7 @@ def study(
     def rows_of(sized: Sequence[Placed]) -> list[RankedRow]:
         sized = _cheapest(sized) if pick_only else sized
         rows = [row for placed in sized for row in _rows(placed, load, question.limits, question.today, sought, hosts)]
-        return sorted(rows, key=_cheapest_then_most_faithful)
+        return sorted(rows, key=_cheapest_then_safest)
 
     ranked, apart = rows_of(search.sized), next(iter(rows_of(pairs)), None)
     if apart and not question.disaggregate:
@@ -269,7 +269,7 @@ def _set_aside(
             for row in _rows(placed, sought.load, wider.limits, wider.today, also)
         ]
         if rows:
-            cheapest = min(rows, key=_cheapest_then_most_faithful)
+            cheapest = min(rows, key=_cheapest_then_safest)
             found.append(
                 _at_old_price(cheapest, question.offers)
                 if catch is Catch.old_price
@@ -310,7 +310,7 @@ def _only_new(hosts: Same[tuple[Hosts, ...]], known: Same[tuple[Hosts, ...]]) ->
 def cheapest_row(placed: Placed, question: Question, sought: Sought, together: Sequence[Hosts]) -> Candidate:
     """Return a sized candidate on the machine where it costs least; ``together`` as for every row of a plan."""
     rows = _rows(placed, sought.load, question.limits, question.today, sought, together)
-    return min(rows, key=_cheapest_then_most_faithful).row
+    return min(rows, key=_cheapest_then_safest).row
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -438,13 +438,15 @@ def _in_the_mean(sized: Placed, load: Load) -> dict[str, object]:
     return {"simulated": False, "batch": steady.batch, **only_mean}
 
 
-def _cheapest_then_most_faithful(ranked: RankedRow) -> tuple[float, int, int, bool, bool, float, float, str, str, str]:
-    """Order by bill, to the cent; then by more bits, one kind of replica, several machines, room, quick answers.
+def _cheapest_then_safest(ranked: RankedRow) -> tuple[Any, ...]:
+    """Order by bill, to the cent; then by more bits, one kind of replica, several machines; then by what is surer.
 
-    More bits of the KV cache than the checkpoint's own are no gain.
+    That is a recent price, a timed speed, room, quick answers, a newer price. More bits of the KV cache than the
+    checkpoint's own are no gain.
     """
     row = ranked.row
     bits = -row.weights.bits, -min(row.kv.bits, ranked.sized.deployment.model.kv_served.bits)
+    sure = row.price_age_days > STALE_AFTER_DAYS, tuple(Speed).index(row.speed)
+    room = row.usd_per_mtok_usage, row.e2e_s.mean or 0.0, row.price_age_days
     place = row.provider, row.instance, row.region
-    served = row.prefill is not None, row.lacks_redundancy, row.usd_per_mtok_usage, row.e2e_s.mean or 0.0
-    return round(row.usd_per_month, 2), *bits, *served, *place
+    return round(row.usd_per_month, 2), *bits, row.prefill is not None, row.lacks_redundancy, *sure, *room, *place
