@@ -73,9 +73,10 @@ longer (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
 COOL_FROM = 16.0
 """Fewest running sequences beside which prompts were measured; what they gain beside fewer is taken in proportion."""
 OLD_SUM_TIMES = 1.3
-"""How many times as long as timed an all-reduce over NVLink takes in TensorRT-LLM before 1.0. In 167 groups of its
-perf-overview (``calibrate``) that differ in tensor parallelism alone, at full load, errors are most alike at this: of
-FP8 and 16 bits, on A100, H100 and H200. Rows of 1.0 and of other engines, with smaller sums, show nothing like it."""
+"""How many times as long as timed an all-reduce over NVLink takes in TensorRT-LLM before 1.0, by
+``benchmarks/fit_sums.py`` (A100, H100 and H200 at full load, FP8 and 16 bits). Rows of 1.0 and of other engines, with
+smaller sums, show no such thing.
+"""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
