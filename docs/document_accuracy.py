@@ -664,8 +664,7 @@ REGRET_TAIL = """What stands out, of the rows that were looked at. Experts in MX
 so that too many GPUs are picked: TPOT of vLLM on B200 13 to 45 % too high on one, up to 17 % too low on eight; of TensorRT-LLM on
 H200 6 to 28 % too high on one, 13 to 23 % too low in eighths, 5 to 33 % too high in whole experts. Where weights leave a few GB (70B
 in 16 bits on two A100 PCIe of 80 GB), throughput is a third too high. Where a target lies between two settings, an error of
-some per cent is a miss. At full load, TensorRT-LLM before 1.0 summed over NVLink for 1.3 times as long as its kernels were timed; since
-that is modelled (`benchmarks/fit_sums.py`), more layouts are picked as measured.
+some per cent is a miss.
 """
 
 

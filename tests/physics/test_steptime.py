@@ -22,7 +22,7 @@ from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
 from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, all_reduce_s, distinct_experts, experts_s, gemm_s
 from tokonomics.physics.memory import shard, step_weight_bytes
-from tokonomics.physics.operations import OLD_SUM_TIMES, SORT_S
+from tokonomics.physics.operations import SORT_S
 from tokonomics.physics.overhead import host, overhead
 from tokonomics.physics.steptime import StepModel, decode_step, step_model
 
@@ -360,17 +360,6 @@ def test_tensorrt_llm_of_2025_multiplied_fp8_in_another_time_than_timed() -> Non
         ours, timed = (StepModel(deployment, era).kernels for era in (old, overhead(trt)))
         shape = (weights, 4096.0, 14336, 4096)
         assert float(ours.gemm_s(*shape)) == pytest.approx(times * float(timed.gemm_s(*shape)))
-
-
-def test_sums_over_nvlink_took_longer_in_tensorrt_llm_before_1_0() -> None:
-    trt, message = find_engine("tensorrt-llm"), np.array([256.0])
-    for gpu, times in (("H100", OLD_SUM_TIMES), ("L40S", 1.0)):
-        deployment = deploy(find_model("llama-3.1-70b"), find_gpu(gpu), trt, weights=Precision.fp8, tp=8)
-        # Two sums of 8,192 elements in 16 bits a token, in each of 80 layers.
-        timed = 2 * 80 * all_reduce_s(find_gpu(gpu), 8, message * 8192 * 2)
-        for version, expected in (("0.10", times), ("0.19", times), ("1.0", 1.0)):
-            took = StepModel(deployment, overhead(trt, version=version)).kernels.communication_s(message)
-            assert took == pytest.approx(expected * timed), (gpu, version)
 
 
 def test_old_products_on_amd_reach_a_share_of_the_peak() -> None:

@@ -55,7 +55,7 @@ from tokonomics.physics.matrix_kernels import (
     unpacked_gemm_s,
 )
 from tokonomics.physics.memory import adapter_bytes, dense_products
-from tokonomics.physics.overhead import ALWAYS_SPLIT, SPLIT_BELOW, Layers, Overhead, version_numbers
+from tokonomics.physics.overhead import ALWAYS_SPLIT, SPLIT_BELOW, Layers, Overhead
 from tokonomics.types import Same, copied
 
 Numbers = Array | np.float64
@@ -76,11 +76,6 @@ BESIDE_TOKENS = 1024
 longer (mixed steps of ``benchmarks/data/vllm_h200_experts``)."""
 COOL_FROM = 16.0
 """Fewest running sequences beside which prompts were measured; what they gain beside fewer is taken in proportion."""
-OLD_SUM_TIMES = 1.3
-"""How many times as long as timed an all-reduce over NVLink takes in TensorRT-LLM before 1.0, by
-``benchmarks/fit_sums.py`` (A100, H100 and H200 at full load, FP8 and 16 bits). Rows of 1.0 and of other engines, with
-smaller sums, show no such thing.
-"""
 BARE_KERNELS = "pytorch"  # a bare step has no engine around it and runs PyTorch's kernels
 
 
@@ -293,16 +288,7 @@ class RankKernels:
 
     def _all_reduce_s(self, gpus: int, message: Array) -> Array:
         gpu = self.deployment.gpu
-        own = self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None
-        taken = all_reduce_s(gpu, gpus, message, own)
-        return taken * OLD_SUM_TIMES if self._sums_as_before and own is None else taken
-
-    @property
-    def _sums_as_before(self) -> bool:
-        """Decide whether sums over NVLink are those of TensorRT-LLM before 1.0."""
-        deployment, era = self.deployment, self.era
-        old = era is not None and version_numbers(era.since_version) < (1, 0)
-        return old and deployment.engine.key == "tensorrt-llm" and bool(deployment.gpu.fast_link_bytes_per_s)
+        return all_reduce_s(gpu, gpus, message, self.own.link_curve(gpu, gpus) if self.own and gpus > 1 else None)
 
     def decode_mixer_s(self, mixer: Mixer, batch: Numbers, context: Numbers) -> Array:
         """Return the time of one layer's attention, or recurrent state, for one new token of each sequence."""
