@@ -527,15 +527,6 @@ def test_a_chart_name_is_checked_even_if_nothing_can_be_drawn(tokonomics: Call, 
     assert "--chart" in refusal(tokonomics("calibrate", "--score", steps, f"--chart={tmp_path / 'plan.pdf'}"))
 
 
-def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
-    chart = tmp_path / "plan.json"
-    chart.write_text("mine", encoding="utf-8")
-    refusal(tokonomics(*PLAN, "--gpu=H1000", f"--chart={chart}"))
-    refusal(tokonomics(*CURVE, "--tp=3", f"--chart={chart}"))
-    refusal(tokonomics("calibrate", "--score", tmp_path, f"--chart={chart}"))
-    assert chart.read_text(encoding="utf-8") == "mine"
-
-
 @pytest.mark.parametrize(
     "args", [("predict", "--fit"), ("predict", "llama-3.1-8b", "--curve"), ("cost",), ("tenants",)]
 )
