@@ -22,9 +22,15 @@ from tokonomics.catalog.feeds import (
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import Offer, Terms, load_offers
 from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller, seller_of
-from tokonomics.catalog.price_coverage import price_coverage
-from tokonomics.catalog.price_history import MonthlyPrice, price_history
-from tokonomics.catalog.price_index import JUMP, move_of, outdated, price_move
+from tokonomics.catalog.price_index import (
+    JUMP,
+    MonthlyPrice,
+    move_of,
+    outdated,
+    price_coverage,
+    price_history,
+    price_move,
+)
 from tokonomics.errors import UnknownName
 from tokonomics.questions.doctor import doctor
 from tokonomics.questions.request import SILENT

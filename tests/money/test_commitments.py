@@ -11,8 +11,7 @@ import pytest
 
 from tokonomics.catalog import price_index
 from tokonomics.catalog.offers import Terms
-from tokonomics.catalog.price_history import MonthlyPrice, price_history
-from tokonomics.catalog.price_index import price_move
+from tokonomics.catalog.price_index import MonthlyPrice, price_history, price_move
 from tokonomics.money.commitments import (
     NOTHING,
     Futures,

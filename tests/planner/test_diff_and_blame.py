@@ -16,8 +16,8 @@ from tokonomics.planner.compare import Comparison, Diff, changes, compare, diff,
 from tokonomics.planner.infeasible import Blame, blame
 from tokonomics.planner.plan import plan, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.questions.compare import _words
-from tokonomics.questions.compare import compare as ask_compare
+from tokonomics.questions.plan import _words
+from tokonomics.questions.plan import compare as ask_compare
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.results import OneNoun
 from tokonomics.report.answer import Answer

@@ -11,9 +11,9 @@ from tests.there import there
 
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.intervals import interval
+from tokonomics.planner.firmness import at_speed, bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.plan import Study, study
 from tokonomics.planner.plan_answer import Limits
-from tokonomics.planner.slow_end import at_speed, bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import at_the_speed, headroom, resize, stretched
 from tokonomics.serving import simulator
 from tokonomics.serving.capacity import what_breaks

@@ -11,9 +11,8 @@ from tokonomics.catalog.places import lies_in
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.planner.apis import ApiBeside, ApiSlo
 from tokonomics.questions.breakeven import BreakevenResult
-from tokonomics.questions.compare import compare, diff
 from tokonomics.questions.levers import levers
-from tokonomics.questions.plan import plan
+from tokonomics.questions.plan import compare, diff, plan
 from tokonomics.questions.requests.buy import BreakevenRequest, CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult

@@ -13,8 +13,7 @@ from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput, UnknownName, option
 from tokonomics.physics.steptime import step_model
 from tokonomics.questions import fleet as question
-from tokonomics.questions.cache import cache
-from tokonomics.questions.levers import levers
+from tokonomics.questions.levers import cache, levers
 from tokonomics.questions.plan import plan
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import FleetRequest, PlanRequest

@@ -21,10 +21,9 @@ from tokonomics.measure.priced_run import GivenMachine, Price, PricedRun, as_mod
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.apis import api_bills
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.firmness import least_regret
+from tokonomics.planner.firmness import bill_range, least_regret
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.slow_end import bill_range
 from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.questions.plan import measured_beside, plan
 from tokonomics.questions.request import Listener

@@ -12,9 +12,9 @@ from tests.there import there
 import tokonomics
 from tokonomics.catalog.gpus import all_gpus, gpu_text
 from tokonomics.catalog.load_models import all_models
+from tokonomics.planner.firmness import AtSpeed, CostRange, bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, SetAside
-from tokonomics.planner.slow_end import AtSpeed, CostRange, bill_range, safe_fleet, slo_rooms
 from tokonomics.report import blocks
 from tokonomics.report.plan_pick_view import pick_blocks, safe_lines, set_aside_lines
 from tokonomics.report.plan_table_view import ranking

@@ -22,9 +22,10 @@ from tokonomics.traffic.arrivals import (
     error_of,
     parse_arrivals,
     rates_by_moment,
+    swing_of_curve,
+    swing_of_log,
     weibull_shape,
 )
-from tokonomics.traffic.swing import swing_of_curve, swing_of_log
 from tokonomics.traffic.trace import make_trace
 
 MANY = 200_000
