@@ -23,7 +23,7 @@ from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
-from tokonomics.questions.trace import TraceResult
+from tokonomics.questions.traffic import TraceResult
 from tokonomics.traffic.trace import Trace
 
 __version__: str

@@ -269,22 +269,6 @@ def test_a_bad_litellm_file_is_one_clear_error(tmp_path: Path, content: str) -> 
         read_litellm(file)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    entry=st.dictionaries(
-        st.sampled_from([*LITELLM["gpt-4o"], "input_cost_per_token_above_128k_tokens"]),
-        st.one_of(st.none(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=1), st.integers()),
-    )
-)
-def test_any_litellm_entry_is_read_or_refused(
-    entry: dict[str, object], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    file = tmp_path_factory.mktemp("litellm") / "any.json"
-    file.write_text(json.dumps({"m": entry}))
-    with suppress(TokonomicsError):
-        read_litellm(file)
-
-
 # --- which rows sell a model: all that are it, and none that is only like it ------------------------------------------
 
 HUGGING_FACE = (

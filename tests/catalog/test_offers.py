@@ -1,15 +1,11 @@
 """Offers: what the snapshot says, what a user's file may say, and which offer is picked."""
 
 import csv
-import math
-from contextlib import suppress
 from datetime import date, timedelta
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.there import refused
 
 from tokonomics.catalog.offer_choice import (
@@ -33,7 +29,7 @@ from tokonomics.catalog.offers import (
     stated_gbit,
     write_offers,
 )
-from tokonomics.errors import BadInput, TokonomicsError, UnknownName
+from tokonomics.errors import BadInput, UnknownName
 from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.cost import cost
 from tokonomics.questions.meter import asked as meter_settings
@@ -198,33 +194,6 @@ def test_a_price_list_that_changes_is_read_again(tmp_path: Path) -> None:
     for many in (3, 2):
         own.write_text("\n".join(lines[: many + 1]) + "\n", encoding="utf-8")
         assert len(load_offers(own)) == many
-
-
-@settings(max_examples=150, deadline=None)
-@given(garbage=st.one_of(st.binary(max_size=400), st.text(max_size=300).map(lambda text: (HEADER + text).encode())))
-def test_any_file_makes_offers_or_our_own_error(garbage: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.mktemp("garbage") / "any.csv"
-    file.write_bytes(garbage)
-    try:
-        offers = load_offers(file)
-    except TokonomicsError:
-        return
-    assert all(each.price() is None or math.isfinite(each.price() or 0) for each in offers)
-
-
-cells = st.sampled_from(
-    ["a", "L4", "h100", "1", "8", "0", "-1", "1e400", "nan", "", " ", "2026-01-01", "x" * 300, "１", "1_0"]
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(rows=st.lists(st.lists(cells, min_size=1, max_size=7), max_size=3))
-def test_any_row_makes_offers_or_our_own_error(rows: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.mktemp("rows") / "any.csv"
-    text = HEADER.strip() + ",date,spot_usd_per_hour\n" + "\n".join(",".join(row) for row in rows)
-    file.write_text(text, encoding="utf-8")
-    with suppress(TokonomicsError):
-        assert load_offers(file)
 
 
 def test_offers_are_chosen_by_provider_region_gpu_and_price_cheapest_first() -> None:

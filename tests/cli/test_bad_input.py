@@ -208,36 +208,6 @@ def test_an_impossible_split_names_its_option(tokonomics: Call, command: Command
     assert field in refusal(tokonomics(*command, *options))
 
 
-@pytest.mark.parametrize("options", [("--gpu=V100", "--engine=vllm"), ("--gpu=MI300X", "--engine=tensorrt-llm")])
-def test_what_the_engine_does_not_run_is_refused_with_those_that_do(tokonomics: Call, options: Command) -> None:
-    message = joined(refusal(tokonomics(*FIT, *options)))
-    runs = re.findall(r"[\w.-]+(?=[,.] |, |\.$)", message.partition("These engines do: ")[2] + " ")
-    assert runs
-    for engine in runs:
-        settled(tokonomics(*FIT, *options, f"--engine={engine}", "--weights=int4"))
-
-
-@pytest.mark.parametrize("wish", [["--gpu=T4", "--provider=aws"], ["--gpus=T4,GH200", "--region=us-east-1"]])
-def test_wishes_that_no_offer_meets_together_are_refused(tokonomics: Call, wish: list[str]) -> None:
-    assert wish[1].partition("=")[0] in refusal(tokonomics(*PLAN, *wish))
-
-
-@pytest.mark.parametrize(("command", "option"), NAMES, ids=named)
-@pytest.mark.parametrize("name", ["", "y" * 5_000, "zz\a\r\x1b]0;title\x07"], ids=["empty", "long", "control"])
-def test_what_cannot_be_a_name_is_refused_shortly(tokonomics: Call, command: Command, option: str, name: str) -> None:
-    refusal(tokonomics(*command, f"--{option}={name}"))
-
-
-@pytest.mark.parametrize(("before", "after"), POSITIONAL, ids=named)
-@pytest.mark.parametrize("name", ["y" * 20_000, "\a\rred\n\u202egnp", "\udcff\udcfe", "~nobody/zzqq"])
-def test_an_outlandish_name_is_refused_shortly(tokonomics: Call, before: Command, after: Command, name: str) -> None:
-    done = tokonomics(*before, name, *after)
-    if before == ("apis",):
-        settled(done)
-    else:
-        refusal(done)
-
-
 text = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30),
     st.binary(max_size=12).map(lambda raw: os.fsdecode(raw.replace(b"\0", b""))),
@@ -286,12 +256,6 @@ def test_zero_is_refused_where_it_means_nothing(tokonomics: Call, command: Comma
         refusal(done)
 
 
-@pytest.mark.parametrize(("command", "option"), NUMBERS, ids=named)
-@pytest.mark.parametrize("number", ["1e-320", "1e-9", str(10**30), "9" * 5000], ids=named)
-def test_an_absurd_number_is_answered_or_refused(tokonomics: Call, command: Command, option: str, number: str) -> None:
-    settled(tokonomics(*command, f"--{option}={number}", "--json"))
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(NUMBERS),
@@ -301,21 +265,6 @@ def test_an_absurd_number_is_answered_or_refused(tokonomics: Call, command: Comm
 def test_any_number_of_an_option(tokonomics: Call, where: tuple[Command, str], number: str, as_json: bool) -> None:
     command, option = where
     settled(tokonomics(*command, f"--{option}={number}", *["--json"] * as_json))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    st.floats(min_value=0, exclude_min=True, max_value=1),
-    st.integers(1, 10**30),
-    st.booleans(),
-)
-def test_cost_of_any_positive_numbers_is_answered_or_refused(
-    tokonomics: Call, price: float, speed: float, utilization: float, gpus: int, as_json: bool
-) -> None:
-    terms = (f"--usd-per-hour={price}", f"--tokens-per-second={speed}", f"--utilization={utilization}")
-    settled(tokonomics("cost", *terms, f"--gpus={gpus}", "--target=1", *["--json"] * as_json))
 
 
 @settings(max_examples=5, deadline=None)
@@ -350,11 +299,6 @@ def test_any_deployment_is_predicted_or_refused(
     settled(tokonomics("predict", model, *curve, *where, *["--json"] * as_json))
 
 
-@pytest.mark.parametrize("text", ["50mss", "0.05 m", "ms", "1:00", "５０ms", "1e400", "-50ms", "0ms"])
-def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
-    assert "--slo" in refusal(tokonomics(*PLAN, f"--slo=tpot={text}"))
-
-
 # --- contradictions -------------------------------------------------------------------------------------------------
 
 
@@ -380,13 +324,6 @@ def test_a_time_that_is_none_is_refused(tokonomics: Call, text: str) -> None:
 def test_options_that_contradict_each_other_are_refused(tokonomics: Call, args: Command, says: list[str]) -> None:
     message = joined(refusal(tokonomics(*args)))
     assert [say for say in says if say not in message] == []
-
-
-def test_requests_beyond_the_models_context_are_an_answer_with_the_reason(tokonomics: Call) -> None:
-    done = tokonomics(*PLAN, "--input=131000", "--output=100")
-    settled(done)
-    assert done.returncode == 1
-    assert "131,072 tokens" in joined(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -525,15 +462,6 @@ def test_a_chart_name_is_checked_even_if_nothing_can_be_drawn(tokonomics: Call, 
     steps = tmp_path / "steps.json"
     steps.write_text('{"gpu": "H200", "rows": [1]}', encoding="utf-8")
     assert "--chart" in refusal(tokonomics("calibrate", "--score", steps, f"--chart={tmp_path / 'plan.pdf'}"))
-
-
-def test_a_chart_never_spoils_the_one_that_was_there(tokonomics: Call, tmp_path: Path) -> None:
-    chart = tmp_path / "plan.json"
-    chart.write_text("mine", encoding="utf-8")
-    refusal(tokonomics(*PLAN, "--gpu=H1000", f"--chart={chart}"))
-    refusal(tokonomics(*CURVE, "--tp=3", f"--chart={chart}"))
-    refusal(tokonomics("calibrate", "--score", tmp_path, f"--chart={chart}"))
-    assert chart.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize(

@@ -84,16 +84,6 @@ def test_a_run_that_was_not_predicted_is_not_said_to_be(tokonomics: Call) -> Non
     assert "assumed" not in said
 
 
-def test_import_says_what_a_prediction_had_to_assume(tokonomics: Call) -> None:
-    summary = ("import", RESULTS / "vllm.json", "--gpu=H100", "--model=llama-3.1-8b")
-    said = " ".join(tokonomics(*summary).stdout.split())
-    assert "Weights: bf16 assumed" in said
-    assert "--weights fp8" in said
-    assert "no list of requests" in said
-    assert "--save-detailed gives exact ones" in said
-    assert "Weights: bf16 assumed" not in tokonomics(*summary, "--weights=bf16").stdout
-
-
 def test_arrivals_are_drawn_only_where_the_file_has_none(tokonomics: Call, tmp_path: Path) -> None:
     flat = json.loads((RESULTS / "vllm.json").read_text()) | {"request_rate": 3.0}
     (tmp_path / "flat.json").write_text(json.dumps(flat))

@@ -13,34 +13,10 @@ MADE_UP = ("simulate", "--capacity", *ON, *LENGTHS, SLO, "--usd-per-hour=3")
 OF_A_LOG = ("simulate", "--capacity", *ON, *LOG, "--slo=ttft_p99=0.5", "--usd-per-hour=3")
 
 
-def test_simulate_meets_the_slo_at_the_rate_and_breaks_it_beyond(tokonomics: Call) -> None:
-    """20,000 requests of the same seed, as ``capacity`` makes them up."""
-    best = answer(tokonomics, *MADE_UP)["highest_rate"]
-    assert best["rate"] < best["at_most"] <= 1.01 * best["rate"]
-    for rate, kept in ((best["rate"], True), (best["at_most"] * 1.02, False)):
-        same = ("--arrivals=poisson:1", "--requests=20000", f"--speed={rate / poisson_rate(tokonomics)}")
-        assert answer(tokonomics, "simulate", *ON, *LENGTHS, SLO, *same, *as_found(best))["slo_kept"] is kept
-
-
 def as_found(found: Any) -> list[str]:
     """The router and the limit on sequences that a search took, as options."""
     options = {"--router": found.get("router"), "--max-sequences": found["max_sequences"]}
     return [f"{name}={value}" for name, value in options.items() if value is not None]
-
-
-def poisson_rate(tokonomics: Call) -> float:
-    """What chance made of one request a second."""
-    made = answer(tokonomics, "trace", "--arrivals=poisson:1", "--requests=20000", *LENGTHS)
-    return float(made["rate"])
-
-
-def test_the_log_is_served_by_so_many_replicas_and_not_by_one_fewer(tokonomics: Call) -> None:
-    made = answer(tokonomics, *OF_A_LOG)
-    assert made["replicas"] == made["replicas_needed"]["replicas"] > 1
-    for replicas, kept in ((made["replicas"], True), (made["replicas"] - 1, False)):
-        for how in [as_found(made["replicas_needed"]), ["--router=least-outstanding"]][: 1 if kept else 2]:
-            served = answer(tokonomics, "simulate", *ON, *LOG, "--slo=ttft_p99=0.5", f"--replicas={replicas}", *how)
-            assert served["slo_kept"] is kept
 
 
 def test_the_cost_of_a_log_is_that_of_the_replicas_it_needs(tokonomics: Call) -> None:

@@ -66,20 +66,6 @@ def test_a_region_is_chosen_by_its_whole_bill_start_ups_too(tokonomics: Call) ->
     assert bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=0.5") <= steady
 
 
-@pytest.mark.explore
-def test_less_demand_or_more_spot_never_cost_more(tokonomics: Call) -> None:
-    large = bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=0.5")
-    assert bill(tokonomics, "--demand=12x10,12x1", "--max-spot-share=0.5") <= large
-    assert bill(tokonomics, "--demand=12x20,12x2", "--max-spot-share=1") <= large * 1.02
-
-
-def test_a_chart_is_saved(tokonomics: Call, tmp_path: Path) -> None:
-    chart = tmp_path / "fleet.svg"
-    done = tokonomics(*QUICK, "--demand=12x20,12x2", "--gpu=L4", f"--chart={chart}")
-    assert done.returncode == 0
-    assert "requests per second" in chart.read_text(encoding="utf-8")
-
-
 def test_what_the_model_cannot_take_is_left_out_and_said(tokonomics: Call) -> None:
     done = tokonomics("fleet", "llama-2-7b", "--trace=azure-conv", "--no-replay", OFFERS, "--gpu=A100-80GB")
     assert done.returncode == 0

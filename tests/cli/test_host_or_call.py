@@ -58,15 +58,6 @@ def test_a_bought_machine_is_an_offer_for_the_other_verbs(tokonomics: Call, tmp_
     assert best["usd_per_month"] == pytest.approx(hour * 730)
 
 
-def test_charts_are_saved(tokonomics: Call, tmp_path: Path) -> None:
-    stairs, grid = tmp_path / "breakeven.svg", tmp_path / "compare.svg"
-    assert tokonomics(*QUICK, "--api=openai:gpt-4o", f"--chart={stairs}").returncode == 0
-    assert "dollars a month" in stairs.read_text(encoding="utf-8")
-    scores = "--quality=llama-3.1-8b=1,qwen2.5-32b=2"
-    assert tokonomics(*COMPARE, scores, f"--chart={grid}").returncode == 0
-    assert "your quality score" in grid.read_text(encoding="utf-8")
-
-
 def test_a_slo_that_nothing_keeps_says_what_stands_in_the_way(tokonomics: Call) -> None:
     done = tokonomics(*QUICK, "--api=openai:gpt-4o", "--slo=ttft_p99=1ms")
     assert done.returncode == 1

@@ -76,17 +76,6 @@ def test_the_file_works_at_once(tmp_path: Path, verb: str) -> None:
     assert json.loads(done.stdout)
 
 
-@pytest.mark.slow
-def test_simulate_serves_the_requests_that_the_plan_was_sized_on(tmp_path: Path) -> None:
-    file = tmp_path / "scenario.toml"
-    run("init", str(file))
-    words = ("--gpu", "H100", "--weights", "bf16", "--kv", "bf16")
-    planned = json.loads(run("plan", str(file), *words, "--gpus", "1", "--json").stdout)["ranked"][0]
-    served = json.loads(run("simulate", str(file), *words, "--json").stdout)
-    assert planned["replicas"] == 1
-    assert served["ttft_s"] == planned["ttft_s"]
-
-
 def test_the_file_holds_every_key_of_every_verb() -> None:
     keys = set(re.findall(r"^#?([a-z_]+) = ", scenario_text(scenario_verbs()), re.M))
     assert keys == set(known_keys()) - {"json"}

@@ -181,15 +181,6 @@ def test_requests_are_saved_one_by_one(tokonomics: Call, tmp_path: Path) -> None
     assert np.percentile(saved["ttft_s"].to_numpy(), 99) == pytest.approx(made["ttft_s"]["p99"])
 
 
-def test_nothing_is_left_half_written(tokonomics: Call, tmp_path: Path) -> None:
-    taken = tmp_path / "served.parquet"
-    taken.mkdir()
-    assert "is a folder" in refusal(tokonomics, *MADE_UP, f"--save={taken}")
-    missing = tmp_path / "no" / "served.parquet"
-    assert "does not exist" in refusal(tokonomics, *MADE_UP, f"--save={missing}")
-    assert list(tmp_path.iterdir()) == [taken]
-
-
 @pytest.mark.explore
 def test_progress_is_shown_on_a_terminal_only() -> None:
     made_up = ("--arrivals=poisson:20", f"--requests={verb._WORTH_COUNTING}", "--input=9", "--output=2")
@@ -212,17 +203,3 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
 def test_a_mistake_names_its_option(tokonomics: Call, flags: str) -> None:
     wrong = flags.split()[-1].partition("=")[0]
     assert wrong.strip("-")[:8] in refusal(tokonomics, *MADE_UP, *flags.split())
-
-
-def test_a_simulation_is_priced_as_a_plan_prices_the_same_deployment() -> None:
-    from tokonomics import plan, simulate
-
-    best = plan("deepseek-v3", gpu="H200", weights="fp8", quick=True, rate=1, input=500, output=100).best
-    assert best is not None
-    cost = simulate(
-        "deepseek-v3", gpu="H200", requests=50, rate=1, input=500, output=100,
-        tp=best.tp, ep=best.ep, dp=best.dp, replicas=best.replicas,
-    ).cost  # fmt: skip
-    assert cost is not None
-    assert cost.usd_per_replica_hour == pytest.approx(best.usd_per_month / 730 / best.replicas)
-    assert best.instance in cost.price_from

@@ -11,7 +11,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
-from tokonomics.fleet.batch_report import BatchReport, batch_report
+from tokonomics.fleet.design import BatchReport, batch_report
 from tokonomics.fleet.layouts import FleetLayout
 from tokonomics.fleet.offers import Machines
 from tokonomics.fleet.traffic import FleetTraffic, parse_batch_work

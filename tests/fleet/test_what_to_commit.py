@@ -56,20 +56,6 @@ def advised(machines: Machines, traffic: FleetTraffic, **outlook: Any) -> Commit
 
 
 @pytest.mark.usefixtures("certain")
-@pytest.mark.parametrize(("usd", "busy_hours"), [(0.6, 12), (1.4, 24), (2.1, 25)])
-def test_without_uncertainty_it_reserves_what_is_busy_for_more_than_the_price_ratio(
-    machines: Machines, traffic: FleetTraffic, usd: float, busy_hours: int
-) -> None:
-    """Half the hours need the peak, all need the trough; the ratio of prices is 0.3, 0.7 or above 1."""
-    found = advised(machines, traffic, usd_per_gpu_hour={"1 year": usd})
-    sold = machines.offers[0]
-    needed = {hours: -(-rate // float(sold.carries("all", rate))) for hours, rate in ((12, 24.0), (24, 6.0))}
-    assert needed[12] > needed[24]
-    assert set(found.reserved) == {needed.get(busy_hours, 0)}
-    assert found.ways[0].usd_per_month == pytest.approx(found.ways[-1].usd_per_month)  # as with perfect foresight
-
-
-@pytest.mark.usefixtures("certain")
 def test_the_bill_without_uncertainty_is_the_machines_hours(machines: Machines, traffic: FleetTraffic) -> None:
     found = advised(machines, traffic, usd_per_gpu_hour={"1 year": 0.6})
     peak = found.peak_machines[0].mid

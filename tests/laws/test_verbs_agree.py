@@ -23,9 +23,8 @@ from tokonomics.levers.lever_list import KNOBS
 from tokonomics.physics.calibration import Correction, Profile, using
 from tokonomics.planner.plan import study
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.questions.cache import cache
 from tokonomics.questions.fleet import fleet
-from tokonomics.questions.levers import levers
+from tokonomics.questions.levers import cache, levers
 from tokonomics.questions.load import questions_of
 from tokonomics.questions.plan import plan
 from tokonomics.questions.predict import predict

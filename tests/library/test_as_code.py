@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.command import Call, answer, refusal
-from tests.questions.test_command_round_trip import CASES
+from tests.command import Call, refusal
+from tests.questions.test_requests import CASES
 
 from tokonomics.library import function
 from tokonomics.questions.scenario_text import LEFT_OUT, code_of
@@ -64,17 +64,6 @@ def test_without_json_it_prints_what_the_terminal_shows(tokonomics: Call) -> Non
     assert [line.rstrip() for line in printed.splitlines()] == [
         line.rstrip() for line in tokonomics(*words).stdout.splitlines()
     ]
-
-
-@pytest.mark.parametrize("command", ["models qwen3 --moe", "gpus --min-memory 100", "offers --gpu L4 --provider gcp"])
-def test_a_list_is_a_frame_with_the_same_rows(command: str, tokonomics: Call) -> None:
-    words = command.split()
-    names, _ = run(tokonomics(*words, "--as-code").stdout)
-    rows = answer(tokonomics, *words)
-    frame = names["result"]
-    plain = [name for name, value in rows[0].items() if isinstance(value, str | int) and "date" not in name]
-    assert len(plain) > 2
-    assert frame.select(plain).to_dicts() == [{name: row[name] for name in plain} for row in rows]
 
 
 def test_a_scenario_is_written_out(tokonomics: Call, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 import tokonomics as tk
 from tokonomics.errors import BadInput, DoesNotFit, TokonomicsError, UnknownName
 from tokonomics.questions.result import Result
-from tokonomics.traffic.trace import Trace, make_trace
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 SHAPE = ("--input", "1000", "--output", "300")
@@ -163,48 +162,6 @@ def test_the_catalogue_is_what_the_verbs_list(
                 assert {key: row[f"{name}_{key}"] for key in value} == value
             elif value != [] and name in row:
                 assert str(row[name]) == str(value)
-
-
-class PandasLike:
-    """A frame by pandas' manners: columns, and a column that gives a list."""
-
-    def __init__(self, columns: dict[str, Any]) -> None:
-        self.held = columns
-        self.columns = list(columns)
-
-    def __getitem__(self, name: str) -> Any:
-        return np.asarray(self.held[name])
-
-
-def shapes_of(trace: Trace, folder: Path) -> dict[str, Any]:
-    columns = {
-        "arrival_s": trace.arrival_s.tolist(),
-        "input_tokens": trace.input_tokens.tolist(),
-        "output_tokens": trace.output_tokens.tolist(),
-    }
-    pl.DataFrame(columns).write_csv(folder / "log.csv")
-    return {
-        "trace": trace,
-        "polars": pl.DataFrame(columns),
-        "lazy": pl.LazyFrame(columns),
-        "pandas": PandasLike(columns),
-        "columns": columns,
-        "path": folder / "log.csv",
-        "text": str(folder / "log.csv"),
-    }
-
-
-def test_requests_in_memory_are_served_like_the_same_requests_in_a_file(tmp_path: Path) -> None:
-    drawn = np.random.default_rng(7)
-    trace = make_trace(
-        np.cumsum(drawn.exponential(0.2, 300)), drawn.integers(1, 2000, 300), drawn.integers(0, 300, 300)
-    )
-    outcomes = {
-        name: untimed(json.loads(tk.simulate("llama-3.1-8b", gpu="H100", trace=given).to_json()))
-        for name, given in shapes_of(trace, tmp_path).items()
-    }
-    for name, outcome in outcomes.items():
-        assert outcome == outcomes["text"], name
 
 
 def test_a_trace_keeps_its_shared_prefixes_on_the_way_in() -> None:

@@ -21,7 +21,7 @@ from tokonomics.questions.predict import CurveResult, FitResult, PredictResult
 from tokonomics.questions.result import Result, frame_of
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import CapacityResult, SimulateResult
-from tokonomics.questions.trace import TraceResult
+from tokonomics.questions.traffic import TraceResult
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 KINDS: tuple[type[Result], ...] = (

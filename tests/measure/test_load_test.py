@@ -274,17 +274,6 @@ def test_a_stream_without_an_end_of_line_is_not_kept() -> None:
         answer.feed(b"x", 0.0)
 
 
-@given(st.binary(max_size=300))
-def test_whatever_comes_is_an_answer_or_a_bad_answer(body: bytes) -> None:
-    answer = AnswerStream()
-    try:
-        answer.feed(b"data:" + body + b"\n", 1.0)
-        answer.close()
-    except BadAnswer:
-        return
-    raise AssertionError("bytes without usage are no whole answer")
-
-
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     """95 of 100 intervals of independent values hold the true mean; with 400 trials, between 91 and 99."""
     chance = np.random.default_rng(1)

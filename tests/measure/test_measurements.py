@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tokonomics.errors import TokonomicsError
 from tokonomics.measure.measurements import (
     COLUMNS,
     Measurement,
@@ -305,20 +304,6 @@ def account_for(rows: list[Measurement | Unread], written: int) -> None:
 @given(st.lists(sensible | st.tuples(sensible, spoilt).map(lambda both: both[0] | both[1]), min_size=1, max_size=4))
 def test_any_rows_are_all_accounted_for(tmp_path: Path, rows: list[dict[str, str]]) -> None:
     account_for(read(table(*rows), tmp_path), len(rows))
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=300), st.integers(0, 3))
-def test_any_file_is_read_or_refused(tmp_path: Path, content: bytes, form: int) -> None:
-    head = [b"", b"\x1f\x8b", ",".join(COLUMNS).encode() + b"\n", b'{"gpu": "H200", "rows": ['][form]
-    try:
-        rows = read(head + content, tmp_path)
-    except TokonomicsError as error:
-        refusal = str(error)
-    else:
-        assert all(isinstance(row, Measurement | Unread) for row in rows)
-        return
-    assert str(tmp_path) in refusal
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from tests.there import there
 from tokonomics.planner.by_hour import fewest_by_hour, replicas_by_hour
 from tokonomics.planner.plan import Study, study
 from tokonomics.sizing.load import load_of_log, load_of_shape
-from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.arrivals import parse_arrivals, swing_of_curve, swing_of_log
 from tokonomics.traffic.slo import parse_slos
-from tokonomics.traffic.swing import swing_of_curve, swing_of_log
 from tokonomics.traffic.trace import make_trace
 
 RATE, DAY, LENGTHS = 0.6, "diurnal:0.6,peak=2", ("const:3000", "const:300")

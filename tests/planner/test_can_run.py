@@ -3,7 +3,6 @@
 from functools import cache
 
 import pytest
-from tests.deployed import on
 from tests.there import there
 
 from tokonomics.catalog.engines import find_engine
@@ -13,7 +12,6 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.curves import power_of
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
-from tokonomics.planner.predict import predict
 from tokonomics.traffic.slo import parse_slos
 
 GIB = 2**30
@@ -97,14 +95,6 @@ def test_dollars_are_watts_and_the_price_of_the_machine_over_the_tokens_written(
         mtok = tokens_per_hour * load / 1e6
         assert getattr(electric.usd_per_mtok, name) == pytest.approx(kilowatts * 0.3 / mtok)
         assert getattr(owned.usd_per_mtok, name) == pytest.approx((kilowatts * 0.3 + 2500 / 3 / 8760) / mtok)
-
-
-def test_speeds_are_those_that_predict_says_of_the_same_layout() -> None:
-    row = row_of(asked("llama-3.1-8b"), "fp8")
-    layout = on(gpu="RTX3090", tp=row.tp, weights=Precision.fp8)
-    assert row.alone_tokens_per_s == predict(layout, 1, 4096).tokens_per_s
-    assert row.ttft_s == predict(layout, 1, 4096).ttft_s
-    assert row.tokens_per_s == predict(layout, row.users, 4096).tokens_per_s
 
 
 @cache

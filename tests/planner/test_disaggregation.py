@@ -22,11 +22,11 @@ from tokonomics.catalog.offers import Offer
 from tokonomics.deploy.job import Target
 from tokonomics.errors import BadInput
 from tokonomics.planner.disaggregation import disaggregated, kv_transfer_s, splits_of
+from tokonomics.planner.firmness import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Catch, Limits
 from tokonomics.planner.prospects import prospects
 from tokonomics.planner.search import Sought
-from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import headroom, ratios
 from tokonomics.questions.plan import deploy_files_of
 from tokonomics.sizing.attempt import Sized

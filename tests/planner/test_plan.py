@@ -1,6 +1,7 @@
 """The plan: every candidate ranked or rejected, bills that add up, limits that only help, the pick of all picks."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -21,8 +22,10 @@ from tokonomics.catalog.offers import Terms
 from tokonomics.physics.deployment import Deployment, valid_tp
 from tokonomics.physics.memory import max_sequences
 from tokonomics.physics.steptime import step_model
-from tokonomics.planner.plan import study
+from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
+from tokonomics.planner.prospects import prospects
+from tokonomics.planner.vary import stretched
 from tokonomics.serving.capacity import what_breaks
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -30,8 +33,7 @@ from tokonomics.serving.simulator import simulate
 from tokonomics.serving.steady import MissesSlo, ReplicaCurve
 from tokonomics.sizing.layouts import Reason
 from tokonomics.sizing.load import Load, load_of_log, load_of_shape
-from tokonomics.sizing.screen import curve_for, floors
-from tokonomics.sizing.spare import Spare
+from tokonomics.sizing.screen import curve_for, floors, most_held
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.traffic.trace import make_trace
@@ -40,17 +42,6 @@ from tokonomics.traffic.trace import make_trace
 def bill(**more: object) -> float:
     best = planned(**more).best
     return best.usd_per_month if best else math.inf
-
-
-def test_every_layout_is_ranked_or_rejected() -> None:
-    result = planned()
-    degrees = valid_tp(find_model("llama-3.1-8b"), 8)
-    for gpu, most in (("L4", 1), ("A100-80GB", 8), ("H100-SXM", 8)):
-        for weights, tp in product(("bf16", "fp8"), (tp for tp in degrees if tp <= most)):
-            ranked = [row for row in result.ranked if (row.gpu, row.tp, row.pp, row.weights) == (gpu, tp, 1, weights)]
-            rejected = [row for row in result.rejected if row.gpu == gpu and row.layout == f"TP={tp} {weights}"]
-            assert ranked or rejected, (gpu, tp, weights)
-            assert not ranked or all(row.kind.value.startswith("needs more GPUs") for row in rejected)
 
 
 def test_the_best_is_the_lowest_bill_found_by_trying_each_by_hand() -> None:
@@ -151,13 +142,6 @@ def test_the_pick_keeps_its_slo_and_one_replica_less_does_not() -> None:
     assert there(best.tpot_s.p99) <= 0.05
     deployment = made.ranked_as(best).sized.deployment
     assert not holds(deployment, load, SLOS, best.replicas - 1)
-
-
-def test_a_spare_machine_comes_on_top() -> None:
-    spare = there(planned(slos=SLOS, simulate=True, limits=Limits(spare=Spare(machines=1)), offers=OFFERS[:2]).best)
-    alone = there(planned(slos=SLOS, simulate=True, offers=OFFERS[:2]).best)
-    assert spare.usd_per_month > alone.usd_per_month
-    assert spare.replicas >= 2
 
 
 @pytest.mark.parametrize("simulated", some([False, True], keep=1))
@@ -316,3 +300,73 @@ def test_unused_gpus_of_an_instance_are_paid_for_and_said() -> None:
     assert math.fsum(line.quantity for line in row.bill.lines if line.name == "unused GPUs") == pytest.approx(
         unused * 730
     )
+
+
+# --- the cheapest alone, by the closed form: found with less work than a table of all, and the same -------------------
+
+
+RATES = (0.01, 3.0, 40.0, 400.0)
+STRICT = "tpot_p99=80ms"
+ROUNDED = 1.01  # dollars are said to three digits
+
+
+def at(rate: float, model: str = "llama-3.1-8b") -> Question:
+    return asked(model, BUSY.at(rate))
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen2.5-32b"])
+def test_the_pick_alone_is_that_of_the_whole_plan(rate: float, model: str) -> None:
+    whole, alone = study(at(rate, model)), study(at(rate, model), pick_only=True)
+    assert alone.plan.best == whole.plan.best
+    assert len(alone.search.screened) <= len(whole.search.screened)
+
+
+def test_at_many_replicas_most_are_ruled_out_by_their_answers() -> None:
+    whole, alone = study(at(400.0)), study(at(400.0), pick_only=True)
+    assert len(alone.search.screened) < len(whole.search.screened)
+
+
+@pytest.mark.parametrize("gpu", ["L4", "A100-80GB", "H100-SXM"])
+@pytest.mark.parametrize("slo", [None, STRICT])
+def test_no_replica_holds_more_than_its_answers_alone(gpu: str, slo: str | None) -> None:
+    deployment = on(gpu=gpu)
+    slos = parse_slos(slo) if slo else ()
+    limit = slos[0].seconds if slos else None
+    for load in (BUSY, stretched(BUSY, inputs=4), stretched(BUSY, outputs=0.1)):
+        assert curve_for(deployment, load).capacity(limit).rate <= most_held(deployment, load, slos)
+
+
+def test_longer_requests_stand_on_the_same_hosts() -> None:
+    def hosts(load: Load) -> dict[int, object]:
+        return {id(found): found for found in prospects(at(1.0), load)}
+
+    short, long = hosts(BUSY), hosts(stretched(BUSY, inputs=2))
+    assert short
+    assert set(long) <= set(short)
+
+
+@pytest.mark.parametrize("usd_per_hour", [1.0, 3.7, 12.0])
+def test_below_a_bill_no_host_is_left_out_that_costs_less(usd_per_hour: float) -> None:
+    question = at(1.0)
+    whole, few = prospects(question, BUSY), prospects(question, BUSY, usd_per_hour)
+    assert set(map(id, few)) <= set(map(id, whole))
+    assert all(found in few for found in whole if found.usd_per_hour(1) <= usd_per_hour)
+    assert len(few) < len(whole)
+
+
+@pytest.mark.parametrize("rate", [3.0, 40.0])
+def test_what_is_said_of_the_bill_meanwhile_is_true_of_the_answer(rate: float) -> None:
+    """Every lower bound is at most the answer's bill, every upper bound at least that."""
+    question, heard = replace(at(rate), simulate=True, slos=parse_slos("ttft_p99=2,tpot_p99=50ms")), list[str]()
+    best = there(study(question, heard.append).plan.best)
+    said = [line.partition("; the cheapest fleet costs ")[2] for line in heard if "; the cheapest fleet costs " in line]
+    assert said[-1].startswith("$")
+    for text in said:
+        bounds = [float(figure.replace(",", "")) for figure in re.findall(r"\$([\d,.]*\d)", text)]
+        assert bounds[0] <= best.usd_per_month * ROUNDED
+        assert text.endswith("or more") or bounds[-1] >= best.usd_per_month / ROUNDED
+    heard.clear()
+    study(replace(question, disaggregate=True), heard.append)
+    assert heard
+    assert not any("cheapest fleet" in line for line in heard)

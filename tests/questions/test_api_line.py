@@ -11,9 +11,8 @@ from tokonomics.catalog.places import lies_in
 from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.planner.apis import ApiBeside, ApiSlo
 from tokonomics.questions.breakeven import BreakevenResult
-from tokonomics.questions.compare import compare, diff
 from tokonomics.questions.levers import levers
-from tokonomics.questions.plan import plan
+from tokonomics.questions.plan import compare, diff, plan
 from tokonomics.questions.requests.buy import BreakevenRequest, CompareRequest, DiffRequest, PlanRequest
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult
@@ -50,20 +49,6 @@ def test_a_plan_names_the_cheapest_api_and_what_it_saves() -> None:
     assert api.cheaper == (api.usd_per_month < best.usd_per_month)
     assert api.usd_per_month > 0
     assert found.plain()["api"]["api"]["name"] == api.api.name
-
-
-def test_an_own_api_never_makes_the_best_line_dearer_and_its_region_and_context_count(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    before = there(answered().api).usd_per_month
-    for usd, text, region, named in (
-        (0.001, "", None, True), (50, "", None, False), (0.001, "context = 1699", None, False),
-        (0.001, 'areas = ["DE"]', ["EU"], True), (0.001, 'areas = ["US"]', ["EU"], False), (0.001, "", ["EU"], False),
-    ):  # fmt: skip
-        own_api(monkeypatch, tmp_path, f"input = {usd}\noutput = {usd}\n{text}")
-        found = there(answered(region=region).api)
-        assert (found.api.name.partition(":")[0] == "acme") is named, (usd, text, region)
-        assert region or found.usd_per_month <= before
 
 
 def test_where_no_fleet_meets_the_slo_an_api_is_the_answer() -> None:
@@ -147,10 +132,6 @@ def test_a_batch_may_be_sent_to_a_hosts_batch_api() -> None:
     assert any(bill.name.endswith("(batch)") for bill in offline.apis)
     assert not any(bill.name.endswith("(batch)") for bill in waiting.apis)
     assert there(offline.api).usd_per_month <= there(waiting.api).usd_per_month
-
-
-def test_nobody_hosts_an_encoder() -> None:
-    assert answered(model=["bge-m3"], output=None, input="const:500").api is None
 
 
 def test_no_break_even_is_asked_of_a_host_whose_context_is_too_short(

@@ -10,8 +10,7 @@ from tokonomics.questions.plan import plan
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import TraceRequest
-from tokonomics.questions.trace import trace
-from tokonomics.questions.traffic import traffic_of
+from tokonomics.questions.traffic import trace, traffic_of
 from tokonomics.report.terminal import Terminal
 
 HEAD = "arrival_s,input_tokens,output_tokens\n"

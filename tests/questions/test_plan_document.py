@@ -1,14 +1,22 @@
 """A plan's document holds whatever its screen and its page show: points of the frontier, APIs, machines, why-nots."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.command import Call
 
+import tokonomics as library
 from tokonomics.catalog.api_hosts import hosts_of
 from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput
+from tokonomics.questions.load import load_of
 from tokonomics.questions.plan import plan
-from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.request import Request
+from tokonomics.questions.requests.buy import BreakevenRequest, CompareRequest, PlanRequest
+from tokonomics.questions.requests.traffic import LeversRequest, RouteRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.report.plan_view import plan as described
 
@@ -84,3 +92,46 @@ def test_a_plan_that_finds_nothing_has_no_frontier() -> None:
     assert isinstance(result, PlanResult)
     assert result.frontier is None
     assert result.blame
+
+
+# --- ``--headroom`` as it is asked: a share in Python, on the command line and in scenario files; what refuses it -----
+
+
+TRAFFIC: dict[str, Any] = {"rate": 5, "input": 1000, "output": 300}
+QUICK = TRAFFIC | {"gpu": "H100", "quick": True}
+
+
+def planned(**more: Any) -> Any:
+    return library.plan("llama-3.1-8b", **QUICK | more).plain()
+
+
+def test_headroom_is_a_share_in_python_and_on_the_command_line(tokonomics: Call, tmp_path: Path) -> None:
+    fifth = planned(headroom=0.2)
+    assert fifth["headroom_asked"] == 0.2
+    assert planned(headroom="20%") == fifth
+    scenario = tmp_path / "chat.toml"
+    scenario.write_text(
+        'model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\ngpu = "H100"\nheadroom = "20%"\n'
+    )
+    typed = "llama-3.1-8b --rate 5 --input 1000 --output 300 --gpu H100 --headroom 20%"
+    for words in (typed.split(), [str(scenario)]):
+        made = json.loads(tokonomics("plan", *words, "--quick", "--json").stdout)
+        assert made["headroom_asked"] == 0.2
+        assert made["best"]["usd_per_month"] == fifth["best"]["usd_per_month"]
+
+
+@pytest.mark.parametrize("kind", [PlanRequest, BreakevenRequest, CompareRequest, RouteRequest, LeversRequest])
+def test_every_question_of_planned_traffic_takes_it(kind: Any) -> None:
+    several = kind in (PlanRequest, CompareRequest, RouteRequest)
+    on: dict[str, Any] = {"model": ["llama-3.1-8b"] if several else "llama-3.1-8b"}
+    on |= {"gpu": "H100"} if kind is LeversRequest else {}
+    request: Request = kind.checked(on | {name: str(value) for name, value in TRAFFIC.items()} | {"headroom": "20%"})
+    load = load_of(request)  # type: ignore[arg-type]
+    assert load.headroom == 0.2
+    assert load.held_rate == pytest.approx(6)
+
+
+def test_models_that_share_a_gpu_take_none() -> None:
+    with pytest.raises(BadInput) as refused:
+        library.plan("llama-3.1-8b", **TRAFFIC | {"headroom": 0.2, "beside": "qwen3-8b,rate=0.1"})
+    assert refused.value.field == "headroom"

@@ -1,11 +1,15 @@
 """What a question says of encoders, images and thinking: totals that stay, tokens that are added, clear refusals."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from tokonomics.errors import BadInput
-from tokonomics.questions.request import SILENT
+from tokonomics.errors import BadInput, option
+from tokonomics.questions.catalogue import every_offer
+from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.buy import CurveRequest, FitRequest, PlanRequest, PredictRequest
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.verbs import find_verb
@@ -110,3 +114,112 @@ def test_what_cannot_be_answered_names_its_input(verb: str, request_: Any, field
     with pytest.raises(BadInput) as caught:
         ask(verb, request_)
     assert caught.value.field == field
+
+
+# --- A table in memory asks what the same file asks; an empty text is not nothing; what is excluded is not there ------
+
+
+LOG = {"arrival_s": [float(second) for second in range(60)], "input_tokens": [500] * 60, "output_tokens": [50] * 60}
+TABLES = {"columns": LOG, "frame": pl.DataFrame(LOG), "lazy": pl.DataFrame(LOG).lazy()}
+ASKED: dict[str, dict[str, object]] = {
+    "plan": {"model": "llama-3.1-8b", "gpu": "H100", "quick": True},
+    "breakeven": {"model": "llama-3.1-8b", "gpu": "H100", "api": "openai:gpt-4o", "quick": True},
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_log_in_memory_asks_what_the_file_asks(name: str, table: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    pl.DataFrame(LOG).write_csv(file)
+    verb = find_verb(name)
+    requests = [verb.request.checked({**ASKED[name], "trace": log}) for log in (file, TABLES[table])]
+    from_file, from_memory = (verb.answer(request, SILENT).plain() for request in requests)
+    assert from_memory == from_file
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("empty", ["offers", "arrivals", "tokens_per_month", "columns"])
+def test_an_empty_text_is_not_taken_for_nothing(name: str, empty: str) -> None:
+    verb = find_verb(name)
+    pace: dict[str, object] = {} if empty == "tokens_per_month" else {"rate": 5}
+    request = verb.request.checked({**ASKED[name], "input": 500, "output": 50, **pace, empty: ""})
+    with pytest.raises(BadInput):
+        verb.answer(request, SILENT)
+
+
+def test_what_is_excluded_is_as_if_nobody_sold_it() -> None:
+    request = PlanRequest.checked({"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300})
+    every = every_offer(request)
+    left = every_offer(request.model_copy(update={"exclude": ("yotta", "rtx 6000 ada")}))
+    assert set(left) == {offer for offer in every if offer.provider != "yotta" and offer.gpu != "RTX6000-Ada"}
+    assert set(left) < set(every)
+    with pytest.raises(BadInput) as refused:
+        every_offer(request.model_copy(update={"exclude": ("nobody",)}))
+    assert refused.value.field == "exclude"
+
+
+@pytest.mark.parametrize("also", [{"discount": "yotta=0.1"}, {"sellers": "cloud"}])
+def test_an_exclusion_goes_with_other_filters(also: dict[str, str]) -> None:
+    asked = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "exclude": "yotta"} | also
+    assert "yotta" not in {offer.provider for offer in every_offer(PlanRequest.checked(asked))}
+
+
+def test_what_is_both_asked_for_and_excluded_is_refused_with_the_exclusion_named() -> None:
+    asked = {"model": "llama-3.1-8b", "rate": 5, "input": 1000, "output": 300, "gpu": "T4", "exclude": "T4"}
+    with pytest.raises(BadInput) as refused:
+        every_offer(PlanRequest.checked(asked))
+    assert option("exclude") in (refused.value.fix or "")
+
+
+# --- config files as questions read them: notes are heard once, and a family may be asked for -------------------------
+
+
+CONFIG = {
+    "model_type": "my-own", "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 8192, "my_org_tag": "x",
+}  # fmt: skip
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize("name", ["fit", "predict"])
+def test_a_field_that_nobody_knows_is_said_once_beside_the_answer(name: str, tmp_path: Path) -> None:
+    path, heard, verb = tmp_path / "config.json", Heard(), find_verb(name)
+    path.write_text(json.dumps(CONFIG))
+    asked = {"model": str(path), "gpu": "H100"}
+    with pytest.raises(BadInput, match="If it is built like llama"):
+        verb.answer(verb.request.checked(asked), heard)
+    result = verb.answer(verb.request.checked(asked | {"as_family": "llama"}), heard)
+    (line,) = heard.lines
+    assert line.startswith("note: ")
+    assert "my_org_tag" in line
+    assert result.plain()["notes"] == [line.removeprefix("note: ")]
+
+
+def test_a_plan_holds_the_notes_too(tmp_path: Path) -> None:
+    path, verb = tmp_path / "config.json", find_verb("plan")
+    path.write_text(json.dumps(CONFIG | {"model_type": "llama"}))
+    asked = {"model": (str(path),), "rate": "1", "input": "100", "output": "10", "quick": True, "gpu": ("L4",)}
+    (note,) = verb.answer(verb.request.checked(asked), Heard()).plain()["notes"]
+    assert "my_org_tag" in note
+
+
+@pytest.mark.parametrize("name", ["fit", "predict"])
+def test_what_was_understood_has_no_notes(name: str) -> None:
+    verb = find_verb(name)
+    assert "notes" not in verb.answer(verb.request.checked({"model": "llama-3.1-8b", "gpu": "H100"}), Heard()).plain()
+
+
+@pytest.mark.parametrize("name", ["fit", "predict"])
+def test_a_model_of_the_catalogue_is_read_as_no_other_family(name: str) -> None:
+    verb = find_verb(name)
+    with pytest.raises(BadInput, match="8b is in the catalogue") as refused:
+        verb.answer(verb.request.checked({"model": "llama-3.1-8b", "gpu": "H100", "as_family": "qwen2"}), Heard())
+    assert refused.value.field == "as_family"

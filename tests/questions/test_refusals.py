@@ -12,11 +12,11 @@ from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offers import load_offers
 from tokonomics.errors import BadInput, UnknownName, option
 from tokonomics.physics.steptime import step_model
-from tokonomics.questions.cache import cache
-from tokonomics.questions.levers import levers
+from tokonomics.questions import fleet as question
+from tokonomics.questions.levers import cache, levers
 from tokonomics.questions.plan import plan
 from tokonomics.questions.request import SILENT
-from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.requests.buy import FleetRequest, PlanRequest
 from tokonomics.questions.requests.traffic import (
     CacheRequest,
     CapacityRequest,
@@ -126,3 +126,26 @@ def test_a_closed_model_is_told_where_its_prices_are() -> None:
     with pytest.raises(UnknownName) as misspelt:
         plan(PlanRequest.checked(asked | {"model": ("llama-3.1-8bb",)}))
     assert "Did you mean llama-3.1-8b" in (misspelt.value.fix or "")
+
+
+# --- what a fleet is asked for is checked before anything is simulated ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"scaling": True}, "scaling"),
+        ({"scaling": True, "slo": "ttft_p99=5", "terms": "reserved"}, "scaling"),
+        ({"scaling": True, "slo": "ttft_p99=5", "batch_work": "60X"}, "batch_work"),
+        ({"scaling_room": 0.2}, "scaling_room"),
+        ({"batch_work": "60M,deadline=0"}, "batch_work"),
+        ({"batch_work": "60M", "hours": 30}, "batch_work"),
+        ({"batch_work": "60M", "size_classes": "500"}, "batch_work"),
+    ],
+)
+def test_wrong_input_is_refused_at_once(asked: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question, "fleet_machines", lambda *_, **__: pytest.fail("simulated first"))
+    day: dict[str, Any] = {"demand": "12x2,12x1", "input": "900", "output": "99", "gpu": ("L40S",), "provider": "aws"}
+    with pytest.raises(BadInput) as refused:
+        question.fleet(FleetRequest.model_validate({"model": "llama-3.1-8b", **day, **asked}))
+    assert refused.value.field == field

@@ -8,9 +8,8 @@ import pytest
 from tests.deployed import on
 
 from tokonomics.errors import BadInput
-from tokonomics.questions.cache import cache
 from tokonomics.questions.deployment import check_pauses
-from tokonomics.questions.levers import levers
+from tokonomics.questions.levers import cache, levers
 from tokonomics.questions.load import load_of, questions_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, LeversRequest, SimulateRequest

@@ -15,20 +15,26 @@ from tests.there import there
 
 from tokonomics.catalog.api_hosts import find_api
 from tokonomics.catalog.load_models import find_model
-from tokonomics.measure.importers.recognise import read_runs
-from tokonomics.measure.priced_run import GivenMachine, as_model, machine_of, price_run, rental_of
+from tokonomics.measure.bench.loads import Progress
+from tokonomics.measure.importers.recognise import read_run, read_runs
+from tokonomics.measure.priced_run import GivenMachine, Price, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.apis import api_bills
+from tokonomics.planner.disaggregation import RatioPoint
+from tokonomics.planner.firmness import bill_range, least_regret
 from tokonomics.planner.frontier import Frontier, frontier_of
 from tokonomics.planner.plan import Study, study
-from tokonomics.planner.slow_end import bill_range
+from tokonomics.planner.vary import Case, CostSwing, Sensitivity
 from tokonomics.questions.plan import measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
-from tokonomics.sizing.load import load_of_log
+from tokonomics.report.charts.measured import bench_chart
+from tokonomics.report.charts.plan import ratio_chart, regret_chart, sensitivity_chart
+from tokonomics.report.terminal import progress_line
+from tokonomics.sizing.load import load_of_log, load_of_shape
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, make_trace
 from tokonomics.units import usd
@@ -192,3 +198,119 @@ def test_an_api_reads_from_its_cache_what_a_log_repeats() -> None:
     assert groq.usd_per_mtok == pytest.approx((64 * prompt + 10 * quoted.output_usd_per_mtok) / 74)
     (line,) = of_kind(frontier_rows(made, found.plan, apis=[groq]), "API")
     assert "38 % of prompts from its cache" in line["price"]
+
+
+# --- the charts of a plan's questions show every answer once, and nothing that was not computed -----------------------
+
+
+def layers(spec: dict[str, Any], panel: dict[str, Any] | None = None) -> list[list[dict[str, Any]]]:
+    """The rows of every layer; Altair names data, and moves what layers share one level up."""
+    chart = spec if panel is None else panel
+    if "layer" not in chart:
+        return [spec["datasets"][chart["data"]["name"]]]
+    return [rows for layer in chart["layer"] for rows in layers(spec, {"data": chart.get("data")} | layer)]
+
+
+def swing(name: str, low: float | None, high: float | None, factor: float = 0.25) -> CostSwing:
+    def case(by: float, usd: float | None) -> Case:
+        replicas, used = (1, 0.5 * by) if usd else (None, None)
+        return Case(factor=by, usd_per_month=usd, replicas=replicas, used=used, refused=None if usd else "too slow")
+
+    return CostSwing(assumption=name, low=case(1 - factor, low), high=case(1 + factor, high))
+
+
+def test_the_tornado_keeps_the_order_and_says_what_cannot_be_met() -> None:
+    swings = (swing("SLO tpot_p99", None, 100.0), swing("requests a second", 50.0, 200.0), swing("speed", 100.0, 100.0))
+    made = Sensitivity(usd_per_month=100.0, replicas=1, used=0.5, swings=swings)
+    chart = sensitivity_chart(made, "1 × H100").to_dict()
+    text = json.dumps(chart, ensure_ascii=False)
+    assert "cannot be met" in text
+    assert "no change; 38 % to 62 % in use" in text
+    bars = layers(chart)[0]
+    assert [row["what"].split(" ±")[0] for row in bars[::2]] == ["SLO tpot_p99", "requests a second", "speed"]
+    assert {row["usd"] for row in bars if row["what"].startswith("requests")} == {50.0, 200.0}
+
+
+def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) -> None:
+    studies = [study(asked(load=load_of_shape(rate, "const:1000", "const:300"))) for rate in (2.0, 20.0, 80.0)]
+    made = least_regret(studies)
+    assert made is not None
+    chart = regret_chart(made, "A model", rows=3)
+    bars = layers(chart.to_dict())[0]
+    assert len(bars) == 3 * min(3, len(made.choices))
+    assert {row["case"] for row in bars} == {"low: 2/s", "middle: 20/s", "high: 80/s"}
+    for row in bars:
+        assert row["label"].endswith("best") == (row["usd"] < 1.005 * row["best"])
+    save_chart(chart, tmp_path / "regret.svg")
+    drawn = (tmp_path / "regret.svg").read_text(encoding="utf-8")
+    assert "best" in drawn
+    assert 'font-family="sans-serif"' not in drawn, "a wider font than was measured cuts labels at the edges"
+
+
+def test_the_ratio_chart_has_a_bar_for_every_split_and_the_planned_one_stands_out() -> None:
+    splits = ((0, 4, 8.0, 1.1), (1, 3, 5.0, 1.9), (2, 2, 12.0, 0.75), (3, 1, 0.0, None))
+    points = [
+        RatioPoint(
+            prefill_replicas=first, decode_replicas=second, requests_per_s=rate, usd_per_mtok=usd, is_planned=first == 2
+        )
+        for first, second, rate, usd in splits
+    ]
+    bars = layers(ratio_chart(points, "a fleet").to_dict())[0]
+    assert [row["rate"] for row in bars] == [8.0, 5.0, 12.0, 0.0]
+    assert [row["kind"] == "planned" for row in bars] == [False, False, True, False]
+    assert bars[0]["what"] == "4 that do both"
+    assert bars[3]["label"] == "misses an SLO at any rate"
+
+
+# --- the picture of a benchmark shows what was measured, the SLO and what was predicted -------------------------------
+
+
+def priced(price: bool = True) -> PricedRun:
+    run = read_run(RESULTS / "inferencex.json")
+    cost = Price(usd_per_hour=10, price_from="as given") if price else None
+    return price_run(run, machine_of(run.stated, GivenMachine()), cost, parse_slos("ttft_p50=0.5"))
+
+
+def panels(result: PricedRun) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The title and the rows of each panel."""
+    spec = bench_chart(result).to_dict()
+    drawn = [panel for row in spec["vconcat"] for panel in row["hconcat"]]
+    return [(panel["title"]["text"], spec["datasets"][panel["layer"][0]["data"]["name"]]) for panel in drawn]
+
+
+def test_each_panel_draws_every_load_as_measured() -> None:
+    result = priced()
+    drawn = panels(result)
+    assert [title.split()[0] for title, _ in drawn] == ["Output", "Time", "Time", "Dollars"]
+    measured = {row["load"]: row["value"] for row in drawn[0][1] if row["kind"] == "measured"}
+    assert measured == {point.concurrency: point.output_tokens_per_s for point in result.run.points}
+    dollars = [row["value"] for row in drawn[3][1]]
+    assert dollars == [point.usd_per_mtok.blended for point in result.points if point.usd_per_mtok]
+
+
+def test_predictions_and_slos_stand_beside_the_measurements() -> None:
+    _, rows = panels(priced())[1]
+    assert {row["kind"] for row in rows} == {"p50", "predicted p50", "SLO"}
+    assert {row["value"] for row in rows if row["kind"] == "SLO"} == {0.5}
+
+
+def test_without_a_price_there_is_no_panel_of_dollars() -> None:
+    assert len(panels(priced(price=False))) == 3
+
+
+@pytest.mark.parametrize("name", ["vllm.json", "aiperf.json", "llm-d.yaml"])
+def test_one_load_is_drawn_too(name: str, tmp_path: Path) -> None:
+    bench_chart(price_run(read_run(RESULTS / name), None, None)).save(str(tmp_path / "one.svg"))
+    assert (tmp_path / "one.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_the_live_line_says_load_speed_price_and_precision() -> None:
+    progress = Progress(
+        load="16 users", phase="measuring", elapsed_s=12.0, completed=340, failed=2, output_tokens_per_s=4321.0,
+        usd_per_mtok=0.5, precision=0.08,
+    )  # fmt: skip
+    shown = progress_line(progress).plain
+    assert all(
+        part in shown for part in ("16 users", "measuring", "340 answered", "2 failed", "4,321 tok/s", "$0.500/Mtok")
+    )
+    assert "±8 %" in shown

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.deployed import on
 from tests.planner.small_catalogue import OFFERS, SLOS, TODAY
-from tests.report.test_plan_charts import layers
+from tests.report.test_frontier_chart import layers
 
 from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.stack import Waterfall

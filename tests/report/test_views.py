@@ -1,33 +1,53 @@
 """What views choose to show where a figure could mislead."""
 
+import json
 import re
+from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.command import Call
+from tests.deployed import on
 
 import tokonomics
 from tokonomics.catalog.layers import Precision
+from tokonomics.levers.tenancy import Sharing, noisy_neighbour, pool
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.money.breakeven import FleetKind, ReplicaHolds, SelfHosted, break_even
 from tokonomics.planner.hosting import HostedKind
 from tokonomics.planner.plan_answer import Candidate
+from tokonomics.planner.route_models import RouteBreakEven, RoutePart, RouteWay
 from tokonomics.questions.breakeven import BreakevenResult
-from tokonomics.questions.request import SILENT
+from tokonomics.questions.request import SILENT, Request
 from tokonomics.questions.requests.buy import BreakevenRequest
 from tokonomics.questions.requests.traffic import CapacityRequest
+from tokonomics.questions.route import RouteResult
 from tokonomics.questions.simulate import capacity
 from tokonomics.questions.verbs import find_verb
 from tokonomics.report.answer import describe
 from tokonomics.report.blocks import Line, sections
 from tokonomics.report.breakeven_view import breakeven, letters_for
+from tokonomics.report.charts.levers import tenants_chart
 from tokonomics.report.meter_view import ledger
+from tokonomics.report.route_view import route
 from tokonomics.report.simulate_view import capacity as described_capacity
 from tokonomics.report.simulate_view import who
 from tokonomics.report.terminal import Terminal, as_text
+from tokonomics.report.wording import aged, marked_old
+from tokonomics.serving.outcome import SloOutcome
 from tokonomics.serving.playback import MissCause, MissedRequest
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_tenants
+from tokonomics.traffic.lengths import parse_lengths
+from tokonomics.traffic.slo import parse_slos
+from tokonomics.traffic.trace import make_trace
+from tokonomics.traffic.workload import spread, workload_of
 from tokonomics.types import Speed
+from tokonomics.web.verbs import catalogue
 
 
 def test_letters_go_on_after_z_and_never_come_twice() -> None:
@@ -167,3 +187,178 @@ SLOW = {
 def test_a_miss_says_who_by_how_much_and_why(changed: dict[str, object], parts: tuple[str, ...]) -> None:
     said = who(MissedRequest.model_validate(SLOW | changed))
     assert all(part in said for part in parts)
+
+
+# --- ``route`` names the cheapest way that is good enough, and tenants are drawn on an axis that holds them all -------
+
+
+TRACE = make_trace(np.arange(10.0), np.full(10, 100), np.full(10, 10))
+OWN = RoutePart(
+    model="small", share=0.9, requests=9, tokens=900, usd_per_month=50.0, replicas=1, fleet="1", machines="1×L4"
+)
+CALLED = RoutePart(
+    model="api", share=0.1, requests=1, tokens=100, usd_per_month=50.0, replicas=None, fleet="API", machines="API"
+)
+
+
+def way(name: str, *parts: RoutePart, usd: float = 100.0, quality: float | None = None) -> RouteWay:
+    called = sum(part.share for part in parts if part.replicas is None)
+    slo = SloOutcome(slo="ttft_p99", objective_s=1.0, delivered_s=0.5, met=True)
+    return RouteWay(
+        kind="single" if len(parts) == 1 else "routed", name=name, parts=parts, first_share=parts[0].share,
+        usd_per_month=usd, usd_per_mtok=1.0, quality=quality, simulated_share=1 - called,
+        ttft_s=spread(np.array([0.5])), e2e_s=spread(np.array([1.0])), slo=(slo,) if called < 1 else (),
+    )  # fmt: skip
+
+
+def shown(*ways: RouteWay, share: float | None = None, slos: str = "", floor: float | None = None) -> list[str]:
+    """The lines of the screen."""
+    good = [way for way in ways if floor is not None and (way.quality or 0) >= floor]
+    even = RouteBreakEven(kind="routed", first="small", second="api", baseline_usd_per_month=200.0, share=share)
+    made = RouteResult(
+        workload=workload_of(TRACE, 1.0), slos=tuple(parse_slos(slos)) if slos else (), models=("small", "api"),
+        routed_by="share", labels=(), scored=floor is not None, min_quality=floor, ways=ways, frontier=(),
+        break_even=(even,), best=min(good, key=lambda way: way.usd_per_month, default=None),
+    )  # fmt: skip
+    return [line.rstrip() for line in route(made, Request()).text().splitlines()]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9875, "99 %"), (1.0, "only all"), (None, "never")])
+def test_a_share_close_to_all_is_not_called_all(share: float | None, said: str) -> None:
+    alone = way("all on small", OWN.model_copy(update={"share": 1.0})), way("all on api", CALLED)
+    assert any(said in line for line in shown(*alone, way("both", OWN, CALLED), share=share))
+
+
+@pytest.mark.parametrize(
+    ("bills", "floor", "pick", "against"),
+    [
+        ((15_000, 10_000, 14_700), None, "$10,000 a month, all on api", "47 % more"),
+        ((5_000, 10_000, 14_700), 0.75, "$10,000 a month, all on api", "47 % more"),  # the small one is not good enough
+        ((5_000, 10_000, 6_500), 0.75, "$6,500 a month, both", "35 % less"),
+        ((15_000, 10_000, 10_000), None, "$10,000 a month, all on api", "as much as"),
+    ],
+)
+def test_the_cheapest_good_one_leads(bills: tuple[float, ...], floor: float | None, pick: str, against: str) -> None:
+    named = ("all on small", (OWN,), 0.5), ("all on api", (CALLED,), 0.9), ("both", (OWN, CALLED), 0.8)
+    ways = [
+        way(name, *parts, usd=usd, quality=quality if floor else None)
+        for (name, parts, quality), usd in zip(named, bills, strict=True)
+    ]
+    lines = shown(*ways, floor=floor)
+    place = next(place for place, line in enumerate(lines) if line.startswith("Cheapest"))
+    assert pick in lines[place]
+    assert against in " ".join(lines[place : place + 3])
+
+
+def test_an_slo_that_an_api_may_miss_is_marked() -> None:
+    rows = shown(
+        way("all on small", OWN.model_copy(update={"share": 1.0})), way("both", OWN, CALLED), slos="ttft_p99=1"
+    )
+    ends = {line.split("  ")[0]: line for line in rows}
+    assert ends["all on small"].endswith("met")
+    assert ends["both"].endswith("met‡")
+
+
+def test_the_points_of_the_tenants_chart_have_one_legend_and_fill_their_axis() -> None:
+    trace = generate(
+        parse_arrivals("gamma:8,cv=2"), parse_lengths("const:500", "input"), parse_lengths("const:60", "output"),
+        duration_s=120, seed=0, tenants=parse_tenants("2,skew=1"),
+    )  # fmt: skip
+    deployment = on()
+    slos = parse_slos("ttft_p99=0.5")
+    sharing = Sharing(deployment, deployment, trace, slos, lambda count: 2.0)
+    pooling = pool(sharing)
+    assert (pooling.bill.before.usd, pooling.bill.after.usd) == (4, 2)
+    made: dict[str, Any] = tenants_chart(pooling, noisy_neighbour(sharing, pooling), slos, 12).to_dict()
+    for level in (made, made["vconcat"][0]):
+        assert level["resolve"]["scale"] == {"color": "independent", "shape": "independent"}
+    points = made["vconcat"][0]["hconcat"][1]["layer"][0]
+    low, high = points["encoding"]["x"]["scale"]["domain"]
+    seen = [row["seconds"] for row in made["datasets"][points["data"]["name"]]]
+    assert low <= min(seen)
+    assert high == pytest.approx(max(*seen, 0.5) * (1.1 if low == 0 else 1.2))
+
+
+# --- the first line of an answer says that its price is old, whichever verb was asked; so do ``doctor`` and the page --
+
+
+MEASURED = Path(__file__).parents[1] / "measure" / "results" / "inferencex.json"
+OFFERS = "provider,region,instance,gpu,gpus,usd_per_hour,date,source\naws,us,p5,H100,8,50,2026-08-22,mine\n"
+SMALL = "--model llama-3.1-8b --gpu H100 --arrivals poisson:1 --duration 60s --input 500 --output 50"
+LAST, FIRST = "2026-11-20", "2026-11-21"
+"""Of 90 days after the price, and the day after it."""
+
+
+@pytest.fixture
+def prices_of_august(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """One offer of 2026-08-22; and what day it is."""
+    folder = Path.home() / "prices"
+    folder.mkdir()
+    (folder / "offers.csv").write_text(OFFERS, encoding="utf-8")
+    return lambda day: monkeypatch.setenv("TOKONOMICS_TODAY", day)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "cost --gpu H100 --tokens-per-second 2900",
+        "curve llama-3.1-8b --gpu H100 --context 1024",
+        f"simulate {SMALL}",
+        "capacity llama-3.1-8b --gpu H100 --input 500 --output 50 --requests 500 --slo ttft_p99=1",
+        f"cache {SMALL} --system-prompts 2,tokens=200",
+        f"tenants {SMALL} --tenants 2,skew=1",
+        f"import {MEASURED} --gpu H100",
+    ],
+    ids=lambda asked: asked.split()[0],
+)
+def test_the_first_line_says_a_price_is_old(
+    asked: str, prices_of_august: Callable[[str], None], tokonomics: Call
+) -> None:
+    said = {}
+    for day in (LAST, FIRST):
+        prices_of_august(day)
+        answered = tokonomics(*asked.split(), env={"COLUMNS": "400"})
+        assert answered.returncode == 0, answered.stderr
+        said[day] = answered.stdout.splitlines()[0]
+    assert said[FIRST] == f"{said[LAST]}; price older than 90 days"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "plan llama-3.1-8b --rate 1 --input 500 --output 100 --quick",
+        "levers llama-3.1-8b --gpu H100 --rate 1 --input 500 --output 50 --slo ttft_p99=2",
+        "offers --gpu H100",
+        "compare llama-3.1-8b --gpu H100 --rate 1 --input 500 --output 100",
+    ],
+    ids=lambda asked: asked.split()[0],
+)
+def test_a_bill_says_how_old_a_price_is(asked: str, prices_of_august: Callable[[str], None], tokonomics: Call) -> None:
+    prices_of_august(FIRST)
+    answered = tokonomics(*asked.split(), env={"COLUMNS": "400"})
+    first = next(line for line in answered.stdout.splitlines() if "$" in line or "No lever" in line)
+    assert "; price 91 days old" in first
+
+
+def test_ages_of_several_prices_are_told_by_the_oldest() -> None:
+    assert aged(0) == aged(1, 0) == aged() == ""
+    assert aged(91) == aged(91, 91) == "; price 91 days old"
+    assert aged(3, 91) == "; prices up to 91 days old"
+    assert aged(91, what="GPU price") == "; GPU price 91 days old"
+    assert marked_old(None) == marked_old("as given") == ""
+
+
+def test_doctor_says_first_that_no_price_is_recent(prices_of_august: Callable[[str], None], tokonomics: Call) -> None:
+    prices_of_august(LAST)
+    assert tokonomics("doctor").stdout.splitlines()[0] == "All that is needed works."
+    prices_of_august(FIRST)
+    first = tokonomics("doctor").stdout.splitlines()[0]
+    assert first == "All that is needed works, but even the newest GPU price is 91 days old."
+
+
+def test_the_page_says_how_old_the_newest_price_is(prices_of_august: Callable[[str], None]) -> None:
+    prices_of_august(LAST)
+    assert catalogue()["prices"] == "the newest GPU price is of 2026-08-22, 90 days ago"
+    prices_of_august(FIRST)
+    told = json.loads(json.dumps(catalogue()))["prices"]
+    assert told.endswith("91 days ago: older than 90 days, run `tokonomics offers --refresh`")

@@ -334,18 +334,3 @@ def test_the_table_sums_to_the_outcome() -> None:
     assert done["ttft_s"].mean() == pytest.approx(made.ttft_s.mean)
     assert done["tpot_s"].drop_nulls().mean() == pytest.approx(made.tpot_s.mean)
     assert records(simulation())["preemptions"].sum() == made.preemptions
-
-
-def test_a_file_that_cannot_be_written_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "served.parquet"
-    file.write_bytes(b"mine")
-
-    def half(self: pl.DataFrame, target: Path) -> None:
-        target.write_bytes(b"PAR1")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", half)
-    with pytest.raises(Exception, match="No space left"):
-        save_records(simulation(), file)
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.read_bytes() == b"mine"

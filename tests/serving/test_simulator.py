@@ -223,14 +223,6 @@ def test_a_client_has_its_own_patience_and_the_shorter_one_counts() -> None:
     assert served.finish_s - trace.arrival_s == pytest.approx([1.0, 0.2, 1.0])
 
 
-def test_the_urgent_go_first_only_when_asked_for() -> None:
-    trace = make_trace([0.0, 0.001, 0.002], [500] * 3, [50] * 3, priority=[7, 7, 3])
-    by_turn = simulate(on(), trace, max_sequences=1).served.start_s
-    by_rank = simulate(on(), trace, max_sequences=1, by_priority=True).served.start_s
-    assert by_turn[1] < by_turn[2]
-    assert by_rank[2] < by_rank[1]
-
-
 def test_progress_ends_with_the_last_request() -> None:
     seen: list[int] = []
     simulate(on(), poisson(5, 1000, 100, 10), watch=Watcher(progress=seen.append))

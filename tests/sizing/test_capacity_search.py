@@ -12,7 +12,6 @@ from tests.deployed import on
 from tokonomics.errors import TokonomicsError
 from tokonomics.physics.deployment import Deployment
 from tokonomics.serving.capacity import BEHIND, MOST_REPLICAS, apart_in_time, sure_to_miss, what_breaks
-from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
 from tokonomics.serving.simulator import Simulation, simulate
 from tokonomics.serving.state import DONE, OPEN, REQUEST
@@ -108,21 +107,6 @@ def test_every_trial_is_told_in_order_of_its_rate() -> None:
     assert rates == sorted(set(rates))
     assert all(trial.holds == (trial.rate <= best.rate) for trial in best.trials)
     assert {best.rate, best.at_most} <= set(rates)
-
-
-@pytest.mark.parametrize("text", ["tpot_p99=12ms", "ttft_p99=0.5"])
-def test_one_replica_fewer_breaks_the_slo(text: str) -> None:
-    """Behind either router, with any limit on sequences."""
-    slos = parse_slos(text)
-    needed = replicas_needed(on_log(slo=text))
-    assert needed.replicas > 1
-    assert needed.outcome.slo_met
-    for router in (Router.round_robin, Router.least_outstanding):
-        fewer = FleetSettings(replicas=needed.replicas - 1, router=router)
-        for limit in (None, 128, 64, 32, 16, 8):
-            faster = traffic(600, 100.0).faster(WORK_IN_HAND if text.startswith("tpot") else 1.0)
-            made = simulate(deployment(), faster, fewer, max_sequences=limit)
-            assert what_breaks(made, outcome(made, slos)) is not None
 
 
 COUNTS = st.integers(1, MOST_REPLICAS)

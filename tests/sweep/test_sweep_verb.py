@@ -17,7 +17,6 @@ from tokonomics.sweep import crew
 from tokonomics.sweep.points import base_values
 from tokonomics.sweep.store import MANIFEST
 from tokonomics.sweep.study import prepared
-from tokonomics.workers import WorkerProcess
 
 OFFERS = Path(__file__).parents[1] / "golden" / "offers.csv"
 CHAT = 'model = "llama-3.1-8b"\nrate = 5\ninput = 1000\noutput = 300\nslo = "ttft_p99=1,tpot_p99=50ms"\nquick = true\n'
@@ -220,28 +219,6 @@ def test_a_simulate_sweep_that_is_ended_goes_on_where_it_was(tokonomics: Call, t
     assert 1 <= plain(done.stdout)["done_before"] < 8
     whole = tokonomics("sweep", path, "--verb", "simulate", *flags, "--into", tmp_path / "whole.sweep")
     assert plain(whole.stdout)["done_before"] == 0
-    assert rows(tmp_path / "long.sweep").drop("seconds").equals(rows(tmp_path / "whole.sweep").drop("seconds"))
-
-
-@pytest.mark.explore
-def test_a_killed_worker_loses_nothing(tokonomics: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "long.toml"
-    path.write_text(LONG)
-    asked = WorkerProcess.ask
-    kills: list[int] = []
-
-    def ask_and_kill_the_first(worker: WorkerProcess, request: Any) -> None:
-        asked(worker, request)
-        if not kills and isinstance(request, dict):  # a point, not how to begin
-            kills.append(worker.pid)
-            os.kill(worker.pid, signal.SIGKILL)
-
-    flags = ["--verb", "simulate", "--over", "rate=2,4,6", "--jobs", 2, "--json"]
-    whole = tokonomics("sweep", path, *flags, "--into", tmp_path / "whole.sweep")
-    monkeypatch.setattr(WorkerProcess, "ask", ask_and_kill_the_first)
-    found = plain(tokonomics("sweep", path, *flags).stdout)
-    assert (found["workers_lost"], plain(whole.stdout)["workers_lost"]) == (1, 0)
-    assert found["counts"]["ok"] == 3
     assert rows(tmp_path / "long.sweep").drop("seconds").equals(rows(tmp_path / "whole.sweep").drop("seconds"))
 
 

@@ -11,7 +11,6 @@ from tests.there import refused, there
 from tests.traffic import exported_logs
 from tests.traffic.exported_logs import LOGS, REQUESTS, START
 
-import tokonomics as tk
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import TraceFile, open_trace
 from tokonomics.traffic.summary import summarize
@@ -258,14 +257,6 @@ def test_langfuse_prompts_count_cached_tokens_once(tmp_path: Path, details: dict
     item = {"traceId": "t", "type": "GENERATION", "startTime": "2026-10-01T00:00:00Z", "usageDetails": details}
     trace = opened(tmp_path, json.dumps([item])).read()
     assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([prompt], [100])
-
-
-def test_a_table_in_memory_is_taken_as_a_file_of_it_would_be() -> None:
-    table = pl.DataFrame([exported_logs.litellm_item(request) for request in REQUESTS])
-    found = tk.trace(table, by=["team"])
-    (bill,) = found.by
-    by_team = {value.name: value.usd for value in bill.values}
-    assert by_team == pytest.approx({"search": 0.0041 + 0.0062, "support": 0.0125})
 
 
 @pytest.mark.parametrize("name", ["sglang-text", "sglang-json", "vllm"])

@@ -2,13 +2,12 @@
 
 import json
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Error, Locator, Page, Response, Route, expect
-from tests.web.browser import LEDGER, NEEDS_BROWSER, PATIENCE_MS, Visit, dollars, settled
+from tests.web.browser import NEEDS_BROWSER, PATIENCE_MS, Visit, dollars, settled
 
 pytestmark = NEEDS_BROWSER
 
@@ -72,30 +71,6 @@ def test_the_front_page_plans_at_once_and_shows_the_price_that_the_api_gives(win
     assert page.locator(".command code").inner_text().startswith("tokonomics plan llama-3.1-8b --rate 5")
     checked = "import('/static/views/plan.js').then((view) => view.default.request({ run: '1' }).inputs.deploy)"
     assert page.evaluate(checked) == ["vllm,kubernetes,skypilot"]  # one flag in the command of a simulated plan
-    settled(page)
-
-
-def test_right_size_ranks_every_gpu_and_keeps_those_left_out_with_a_reason(window: Visit) -> None:
-    page = window.answered("?view=rightsize")
-    pairs = table(page, "Every pair, at its cheapest offer")
-    headings = page.locator(".part", has_text="Every pair, at its cheapest offer").locator("thead th")
-    heads = headings.all_inner_texts()
-    cells = [row.locator("th, td").all_inner_texts() for row in pairs.all()]
-    prices = [dollars(row[heads.index("$/Mtok")]) for row in cells]
-    assert prices == sorted(prices)
-    assert prices[0] == pytest.approx(dollars(headline(page).split()[0]))
-    left = [row.locator("th, td").all_inner_texts() for row in table(page, "Left out, with the reason").all()]
-    assert all(row[-1] for row in left), "each with its reason"
-    assert "T4" in " ".join(name for row in [*cells, *left] for name in row).split()
-
-
-def test_the_break_even_lies_where_the_bills_cross(window: Visit) -> None:
-    page = window.answered("?view=own")
-    volumes = [row.locator("td").all_inner_texts() for row in table(page, "Dollars a month").all()]
-    assert len(volumes[0]) > 3  # every host of the model, the cheapest first
-    for ours, _, *theirs in volumes:
-        assert ours.startswith("→") == (dollars(ours) <= dollars(theirs[0]))
-        assert [dollars(bill) for bill in theirs] == sorted(dollars(bill) for bill in theirs)
     settled(page)
 
 
@@ -177,17 +152,6 @@ def test_the_page_shows_every_figure_it_only_reads(window: Visit, what: str) -> 
     with window.page.expect_response(f"**/api/v1/{what}*") as read:
         page = window.answered(f"?view={what}")
     assert texts_of(read.value.json()["sections"]) - texts_on(page) == set()
-
-
-def test_the_meter_shows_the_sums_of_its_ledger(window: Visit) -> None:
-    page = window.open("?view=meter")
-    page.wait_for_selector(".headline")
-    with sqlite3.connect(f"file:{LEDGER}?mode=ro&immutable=1", uri=True) as book:
-        (usd,) = book.execute("select sum(usd) from spans").fetchone()
-    book.close()
-    whole = page.locator("tbody tr", has_text="Since the start").locator("td").all_inner_texts()
-    assert dollars(whole[3]) == pytest.approx(usd, rel=0.005)
-    settled(page)
 
 
 def test_a_moving_slider_changes_the_answer_and_the_address_but_not_the_history(alone: Visit) -> None:

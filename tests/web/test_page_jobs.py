@@ -18,7 +18,6 @@ from starlette.testclient import TestClient
 from tests.web.page_events import events_of
 
 from tokonomics.guarded.worker import guarded_pool, memory_of_worker
-from tokonomics.memory_budget import can_limit_memory
 from tokonomics.web.safety import Gate
 from tokonomics.web.service import Event, Jobs
 from tokonomics.workers import (
@@ -283,18 +282,6 @@ def test_a_worker_ends_in_the_middle_of_its_work_when_the_server_is_gone(tmp_pat
 )
 def test_workers_share_the_machines_memory(workers: int, whole_gib: float, each_gib: float) -> None:
     assert memory_of_worker(workers, int(whole_gib * 2**30)) == pytest.approx(each_gib * 2**30, rel=1e-6)
-
-
-@pytest.mark.skipif(not can_limit_memory(), reason="this system limits no process's memory")
-def test_a_real_worker_stops_at_its_memory_limit(tmp_path: Path) -> None:
-    pool = guarded_pool(1, 1, tmp_path, 150_000_000)
-    call = {**ENDLESS, "requests": 100_000_000}
-    task = Task({"work": "answer", "verb": "simulate", "call": call, "inputs": {}, "command": "", "parts": []}, 120)
-    pool.submit(task)
-    problem = task.done.exception(LONG_ENOUGH_S)
-    pool.close()
-    assert isinstance(problem, TaskRefused)
-    assert "memory" in problem.what
 
 
 def test_cancelling_a_simulation_kills_it_and_the_server_answers_meanwhile(page: TestClient, gate: Gate) -> None:

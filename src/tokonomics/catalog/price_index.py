@@ -7,6 +7,11 @@ followed while its list is alive, and across gaps of a quarter or less with the 
 changed for two months and then changed was kept up. Marketplaces are left out: what they show on a day is not a list.
 If fewer than three sellers can be followed through every month, GPUs of the same architecture are followed, or else all
 GPUs. The history ends with its last month; nothing is extrapolated past it.
+
+A row of the history (``data/price_history.csv``) is the lowest and the median price per GPU-hour of one seller's list
+at the end of a month. The source carries a list that nobody refreshes forward for months, so a row also says when its
+list last changed: only lists that were alive (``ALIVE_DAYS``) show how the market moved. Reduced from the history of
+the SkyPilot catalogue by ``benchmarks/reduce_offers.py``.
 """
 
 import datetime as dt
@@ -18,12 +23,45 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
+from tokonomics.catalog.entries import shipped_rows
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.offer_choice import newer_quote
 from tokonomics.catalog.offers import Offer, Terms
-from tokonomics.catalog.places import Seller, seller_of
-from tokonomics.catalog.price_history import MonthlyPrice, price_history
+from tokonomics.catalog.places import Seller, continent_of, seller_of
 from tokonomics.types import Noun
+
+ALIVE_DAYS = 45  # a list that changed within this time before the month's end was being kept up (the source's README)
+
+
+class MonthlyPrice(Noun):
+    """What a GPU-hour cost on one seller's list at the end of a month."""
+
+    month_end: dt.date
+    list_last_changed: dt.date
+    provider: str
+    name: str  # of the GPU, as the seller calls it: one seller may sell several variants of one GPU
+    gpu: str
+    terms: Terms
+    min_usd_per_gpu_hour: float
+    median_usd_per_gpu_hour: float
+
+    @property
+    def is_alive(self) -> bool:
+        """Decide whether the list was kept up at the time."""
+        return (self.month_end - self.list_last_changed).days <= ALIVE_DAYS
+
+    @property
+    def series(self) -> tuple[str, str, Terms]:
+        """Return what to follow from month to month: one seller's list of one GPU on the same terms."""
+        return self.provider, self.name, self.terms
+
+
+@cache
+def price_history() -> tuple[MonthlyPrice, ...]:
+    """Return every row, the oldest first."""
+    rows = (MonthlyPrice.model_validate(row) for row in shipped_rows("price_history.csv"))
+    return tuple(sorted(rows, key=lambda row: (row.month_end, *row.series)))
+
 
 FEWEST_SELLERS = 3  # assumed: what one or two sellers do is a decision of theirs rather than a move of the market
 GAP_MONTHS = 3  # assumed: a list that was unchanged for longer does not show in which month its price moved
@@ -156,16 +194,12 @@ def _followed(series: Series) -> tuple[str, list[dict[dt.date, float]]]:
     stretches: list[dict[dt.date, float]] = []
     for end in alive:
         last = max(stretches[-1]) if stretches else None
-        if last is None or _months(last, end) > GAP_MONTHS:
+        if last is None or 12 * (end.year - last.year) + end.month - last.month > GAP_MONTHS:
             stretches.append({})
         elif last is not None:
             stretches[-1] |= dict.fromkeys(_between(last, end), stretches[-1][last])
         stretches[-1][end] = series[end].min_usd_per_gpu_hour
     return next(iter(series.values())).provider, stretches
-
-
-def _months(first: dt.date, last: dt.date) -> int:
-    return (last.year - first.year) * 12 + last.month - first.month
 
 
 def _between(first: dt.date, last: dt.date) -> Iterable[dt.date]:
@@ -174,3 +208,45 @@ def _between(first: dt.date, last: dt.date) -> Iterable[dt.date]:
     while (end := (day.replace(day=28) + dt.timedelta(days=4)).replace(day=1) - dt.timedelta(days=1)) < last:
         yield end
         day = end + dt.timedelta(days=1)
+
+
+# --- what is known of each provider's prices: how many machines, in which places, how recent --------------------------
+# Where a provider is missing from an answer, this tells whether its prices are unknown there or out of date.
+
+
+class PriceCoverage(Noun):
+    """What is known of a provider's prices."""
+
+    provider: str
+    seller: Seller | None
+    machines: int  # at one price in one region each
+    regions: int
+    countries: tuple[str, ...]
+    continents: tuple[str, ...]
+    is_place_certain: bool  # it does not list every machine for every region
+    oldest: dt.date
+    newest: dt.date
+
+
+def price_coverage(offers: Iterable[Offer]) -> tuple[PriceCoverage, ...]:
+    """Return the coverage of each provider, by name."""
+    by_provider: dict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        by_provider[offer.provider].append(offer)
+    return tuple(_coverage(provider, by_provider[provider]) for provider in sorted(by_provider))
+
+
+def _coverage(provider: str, offers: list[Offer]) -> PriceCoverage:
+    days = [offer.date for offer in offers]
+    countries = sorted({offer.country for offer in offers if offer.country is not None})
+    return PriceCoverage(
+        provider=provider,
+        seller=offers[0].seller,
+        machines=len(offers),
+        regions=len({offer.region for offer in offers}),
+        countries=tuple(countries),
+        continents=tuple(sorted({continent_of(country) for country in countries})),
+        is_place_certain=any(offer.is_place_certain for offer in offers),
+        oldest=min(days),
+        newest=max(days),
+    )

@@ -88,10 +88,6 @@ class Toolbox:
             name: parameter for name, parameter in taken.items() if parameter.kind is not Kind.FILE and name != _HUB
         }
 
-    def asks_others(self, verb: Verb) -> bool:
-        """Tell whether a call may ask another machine if its arguments say so."""
-        return _HUB in self.inputs(verb)
-
     def schema(self, verb: Verb) -> dict[str, Any]:
         return inputs_schema(verb.request, self.inputs(verb))
 
@@ -178,7 +174,7 @@ def make_server(toolbox: Toolbox, pool: Callable[[], Pool]) -> Server[Any]:
                     name=name,
                     description=described(verb),
                     input_schema=toolbox.schema(verb),
-                    annotations=ToolAnnotations(read_only_hint=True, open_world_hint=toolbox.asks_others(verb)),
+                    annotations=ToolAnnotations(read_only_hint=True, open_world_hint=_HUB in toolbox.inputs(verb)),
                 )
                 for name, verb in toolbox.verbs().items()
             ]

@@ -23,9 +23,8 @@ from tokonomics.planner.plan import Study
 from tokonomics.sizing import rules
 from tokonomics.sizing.buy import startup_seconds
 from tokonomics.sizing.load import Load, load_of_log
-from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
+from tokonomics.traffic.arrivals import DemandSwing, draw_arrivals, parse_arrivals
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun
 from tokonomics.units import SECONDS_PER_HOUR

@@ -146,7 +146,8 @@ def study(
     load = question.load.within(question.model.max_context)
     sought = question.sought(load, attempts)
     if pick_only:
-        question = replace(question, near=_AS_CHEAP, catches=_last_resort(question))
+        last = {catch: changes for catch, changes in question.catches.items() if catch in LAST_RESORT}
+        question = replace(question, near=_AS_CHEAP, catches=last)
     # Where the two kinds of replicas may win, what one kind costs is no bound.
     says_bill = not (pick_only or question.disaggregate)
     question, taken, hosts, search = _first_that_serves(question, sought, progress, says_bill=says_bill)
@@ -194,10 +195,6 @@ def widened(question: Question) -> Iterator[tuple[Question, tuple[Catch, ...]]]:
         if catch in question.catches:
             question, taken = question.taking(catch), (*taken, catch)
             yield question, taken
-
-
-def _last_resort(question: Question) -> Mapping[Catch, Mapping[str, Any]]:
-    return {catch: changes for catch, changes in question.catches.items() if catch in LAST_RESORT}
 
 
 class _Serving(NamedTuple):

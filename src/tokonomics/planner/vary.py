@@ -8,7 +8,7 @@ of traffic and SLOs, and the simulator needs no second set of step times.
 Two answers follow: the headroom of a plan (the same requests ever faster on the pick's replicas until an SLO is
 missed), and which assumption moves the bill most (each changed alone by a quarter). Replicas are whole, so a change
 often costs nothing or a whole machine: the share of the fleet's simulated capacity in use is given beside the bill.
-What the ends of the 80 % interval cost is in ``slow_end``.
+What the ends of the 80 % interval cost is in ``firmness``.
 """
 
 import math

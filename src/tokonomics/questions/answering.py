@@ -118,8 +118,6 @@ def in_market(request: Request, listener: Listener) -> Request:
         return request
     said = "; ".join(f"{name} {value if isinstance(value, str) else ', '.join(value)}" for name, value in asked.items())
     listener.note(f"your market ({user_path()}): {said}")
-    return request.model_copy(update={name: _held(value) for name, value in asked.items()})
-
-
-def _held(value: str | list[str]) -> str | tuple[str, ...]:
-    return value if isinstance(value, str) else tuple(value)
+    return request.model_copy(
+        update={name: value if isinstance(value, str) else tuple(value) for name, value in asked.items()}
+    )

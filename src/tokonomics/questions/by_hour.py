@@ -6,8 +6,7 @@ from tokonomics.questions.requests.buy import FleetRequest, PlanRequest
 from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.verbs import find_verb
 from tokonomics.sizing.load import Load
-from tokonomics.traffic.arrivals import parse_arrivals
-from tokonomics.traffic.swing import DemandSwing, swing_of_curve, swing_of_log
+from tokonomics.traffic.arrivals import DemandSwing, parse_arrivals, swing_of_curve, swing_of_log
 
 _ITS_OWN = {"model", "demand", "rate", "terms", "hours"}  # inputs of a fleet that a plan does not say in the same way
 

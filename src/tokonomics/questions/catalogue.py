@@ -11,7 +11,7 @@ from tokonomics.catalog.load_models import find_models
 from tokonomics.catalog.offer_choice import certainly_there, cheapest_that_counts, list_prices, select_offers
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer
 from tokonomics.catalog.places import LISTED
-from tokonomics.catalog.price_coverage import price_coverage
+from tokonomics.catalog.price_index import price_coverage
 from tokonomics.errors import BadInput, option, shorten
 from tokonomics.money.breakeven import Extra, engineers
 from tokonomics.money.cost import require_positive

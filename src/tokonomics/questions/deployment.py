@@ -147,12 +147,10 @@ def encodes(models: Sequence[ModelSpec], output: str | None, slos: Sequence[Slo]
     if len(encoders) < len(models):
         raise BadInput(f"{encoders[0]} writes no tokens: it cannot be compared with models that do", field="model")
     if output is not None:
-        raise BadInput(f"{encoders[0]} is an encoder: it writes no tokens", field="output", fix=_leave_out("output"))
+        raise BadInput(
+            f"{encoders[0]} is an encoder: it writes no tokens", field="output", fix=f"Leave out {option('output')}."
+        )
     if any(slo.latency is Latency.tpot for slo in slos):
         what = f"{encoders[0]} is an encoder: it has no time per token"
         raise BadInput(what, field="slo", fix="Give ttft or e2e, which are the same for it.")
     return True
-
-
-def _leave_out(field: str) -> str:
-    return f"Leave out {option(field)}."

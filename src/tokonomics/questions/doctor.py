@@ -188,7 +188,7 @@ def _gpu_prices() -> Iterator[Check]:
 
 def _coverage() -> Iterator[Check]:
     from tokonomics.catalog.offers import MAX_AGE_DAYS, load_offers
-    from tokonomics.catalog.price_coverage import price_coverage
+    from tokonomics.catalog.price_index import price_coverage
     from tokonomics.types import today
 
     known = price_coverage(load_offers())

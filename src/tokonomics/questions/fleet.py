@@ -12,10 +12,18 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, Offer, Terms
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.fleet.batch_report import BatchReport, BatchWay, batch_report, batch_way, require_one_class
 from tokonomics.fleet.cheapest import require_target
 from tokonomics.fleet.commitments import CommitmentReport, Outlook, commitments, require_a_quote
-from tokonomics.fleet.design import FleetBounds, FleetReport, plan_fleet
+from tokonomics.fleet.design import (
+    BatchReport,
+    BatchWay,
+    FleetBounds,
+    FleetReport,
+    batch_report,
+    batch_way,
+    plan_fleet,
+    require_one_class,
+)
 from tokonomics.fleet.offers import FleetMarket, Machines, fleet_machines, zones_needed
 from tokonomics.fleet.scaling import ScalingReport, require_on_demand, require_slos, scaling_ways
 from tokonomics.fleet.traffic import (

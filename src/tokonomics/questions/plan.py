@@ -1,4 +1,4 @@
-"""Answer what the cheapest ways to serve a model under latency targets are: ``plan``.
+"""Answer what the cheapest ways to serve a model under latency targets are: ``plan``, ``compare`` and ``diff``.
 
 ``--measured`` draws the user's load tests over the frontier: their prices and latencies beside the predicted ones.
 """
@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
@@ -15,38 +17,46 @@ from tokonomics.catalog.places import grid_named
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.benchmark_run import BenchmarkRun
+from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun
 from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
+from tokonomics.money.trace_bills import ApiCost
+from tokonomics.planner.apis import ApiBeside, share_of_api
 from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import report_of_pick
-from tokonomics.planner.firmness import energy_of, flips, least_regret
+from tokonomics.planner.compare import Comparison, parse_quality
+from tokonomics.planner.compare import compare as side_by_side
+from tokonomics.planner.compare import diff as plan_diff
+from tokonomics.planner.firmness import bill_range, energy_of, flips, least_regret, safe_fleet, slo_rooms
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
 from tokonomics.planner.parsing import discounts_from, gpu_filter, listed, regions_from
 from tokonomics.planner.plan import Question, Study, study
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.slow_end import bill_range, safe_fleet, slo_rooms
 from tokonomics.planner.vary import headroom, ratios, sensitivity
 from tokonomics.planner.why import why_pick
 from tokonomics.questions.api_beside import api_of_study, hosts_beside, latencies_of
 from tokonomics.questions.by_hour import fleet_command, hours_of, swing_of
 from tokonomics.questions.catalogue import every_offer, extras_of
-from tokonomics.questions.load import blamed, cases_of, questions_of, say_not_tried
-from tokonomics.questions.request import SILENT, Listener
-from tokonomics.questions.requests.buy import PlanRequest
+from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
+from tokonomics.questions.request import SILENT, Listener, parameters_of
+from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
+from tokonomics.questions.result import Result
 from tokonomics.questions.results import (
+    OneNoun,
     PickHost,
     PlanCases,
     PlanModels,
     PlanResult,
 )
+from tokonomics.questions.scenario import read_request
 from tokonomics.questions.scenario_text import command_of
 from tokonomics.questions.serving import say_if_compiling, say_left_out
 from tokonomics.questions.verbs import find_verb
 from tokonomics.serving.class_outcome import FirstAnswer, in_the_mean
 from tokonomics.sizing.engine_flags import Role
+from tokonomics.sizing.load import Load
 from tokonomics.sizing.spare import machines_for
 from tokonomics.traffic.sessions import log_pace
 from tokonomics.traffic.workload import parse_thinking
@@ -124,7 +134,7 @@ def studied(questions: Sequence[Question], listener: Listener) -> list[Study]:
         context = question.model.max_context
         say_left_out(question.load.within(context), context, listener)
     listener.doing("planning")
-    return [study(question, lambda what: listener.doing(f"simulating {what}")) for question in questions]
+    return [study(question, listener.simulating) for question in questions]
 
 
 def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listener: Listener) -> PlanResult:
@@ -144,32 +154,28 @@ def _one(request: PlanRequest, study: Study, files: Sequence[DeployFile], listen
         found |= {"sale": _sold(best, study, terms)}
     if best is None:
         return PlanResult(**found, blame=tuple(blamed(request, study)))
-
-    def say(what: str) -> None:
-        listener.doing(f"simulating {what}")
-
-    say("how much the traffic may grow")
+    listener.simulating("how much the traffic may grow")
     room, bills = headroom(study), bill_range(study, best)
     # Changes of the traffic only try candidates in which every replica does both.
-    flipped = flips(study, None if request.explain and best.prefill is None else (), say)
+    flipped = flips(study, None if request.explain and best.prefill is None else (), listener.simulating)
     moved = None
     if request.explain:
-        say("what moves the bill")
+        listener.simulating("what moves the bill")
         moved = sensitivity(study)
     return PlanResult(
         **found,
         **_beside_the_pick(request, study, best),
         headroom=room,
         bill_range=bills,
-        safe=safe_fleet(study, bills, say),
+        safe=safe_fleet(study, bills, listener.simulating),
         slo_rooms=slo_rooms(study, bills),
         flips=flipped,
         sensitivity=moved,
         why=why_pick(study),
-        ratios=ratios(study, say) if request.explain else (),
+        ratios=ratios(study, listener.simulating) if request.explain else (),
         **_quality(study.question.model, best),
         thinking=_thinking(request, study, best),
-        classes=report_of_pick(study, say),
+        classes=report_of_pick(study, listener.simulating),
     )
 
 
@@ -374,3 +380,92 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
     own = as_model(run, plan.model)
     machine = machine_of(own.stated, GivenMachine(gpu=gpu))
     return price_run(own, machine, rental_of(machine, plan.model) if machine else None)
+
+
+# --- several models on several GPUs side by side, and what changes between two scenarios ------------------------------
+
+
+class CompareResult(Result, Comparison):
+    """Several models on several GPUs, side by side, and what APIs charge for the same requests."""
+
+    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
+    """By model: its cheapest hosts, and the measured ones."""
+    api_beside: dict[str, ApiBeside] = Field(default_factory=dict)
+    """By model: its cheapest API, beside its cheapest GPU."""
+    best: Candidate | None = None
+    """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast the measured APIs answer, by name."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.gpus)
+
+
+DIFF_FORMATS = ("github", "gitlab", "json")
+
+
+def diff(request: DiffRequest, listener: Listener = SILENT) -> OneNoun:
+    """Return the inputs that differ, the pick of each side, and what the change saves."""
+    if request.format is not None and request.format not in DIFF_FORMATS:
+        raise UnknownName("format", request.format, DIFF_FORMATS, fix=f"Formats: {', '.join(DIFF_FORMATS)}.")
+    paths = (Path(request.model), Path(request.against))
+    when = (" before", " after") if paths[0].name == paths[1].name else ("", "")
+    sides, apis = [], list[ApiBeside | None]()
+    for path, then in zip(paths, when, strict=True):
+        asked = read_request(path, PlanRequest, "plan")
+        if len(cases_of(asked)) > 1 or len(asked.model) > 1:
+            raise BadInput("is compared with one model and without ranges", where=str(path))
+        (study,) = studied(questions_in(asked, listener), listener)
+        sides.append((f"{path.name}{then}", _words(asked), study.plan))
+        apis.append(api_of_study(asked, study, asked.model[0], latencies_of(asked)))
+    return OneNoun(noun=plan_diff(*sides, apis=(apis[0], apis[1])))
+
+
+_NOT_COMPARED = {"top", "why", "explain", "deploy", "deploy_to", "quote", "profile"}
+
+
+def _words(request: PlanRequest) -> dict[str, object]:
+    """Return the scenario's values for the planner, by key."""
+    return {
+        parameter.key: getattr(request, name)
+        for name, parameter in parameters_of(PlanRequest).items()
+        if name not in _NOT_COMPARED
+    }
+
+
+def compare(request: CompareRequest, listener: Listener = SILENT) -> CompareResult:
+    """Return the dollars per million tokens of every pair, side by side."""
+    if len(cases_of(request)) > 1:
+        raise BadInput("a range is for plan", field="rate, input, output")
+    questions = questions_of(request, not request.simulate, listener)
+    scores = parse_quality(request.quality or (), [question.model.key for question in questions])
+    if request.simulate:
+        say_if_compiling(listener)
+    for question in questions:
+        say_not_tried(question, listener)
+    listener.doing("comparing")
+    latencies, share = latencies_of(request), _cached_share(request, questions[0].load)
+    found = side_by_side(questions, scores, listener.doing)
+    picks = sorted((cell.pick for cell in found.cells if cell.pick), key=lambda pick: pick.usd_per_mtok.blended)
+    apis: dict[str, tuple[ApiCost, ...]] = {}
+    beside: dict[str, ApiBeside] = {}
+    for question, asked in zip(questions, listed(request.model, "model") or (), strict=True):
+        key = question.model.key
+        usd = min((pick.usd_per_month for pick in picks if pick.model == key), default=None)
+        bills, api = hosts_beside(request, question, asked, usd, latencies, share)
+        if bills:
+            apis[key] = tuple(bill for place, bill in enumerate(bills) if place < _HOSTS or bill.name in latencies)
+        if api:
+            beside[key] = api
+    best = picks[0] if picks else None
+    return CompareResult(**dict(found), apis=apis, api_beside=beside, latencies=latencies, best=best)
+
+
+_HOSTS = 2  # number of the cheapest hosts to show beside a model's hardware; `breakeven` shows all
+
+
+def _cached_share(request: CompareRequest, load: Load) -> float:
+    """Return the share of a log's prompts that hosts read from their caches, at its own pace, which decides that."""
+    paceless = request.model_copy(update={"rate": None, "tokens_per_month": None})
+    return share_of_api(load if request.trace is None or request == paceless else load_of(paceless), None)

@@ -381,6 +381,10 @@ class Listener:
     def doing(self, what: str) -> None:
         """Hear what is being done now."""
 
+    def simulating(self, what: str) -> None:
+        """Hear what is simulated now."""
+        self.doing(f"simulating {what}")
+
     def note(self, line: str) -> None:
         """Hear what the reader should know beside the answer, such as rows that were left out."""
 

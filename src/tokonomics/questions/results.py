@@ -21,19 +21,18 @@ from tokonomics.planner.apis import ApiBeside
 from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import ClassReport
 from tokonomics.planner.disaggregation import RatioPoint
-from tokonomics.planner.firmness import Flips, Regret
+from tokonomics.planner.firmness import CostRange, Flips, Regret, SafeFleet, SloRoom
 from tokonomics.planner.frontier import Frontier
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Plan, PrefillSide
 from tokonomics.planner.shared_ways import Crossing, SharedPlan
-from tokonomics.planner.slow_end import CostRange, SafeFleet, SloRoom
 from tokonomics.planner.vary import Headroom, Sensitivity
 from tokonomics.planner.why import WhyPick
 from tokonomics.questions.result import Result, beside
 from tokonomics.serving.class_outcome import FirstAnswer
+from tokonomics.traffic.arrivals import DemandSwing
 from tokonomics.traffic.sessions import LogPace
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Marked, Noun
 from tokonomics.units import usd

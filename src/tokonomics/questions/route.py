@@ -81,14 +81,12 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     questions = [question_of(request, name, own, offers, quick=False) for name, own in both]
     for question in questions:
         say_not_tried(question, listener)
-
-    def say(what: str) -> None:
-        listener.doing(f"simulating {what}")
-
-    models: list[RoutedModel] = [OwnModel(question, say) for question in questions]
+    models: list[RoutedModel] = [OwnModel(question, listener.simulating) for question in questions]
     models += [called(api, load)] if api else []
     left_out = len(whole.trace) - len(load.trace), tokens_in(whole) - tokens_in(load) if load.too_long else 0
-    routing = Routing(load, models, marks, targets_of(request), request.min_quality, request.share, say, left_out)
+    routing = Routing(
+        load, models, marks, targets_of(request), request.min_quality, request.share, listener.simulating, left_out
+    )
     return RouteResult(**dict(compared(routing)))
 
 

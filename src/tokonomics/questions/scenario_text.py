@@ -304,9 +304,5 @@ def _literal(text: str) -> str:
             continue
         if math.isfinite(number) and repr(number) == text:
             return text
-    return _quoted(text)
-
-
-def _quoted(text: str) -> str:
     single = repr(text)
     return f'"{single[1:-1]}"' if single.startswith("'") and '"' not in text else single

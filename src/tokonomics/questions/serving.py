@@ -274,11 +274,7 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
     for question in questions:
         say_left_out(question.load.within(question.model.max_context), question.model.max_context, listener)
     tenants = tenants_of(questions)
-
-    def say(what: str) -> None:
-        listener.doing(f"simulating {what}")
-
-    ways = shared_plan(tenants, say)
+    ways = shared_plan(tenants, listener.simulating)
     first = tenants[0].own
     asked = tuple(
         AskedModel(
@@ -296,7 +292,7 @@ def plan_beside(request: PlanRequest, listener: Listener) -> PlanResult:
         for tenant, said in zip(tenants, alone, strict=True)
         if (api := hosts_beside(said, tenant.question, said.model[0], shares.get(tenant.question.model.key), {})[1])
     }
-    together = PlanTogether(**dict(ways), asked=asked, crossing=crossing(tenants, ways, say), apis=apis)
+    together = PlanTogether(**dict(ways), asked=asked, crossing=crossing(tenants, ways, listener.simulating), apis=apis)
     return PlanResult(**dict(first.plan) | {"ranked": first.plan.ranked[: request.top]}, together=together, study=first)
 
 

@@ -4,17 +4,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokonomics.errors import BadInput, option, shorten
+from tokonomics.files import check_path
 from tokonomics.planner.parsing import amount
 from tokonomics.questions.inputs import Attributed, Conversations, Traffic, TrafficShape
 from tokonomics.questions.request import SILENT, Listener
+from tokonomics.questions.requests.traffic import TraceRequest
+from tokonomics.questions.result import Result
 from tokonomics.questions.tables import say_columns, trace_in
 from tokonomics.sizing.load import conversations, cut_to_context, extent_of, load_of_log, load_of_shape
 from tokonomics.traffic.arrivals import Arrivals, parse_arrivals
+from tokonomics.traffic.attribution import labels_in
 from tokonomics.traffic.generate import (
     ENOUGH_REQUESTS,
     SystemPrompts,
@@ -26,8 +31,9 @@ from tokonomics.traffic.generate import (
 )
 from tokonomics.traffic.grammar import span_s
 from tokonomics.traffic.lengths import Lengths, parse_lengths
-from tokonomics.traffic.trace import Trace
-from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural
+from tokonomics.traffic.summary import TraceSummary, summarize
+from tokonomics.traffic.trace import Trace, save_trace
+from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_HOUR, count, percent, plural, seconds
 
 if TYPE_CHECKING:
     from tokonomics.traffic.readers import TraceFile
@@ -316,3 +322,53 @@ def number_above_0(text: str, field: str, fix: str = "Such as 5, or 2.5:5:10.") 
     if not value > 0:
         raise BadInput(f"must be a number above 0, got {shorten(text)}", field=field, fix=fix)
     return value
+
+
+# --- what a log or generated requests are like: ``trace`` -------------------------------------------------------------
+
+
+class TraceResult(Result, TraceSummary):
+    """A description of traffic."""
+
+    def headline(self) -> str:
+        span = seconds(self.duration_s)
+        return (
+            f"{self.source}: {plural(self.requests, 'request')} over {span}, {self.rate:.3g} a second; "
+            f"{count(self.input.mean)} tokens in and {count(self.output.mean)} out in the mean"
+        )
+
+
+_AS_IT_IS = {"trace", "columns", "strict", "by", "seed", "machine_tokens_per_second", "machine_usd_per_hour"}
+"""Inputs that leave the log unchanged: it is summarised batch by batch, and need not fit in memory."""
+
+
+def trace(request: TraceRequest, listener: Listener = SILENT) -> TraceResult:
+    """Summarise a log or generated requests: rates, bursts, lengths, shared prefixes and idle hours."""
+    save = Path(request.save) if request.save else None
+    if save:
+        check_path(save, "save", (".parquet",))
+    summed_up = partial(
+        summarize,
+        tokens_per_second=request.machine_tokens_per_second,
+        usd_per_hour=request.machine_usd_per_hour,
+        by=labels_in(request.by or ()),
+    )
+    log = None
+    if isinstance(request.trace, str) and _is_whole(request):
+        log = open_log(request.trace, request.columns, request.strict, request.by or ())
+    if log:
+        reading = f"reading {shorten(log.path.name)}"
+        listener.doing(reading)
+        return TraceResult(**dict(summed_up(log, on_rows=listener.counting(f"{reading}, rows", 0))))
+    requests = traffic_of(request, listener)
+    found = summed_up(requests)
+    if save:
+        save_trace(requests, save)
+        listener.note(f"{len(requests):,} requests saved to {save}")
+    return TraceResult(**dict(found))
+
+
+def _is_whole(request: TraceRequest) -> bool:
+    """Tell whether nothing asks for a part of the log, or for another pace."""
+    defaults = {name: field.default for name, field in type(request).model_fields.items()}
+    return {name for name, value in request.given().items() if value != defaults[name]} <= _AS_IT_IS

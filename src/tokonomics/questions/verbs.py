@@ -94,9 +94,9 @@ _LISTED = (
     Verb("can-run", BUY, "What a machine of your own can run, and how fast.", scenario=True),
     Verb("predict", BUY, "How long a decode step and a prompt take.", scenario=True),
     Verb("cost", BUY, "What a million tokens costs on GPUs paid by the hour.", scenario=True),
-    Verb("trace", TRAFFIC, "What a request log is like; or make one up.", **_CHARTED),
+    Verb("trace", TRAFFIC, "What a request log is like; or make one up.", "traffic", **_CHARTED),
     Verb("simulate", TRAFFIC, "Serve a request log on a deployment, request by request.", **_CHARTED),
-    Verb("cache", TRAFFIC, "What caching saves: prefixes, similar prompts, templates.", **_CHARTED),
+    Verb("cache", TRAFFIC, "What caching saves: prefixes, similar prompts, templates.", "levers", **_CHARTED),
     Verb("levers", TRAFFIC, "What to change first: every lever's saving, simulated.", **_CHARTED),
     Verb("tenants", TRAFFIC, "One fleet for all tenants or one for each, and who pays.", **_CHARTED),
     Verb("route", TRAFFIC, "A small model first, a large one or an API behind it.", **_CHARTED),
@@ -110,9 +110,9 @@ _LISTED = (
     Verb("apis", KNOWN, "Token prices of hosted models.", "catalogue", **_BESIDE),
 )  # fmt: skip
 _ASKED_BY_FLAG = (
-    Verb("compare", BUY, "Several models on several GPUs, side by side, by a closed form.", of="plan",
+    Verb("compare", BUY, "Several models on several GPUs, side by side, by a closed form.", "plan", of="plan",
          by="by_gpu", **_CHARTED),
-    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "compare", of="plan", by="against",
+    Verb("diff", BUY, "What changes between two scenarios, and what it saves.", "plan", of="plan", by="against",
          **_BESIDE),
     Verb("fit", BUY, "Does a model fit: weights, KV cache, the largest batch.", "predict", of="predict", by="fit",
          scenario=True),

@@ -9,7 +9,7 @@ from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever
 from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
-from tokonomics.questions.cache import CacheResult
+from tokonomics.questions.levers import CacheResult
 from tokonomics.questions.requests.traffic import CacheRequest
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer

@@ -9,7 +9,7 @@ from tokonomics.catalog.gpus import Gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import MAX_AGE_DAYS, STALE_AFTER_DAYS, Offer, Terms
-from tokonomics.catalog.price_coverage import PriceCoverage
+from tokonomics.catalog.price_index import PriceCoverage
 from tokonomics.catalog.refresh import ProviderRefresh, Refresh
 from tokonomics.errors import option
 from tokonomics.questions.doctor import DoctorResult

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison, Diff
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.questions.compare import CompareResult
+from tokonomics.questions.plan import CompareResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import DiffRequest
 from tokonomics.questions.results import OneNoun, layout_text

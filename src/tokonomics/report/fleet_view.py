@@ -7,8 +7,7 @@ from typing import Any
 
 from tokonomics.catalog.offers import UNSPECIFIED, Terms
 from tokonomics.errors import option
-from tokonomics.fleet.batch_report import BatchReport
-from tokonomics.fleet.design import FleetReport
+from tokonomics.fleet.design import BatchReport, FleetReport
 from tokonomics.fleet.offers import MachineKind
 from tokonomics.fleet.replay import FleetReplay
 from tokonomics.fleet.scaling import ROOMS, ScalingReport, ScalingWay
@@ -68,7 +67,10 @@ def _sections(report: FleetResult) -> blocks.View:
     yield blocks.section(*_asked(report))
     if report.commitments:
         yield blocks.section(*commitment_blocks(report.commitments))
-        yield _for_today()
+        yield blocks.line(
+            "The fleet below is the cheapest for today's demand at today's prices. It may reserve without weighing "
+            "that demand, prices and speed will change: to decide what to reserve, use the answer above."
+        )
     yield blocks.section(*_headline(report))
     yield _purchases(report)
     yield _comparisons(report)
@@ -101,14 +103,6 @@ def _asked(report: FleetReport) -> Iterable[blocks.Line]:
     if report.left_out_share:
         left_out = f"{percent(report.left_out_share)} of the requests are left out: longer than the model's context"
         yield blocks.line(left_out, kind="asked")
-
-
-def _for_today() -> blocks.Line:
-    """Say what the fleet is beside what to commit to: another question, so perhaps another order."""
-    return blocks.line(
-        "The fleet below is the cheapest for today's demand at today's prices. It may reserve without weighing that "
-        "demand, prices and speed will change: to decide what to reserve, use the answer above."
-    )
 
 
 def _headline(report: FleetReport) -> Iterable[blocks.Block]:

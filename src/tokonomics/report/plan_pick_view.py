@@ -10,9 +10,9 @@ from tokonomics.catalog.models import ModelSpec, PromptImages
 from tokonomics.catalog.offers import PAID_UPFRONT, UNSPECIFIED, Terms
 from tokonomics.catalog.places import LISTED_EVERYWHERE, Seller
 from tokonomics.errors import option
+from tokonomics.planner.firmness import AtSpeed, SafeFleet, SloRoom
 from tokonomics.planner.infeasible import Blame
 from tokonomics.planner.plan_answer import Candidate, Catch, Plan, PrefillSide, SetAside
-from tokonomics.planner.slow_end import AtSpeed, SafeFleet, SloRoom
 from tokonomics.questions.results import PlanResult, split_text
 from tokonomics.report import blocks
 from tokonomics.report.wording import (
@@ -28,8 +28,8 @@ from tokonomics.report.wording import (
 )  # fmt: skip
 from tokonomics.sizing.layouts import FLOOR, Reason
 from tokonomics.sizing.spare import ZONES, Spare
+from tokonomics.traffic.arrivals import DemandSwing
 from tokonomics.traffic.slo import Latency, Slo
-from tokonomics.traffic.swing import DemandSwing
 from tokonomics.units import BYTES_PER_GB, count, percent, plural, seconds, usd
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
+from tokonomics.planner.firmness import CostRange
 from tokonomics.planner.plan_answer import Candidate, Plan, Rejection
 from tokonomics.planner.search import CLOSED_FORM_UTILIZATION
-from tokonomics.planner.slow_end import CostRange
 from tokonomics.planner.vary import Case, Headroom, Sensitivity
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanCases, PlanModels, PlanResult, layout_text

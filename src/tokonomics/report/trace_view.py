@@ -8,7 +8,7 @@ from tokonomics.errors import option
 from tokonomics.questions.request import Request, parameters_of
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.scenario_text import command_line, command_words
-from tokonomics.questions.trace import TraceResult
+from tokonomics.questions.traffic import TraceResult
 from tokonomics.questions.verbs import VERBS
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer

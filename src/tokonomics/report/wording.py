@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tokonomics.catalog.gpus import Gpu, gpu_text
 from tokonomics.catalog.offers import OLDER, UNSPECIFIED
 from tokonomics.catalog.places import Seller, seller_of
-from tokonomics.catalog.price_coverage import PriceCoverage
+from tokonomics.catalog.price_index import PriceCoverage
 from tokonomics.errors import option
 from tokonomics.money.cost import BeforeAfter
 from tokonomics.physics.calibration import Coverage
@@ -18,8 +18,8 @@ from tokonomics.serving.class_outcome import FirstAnswer
 from tokonomics.serving.outcome import SloOutcome
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.arrivals import DemandSwing
 from tokonomics.traffic.slo import Slo
-from tokonomics.traffic.swing import DemandSwing
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import Speed, today
 from tokonomics.units import (

@@ -101,14 +101,13 @@ def write(document: Row, path: Path) -> None:
     for name, value in document.items():
         text = json.dumps(value)
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = [{key: _rounded(cell) for key, cell in row.items()} for row in value]
+            rows = [
+                {key: float(f"{cell:.5g}") if isinstance(cell, float) else cell for key, cell in row.items()}
+                for row in value
+            ]
             text = "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]"
         parts.append(f"{json.dumps(name)}: {text}")
     write_text(path, "{\n" + ",\n".join(parts) + "\n}\n", shorten(str(path), 200))
-
-
-def _rounded(value: object) -> object:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def why_not() -> str | None:

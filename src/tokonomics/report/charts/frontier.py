@@ -18,9 +18,9 @@ from tokonomics.measure.measurements import Metric, Statistic
 from tokonomics.measure.priced_run import PricedPoint, PricedRun, Scored
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.intervals import Interval
+from tokonomics.planner.firmness import CostRange
 from tokonomics.planner.frontier import Frontier, FrontierPoint
 from tokonomics.planner.plan_answer import Candidate, Plan
-from tokonomics.planner.slow_end import CostRange
 from tokonomics.questions.results import layout_text, split_text
 from tokonomics.report.charts import style
 from tokonomics.report.wording import machine_text, rented_text, signed_text
