@@ -6,7 +6,6 @@ memory holds, and at the batch that would make the stated figure. The reason for
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -119,9 +118,8 @@ def _price(row: Row, tokens_per_s: float | None) -> str:
 
 def reaching(tokens_per_s: float, steps: StepModel, context: int = CONTEXT) -> int | None:
     """The smallest batch whose decode steps make so many tokens a second, memory or not; None: none does."""
-    batches = range(1, LARGEST + 1)
-    place = bisect_left(batches, tokens_per_s, key=lambda batch: batch / float(steps.decode(batch, context)))
-    return batches[place] if place < len(batches) else None
+    made = (batch for batch in range(1, LARGEST + 1) if batch / float(steps.decode(batch, context)) >= tokens_per_s)
+    return next(made, None)
 
 
 def longest_context(tokens_per_s: float, deployment: Deployment) -> int | None:

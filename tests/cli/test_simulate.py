@@ -77,7 +77,7 @@ def test_a_router_that_knows_prefixes_finds_more_of_them(tokonomics: Call) -> No
 def test_clients_hang_up(tokonomics: Call) -> None:
     made = answer(tokonomics, *MADE_UP, "--max-sequences=2", "--timeout=500ms")
     assert 0 < made["timed_out"] == made["failed"] < 400
-    assert made["e2e_s"]["p99"] <= 0.5
+    assert made["e2e_s"]["p99"] <= 0.5 + 1e-9
     assert "clients hung up" in tokonomics(*MADE_UP, "--max-sequences=2", "--timeout=500ms").stdout
 
 

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from tokonomics.catalog.checkpoints import checkpoint_for, how_to_make, recovery_of
 from tokonomics.catalog.load_models import find_model
 from tokonomics.catalog.models import ModelSpec
@@ -17,7 +15,7 @@ from tokonomics.catalog.places import grid_named
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.errors import BadInput, UnknownName, did_you_mean, option, shorten
 from tokonomics.files import make_folder, write_text
-from tokonomics.measure.benchmark_run import ApiLatency, BenchmarkRun
+from tokonomics.measure.benchmark_run import BenchmarkRun
 from tokonomics.measure.priced_run import GivenMachine, PricedRun, as_model, machine_of, price_run, rental_of
 from tokonomics.money.attribution import FleetSale, SellTerms, fleet_sale, sell_terms
 from tokonomics.money.breakeven import upkeep
@@ -25,9 +23,9 @@ from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.apis import ApiBeside, share_of_api
 from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import report_of_pick
-from tokonomics.planner.compare import Comparison, parse_quality
 from tokonomics.planner.compare import compare as side_by_side
 from tokonomics.planner.compare import diff as plan_diff
+from tokonomics.planner.compare import parse_quality
 from tokonomics.planner.firmness import bill_range, energy_of, flips, least_regret, safe_fleet, slo_rooms
 from tokonomics.planner.frontier import frontier_of
 from tokonomics.planner.infeasible import left_out
@@ -42,8 +40,8 @@ from tokonomics.questions.catalogue import every_offer, extras_of
 from tokonomics.questions.load import blamed, cases_of, load_of, questions_of, say_not_tried
 from tokonomics.questions.request import SILENT, Listener, parameters_of
 from tokonomics.questions.requests.buy import CompareRequest, DiffRequest, PlanRequest
-from tokonomics.questions.result import Result
 from tokonomics.questions.results import (
+    CompareResult,
     OneNoun,
     PickHost,
     PlanCases,
@@ -383,23 +381,6 @@ def _priced(run: BenchmarkRun, where: str, request: PlanRequest, plan: Plan, lis
 
 
 # --- several models on several GPUs side by side, and what changes between two scenarios ------------------------------
-
-
-class CompareResult(Result, Comparison):
-    """Several models on several GPUs, side by side, and what APIs charge for the same requests."""
-
-    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
-    """By model: its cheapest hosts, and the measured ones."""
-    api_beside: dict[str, ApiBeside] = Field(default_factory=dict)
-    """By model: its cheapest API, beside its cheapest GPU."""
-    best: Candidate | None = None
-    """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
-    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
-    """How fast the measured APIs answer, by name."""
-
-    @property
-    def is_found(self) -> bool:
-        return bool(self.gpus)
 
 
 DIFF_FORMATS = ("github", "gitlab", "json")

@@ -20,6 +20,7 @@ from tokonomics.money.trace_bills import ApiCost
 from tokonomics.planner.apis import ApiBeside
 from tokonomics.planner.by_hour import ReplicasByHour
 from tokonomics.planner.class_report import ClassReport
+from tokonomics.planner.compare import Comparison
 from tokonomics.planner.disaggregation import RatioPoint
 from tokonomics.planner.firmness import CostRange, Flips, Regret, SafeFleet, SloRoom
 from tokonomics.planner.frontier import Frontier
@@ -208,6 +209,23 @@ class PlanModels(Result):
     @property
     def is_found(self) -> bool:
         return all(study.plan.best for study in self.studies)
+
+
+class CompareResult(Result, Comparison):
+    """Several models on several GPUs, side by side, and what APIs charge for the same requests."""
+
+    apis: dict[str, tuple[ApiCost, ...]] = Field(default_factory=dict)
+    """By model: its cheapest hosts, and the measured ones."""
+    api_beside: dict[str, ApiBeside] = Field(default_factory=dict)
+    """By model: its cheapest API, beside its cheapest GPU."""
+    best: Candidate | None = None
+    """The pick of the cheapest pair per token; at a recent price, if that costs little more."""
+    latencies: dict[str, ApiLatency] = Field(default_factory=dict)
+    """How fast the measured APIs answer, by name."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self.gpus)
 
 
 class PlanCases(Result):

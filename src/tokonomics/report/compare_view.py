@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 from tokonomics.errors import option
 from tokonomics.planner.compare import Cell, Comparison, Diff
 from tokonomics.planner.plan_answer import Candidate
-from tokonomics.questions.plan import CompareResult
 from tokonomics.questions.request import Request
 from tokonomics.questions.requests.buy import DiffRequest
-from tokonomics.questions.results import OneNoun, layout_text
+from tokonomics.questions.results import CompareResult, OneNoun, layout_text
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
