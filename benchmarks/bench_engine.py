@@ -2,8 +2,9 @@
 
     python benchmarks/bench_engine.py [LOG.json ...]
 
-Step times are fitted on the closed runs and poisson-16 of data/h200_engine.json (benchmarks/data/README.md); the other
-runs of that log are predicted from their arrivals and lengths, and every run of the logs named, of the same engine.
+Step times are fitted on the closed runs and poisson-16 of data/h200_engine.json.gz (benchmarks/data/README.md); the
+other runs of that log are predicted from their arrivals and lengths, and every run of the logs named, of the same
+engine.
 """
 
 import argparse
@@ -23,7 +24,7 @@ TARGETS = {Figure.output_tok_s: 0.03, Figure.tpot_p50_s: 0.10, Figure.ttft_p50_s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", nargs="*", type=Path, help="more logs of the same engine")
-    parser.add_argument("--steps-from", type=Path, default=HERE / "data" / "h200_engine.json")
+    parser.add_argument("--steps-from", type=Path, default=HERE / "data" / "h200_engine.json.gz")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "engine.json")
     options = parser.parse_args()
     fitted = read_engine_log(options.steps_from)

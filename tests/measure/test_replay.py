@@ -20,7 +20,7 @@ from tokonomics.measure.engine_log import EngineLog, is_engine_log, prompts_of_s
 from tokonomics.measure.replay import Figure, Replay, StepFit, figures_of, fit_steps, fitted_table, replay, steps_of
 from tokonomics.serving.step_table import step_s
 
-REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json"
+REAL = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_engine.json.gz"
 SAMPLE = engine_runs.sample()
 SMALL = engine_runs.engine_log(
     {
@@ -258,7 +258,7 @@ def saved(content: object, folder: Path) -> Path:
 
 
 def test_every_request_and_step_of_the_real_log_is_read() -> None:
-    log, raw = read_engine_log(REAL), json.loads(REAL.read_text(encoding="utf-8"))
+    log, raw = read_engine_log(REAL), json.loads(gzip.decompress(REAL.read_bytes()))
     assert list(log.runs) == list(raw["runs"])
     for name, run in log.runs.items():
         assert len(run.arrival_s) == len(raw["runs"][name]["requests"])

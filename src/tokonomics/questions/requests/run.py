@@ -217,7 +217,7 @@ class ValidateRequest(RoutedExperts, Profiled):
     Examples:
       tokonomics calibrate --score benchmarks/data/h200_steps.json
       tokonomics calibrate --score published.csv.gz --split dev --chart scatter.svg
-      tokonomics calibrate --score benchmarks/data/h200_engine.json --fit-on 'closed-*,poisson-16'
+      tokonomics calibrate --score benchmarks/data/h200_engine.json.gz --fit-on 'closed-*,poisson-16'
     """
 
     files: Text = declared(
