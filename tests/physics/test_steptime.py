@@ -418,6 +418,34 @@ def test_a_decode_step_without_graphs_takes_as_long_as_its_launches() -> None:
     assert launches > 2 * float(steps.decode(4, 512))
 
 
+def test_a_mean_number_of_sequences_takes_the_mean_time_of_the_whole_numbers_beside_it() -> None:
+    """In FP8 a step jumps where a tile or a captured size is full: 17 sequences run in the graph of 24."""
+    steps = step_model(on("llama-3.1-8b", "H200", weights=Precision.fp8))
+    for full in (16, 64, 128, 256, 512):
+        few, between, more = (float(steps.tokens_s(np.array(full + part))) for part in (0.0, 0.2, 1.0))
+        assert few < more
+        assert between == pytest.approx(0.8 * few + 0.2 * more)
+    assert float(steps.tokens_s(np.array(17.0))) == float(steps.tokens_s(np.array(24.0)))
+    # A pipeline of two stages takes 33 sequences as 16 and 17: never longer than 34.
+    two = step_model(on("llama-3.3-70b", "H200", pp=2))
+    times = [float(two.decode(batch, 1000)) for batch in (32, 33, 34)]
+    assert times == sorted(times)
+
+
+def test_a_server_of_few_sequences_captures_few_sizes() -> None:
+    """vLLM captures two tokens for each of ``--max-num-seqs``: of 16, steps of more than 32 tokens are launched."""
+    steps, own = step_model(on("llama-3.1-8b", "H200")), overhead(find_engine("vllm"))
+    few = steps.holding(16)
+    pieces, layers = own.step_s + 32 * own.piece_s, own.step_s + 32 * own.layer_s
+    np.testing.assert_allclose(steps.launch_s([32, 33, 512, 513]), [pieces, pieces, pieces, layers])
+    np.testing.assert_allclose(few.launch_s([32, 33, 512, 513]), [pieces, layers, layers, layers])
+    assert steps.holding(256) is steps
+    # With three drafts for each sequence, its step has four tokens.
+    speculation = Speculation(tokens=3, acceptance=0.7, draft_share=0.1)
+    drafts = step_model(on("llama-3.1-8b", "H200").model_copy(update={"speculation": speculation}))
+    np.testing.assert_allclose(drafts.holding(16).launch_s([128, 129]), [pieces, layers])
+
+
 def test_latent_attention_takes_launches_of_its_own() -> None:
     own = overhead(find_engine("tensorrt-llm"), version="1.2.1")
     assert own.latent_layer_s > 0

@@ -422,7 +422,7 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
     wanted = dict.fromkeys((FUSED, BLOCKS), ("vllm",)).get(backend, (backend,) if backend in BACKENDS else BACKENDS)
     found = dict.fromkeys((*_find("gemm", gpu, weights, engine), engine == TILED_BY) for engine in wanted)
     curves = [
-        (origin, (TiledCurve if tiled and _has_tiles(origin, gpu) else GemmCurve)(*numbers))
+        (origin, (TiledCurve if tiled and _has_tiles(gpu, weights) else GemmCurve)(*numbers))
         for origin, numbers, tiled in found
     ]
     if backend == FUSED and weights is Precision.fp8 and gpu.architecture == FUSED_ON:
@@ -432,8 +432,8 @@ def _gemm_curves(gpu: Gpu, weights: Precision, backend: str) -> list[tuple[Origi
     return [(origin, carried_over(curve, origin.gpu, gpu)) for origin, curve in curves]
 
 
-def _has_tiles(origin: Origin, gpu: Gpu) -> bool:
-    return origin.precision is Precision.fp8 and gpu.architecture == FUSED_ON
+def _has_tiles(gpu: Gpu, weights: Precision) -> bool:
+    return weights is Precision.fp8 and gpu.architecture == FUSED_ON
 
 
 def _fused(curve: GemmCurve, origin: Origin) -> GemmCurve:

@@ -131,11 +131,16 @@ class Overhead(Noun):
     def captured_tokens(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how many tokens a pass of so many computes: those of the next captured size, beyond these its own.
 
-        Sizes are those of vLLM (``vllm/config/vllm.py``, ``_set_cudagraph_sizes``): 1, 2, 4, multiples of 8 to 256 and
-        of 16 beyond. A mean number of tokens has a mean of the sizes beside it.
+        Sizes are those of vLLM 0.26 (``vllm/config/vllm.py``, ``_set_cudagraph_sizes``): 1, 2, 4, multiples of 8 to 256
+        and of 16 beyond. Tokens are whole numbers.
         """
         sizes = _captured_sizes(self.graph_tokens)
-        return np.where(tokens <= self.graph_tokens, np.interp(tokens, np.arange(len(sizes)), sizes), tokens)
+        inside = np.minimum(tokens, self.graph_tokens).astype(np.intp)
+        return np.where(tokens <= self.graph_tokens, sizes[inside], tokens)
+
+    def capturing(self, tokens: int) -> Self:
+        """Return the same engine that captures no step of more tokens than these."""
+        return self.model_copy(update={"graph_tokens": min(self.graph_tokens, tokens)})
 
     def on_host(self, launch_s: float) -> Self:
         """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
@@ -146,6 +151,11 @@ class Overhead(Noun):
     def request_seconds(self, input_tokens: float) -> float:
         """Return a lone request's time outside any step: until the engine has it, and its first token's way out."""
         return self.request_s + self.token_s * input_tokens + self.reach_s + self.answer_s
+
+
+CAPTURED_PER_SEQUENCE = 2
+"""vLLM captures steps of as many tokens for each sequence that it may hold and for each of its drafts (0.26, the same
+function; 0.9 to 0.13 as well, ``SchedulerConfig``)."""
 
 
 @cache

@@ -36,7 +36,7 @@ from tokonomics.physics.operations import (
     RankKernels,
     layer_share,
 )
-from tokonomics.physics.overhead import Layers, Overhead, layers, overhead
+from tokonomics.physics.overhead import CAPTURED_PER_SEQUENCE, Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
 _TOKENS = np.unique(
@@ -174,6 +174,13 @@ class StepModel:
         rounded = round(spread * _SPREADS) / _SPREADS
         return self if rounded == self.spread else _with_spread(self, rounded)
 
+    def holding(self, sequences: int) -> "StepModel":
+        """Return the steps of a server that may hold so many sequences: few sequences, few captured sizes."""
+        deployment = self.deployment
+        each = CAPTURED_PER_SEQUENCE * (1 + (deployment.speculation.tokens if deployment.speculation else 0))
+        most = each * -(-sequences // deployment.dp)
+        return self if self.engine is None or self.engine.graph_tokens <= most else _capturing(self, most)
+
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
         """Return the seconds of a step that adds one token to each of ``batch`` sequences of ``context`` tokens.
 
@@ -291,11 +298,19 @@ class StepModel:
 
     def tokens_s(self, tokens: Array) -> Array:
         """Return the time on one rank of everything but attention, experts and the head; only its tokens matter."""
-        return np.interp(self._in_graph(tokens), _TOKENS, self._matrices + self._small + self._communication)
+        return self._looked_up(self._matrices + self._small + self._communication, tokens)
 
-    def _in_graph(self, tokens: Array) -> Array:
-        """Return the tokens that a pass of so many computes: a captured one computes all for which it was captured."""
-        return tokens if self.engine is None else self.engine.captured_tokens(tokens)
+    def _looked_up(self, times: Array, tokens: Array, groups: float = 1.0) -> Array:
+        """Look up the time of a pass with so many tokens in each of some groups of the attention.
+
+        A captured one computes all tokens for which it was captured. A mean number of tokens takes the mean time of the
+        whole numbers beside it, as graphs and tiles hold whole ones.
+        """
+        if self.engine is None:
+            return np.interp(tokens * groups, _TOKENS, times)
+        few = np.floor(tokens)
+        low, high = (np.interp(self.engine.captured_tokens(each) * groups, _TOKENS, times) for each in (few, few + 1))
+        return np.asarray(low + (tokens - few) * (high - low))
 
     def cool_s(self, tokens: Array) -> Array:
         """Return what of that a pass with this many prompt tokens gains if answers run beside it, but few."""
@@ -305,7 +320,7 @@ class StepModel:
     def shared_s(self, tokens: Array) -> Array:
         """Return the time of the experts, and of sending to them, for the tokens of all groups of the attention."""
         groups = self.deployment.dp
-        return np.interp(self._in_graph(tokens / groups) * groups, _TOKENS, self._experts + self._exchange)
+        return self._looked_up(self._experts + self._exchange, tokens / groups, groups)
 
     def head_s(self, sequences: Array) -> Array:
         """Return the time of the vocabulary's product, for the last token of each sequence."""
@@ -318,16 +333,15 @@ class StepModel:
 
     def parts(self, batch: float, context: float) -> StepParts:
         """Split one decode step of the model itself into its parts, without a draft."""
-        share, together = np.float64(self.passing(max(batch, 1.0))), np.float64(self.together(max(batch, 1.0)))
-        inside = self._in_graph(np.asarray(share))
-        matrices = float(np.interp(inside, _TOKENS, self._matrices) + np.interp(share, _TOKENS, self._head))
-        matrices += float(self.adapters_s(np.asarray(share)))
-        matrices += float(np.interp(inside * together / share, _TOKENS, self._experts))
-        weights_s = min(matrices, step_weight_bytes(self.deployment, share) / self._stream_bytes_per_s())
+        share, groups = np.asarray(self.passing(max(batch, 1.0))), self.deployment.dp
+        together = np.asarray(self.together(max(batch, 1.0))) / groups
+        matrices = float(self._looked_up(self._matrices, share) + self.head_s(share) + self.adapters_s(share))
+        matrices += float(self._looked_up(self._experts, together, groups))
+        weights_s = min(matrices, step_weight_bytes(self.deployment, float(share)) / self._stream_bytes_per_s())
         step_s = float(self.step(0, 0, batch, context))
         kv_s = float(self.decode_attention_s(share, np.float64(context)))
-        communication_s = float(np.interp(inside, _TOKENS, self._communication))
-        communication_s += float(np.interp(inside * together / share, _TOKENS, self._exchange))
+        communication_s = float(self._looked_up(self._communication, share))
+        communication_s += float(self._looked_up(self._exchange, together, groups))
         return StepParts(
             weights_s=weights_s,
             kv_s=kv_s,
@@ -439,6 +453,11 @@ def step_model(deployment: Deployment) -> StepModel:
 @lru_cache(maxsize=4096)
 def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
     return StepModel(deployment, overhead(deployment.engine))
+
+
+@lru_cache(maxsize=1024)
+def _capturing(steps: StepModel, tokens: int) -> StepModel:
+    return steps.with_engine(steps.engine and steps.engine.capturing(tokens))
 
 
 @lru_cache(maxsize=1024)

@@ -409,7 +409,8 @@ def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
     sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
     lengths = trace.input_tokens.astype(np.float64), trace.output_tokens.astype(np.float64)
-    return compile_steps(steps.with_spread(context_spread(*lengths)), sequences, tokens, context)
+    steps = steps.holding(rules.max_sequences).with_spread(context_spread(*lengths))
+    return compile_steps(steps, sequences, tokens, context)
 
 
 def _units(trace: Trace, rules: Rules) -> Parts:
