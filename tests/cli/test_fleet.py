@@ -122,7 +122,7 @@ def test_what_to_commit_is_in_the_document(tokonomics: Call) -> None:
 
 def test_what_to_commit_comes_before_the_fleet_for_today(tokonomics: Call) -> None:
     flags = ("--commit", "--commit-price=1y=0.3", "--horizon=24", "--growth=0:2%:4%")
-    asked = (*QUICK, "--demand=12x20,12x2", "--gpu=L4", "--no-spot", *flags)
+    asked = (*QUICK, "--demand=12x24,12x2", "--gpu=L4", "--no-spot", *flags)
     made, shown = json.loads(tokonomics(*asked, "--json").stdout), tokonomics(*asked).stdout
     bills = [f"{usd(bill)} a month" for bill in (
         made["commitments"]["ways"][0]["usd_per_month"], made["plan"]["usd_per_month"]

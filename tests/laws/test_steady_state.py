@@ -45,7 +45,7 @@ SETUPS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
         1.0,
     ),
     "autoscaled": (ON_H100 | SCALED, SHORT | {"rate": "30", "requests": 30_000}, 1.0),
-    "autoscaled conversations": (ON_H100 | SCALED, TALKS | {"rate": "30", "requests": 30_000}, 1.1),
+    "autoscaled conversations": (ON_H100 | SCALED, TALKS | {"rate": "30", "requests": 60_000}, 1.1),
     "disaggregated": (ON_H100 | {"prefill_replicas": 1}, TALKS | {"rate": "8", "requests": 6000}, 1.2),
 }
 

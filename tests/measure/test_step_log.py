@@ -22,7 +22,7 @@ from tokonomics.types import today
 
 COLUMNS = ["begun", "scheduled", "decode", "prompts", "prefill_tokens", "context", "done"]
 BATCHES = (1, 4, 16, 64, 128, 256)
-PROMPTS = (16, 64, 256, 480, 1024, 2048, 4096, 8000)
+PROMPTS = (16, 64, 128, 256, 480, 640, 1024, 2048, 4096, 8000)
 CONTEXT = 1000
 
 

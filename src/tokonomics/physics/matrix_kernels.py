@@ -55,8 +55,8 @@ than reading and multiplying take, the columns that quantising costs, and rows o
 ``benchmarks/fit_experts.py`` on kernels and decode steps of Qwen3 30B-A3B in vLLM 0.26.0 on an H200."""
 BLOCK_DEPTH, DEEP_S = 4096.0, 1.1e-9
 """The deepest product of these, and what each further element takes: as DeepGEMM on an H200, 5.5 µs at a depth of
-2,048 and 21 at 16,384 for 128 columns (aiconfigurator-core 0.12.0). An ordinary installation uses DeepGEMM throughout.
-"""
+2,048 and 21 at 16,384 for 128 columns (aiconfigurator-core 0.12.0). An ordinary installation uses DeepGEMM for all of
+these products, and Triton's kernels for experts (vLLM 0.26, on one Hopper GPU)."""
 UNTUNED = "vllm, untuned"
 """Its experts in such blocks on Hopper where it ships no sizes of tiles for their number and width."""
 UNTUNED_TOKENS, UNTUNED_ROWS = 64, 64.0
