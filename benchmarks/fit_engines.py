@@ -142,7 +142,7 @@ fitted with the host's figures. Sums over GPUs took no longer than timed, and be
 (10.6 % off instead of 11.1, and 19 instead of 17)."""
 SAME = {"tensorrt-llm+triton": "tensorrt-llm"}
 FITTED_METRICS = (Metric.tpot_s, Metric.output_tok_s, Metric.total_tok_s)
-MOST_ROWS = 100
+MOST_ROWS = 300
 NOTHING_US = 0.01  # what the search leaves of a figure at its bound
 CLEARLY = 0.005
 """Of the median error, by which what an engine is said to do must be off to be left."""

@@ -35,6 +35,15 @@ def test_made_up_requests_need_no_number_of_replicas(tokonomics: Call) -> None:
     assert made["usd_per_mtok"] == pytest.approx(bill / (outcome["input_tokens"] + outcome["output_tokens"]) * 1e6)
 
 
+def test_sessions_at_once_are_said_by_gpu_machine_and_dollar(tokonomics: Call) -> None:
+    made = answer(tokonomics, *MADE_UP, "--sessions=5,think=10", "--tp=2", "--requests=4000")
+    sessions, found = made["highest_rate"]["outcome"]["sessions"], made["at_once"]
+    assert found["replica"] == pytest.approx(sessions["jobs_per_s"] * sessions["job_s"]["mean"])
+    assert (found["gpu"], found["machine"]) == pytest.approx((found["replica"] / 2, found["replica"] * 4))
+    assert found["usd_per_hour"] == pytest.approx(found["replica"] / 6)  # two GPUs of $3
+    assert answer(tokonomics, *MADE_UP)["at_once"] is None
+
+
 def test_a_rate_that_changes_nothing_is_not_taken_in_silence(tokonomics: Call) -> None:
     plain, rated = tokonomics(*MADE_UP), tokonomics(*MADE_UP, "--rate=200")
     assert plain.stdout.splitlines()[:6] == rated.stdout.splitlines()[:6]

@@ -74,6 +74,18 @@ def test_a_lone_session_takes_its_steps_and_its_pauses(engine: str) -> None:
     assert (jobs.jobs, jobs.finished, jobs.failed, jobs.turns_per_job, jobs.retries) == (1, 1, 0, 3.0, 0)
 
 
+def test_as_many_jobs_are_said_to_be_under_way_as_are_counted_moment_by_moment() -> None:
+    simulation = simulate(on(), talks(rate=10.0, requests=20_000))
+    turns, served = there(simulation.trace.turns), simulation.served
+    begun = np.full(turns.sessions, np.inf)
+    np.minimum.at(begun, turns.session, served.arrival_s)
+    ended = np.zeros(turns.sessions)
+    np.maximum.at(ended, turns.session, served.finish_s)
+    moments_s = np.linspace(0.2, 0.8, 400) * begun.max()
+    under_way = [np.count_nonzero((begun <= now) & (now < ended)) for now in moments_s]
+    assert there(outcome(simulation).sessions).at_once == pytest.approx(np.mean(under_way), rel=0.04)
+
+
 def test_a_request_is_within_an_slo_on_jobs_where_its_whole_job_is() -> None:
     """A job of 2 requests within 2 s, one of 3 that pauses for 10 s, and one of 2 whose last is refused."""
     trace = make_trace([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [100] * 6 + [10**6], [10] * 7)

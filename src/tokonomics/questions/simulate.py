@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeFloat
 
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
@@ -60,7 +61,7 @@ from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import classed, strictest, without_classes
 from tokonomics.traffic.trace import Trace
 from tokonomics.traffic.workload import lengths_text, parse_thinking
-from tokonomics.types import copied
+from tokonomics.types import Noun, copied
 from tokonomics.units import plural, requests_a_second, seconds, usd
 
 
@@ -99,6 +100,15 @@ class SimulateResult(Result, Outcome):
         return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{verdict}"
 
 
+class AtOnce(Noun):
+    """How many sessions are under way at a time, on average, at the highest rate that one replica holds."""
+
+    replica: NonNegativeFloat
+    gpu: NonNegativeFloat
+    machine: NonNegativeFloat | None  # with as many replicas as its GPUs hold; None if a replica takes several
+    usd_per_hour: NonNegativeFloat | None  # for each dollar an hour; None without a price
+
+
 class CapacityResult(Result):
     """The highest rate of one replica, and the replicas that a log needs."""
 
@@ -109,6 +119,7 @@ class CapacityResult(Result):
     replicas: int | None  # for the log at its own rate; None for generated requests
     usd_per_mtok: float | None
     usd_per_job: float | None = None  # for sessions: paid while they arrive, over the finished ones
+    at_once: AtOnce | None = None  # of sessions
     lengths: str = ""  # how long prompts and answers are, in words
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
@@ -258,6 +269,7 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         replicas=needed.replicas if needed else None,
         usd_per_mtok=cost.usd_per_mtok if cost else None,
         usd_per_job=usd_per_job(needed.outcome if needed else best.outcome, cost),
+        at_once=_at_once(best.outcome, deployment, price and price[0]),
         lengths=lengths_text(log),
         highest_rate=best,
         replicas_needed=needed,
@@ -265,6 +277,19 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
         classes=classes,
         placed=deployment,
         log=log,
+    )
+
+
+def _at_once(served: Outcome, deployment: Deployment, usd_per_hour: float | None) -> AtOnce | None:
+    if served.sessions is None:
+        return None
+    one = served.sessions.at_once
+    replicas = deployment.gpu.gpus_per_node // deployment.gpus
+    return AtOnce(
+        replica=one,
+        gpu=one / deployment.gpus,
+        machine=replicas * one if replicas else None,
+        usd_per_hour=one / usd_per_hour if usd_per_hour else None,
     )
 
 

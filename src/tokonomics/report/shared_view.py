@@ -109,6 +109,9 @@ def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[block
         yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
     rate = f"{made.jobs_per_s:.3g}/s" if made.jobs_per_s >= 0.01 else f"{made.jobs_per_s * 3600:.3g}/h"
     yield blocks.fact("jobs", rate, f"{made.finished:,} of {plural(made.jobs, 'session')} finished")
+    if made.at_once:
+        said = "jobs under way at a time, on average: waiting for the server, a tool or a person"
+        yield blocks.fact("at once", f"{made.at_once:,.3g}", said, number=made.at_once)
     if made.job_s.p99 is not None:
         waits = "" if made.server_share is None else f"; {percent(made.server_share)} of it with the server"
         of = f"of the {made.finished:,} finished: " if made.failed else ""

@@ -266,6 +266,12 @@ def _capacity(result: CapacityResult) -> blocks.View:
     judged = needed.outcome if needed else made
     if judged.sessions:
         yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
+    if found := result.at_once:
+        node = result.placed.gpu.gpus_per_node
+        machine = None if found.machine is None or node == 1 else f"{found.machine:,.3g} on a machine of {node}"
+        dollar = None if found.usd_per_hour is None else f"{found.usd_per_hour:,.3g} for each dollar an hour"
+        each = "; ".join(said for said in (machine, dollar) if said)
+        yield blocks.facts(blocks.fact("sessions", f"{found.gpu:,.3g}", f"under way at once on each GPU; {each}"))
     yield short_run(judged, needed is None)
     limited, limits = any(trial.max_sequences for trial in best.trials), result.placed.limits
     yield blocks.listed(

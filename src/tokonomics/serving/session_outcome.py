@@ -35,6 +35,7 @@ class SessionOutcome(Noun):
     finished: NonNegativeInt  # sessions with every request answered
     failed: NonNegativeInt
     jobs_per_s: NonNegativeFloat  # finished jobs over the time in which as many are offered
+    at_once: NonNegativeFloat  # jobs under way at a time, on average: those that finish a second × the mean time of one
     job_s: Spread  # of finished jobs that begin while the load is offered: from the first request to the last answer
     server_share: float | None
     """Share of those jobs' time in which the server works on a request; None if no job finished."""
@@ -71,13 +72,15 @@ def session_outcome(simulation: Simulation, of: CountedTime) -> SessionOutcome |
     longest = np.zeros(jobs, np.int64)
     np.maximum.at(longest, turns.session, depth)
     total = float(whole_s.sum())
+    jobs_per_s, job_s = done / of.rated_s if of.rated_s > 0 else 0.0, spread(whole_s)
     return SessionOutcome(
         closed=simulation.closed,
         jobs=jobs,
         finished=done,
         failed=jobs - done,
-        jobs_per_s=done / of.rated_s if of.rated_s > 0 else 0.0,
-        job_s=spread(whole_s),
+        jobs_per_s=jobs_per_s,
+        at_once=jobs_per_s * (job_s.mean or 0.0),
+        job_s=job_s,
         server_share=min(1.0, float(server_s.sum()) / total) if total > 0 else None,
         requests_per_job=len(turns.session) / max(1, jobs),
         turns_per_job=float(longest.mean()) if jobs else 0.0,
