@@ -145,10 +145,9 @@ def same(row: dict[str, str]) -> tuple[str, ...]:
 def split(row: dict[str, str]) -> str:
     """``judge`` for a third of the groups, ``calibrate`` for the others; as the table has it, where it does."""
     model, gpu, engine = TAUGHT
-    if row["model"].startswith(model) and row["gpu"].startswith(gpu) and row["engine"] == engine:
-        return "calibrate"
-    if row.get("split"):
-        return row["split"]
+    if given := row.get("split"):
+        taught = row["model"].startswith(model) and row["gpu"].startswith(gpu) and row["engine"] == engine
+        return "calibrate" if taught and given == "dev" else given
     name = "|".join(row[part] for part in GROUP)
     return "calibrate" if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 else "judge"
 

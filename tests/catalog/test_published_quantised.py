@@ -136,6 +136,18 @@ def test_a_checkpoint_takes_the_bytes_of_what_it_mixes() -> None:
     assert model.mixer_bytes == pytest.approx((0.5625 * output + 2 * others) / (output + others))
 
 
+def test_modelopt_may_write_its_fields_one_level_below_in_the_config_too(tmp_path: Path) -> None:
+    inner = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["*self_attn*"]}
+    flat = read(MOE | {"quantization_config": {"quant_method": "modelopt", **inner}})
+    nested = read(MOE | {"quantization_config": {"quant_method": "modelopt", "quantization": inner}})
+    produced = read(MOE | {"quantization_config": {"producer": {"name": "modelopt"}, "quantization": inner}})
+    (tmp_path / "config.json").write_text(json.dumps(MOE))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": inner}))
+    for model in (flat, nested, produced, read_config(tmp_path)):
+        assert (*precisions(model), model.kv_checkpoint) == ("bf16", "fp8", "fp8", "fp8")
+        assert model.weight_bytes(model.checkpoint) == flat.weight_bytes(flat.checkpoint)
+
+
 @pytest.mark.parametrize(
     ("quantised", "kv"),
     [
