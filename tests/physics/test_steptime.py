@@ -622,11 +622,17 @@ def test_experts_take_larger_tiles_where_vllm_ships_none_for_their_sizes(
     tokens = np.array([200.0])
     assert kernels._experts_engine(group.mlp) == backend
     layers = sum(group.count for group in deployment.model.groups if isinstance(group.mlp, MoeMlp))
-    told = {"hidden": deployment.model.hidden, "active": group.mlp.active_experts, "experts": group.mlp.experts}
     alone = experts_s(
-        deployment.gpu, Precision.fp8, tokens, **told, intermediate=group.mlp.intermediate / tp, backend=backend,
+        deployment.gpu,
+        Precision.fp8,
+        tokens,
+        hidden=deployment.model.hidden,
+        intermediate=group.mlp.intermediate / tp,
+        active=group.mlp.active_experts,
+        experts=group.mlp.experts,
+        backend=backend,
         launch=kernels.between.expert_launch,
-    )  # fmt: skip
+    )
     assert kernels._experts_s(tokens, sent=False) == pytest.approx(layers * (alone + SORT_S))
 
 

@@ -27,7 +27,7 @@ from tokonomics.catalog.config_families import (
 )
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_mistral import from_params, is_params
-from tokonomics.catalog.config_quantization import DTYPE_FIELDS, QUANTISERS, checkpoint_of
+from tokonomics.catalog.config_quantization import DTYPE_FIELDS, QUANTISERS, PartPrecisions, checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
 from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
@@ -110,13 +110,7 @@ def from_config(
     beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
     groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
-    text.expect(DECODER_ONLY | row.expect)
-    text.expect_words("layer_types", row.kinds)
-    unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
-    if whole is not text:
-        sizes = {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab], "num_reward_heads": [0]}
-        whole.expect(DECODER_ONLY | sizes)
-        unread += whole.unread(WRAPPER_HARMLESS)
+    unread = (*_unread(whole, text, row, frame), *whole.notes)
     try:
         return ModelSpec(
             key=key,
@@ -146,10 +140,7 @@ def from_config(
             aliases=aliases,
             source=source,
             date=date,
-            notes=(
-                *_notes((*unread, *whole.notes), checkpoint.kv_declared, where),
-                *(f"{where}: {note}" for note in checkpoint.notes),
-            ),
+            notes=_notes(unread, checkpoint, where),
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
@@ -172,10 +163,22 @@ def _thinker(whole: Fields) -> Fields:
     return Fields(stated | own, whole.where, thinker.path)
 
 
-def _notes(unread: tuple[str, ...], kv_declared: str | None, where: str) -> tuple[str, ...]:
-    """Return notes on a KV cache of few bits, and on fields that are assumed to leave the cost unchanged."""
-    few = f"{where}: its KV cache is for {kv_declared}; counted in FP8, the fewest bits that engines here keep"
-    notes = (few,) if kv_declared else ()
+def _unread(whole: Fields, text: Fields, row: Family, frame: Frame) -> tuple[str, ...]:
+    """Return the fields that nobody interpreted, after checking those that are understood at some values only."""
+    text.expect(DECODER_ONLY | row.expect)
+    text.expect_words("layer_types", row.kinds)
+    if whole is text:
+        return text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)
+    sizes = {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab], "num_reward_heads": [0]}
+    whole.expect(DECODER_ONLY | sizes)
+    return text.unread(HARMLESS | row.harmless) + whole.unread(WRAPPER_HARMLESS)
+
+
+def _notes(unread: tuple[str, ...], checkpoint: PartPrecisions, where: str) -> tuple[str, ...]:
+    """Return notes on the KV cache, on the quantiser's patterns, and on fields that are taken not to matter."""
+    kept = f"its KV cache is for {checkpoint.kv_declared}; counted in FP8, the fewest bits that engines here keep"
+    said = (kept, *checkpoint.notes) if checkpoint.kv_declared else checkpoint.notes
+    notes = tuple(f"{where}: {note}" for note in said)
     if not unread:
         return notes
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")

@@ -72,12 +72,12 @@ def _audio(params: Mapping[str, Any], where: str) -> dict[str, Any]:
     given = params["multimodal"]
     alone = isinstance(given, Mapping) and len(given) == 1 and not params.get("vision_encoder")
     whisper = given.get("whisper_model_args") if alone else None
-    parts = (whisper.get("encoder_args"), whisper.get("downsample_args")) if isinstance(whisper, Mapping) else ()
-    if not parts or not all(isinstance(part, Mapping) for part in parts):
+    parts = whisper if isinstance(whisper, Mapping) else {}
+    encoder, joined = parts.get("encoder_args"), parts.get("downsample_args")
+    if not isinstance(encoder, Mapping) or not isinstance(joined, Mapping):
         fix = "Remove 'multimodal' from a copy of the file to cost the text model alone."
         raise BadInput("field 'multimodal' describes a tower that cannot be counted", where=where, fix=fix)
-    encoder, joined = parts
-    named = {_AUDIO.get(name, name): value for name, value in encoder.items() if name not in _AUDIO_HARMLESS}
+    named = {_AUDIO.get(name) or name: value for name, value in encoder.items() if name not in _AUDIO_HARMLESS}
     spectrum = encoder.get("audio_encoding_args")
     mels = spectrum.get("num_mel_bins") if isinstance(spectrum, Mapping) else None
     return named | {"num_mel_bins": mels, "downsample_factor": joined.get("downsample_factor")}
