@@ -2,11 +2,11 @@
 
     python benchmarks/reduce_published.py published_more.csv.gz benchmarks/data/published_more.csv.gz
 
-Rows of a table that has a column ``split`` keep it, but for those of ``TAUGHT`` marked ``dev``. Of others, a third of the groups of
-source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them, and no form of the model
-is chosen by them. Which group does is the rest of a hash of its names divided by three, so that nobody chose. The
-others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has rows to fit on under
-another spelling, or in the first table, is only looked at (``dev``).
+Rows of a table that has a column ``split`` keep it, but for those of ``TAUGHT`` marked ``dev``. Of others, a third of
+the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them, and no form
+of the model is chosen by them. Which group does is the rest of a hash of its names divided by three, so that nobody
+chose. The others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has rows to fit on
+under another spelling, or in the first table, is only looked at (``dev``).
 """
 
 import csv

@@ -95,6 +95,27 @@ def test_deepseek_v4_of_sglang_is_the_same_model_under_another_type() -> None:
     assert precisions(theirs) == ("fp8", "fp8", "fp8")
 
 
+def test_fields_that_nvidias_minimax_m3_and_glm_5_2_add_change_nothing() -> None:
+    glm = of_row("glm-5.2")
+    assert read(glm | {"num_experts": 256}).groups == read(glm).groups
+    with pytest.raises(BadInput, match="num_experts"):
+        read(glm | {"num_experts": 128})
+    tower = {
+        "hidden_size": 1280, "num_attention_heads": 16, "num_hidden_layers": 32, "intermediate_size": 5120,
+        "patch_size": 14, "image_size": 2016, "model_type": "clip_vision_model", "num_channels": 3,
+    }  # fmt: skip
+    text = of_row("minimax-m3")
+    text = text.get("text_config", text)
+    whole = {"model_type": "minimax_m3_vl", "text_config": text, "projector_hidden_size": text["hidden_size"]}
+    plain = read(whole | {"vision_config": tower})
+    told = tower | {"projection_dim": text["hidden_size"], "vocab_size": 32000}
+    same = read(whole | {"vision_config": told, "num_reward_heads": 0, **modelopt(["patch_merge_mlp", "vision_tower"])})
+    assert same.parameters == plain.parameters
+    assert same.notes == ()
+    with pytest.raises(BadInput, match="num_reward_heads"):
+        read(whole | {"vision_config": tower, "num_reward_heads": 1})
+
+
 def test_deepseek_v4_as_transformers_5_writes_it() -> None:
     ratios = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
     config = of_row("deepseek-v4-flash")

@@ -32,7 +32,7 @@ _ELSEWHERE = re.compile(r"(^|\.)(mtp|nextn|visual|vision|audio|mm_|talker|code2w
 """Before ``layers.``: a draft module, a tower, or what speaks."""
 _BESIDE = re.compile(
     r"(lm_)?head|output|score|.*(embed|norm|conv|router|indexer|compressor|project[oi]|bias).*|(.*_)?gate|wg|weights_proj"
-    r"|in_proj_[ab]+|[bfg](_[ab])?_proj|eh_proj|(mtp|nextn|vis|audio|mm_|multi_modal|patch_merger|talker|code2wav).*"
+    r"|in_proj_[ab]+|[bfg](_[ab])?_proj|eh_proj|(mtp|nextn|vis|audio|mm_|multi_modal|patch_merge|talker|code2wav).*"
 )
 """A word for matrices that are not listed here, because they are small or stand beside the layers."""
 
