@@ -2,11 +2,11 @@
 
     python benchmarks/reduce_published.py published_more.csv.gz benchmarks/data/published_more.csv.gz
 
-Rows of a table that has a column ``split`` keep it, but for those of ``TAUGHT``. Of others, a third of the groups of
-source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them, and no form of the model
-is chosen by them. Which group does is the rest of a hash of its names divided by three, so that nobody chose. The
-others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has rows to fit on under
-another spelling, or in the first table, is only looked at (``dev``).
+Rows of a table that has a column ``split`` keep it, but for those of ``TAUGHT`` marked ``dev``. Of others, a third of
+the groups of source, model, GPU and engine only judge (``split`` is ``judge``): nothing is fitted on them, and no form
+of the model is chosen by them. Which group does is the rest of a hash of its names divided by three, so that nobody
+chose. The others (``calibrate``) may be fitted on and looked at. A group that judges by its hash but has rows to fit on
+under another spelling, or in the first table, is only looked at (``dev``).
 """
 
 import csv
@@ -145,10 +145,9 @@ def same(row: dict[str, str]) -> tuple[str, ...]:
 def split(row: dict[str, str]) -> str:
     """``judge`` for a third of the groups, ``calibrate`` for the others; as the table has it, where it does."""
     model, gpu, engine = TAUGHT
-    if row["model"].startswith(model) and row["gpu"].startswith(gpu) and row["engine"] == engine:
-        return "calibrate"
-    if row.get("split"):
-        return row["split"]
+    if given := row.get("split"):
+        taught = row["model"].startswith(model) and row["gpu"].startswith(gpu) and row["engine"] == engine
+        return "calibrate" if taught and given == "dev" else given
     name = "|".join(row[part] for part in GROUP)
     return "calibrate" if int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 else "judge"
 

@@ -57,6 +57,70 @@ QWEN_TOWER = {
     "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 2048, "num_position_embeddings": 2304,
     "deepstack_visual_indexes": [8, 16, 24],
 }  # fmt: skip
+QWEN_AUDIO = {  # of Qwen3-Omni; as transformers names its fields, of which many are Whisper's
+    "model_type": "qwen3_omni_moe_audio_encoder", "activation_dropout": 0, "activation_function": "gelu",
+    "add_cross_attention": False, "attention_dropout": 0, "conv_chunksize": 500, "d_model": 1280,
+    "downsample_hidden_size": 480, "dropout": 0, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+    "encoder_layers": 32, "is_encoder_decoder": False, "max_source_positions": 1500, "n_window": 50,
+    "n_window_infer": 800, "num_hidden_layers": 32, "num_mel_bins": 128, "output_dim": 2048, "scale_embedding": False,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+OMNI: dict[str, Any] = {
+    "model_type": "qwen3_omni_moe", "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "dtype": "bfloat16",
+    "enable_audio_output": True, "talker_config": {"hidden_size": 1024}, "code2wav_config": {"hidden_size": 1024},
+    "thinker_config": {
+        "model_type": "qwen3_omni_moe_thinker", "audio_config": QWEN_AUDIO, "audio_token_id": 151675,
+        "position_id_per_seconds": 13, "seconds_per_chunk": 2, "user_token_id": 872,
+        "text_config": QWEN_30B | {
+            "model_type": "qwen3_omni_moe_text", "torch_dtype": None, "vocab_size": 152064, "use_qk_norm": True,
+            "shared_expert_intermediate_size": 0, "sliding_window": None, "use_sliding_window": False},
+        "vision_config": QWEN_TOWER | {
+            "model_type": "qwen3_omni_moe_vision_encoder", "apply_vit_abs_pos_embed": True, "image_size": 768,
+            "in_chans": 3, "spatial_patch_size": 16, "tokens_per_second": 2, "add_cross_attention": False}},
+}  # fmt: skip
+OMNI_2_5: dict[str, Any] = {
+    "model_type": "qwen2_5_omni", "torch_dtype": "bfloat16", "talker_config": {"hidden_size": 896},
+    "token2wav_config": {"model_type": "qwen2_5_omni_token2wav"},
+    "thinker_config": {
+        "model_type": "qwen2_5_omni_thinker", "audio_token_index": 151646, "tie_word_embeddings": True,
+        "position_id_per_seconds": 25, "seconds_per_chunk": 2, "user_token_id": 872,
+        "text_config": plain("qwen2_5_omni_text", 3584, 18944, 28, 28, 4, 152064, init_std=0.02, max_window_layers=28,
+                             sliding_window=32768, use_sliding_window=False),
+        "audio_config": {
+            "model_type": "qwen2_5_omni_audio_encoder", "d_model": 1280, "encoder_attention_heads": 20,
+            "encoder_ffn_dim": 5120, "encoder_layerdrop": 0.0, "encoder_layers": 32, "init_std": 0.02,
+            "max_source_positions": 1500, "n_window": 100, "num_hidden_layers": 32, "num_mel_bins": 128,
+            "output_dim": 3584, "scale_embedding": False},
+        "vision_config": {
+            "model_type": "qwen2_5_omni_vision_encoder", "depth": 32, "embed_dim": 1280, "hidden_size": 1280,
+            "fullatt_block_indexes": [7, 15, 23, 31], "in_channels": 3, "in_chans": 3, "intermediate_size": 3420,
+            "num_heads": 16, "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2,
+            "spatial_patch_size": 14, "temporal_patch_size": 2, "tokens_per_second": 25, "window_size": 112}},
+}  # fmt: skip
+VOXTRAL = {
+    "model_type": "voxtral", "audio_token_id": 24, "projector_hidden_act": "gelu", "hidden_size": 3072,
+    "vocab_size": 131072, "text_config": plain("llama", 3072, 8192, 30, 32, 8, 131072, head_dim=128),
+    "audio_config": {
+        "model_type": "voxtral_encoder", "activation_function": "gelu", "head_dim": 64, "hidden_size": 1280,
+        "intermediate_size": 5120, "layerdrop": 0.0, "max_source_positions": 1500, "num_attention_heads": 20,
+        "num_hidden_layers": 32, "num_key_value_heads": 20, "num_mel_bins": 128, "scale_embedding": False,
+        "vocab_size": 51866},
+}  # fmt: skip
+HUNYUAN = plain(
+    "hunyuan_v1_moe", 4096, 3072, 32, 32, 8, 128167, attention_bias=False, attention_head_dim=128, cla_share_factor=2,
+    class_num=0, head_dim=128, mlp_bias=False, moe_drop_tokens=False, moe_intermediate_size=[3072] * 32,
+    moe_layer_num_skipped=0, moe_random_routing_dropped_token=False, moe_topk=[8] * 32, norm_type="rms",
+    num_experts=64, num_media_embeds=257, num_shared_expert=[1] * 32, org_vocab_size=128167, pad_id=127961,
+    tie_word_embeddings=True, use_cla=False, use_mixed_mlp_moe=True, use_mla=False, use_qk_norm=True,
+    use_rotary_pos_emb=True,
+)  # fmt: skip
+QWEN_NEXT = plain(
+    "qwen3_next", 2048, 5120, 48, 16, 2, 151936, head_dim=256, attention_bias=False, decoder_sparse_step=1,
+    full_attention_interval=4, linear_conv_kernel_dim=4, linear_key_head_dim=128, linear_num_key_heads=16,
+    linear_num_value_heads=32, linear_value_head_dim=128, mlp_only_layers=[], moe_intermediate_size=512,
+    norm_topk_prob=True, num_experts=512, num_experts_per_tok=10, partial_rotary_factor=0.25, rope_scaling=None,
+    shared_expert_intermediate_size=512, use_sliding_window=False,
+)  # fmt: skip
 INTERN_VIT = vision(1024, 4096, 24, 448, 14, qkv_bias=True, qk_normalization=False, norm_type="layer_norm")
 MINIMAX = plain(
     "minimax_text_01", 6144, 9216, 80, 64, 8, 200064, head_dim=128, num_local_experts=32, num_experts_per_tok=2,
@@ -81,10 +145,6 @@ GRANITE = plain(
     "granitemoehybrid", 2560, 8192, 40, 40, 8, 100352, shared_intermediate_size=8192, num_local_experts=0,
     num_experts_per_tok=0, mamba_d_head="auto", mamba_n_heads=128, mamba_n_groups=1, mamba_d_state=128, mamba_d_conv=4,
     layer_types=["attention"] * 40, tie_word_embeddings=True,
-)  # fmt: skip
-HUNYUAN = plain(
-    "hunyuan_v1_moe", 4096, 3072, 32, 32, 8, 128167, head_dim=128, num_experts=64, moe_topk=[8] * 32, mlp_bias=False,
-    num_shared_expert=[1] * 32, moe_intermediate_size=[3072] * 32, use_qk_norm=True, tie_word_embeddings=True,
 )  # fmt: skip
 LONGCAT = {
     "model_type": "longcat_flash", "attention_bias": False, "attention_method": "MLA", "expert_ffn_hidden_size": 2048,
@@ -162,6 +222,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
                      num_local_experts=8, num_experts_per_tok=2, residual_moe=True), 269.5),
     "LongCat-Flash": (LONGCAT, 562),
     "OLMo-7B": (plain("olmo", 4096, 11008, 32, 32, 32, 50304, clip_qkv=None), 6.89),
+    "Qwen3-Omni-30B-A3B-Thinking": (OMNI, 31.7),
+    "Qwen2.5-Omni-7B": (OMNI_2_5, 8.93),
+    "Voxtral-Mini-3B": (VOXTRAL, 4.68),
+    "Qwen3-Next-80B-A3B": (QWEN_NEXT, 79.7),
     "StableLM-2-12B": (plain("stablelm", 5120, 13824, 40, 32, 8, 100352, use_qkv_bias=False, qk_layernorm=True), 12.14),
 }  # fmt: skip
 
@@ -215,6 +279,81 @@ def test_of_qwen_omni_what_thinks_is_counted_with_both_towers() -> None:
         "model_type": "qwen3_vl_moe_text"}, "vision_config": QWEN_TOWER}).parameters  # fmt: skip
     whisper = 32 * (4 * 1280**2 + 2 * 1280 * 5120)  # the layers of its tower, beside which the rest is small
     assert hearing.parameters - seeing.parameters == pytest.approx(whisper, rel=0.05)
+
+
+def test_towers_of_qwen_omni_have_the_sizes_of_its_report() -> None:
+    """Qwen3-Omni's technical report (arXiv:2509.17765, table 1): audio 650M, vision 540M."""
+    whole = read(OMNI)
+    thinker = OMNI["thinker_config"]
+    seeing = read(OMNI | {"thinker_config": {name: part for name, part in thinker.items() if name != "audio_config"}})
+    assert whole.extra_parameters - seeing.extra_parameters == pytest.approx(650e6, rel=0.02)
+    assert seeing.extra_parameters == pytest.approx(540e6, rel=0.02)
+    assert whole.notes == ()
+
+
+def test_the_audio_tower_of_qwen2_5_omni_is_whispers_encoder() -> None:
+    thinker = OMNI_2_5["thinker_config"]
+    silent = read(OMNI_2_5 | {"thinker_config": {k: v for k, v in thinker.items() if k != "audio_config"}})
+    convolutions = 3 * 128 * 1280 + 3 * 1280**2 + 2 * 1280
+    # Of queries, values and outputs with a bias, keys without; two feed-forward products; two norms.
+    layer = (4 * 1280**2 + 3 * 1280) + (2 * 1280 * 5120 + 5120 + 1280) + 4 * 1280
+    around = 2 * 1280 + (1280 * 3584 + 3584) + 2 * 3584  # the last norm, the projection, the tokens around the sound
+    assert read(OMNI_2_5).parameters - silent.parameters == convolutions + 32 * layer + around
+    assert not read(OMNI_2_5).tied_embeddings  # the text model decides, whatever stands beside it
+
+
+@pytest.mark.parametrize(
+    ("quantised", "precision", "weight_bytes"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}, "fp8", 1),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True,
+          "modules_to_not_convert": ["thinker.audio_tower", "thinker.visual", "talker", "code2wav"]},
+         "int4", 0.5 + 2.5 / 128),
+    ],
+)  # fmt: skip
+def test_what_quantises_all_of_qwen_omni_holds_for_what_thinks(
+    quantised: dict[str, Any], precision: str, weight_bytes: float
+) -> None:
+    model = read(OMNI | {"quantization_config": quantised})
+    mixer, dense = model.precisions(model.checkpoint)
+    assert (mixer, dense, model.checkpoint, model.notes) == (precision, precision, precision, ())
+    experts = 48 * 128 * 3 * 2048 * 768
+    attention = 48 * 2048 * (2 * 32 + 2 * 4) * 128
+    expected = weight_bytes * (experts + attention) + 2 * (model.parameters - experts - attention)
+    assert model.weight_bytes(model.checkpoint) == pytest.approx(expected, rel=1e-3)  # beside the scales of blocks
+    alone = read(OMNI | {"dtype": "float32"})
+    assert alone.checkpoint == "fp32"
+    own = OMNI["thinker_config"] | {"dtype": "bfloat16"}
+    assert read(OMNI | {"dtype": "float32", "thinker_config": own}).checkpoint == "bf16"
+
+
+def test_modules_of_what_speaks_leave_no_layer_of_what_thinks_alone() -> None:
+    left = ["talker.model.layers.0.mlp", "thinker.model.layers.1.self_attn"]
+    quantised = {"quant_method": "fp8", "modules_to_not_convert": left}
+    model = read(OMNI | {"quantization_config": quantised})
+    mean = (47 * Precision.fp8.bytes_per_weight + 2) / 48  # one layer of attention in 16 bits, no block of experts
+    assert model.checkpoint_bytes is None
+    assert model.mixer_bytes == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("config", "active_billions"), [(HUNYUAN, 13), (QWEN_NEXT, 3)], ids=["Hunyuan-A13B", "Qwen3-Next"]
+)
+def test_mixtures_activate_what_their_cards_say(config: dict[str, Any], active_billions: float) -> None:
+    model = read(config)
+    tables = config["vocab_size"] * config["hidden_size"] * (1 if config["tie_word_embeddings"] else 2)
+    assert model.active_parameters - tables <= active_billions * 1.1e9
+    assert model.active_parameters >= active_billions * 0.95e9
+    assert model.notes == ()
+
+
+def test_hunyuan_may_say_how_many_experts_in_the_usual_field_but_not_two_things() -> None:
+    usual = {name: value for name, value in HUNYUAN.items() if name != "moe_topk"} | {"num_experts_per_tok": 8}
+    assert read(usual).groups == read(HUNYUAN).groups
+    with pytest.raises(BadInput, match="num_experts_per_tok"):
+        read(HUNYUAN | {"num_experts_per_tok": 4})
+    with pytest.raises(BadInput, match="use_sliding_window"):
+        read(QWEN_NEXT | {"use_sliding_window": True})
 
 
 def test_a_tower_of_another_kind_and_a_width_that_contradicts_the_text_are_refused() -> None:

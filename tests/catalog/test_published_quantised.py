@@ -95,6 +95,27 @@ def test_deepseek_v4_of_sglang_is_the_same_model_under_another_type() -> None:
     assert precisions(theirs) == ("fp8", "fp8", "fp8")
 
 
+def test_fields_that_nvidias_minimax_m3_and_glm_5_2_add_change_nothing() -> None:
+    glm = of_row("glm-5.2")
+    assert read(glm | {"num_experts": 256}).groups == read(glm).groups
+    with pytest.raises(BadInput, match="num_experts"):
+        read(glm | {"num_experts": 128})
+    tower = {
+        "hidden_size": 1280, "num_attention_heads": 16, "num_hidden_layers": 32, "intermediate_size": 5120,
+        "patch_size": 14, "image_size": 2016, "model_type": "clip_vision_model", "num_channels": 3,
+    }  # fmt: skip
+    text = of_row("minimax-m3")
+    text = text.get("text_config", text)
+    whole = {"model_type": "minimax_m3_vl", "text_config": text, "projector_hidden_size": text["hidden_size"]}
+    plain = read(whole | {"vision_config": tower})
+    told = tower | {"projection_dim": text["hidden_size"], "vocab_size": 32000}
+    same = read(whole | {"vision_config": told, "num_reward_heads": 0, **modelopt(["patch_merge_mlp", "vision_tower"])})
+    assert same.parameters == plain.parameters
+    assert same.notes == ()
+    with pytest.raises(BadInput, match="num_reward_heads"):
+        read(whole | {"vision_config": tower, "num_reward_heads": 1})
+
+
 def test_deepseek_v4_as_transformers_5_writes_it() -> None:
     ratios = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
     config = of_row("deepseek-v4-flash")
@@ -134,6 +155,18 @@ def test_a_checkpoint_takes_the_bytes_of_what_it_mixes() -> None:
     others = 96 * (256 + 8 * 48) + 256 * (64 + 16) + 64 * 8 * 64
     assert model.parts.mixers == 4 * (output + others)
     assert model.mixer_bytes == pytest.approx((0.5625 * output + 2 * others) / (output + others))
+
+
+def test_modelopt_may_write_its_fields_one_level_below_in_the_config_too(tmp_path: Path) -> None:
+    inner = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["*self_attn*"]}
+    flat = read(MOE | {"quantization_config": {"quant_method": "modelopt", **inner}})
+    nested = read(MOE | {"quantization_config": {"quant_method": "modelopt", "quantization": inner}})
+    produced = read(MOE | {"quantization_config": {"producer": {"name": "modelopt"}, "quantization": inner}})
+    (tmp_path / "config.json").write_text(json.dumps(MOE))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": inner}))
+    for model in (flat, nested, produced, read_config(tmp_path)):
+        assert (*precisions(model), model.kv_checkpoint) == ("bf16", "fp8", "fp8", "fp8")
+        assert model.weight_bytes(model.checkpoint) == flat.weight_bytes(flat.checkpoint)
 
 
 @pytest.mark.parametrize(

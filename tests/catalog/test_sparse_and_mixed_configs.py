@@ -14,6 +14,7 @@ from tokonomics.catalog.layers import (
     Precision,
     RecurrentMixer,
 )
+from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput
 
 BF16 = Precision.bf16
@@ -123,6 +124,28 @@ def test_gemma_4_has_wider_heads_in_full_layers_and_may_use_keys_as_values() -> 
     assert shared.parameters == dense + 2 * gemma4_attention(32, 4) + 2 * gemma4_attention(64, 1)
     # Keys and values are cached both, though one projection makes them.
     assert shared.kv_bytes_in_windows(BF16) == 2 * 2 * (2 * 2 * 32 + 2 * 1 * 64)
+
+
+@pytest.mark.parametrize(
+    ("key", "windowed", "full"),
+    [
+        # Layers that keep keys and values, their tokens within the window, and heads times their width.
+        ("gemma-4-26b-a4b", (25, 1024, 8 * 256), (5, 2 * 512)),
+        ("gemma-4-31b", (50, 1024, 16 * 256), (10, 4 * 512)),
+        ("gemma-4-e4b", (20, 512, 2 * 256), (4, 2 * 512)),  # 18 of its 42 layers read those of others
+        ("gemma-4-e2b", (12, 512, 256), (3, 512)),  # 20 of 35
+    ],
+)
+def test_gemma_4_keeps_windows_and_few_layers_that_grow(
+    key: str, windowed: tuple[int, int, int], full: tuple[int, int]
+) -> None:
+    """Where keys are values (vLLM 0.26, ``models/gemma4.py``) both are kept: only the keys are rotated."""
+    model = find_model(key)
+    assert model.kv_bytes_per_token(Precision.bf16) == full[0] * 2 * full[1] * 2
+    assert model.kv_constant_bytes(Precision.bf16) == windowed[0] * windowed[1] * 2 * windowed[2] * 2
+    published = model.published
+    assert published is not None
+    assert model.parameters == published.parameters
 
 
 def test_gemma_4_borrows_keys_widens_blocks_and_gives_each_layer_an_input() -> None:

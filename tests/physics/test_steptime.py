@@ -11,7 +11,7 @@ from tests.physics.hosts import free, hostless
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import Gpu, all_gpus, find_gpu
-from tokonomics.catalog.layers import Precision, Scales
+from tokonomics.catalog.layers import MoeMlp, Precision, Scales
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput
@@ -20,7 +20,15 @@ from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
-from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, all_reduce_s, distinct_experts, experts_s, gemm_s
+from tokonomics.physics.matrix_kernels import (
+    BLOCKS,
+    FUSED,
+    UNTUNED,
+    all_reduce_s,
+    distinct_experts,
+    experts_s,
+    gemm_s,
+)
 from tokonomics.physics.memory import shard, step_weight_bytes
 from tokonomics.physics.operations import SORT_S
 from tokonomics.physics.overhead import host, overhead
@@ -617,6 +625,43 @@ def test_tokens_are_sorted_by_expert_where_they_visit_more_than_a_quarter_of_the
     alone = experts_s(deployment.gpu, Precision.bf16, np.arange(1, 9), **bf16)  # type: ignore[arg-type]
     more_us = (steps.shared_s(np.arange(1.0, 9.0)) / 48 - alone) * 1e6
     assert more_us == pytest.approx([0, 0, 0, 0, SORT_S * 1e6, SORT_S * 1e6, SORT_S * 1e6, SORT_S * 1e6], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp", "backend"),
+    [
+        ("qwen3-30b-a3b", "H200", 1, BLOCKS),  # E=128,N=768,device_name=NVIDIA_H200
+        ("qwen3-30b-a3b", "H200-NVL", 1, BLOCKS),  # the H200's files are its family's
+        ("qwen3-next-80b-a3b", "H200", 1, UNTUNED),
+        ("qwen3-30b-a3b", "H100-SXM", 1, UNTUNED),
+        ("qwen3-30b-a3b", "H100-NVL", 1, UNTUNED),
+        ("qwen3-30b-a3b", "GH200", 1, UNTUNED),
+        ("qwen3-next-80b-a3b", "H100-SXM", 2, BLOCKS),  # E=512,N=256,device_name=NVIDIA_H100_80GB_HBM3
+        ("qwen3-next-80b-a3b", "H100-PCIe", 2, UNTUNED),
+    ],
+)
+def test_experts_take_larger_tiles_where_vllm_ships_none_for_their_sizes(
+    model: str, gpu: str, tp: int, backend: str
+) -> None:
+    deployment = on(model, gpu, tp=tp, weights=Precision.fp8)
+    group = next(group for group in deployment.model.groups if isinstance(group.mlp, MoeMlp))
+    assert isinstance(group.mlp, MoeMlp)
+    kernels = step_model(deployment).kernels
+    tokens = np.array([200.0])
+    assert kernels._experts_engine(group.mlp) == backend
+    layers = sum(group.count for group in deployment.model.groups if isinstance(group.mlp, MoeMlp))
+    alone = experts_s(
+        deployment.gpu,
+        Precision.fp8,
+        tokens,
+        hidden=deployment.model.hidden,
+        intermediate=group.mlp.intermediate / tp,
+        active=group.mlp.active_experts,
+        experts=group.mlp.experts,
+        backend=backend,
+        launch=kernels.between.expert_launch,
+    )
+    assert kernels._experts_s(tokens, sent=False) == pytest.approx(layers * (alone + SORT_S))
 
 
 def test_latent_attention_copies_its_heads_rows() -> None:

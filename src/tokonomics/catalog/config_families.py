@@ -238,10 +238,12 @@ FAMILIES: dict[str, Family] = {name: _family(row, _TABLES) for name, row in _TAB
 TOWERS: dict[str, Tower] = {name: Tower(**_begun(row, _TABLES["towers"])) for name, row in _TABLES["towers"].items()}
 WRAPPERS: dict[str, str] = _TABLES["wrappers"]
 """Multimodal types, whose text model is under ``text_config``, with the text model's default type."""
-HARMLESS, WRAPPER_HARMLESS, TOWER_HARMLESS = (
-    _names(f"@{kind}", _TABLES) for kind in ("everywhere", "wrapper", "tower")
+HARMLESS, WRAPPER_HARMLESS, TOWER_HARMLESS, AUDIO_HARMLESS = (
+    _names(f"@{kind}", _TABLES) for kind in ("everywhere", "wrapper", "tower", "audio")
 )
-"""Fields that leave the cost unchanged: of any model, of wrappers of a text model, and of towers."""
+"""Fields that leave the cost unchanged: of any model, of wrappers of a text model, of towers, and of those for audio.
+"""
+DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 SHAPE_WORDS = tuple(_TABLES["shape_words"].split())
 """A field nobody reads is refused if a word of its name starts with one of these: it could change the counts."""
 

@@ -8,7 +8,7 @@ half understood would be priced wrongly without anyone noticing.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date as Date  # noqa: N812 — `date` is the name of the parameter
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +16,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tokonomics.catalog.config_exceptions import layers_of, nemotron_kinds
-from tokonomics.catalog.config_families import FAMILIES, HARMLESS, WRAPPER_HARMLESS, WRAPPERS, Family, Fields
+from tokonomics.catalog.config_families import (
+    DECODER_ONLY,
+    FAMILIES,
+    HARMLESS,
+    WRAPPER_HARMLESS,
+    WRAPPERS,
+    Family,
+    Fields,
+)
 from tokonomics.catalog.config_layers import MOST_LAYERS, Frame, MixerLayer, MlpLayer, is_on
 from tokonomics.catalog.config_mistral import from_params, is_params
-from tokonomics.catalog.config_quantization import checkpoint_of
+from tokonomics.catalog.config_quantization import DTYPE_FIELDS, QUANTISERS, PartPrecisions, checkpoint_of
 from tokonomics.catalog.config_towers import count_towers, read_tower
 from tokonomics.catalog.layers import CompressedAttention, LayerGroup, Precision
 from tokonomics.catalog.models import ModelSpec, Published
@@ -27,8 +35,6 @@ from tokonomics.errors import BadInput, did_you_mean, from_validation, option, s
 
 PARAMS = "params.json"  # Mistral's own form
 LARGEST_FILE = 10_000_000  # bytes; a config.json has a few thousand: a larger file is probably the weights
-
-DECODER_ONLY: dict[str, Sequence[object]] = {"is_encoder_decoder": (False,), "add_cross_attention": (False,)}
 
 
 def read_config(
@@ -43,8 +49,8 @@ def read_config(
         raise BadInput(f"cannot be read: {error.strerror or error}", where=shorten(str(path), 400)) from None
     # Collections of configs put the model's name before both: ``model_config.json``, ``model_hf_quant_config.json``.
     beside = file.with_name(f"{file.name.removesuffix('config.json')}hf_quant_config.json")
-    config = _parse(file)
-    config = from_params(config) if is_params(config) else _with_modelopt(config, beside)
+    config, where = _parse(file), str(file)
+    config = from_params(config, where) if is_params(config) else _with_modelopt(config, beside)
     written = datetime.fromtimestamp(file.stat().st_mtime).date()
     # In the cache of huggingface_hub, folders are models--ORG--NAME/snapshots/REVISION, and files are links elsewhere.
     folder = file.parent.resolve()
@@ -56,9 +62,9 @@ def read_config(
         key=called.lower(),
         name=called,
         family=str(config.get("model_type")),
-        source=str(file),
+        source=where,
         date=written,
-        where=str(file),
+        where=where,
         aliases=(f"{cached[1]}/{cached[2]}",) if cached else (),
         extra_parameters=extra_parameters,
         as_family=as_family,
@@ -85,9 +91,7 @@ def from_config(
     """
     if not all(isinstance(field, str) for field in config):
         raise BadInput("field names need to be strings", where=where)
-    whole = Fields(config, where)
-    # Of Qwen-Omni, engines serve what thinks and writes; what speaks is left out.
-    whole = whole.child("thinker_config") or whole
+    whole = _thinker(Fields(config, where))
     model_type = whole.word("model_type")
     if model_type is None:
         raise whole.wrong("model_type", "is missing", fix=_supported())
@@ -106,12 +110,7 @@ def from_config(
     beside, head_bias, context = _around(text, row, frame)
     final_norm = frame.hidden * (2 if row.norm_bias else 1) * is_on(text, row.final_norm)
     groups = _groups(layers, norms * frame.hidden * (2 if row.norm_bias else 1))
-    text.expect(DECODER_ONLY | row.expect)
-    text.expect_words("layer_types", row.kinds)
-    unread = text.unread(HARMLESS | row.harmless | (WRAPPER_HARMLESS if text is whole else frozenset()))
-    if whole is not text:
-        whole.expect(DECODER_ONLY | {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab]})
-        unread += whole.unread(WRAPPER_HARMLESS)
+    unread = (*_unread(whole, text, row, frame), *whole.notes)
     try:
         return ModelSpec(
             key=key,
@@ -141,16 +140,45 @@ def from_config(
             aliases=aliases,
             source=source,
             date=date,
-            notes=_notes((*unread, *whole.notes), checkpoint.kv_declared, where),
+            notes=_notes(unread, checkpoint, where),
         )
     except ValidationError as error:
         raise from_validation(error, where) from None
 
 
-def _notes(unread: tuple[str, ...], kv_declared: str | None, where: str) -> tuple[str, ...]:
-    """Return notes on a KV cache of few bits, and on fields that are assumed to leave the cost unchanged."""
-    few = f"{where}: its KV cache is for {kv_declared}; counted in FP8, the fewest bits that engines here keep"
-    notes = (few,) if kv_declared else ()
+def _thinker(whole: Fields) -> Fields:
+    """Return the part of Qwen-Omni that thinks and writes, which engines serve; any other config as it is.
+
+    What quantised the whole, and its dtype, hold for the part; whether its LM head is tied, its text model says.
+    """
+    thinker = whole.child("thinker_config")
+    if thinker is None:
+        return whole
+    text = thinker.child("text_config")
+    tied = ("tie_word_embeddings",) if text is not None and text.has("tie_word_embeddings") else ()
+    own = {name: value for name, value in thinker.values.items() if value is not None and name not in tied}
+    stated = {name: whole.value(name) for name in (*QUANTISERS, *DTYPE_FIELDS) if whole.has(name)}
+    if any(name in own for name in DTYPE_FIELDS):
+        stated = {name: value for name, value in stated.items() if name not in DTYPE_FIELDS}
+    return Fields(stated | own, whole.where, thinker.path)
+
+
+def _unread(whole: Fields, text: Fields, row: Family, frame: Frame) -> tuple[str, ...]:
+    """Return the fields that nobody interpreted, after checking those that are understood at some values only."""
+    text.expect(DECODER_ONLY | row.expect)
+    text.expect_words("layer_types", row.kinds)
+    if whole is text:
+        return text.unread(HARMLESS | row.harmless | WRAPPER_HARMLESS)
+    sizes = {"hidden_size": [frame.hidden], "vocab_size": [frame.vocab], "num_reward_heads": [0]}
+    whole.expect(DECODER_ONLY | sizes)
+    return text.unread(HARMLESS | row.harmless) + whole.unread(WRAPPER_HARMLESS)
+
+
+def _notes(unread: tuple[str, ...], checkpoint: PartPrecisions, where: str) -> tuple[str, ...]:
+    """Return notes on the KV cache, on the quantiser's patterns, and on fields that are taken not to matter."""
+    kept = f"its KV cache is for {checkpoint.kv_declared}; counted in FP8, the fewest bits that engines here keep"
+    said = (kept, *checkpoint.notes) if checkpoint.kv_declared else checkpoint.notes
+    notes = tuple(f"{where}: {note}" for note in said)
     if not unread:
         return notes
     named = ", ".join(f"'{shorten(name, 60)}'" for name in unread[:8]) + (" and others" if len(unread) > 8 else "")
@@ -194,7 +222,7 @@ def _with_modelopt(config: Mapping[str, object], beside: Path) -> Mapping[str, o
     given = Fields(_parse(beside), str(beside)).child("quantization")
     if given is None:
         raise BadInput("field 'quantization' is missing", where=str(beside))
-    return {**config, "quantization_config": {"quant_method": "modelopt", **given.values, **own}}
+    return {**config, "quantization_config": {"quant_method": "modelopt", "quantization": given.values, **own}}
 
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")  # what holds the text model of a multimodal one

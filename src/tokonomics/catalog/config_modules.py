@@ -1,6 +1,7 @@
 """List the matrices of a checkpoint's layers, with the names that implementations give them, and match patterns.
 
-A module has several possible names, because implementations differ (``self_attn`` or ``mixer``); a pattern that matches
+A module has several possible names, because implementations differ (``self_attn`` or ``mixer``; Mistral's own files say
+``attention.wq_a``, as vLLM 0.26's ``models/mistral_large_3.py`` lists them); a pattern that matches
 any of them means it. Names start at ``layers.``, because what comes before differs between a text model and its
 wrapper.
 """
@@ -25,9 +26,15 @@ from tokonomics.catalog.layers import (
 from tokonomics.errors import shorten
 
 Names = Sequence[str]
-_BEFORE = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
+_BEFORE = ("model.", "language_model.model.", "model.language_model.", "backbone.", "thinker.model.", "")
 _LONGEST = 1000  # characters of a pattern
-_ELSEWHERE = re.compile(r"(^|\.)(mtp|nextn|visual|vision|audio)")  # before ``layers.``: a draft module or a tower
+_ELSEWHERE = re.compile(r"(^|\.)(mtp|nextn|visual|vision|audio|mm_|talker|code2wav|token2wav)")
+"""Before ``layers.``: a draft module, a tower, or what speaks."""
+_BESIDE = re.compile(
+    r"(lm_)?head|output|score|.*(embed|norm|conv|router|indexer|compressor|project[oi]|bias).*|(.*_)?gate|wg|weights_proj"
+    r"|in_proj_[ab]+|[bfg](_[ab])?_proj|eh_proj|(mtp|nextn|vis|audio|mm_|multi_modal|patch_merge|talker|code2wav).*"
+)
+"""A word for matrices that are not listed here, because they are small or stand beside the layers."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Patterns:
     globs: tuple[re.Pattern[str], ...]
     expressions: tuple[re.Pattern[str], ...]
     numbered: bool = False  # whether a pattern could distinguish layers
+    written: tuple[str, ...] = ()
 
     @staticmethod
     def read(where: Fields, patterns: Sequence[str]) -> "Patterns":
@@ -86,7 +94,8 @@ class Patterns:
         if not patterns:
             return NOTHING
         numbered = any(character.isdigit() for pattern in patterns for character in pattern)
-        return Patterns(frozenset(exact), tuple(dict.fromkeys(inside)), tuple(globs), tuple(expressions), numbered)
+        unique = tuple(dict.fromkeys(inside))
+        return Patterns(frozenset(exact), unique, tuple(globs), tuple(expressions), numbered, tuple(patterns))
 
     def match(self, module: Module) -> bool:
         whole_names = [before + name for name in module.names for before in _BEFORE] if self.expressions else []
@@ -100,17 +109,41 @@ class Patterns:
 
 NOTHING = Patterns(frozenset(), (), (), ())
 
+
+def unmatched(where: Fields, patterns: Patterns, modules: Sequence[Module], layers: int) -> list[str]:
+    """Return the patterns that match no module, unless they name parts that are not listed or layers beyond these."""
+    above = frozenset().union(*(module.above for module in modules))
+    by_layer: dict[int, list[Module]] = {}
+    for module in modules:
+        by_layer.setdefault(int(module.names[0].split(".")[1]), []).append(module)
+    found: list[str] = []
+    for pattern in patterns.written:
+        words = re.findall(r"\w+", pattern.removeprefix("re:"))
+        numbers = [int(number) for number in re.findall(r"layers\.(\d{1,9})", pattern)]
+        if any(number >= layers for number in numbers) or any(_BESIDE.fullmatch(word) for word in words):
+            continue
+        one = Patterns.read(where, [pattern])
+        if one.exact:
+            matches = not one.exact.isdisjoint(above)
+        else:
+            likely = (module for number in numbers for module in by_layer.get(number, ()))
+            matches = any(map(one.match, likely)) or any(map(one.match, modules))
+        if not matches:
+            found.append(pattern)
+    return found
+
+
 # What holds the matrices of a layer, by kind, with its names in different implementations.
 _MIXERS: dict[str, Names] = {
     "gqa": ("self_attn", "attn", "attention", "mixer"),
-    "mla": ("self_attn", "attn"),
+    "mla": ("self_attn", "attn", "attention"),
     "compressed": ("attn", "self_attn"),
     "recurrent": ("linear_attn", "mixer", "mamba", "self_attn"),
 }
 _BLOCKS = ("mlp", "feed_forward", "block_sparse_moe", "mixer", "ffn", "moe")
 _SHARED = (*(f"{block}.{name}" for block in _BLOCKS for name in ("shared_experts", "shared_expert")),
-           "shared_mlp", "share_expert")  # fmt: skip
-_UP, _DOWN = ("up_proj", "gate_up_proj", "w3", "gate_proj", "fc1"), ("down_proj", "w2", "fc2")
+           "shared_mlp", "share_expert", "shared_experts")  # fmt: skip
+_UP, _DOWN = ("up_proj", "gate_up_proj", "w3", "gate_proj", "w1", "fc1"), ("down_proj", "w2", "fc2")
 Matrices = list[tuple[Names, float]]  # the names of each, and its number of weights
 
 
@@ -160,21 +193,23 @@ def _mixer_matrices(mixer: Mixer, hidden: int) -> Matrices:
     if isinstance(mixer, GroupedAttention):
         keys, values = (mixer.kv_heads * width for width in (mixer.head_dim, mixer.value_dim or mixer.head_dim))
         query = mixer.heads * mixer.head_dim * (2 if mixer.output_gate else 1)
-        made: Matrices = [(("q_proj", "qkv_proj"), hidden * (mixer.query_rank or query))]
+        first = ("q_proj", "qkv_proj") if mixer.query_rank else ("q_proj", "qkv_proj", "wq")
+        made: Matrices = [(first, hidden * (mixer.query_rank or query))]
         if mixer.query_rank:
             made += [(("wq",), mixer.query_rank * query)]
         if not mixer.reads_other:
-            made += [(("k_proj", "qkv_proj"), hidden * keys)]
-            made += [] if mixer.keys_are_values else [(("v_proj", "qkv_proj"), hidden * values)]
-        return [*made, (("o_proj", "out_proj"), hidden * mixer.heads * (mixer.value_dim or mixer.head_dim))]
+            made += [(("k_proj", "qkv_proj", "wk"), hidden * keys)]
+            made += [] if mixer.keys_are_values else [(("v_proj", "qkv_proj", "wv"), hidden * values)]
+        return [*made, (("o_proj", "out_proj", "wo"), hidden * mixer.heads * (mixer.value_dim or mixer.head_dim))]
     if isinstance(mixer, LatentAttention):
         query = mixer.heads * (mixer.nope_dim + mixer.rope_dim)
-        down: Matrices = [(("kv_a_proj_with_mqa", "fused_qkv_a_proj"), hidden * (mixer.kv_rank + mixer.rope_dim))]
+        joint = ("kv_a_proj_with_mqa", "fused_qkv_a_proj", "wkv_a_with_mqa")
+        down: Matrices = [(joint, hidden * (mixer.kv_rank + mixer.rope_dim))]
         if mixer.query_rank:
-            down += [(("q_a_proj", "fused_qkv_a_proj"), hidden * mixer.query_rank)]
-        up: Matrices = [(("q_b_proj", "q_proj"), (mixer.query_rank or hidden) * query)]
-        up += [(("kv_b_proj",), mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.value_dim))]
-        return [*down, *up, (("o_proj",), hidden * mixer.heads * mixer.value_dim)]
+            down += [(("q_a_proj", "fused_qkv_a_proj", "wq_a"), hidden * mixer.query_rank)]
+        up: Matrices = [(("q_b_proj", "q_proj", "wq_b", "wq"), (mixer.query_rank or hidden) * query)]
+        up += [(("kv_b_proj", "wkv_b"), mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.value_dim))]
+        return [*down, *up, (("o_proj", "wo"), hidden * mixer.heads * mixer.value_dim)]
     if isinstance(mixer, CompressedAttention):
         names = (
             ("wq_a", "fused_wqa_wkv", "q_a_proj"),

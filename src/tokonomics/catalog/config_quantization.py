@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tokonomics.catalog.config_families import Fields
 from tokonomics.catalog.config_layers import MixerLayer, MlpLayer
-from tokonomics.catalog.config_modules import NOTHING, Module, Patterns, modules_of
+from tokonomics.catalog.config_modules import NOTHING, Module, Patterns, modules_of, unmatched
 from tokonomics.catalog.layers import Precision, Scales
 from tokonomics.errors import shorten
 
@@ -20,6 +20,9 @@ DTYPES = {
     "bfloat16": Precision.bf16, "float16": Precision.bf16, "half": Precision.bf16, "float32": Precision.fp32,
     "float": Precision.fp32, "float8_e4m3fn": Precision.fp8,
 }  # fmt: skip
+
+
+QUANTISERS, DTYPE_FIELDS = ("quantization_config", "compression_config"), ("torch_dtype", "dtype")
 
 
 class Storage(NamedTuple):
@@ -90,6 +93,7 @@ class PartPrecisions(NamedTuple):
     kv: Precision | None = None  # of the KV cache, for which the checkpoint has scales
     fp8_scales: Scales | None = None
     kv_declared: str | None = None  # the cache's own format, if no engine here keeps it
+    notes: tuple[str, ...] = ()  # on patterns that name nothing
 
 
 def checkpoint_of(
@@ -105,13 +109,16 @@ def checkpoint_of(
     plain_bytes = plain(Precision.bf16 if unquantised is Precision.fp32 else unquantised)
     found: dict[str, Storage | None] = {}  # in most weights of a part
     mean_bytes: dict[str, float] = {}
-    for part, modules in modules_of(layers, hidden, held, one_by_one=scheme.by_layer).items():
+    modules_by_part = modules_of(layers, hidden, held, one_by_one=scheme.by_layer)
+    for part, modules in modules_by_part.items():
         counts: Counter[Storage | None] = Counter()
         for module, times in modules:
             counts[scheme.format_of(module, part)] += times * module.weights
         found[part] = counts.most_common(1)[0][0]
         stored = sum(((storage or plain_bytes).weight_bytes * weights) for storage, weights in counts.items())
         mean_bytes[part] = stored / counts.total()
+    listed = [module for modules in modules_by_part.values() for module, _ in modules]
+    notes = _on_unmatched(unmatched(given or whole, scheme.left, listed, len(layers)))
     deciding = [part for part in ("experts", "dense", "mixers") if part in found]
     kv, declared = (None, None) if given is None else kv_precision(given)
     main = found[deciding[0]] if deciding else scheme.rest
@@ -119,7 +126,8 @@ def checkpoint_of(
         main = next((found[part] for part in deciding if found[part]), None)
     if main is None and scheme.experts and "experts" not in found:
         # feed-forward matrices instead: ``ModelSpec.precisions``
-        return PartPrecisions(scheme.experts.precision, kv=kv, fp8_scales=scheme.experts.scales, kv_declared=declared)
+        scales = scheme.experts.scales
+        return PartPrecisions(scheme.experts.precision, kv=kv, fp8_scales=scales, kv_declared=declared, notes=notes)
     main = main or plain_bytes
 
     def other(part: str) -> Precision | None:
@@ -148,13 +156,29 @@ def checkpoint_of(
         kv,
         next((scales for scales in stated if scales), None),
         declared,
+        notes,
     )
 
 
+def _on_unmatched(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on patterns that leave nothing alone, because the quantiser and this reader name parts unlike."""
+    if not patterns:
+        return ()
+    named = ", ".join(f"'{shorten(pattern, 60)}'" for pattern in patterns[:3]) + (" and others" * (len(patterns) > 3))
+    return (f"the quantiser leaves {named} alone, which matches no matrix of this model; all are counted as converted",)
+
+
 def _quantiser(whole: Fields, text: Fields) -> Fields | None:
-    """Return what the quantiser wrote, under any of its field names; None if there is nothing."""
-    places = [(fields, name) for fields in (whole, text) for name in ("quantization_config", "compression_config")]
-    return next((found for fields, name in places if (found := fields.child(name))), None)
+    """Return what the quantiser wrote, under any of its field names; None if there is nothing.
+
+    ModelOpt writes its fields here, or one level below, as it does in a file of its own.
+    """
+    places = [(fields, name) for fields in (whole, text) for name in QUANTISERS]
+    given = next((found for fields, name in places if (found := fields.child(name))), None)
+    inner = given.child("quantization") if given is not None else None
+    if given is None or inner is None:
+        return given
+    return Fields({"quant_method": "modelopt", **inner.values, **given.values}, given.where, given.path)
 
 
 def _scheme(whole: Fields, text: Fields, given: Fields | None) -> Scheme | None:
@@ -212,7 +236,7 @@ def kv_precision(given: Fields) -> tuple[Precision | None, str | None]:
 
 def dtype(fields: Fields) -> Precision | None:
     """Read ``torch_dtype``, or ``dtype`` since transformers 4.56."""
-    given = [(name, word) for name in ("torch_dtype", "dtype") if (word := fields.word(name)) is not None]
+    given = [(name, word) for name in DTYPE_FIELDS if (word := fields.word(name)) is not None]
     if not given:
         return None
     name, word = given[0]

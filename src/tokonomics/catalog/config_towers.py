@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from tokonomics.catalog.config_families import TOWER_HARMLESS, TOWERS, Fields, Size, Tower
+from tokonomics.catalog.config_families import (
+    AUDIO_HARMLESS,
+    DECODER_ONLY,
+    TOWER_HARMLESS,
+    TOWERS,
+    Fields,
+    Size,
+    Tower,
+)
 from tokonomics.catalog.config_layers import field_names, is_on, size_of
 from tokonomics.catalog.models import VisionTower
 from tokonomics.errors import BadInput
@@ -28,11 +36,13 @@ def count_towers(whole: Fields, model_type: str, hidden: int) -> int:
             fix = f"Remove {name} from a copy of the file to cost the text model alone."
             what = f"describes a tower that cannot be counted for model_type '{model_type}'"
             raise whole.wrong(name, what, fix)
-        if name == "audio_config":
+        is_audio = name == "audio_config"
+        if is_audio:
             total += AUDIO[model_type](described, hidden)
         else:
             total += _count(TowerShape.read(described, whole, hidden, TOWERS[model_type]))
-        whole.notes += described.unread(TOWER_HARMLESS)
+        described.expect(DECODER_ONLY)
+        whole.notes += described.unread(AUDIO_HARMLESS if is_audio else TOWER_HARMLESS)
     return total
 
 
@@ -172,6 +182,7 @@ def moon(shape: TowerShape) -> Projector:
 def minimax(shape: TowerShape) -> Projector:
     """Count MiniMax-M3's two products of every patch and two of each merged group."""
     hidden, merge = shape.hidden, shape.size(shape.row.merge)
+    shape.vision.expect({"projection_dim": [hidden]})
     between = shape.whole.size("projector_hidden_size", default=hidden)
     matrices = shape.width * between + between * hidden + hidden * merge * merge * between + between * hidden
     return Projector(matrices, 2 * (between + hidden), merge)
@@ -243,16 +254,50 @@ def gemma4_conformer(audio: Fields, hidden: int) -> int:
     return sampled + audio.size("num_hidden_layers") * layer + width * out + out + out * hidden
 
 
+class WhisperShape(NamedTuple):
+    """The width of a Whisper encoder (arXiv:2212.04356), its feed-forward width and its parameters by part."""
+
+    width: int
+    inner: int
+    sampled: int  # two convolutions over time
+    layers: int  # with the norm after them; positions are computed
+
+    @staticmethod
+    def read(audio: Fields, key_bias: bool = False) -> "WhisperShape":
+        width = audio.size("d_model", "hidden_size", default=1280)
+        inner = audio.size("encoder_ffn_dim", "intermediate_size", default=5120)
+        mels = audio.size("num_mel_bins", default=128)
+        biases = (4 if key_bias else 3) * width + inner + width
+        layer = 4 * width * width + 2 * width * inner + biases + 4 * width
+        layers = audio.size("encoder_layers", "num_hidden_layers", default=32) * layer + 2 * width
+        return WhisperShape(width, inner, 3 * mels * width + 3 * width * width + 2 * width, layers)
+
+
+def qwen2_5_omni_encoder(audio: Fields, hidden: int) -> int:
+    """Count Qwen2.5-Omni's audio tower: Whisper's encoder, a projection and two tokens around the sound."""
+    whisper, out = WhisperShape.read(audio), audio.size("output_dim", default=hidden)
+    return whisper.sampled + whisper.layers + whisper.width * out + out + 2 * out
+
+
 def qwen3_omni_encoder(audio: Fields, hidden: int) -> int:
     """Count Qwen3-Omni's audio tower: three convolutions that halve the spectrum, then Whisper's layers."""
-    width, inner = audio.size("d_model", default=1280), audio.size("encoder_ffn_dim", default=5120)
+    whisper = WhisperShape.read(audio, key_bias=True)
+    width, out = whisper.width, audio.size("output_dim", default=hidden)
     channels, mels = audio.size("downsample_hidden_size", default=480), audio.size("num_mel_bins", default=128)
     sampled = 9 * channels + 2 * 9 * channels * channels + 3 * channels + channels * -(-mels // 8) * width
-    layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
-    projected = width * width + width + width * audio.size("output_dim", default=hidden) + hidden
-    return sampled + audio.size("encoder_layers", default=32) * layer + 2 * width + projected
+    return sampled + whisper.layers + width * width + width + width * out + out
+
+
+def voxtral_encoder(audio: Fields, hidden: int) -> int:
+    """Count Voxtral's audio tower: Whisper's encoder, and two products of some joined frames."""
+    whisper = WhisperShape.read(audio)
+    audio.expect({"is_causal": [False]})  # Voxtral Realtime's encoder is another
+    factor = audio.optional_size("downsample_factor")
+    joined = whisper.width * factor if factor else whisper.inner  # transformers joins as many as fill this width
+    return whisper.sampled + whisper.layers + joined * hidden + hidden * hidden
 
 
 AUDIO: dict[str, Callable[[Fields, int], int]] = {
-    "gemma4": gemma4_conformer, "qwen3_omni_moe_thinker": qwen3_omni_encoder,
+    "gemma4": gemma4_conformer, "qwen2_5_omni_thinker": qwen2_5_omni_encoder,
+    "qwen3_omni_moe_thinker": qwen3_omni_encoder, "voxtral": voxtral_encoder,
 }  # fmt: skip

@@ -62,11 +62,19 @@ UNTUNED = "vllm, untuned"
 UNTUNED_TOKENS, UNTUNED_ROWS = 64, 64.0
 """Beyond so many tokens these come in tiles of so many rows, instead of 16 (vLLM 0.26, ``get_default_config`` in
 ``fused_moe.py``). Tuned ones take such tiles from 256 tokens on, as the curves know."""
-TUNED = {
-    "H200": {(8, 2048), (16, 4096), (32, 2048), (128, 384), (128, 512), (128, 768), (256, 256), (256, 512), (384, 128)},
-    "H100-SXM": {(256, 128), (256, 384), (512, 128), (512, 256)},
+_TUNED_H200 = frozenset(
+    {(8, 2048), (16, 4096), (32, 2048), (128, 384), (128, 512), (128, 768), (256, 256), (256, 512), (384, 128)}
+)
+TUNED: Mapping[str, frozenset[tuple[int, int]]] = {
+    "H200": _TUNED_H200,
+    "H200-NVL": _TUNED_H200,
+    "H100-SXM": frozenset({(256, 128), (256, 384), (512, 128), (512, 256)}),
+    "H100-PCIe": frozenset({(64, 768)}),
 }
-"""Numbers and widths of experts for whose blocks it ships sizes of tiles (vLLM 0.26, ``fused_moe/configs``)."""
+"""Numbers and widths of experts for whose blocks it ships sizes of tiles: the files ``fused_moe/configs/*fp8_w8a8,
+block_shape=[128,128].json`` of vLLM 0.26.0's wheel. Every card of the H200 family takes the H200's
+(``get_config_file_name``), and an H100 SXM calls itself NVIDIA_H100_80GB_HBM3. None is named after an H100 NVL or a
+GH200."""
 TILED_BY = "vllm"  # whose dense FP8 kernel works in whole tiles there
 FUSED_ON = "hopper"
 """The architecture on which logs of steps show both (H200s); on others, layers take what they took alone."""

@@ -212,7 +212,7 @@ class RankKernels:
         in_triton = self.products == BLOCKS and deployment.gpu.architecture == "hopper" and deployment.ep == 1
         blocks = fp8_scales(deployment.model, deployment.tp, deployment.expert_parts) is Scales.blocks
         untuned = in_triton and blocks and deployment.weights is Precision.fp8
-        return UNTUNED if untuned and size not in TUNED.get(deployment.gpu.key, set()) else self.products
+        return UNTUNED if untuned and size not in TUNED.get(deployment.gpu.key, frozenset()) else self.products
 
     def _sent_s(self, tokens: Array) -> Array:
         """Return the time to send each token to its experts' GPUs, quantised if possible, and sums back in 16 bits."""
