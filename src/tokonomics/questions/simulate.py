@@ -100,7 +100,7 @@ class SimulateResult(Result, Outcome):
         return f"{self.deployment}: {price}{latency}; {plural(self.requests, 'request')}{verdict}"
 
 
-class AtOnce(Noun):
+class SessionsAtOnce(Noun):
     """How many sessions are under way at a time, on average, at the highest rate that one replica holds."""
 
     replica: NonNegativeFloat
@@ -119,7 +119,7 @@ class CapacityResult(Result):
     replicas: int | None  # for the log at its own rate; None for generated requests
     usd_per_mtok: float | None
     usd_per_job: float | None = None  # for sessions: paid while they arrive, over the finished ones
-    at_once: AtOnce | None = None  # of sessions
+    at_once: SessionsAtOnce | None = None  # of sessions
     lengths: str = ""  # how long prompts and answers are, in words
     highest_rate: HighestRate
     replicas_needed: ReplicasNeeded | None
@@ -280,12 +280,12 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     )
 
 
-def _at_once(served: Outcome, deployment: Deployment, usd_per_hour: float | None) -> AtOnce | None:
+def _at_once(served: Outcome, deployment: Deployment, usd_per_hour: float | None) -> SessionsAtOnce | None:
     if served.sessions is None:
         return None
     one = served.sessions.at_once
     replicas = deployment.gpu.gpus_per_node // deployment.gpus
-    return AtOnce(
+    return SessionsAtOnce(
         replica=one,
         gpu=one / deployment.gpus,
         machine=replicas * one if replicas else None,
