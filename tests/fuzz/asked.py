@@ -227,9 +227,11 @@ def read_trace(path: Path) -> object:
 
 
 def exported_logs() -> list[bytes]:
-    from tests.traffic.exported_logs import LOGS, openai_usage
+    from tests.traffic.exported_logs import LOGS, agent_session, openai_usage
 
-    return [make().encode() for make in (*LOGS.values(), openai_usage)]
+    session = json.dumps(agent_session())
+    agents = [session, f"{session}\n{session}\n", json.dumps(agent_session(), indent=1)]
+    return [text.encode() for text in (*(make() for make in LOGS.values()), openai_usage(), *agents)]
 
 
 def read_attributed(path: Path) -> object:

@@ -28,11 +28,13 @@ SPOILT = times(3_000)
 TOGETHER = 1_000  # rows
 SHORT = tuple(request for request in REQUESTS if request.prompt < 1000)
 ODD = (*VALUES[len(RAW) :], float("nan"), float("inf"), 10**400, "9" * 5000)
+AGENTS = exported_logs.agent_session()
 SEEDS = {
     "Langfuse export": LOGS["langfuse-lines"]().splitlines()[0],
     "LiteLLM spend log": LOGS["litellm-lines"]().splitlines()[0],
     "OpenTelemetry GenAI spans": LOGS["otlp-lines"]().splitlines()[0],
     "OpenAI usage export": exported_logs.openai_usage(),
+    "Weka agent traces": json.dumps(AGENTS | {"requests": AGENTS["requests"][3:]}),
 }
 
 

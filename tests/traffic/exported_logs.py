@@ -172,6 +172,40 @@ def openai_usage() -> str:
     return json.dumps({"object": "page", "data": buckets, "has_more": False, "next_page": None})
 
 
+def agent_request(at_s: float, prompt: int, answer: int, took_s: float | None, blocks: list[int]) -> dict[str, Any]:
+    return {
+        "t": at_s, "type": "n", "model": "large", "in": prompt, "out": answer, "hash_ids": blocks,
+        "input_types": ["tool_result"], "output_types": ["text"], "stop": "tool_use", "api_time": took_s,
+        "think_time": 0.0,
+    }  # fmt: skip
+
+
+def agent_session() -> dict[str, Any]:
+    """A session as Weka's and AgentX' traces have it: two requests, two sub-agents beside each other, a last request.
+
+    The first sub-agent asks twice; the second has times that count from its entry, as older captures do.
+    """
+    explorers = [
+        [agent_request(9.5, 100, 20, 2.0, [1]), agent_request(12.0, 140, 20, 1.0, [1, 9])],
+        [agent_request(0.5, 70, 10, 6.25, [1])],
+    ]
+    agents = [
+        {
+            "t": at_s, "type": "subagent", "agent_id": f"agent_00{place}", "subagent_type": "Explore",
+            "duration_ms": milliseconds, "total_tokens": 0, "tool_use_count": 1, "status": "completed",
+            "requests": requests, "models": ["large"], "tool_tokens": 0, "system_tokens": 0,
+        }
+        for place, (at_s, milliseconds, requests) in enumerate(zip((9.5, 9.75), (4000, None), explorers, strict=True))
+    ]  # fmt: skip
+    main = [
+        agent_request(0.0, 130, 50, 3.0, [1, 2]),
+        agent_request(4.5, 200, 60, 4.0, [1, 2, 3]),
+        agent_request(20.25, 300, 70, 5.0, [1, 2, 3, 4]),
+    ]
+    known = {"id": "s-1", "models": ["large"], "block_size": 64, "hash_id_scope": "local"}
+    return {**known, "tool_tokens": 10, "system_tokens": 5, "requests": [*main[:2], *agents, main[2]]}
+
+
 def vllm_log(requests: tuple[Known, ...] = REQUESTS) -> str:
     """As vLLM writes it with outputs, at DEBUG: of the second request streamed in two parts."""
     lines = ["INFO 09-21 13:33:00 [api_server.py:1834] Starting vLLM API server on http://0.0.0.0:8000"]

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +198,44 @@ def test_a_request_keeps_its_turn_in_another_order_and_begins_anew_without_those
     assert turns.depth.tolist() == [1, 2, 3, 1, 2]
     assert turns.take(np.array([3, 0, 4, 1, 2])).depth.tolist() == [1, 1, 2, 2, 3]
     assert turns.take(np.array([1, 2, 4])).depth.tolist() == [1, 2, 1]
+
+
+def agent_spans(trace: str, conversation: str | None, from_s: int) -> list[Any]:
+    """An agent's turn of 10 s: a call, a tool that takes 3 s, two calls beside each other."""
+    spans = [
+        ("agent", "", "invoke_agent", 0, 10, None), ("a", "agent", "chat", 0, 2, 100),
+        ("tool", "agent", "execute_tool", 2, 5, None), ("b", "agent", "chat", 5, 7, 150),
+        ("c", "agent", "chat", 6, 8, 160),
+    ]  # fmt: skip
+    found = []
+    for name, above, operation, began_s, ended_s, tokens in spans:
+        stated: dict[str, object] = {"gen_ai.operation.name": operation, "gen_ai.usage.input_tokens": tokens}
+        if operation == "invoke_agent":
+            stated["gen_ai.conversation.id"] = conversation
+        times = {
+            "startTimeUnixNano": str((from_s + began_s) * 10**9),
+            "endTimeUnixNano": str((from_s + ended_s) * 10**9),
+        }
+        found.append({"traceId": trace, "spanId": name, "parentSpanId": above, **times, "attributes": stated})
+    return found
+
+
+@pytest.mark.parametrize("conversation", ["talk", None])
+def test_the_calls_of_an_agent_are_a_session_and_its_tools_are_pauses(tmp_path: Path, conversation: str | None) -> None:
+    """Two turns of a conversation, a trace each; only the spans of the agent name the conversation."""
+    turns = [agent_spans("t1", conversation, 1_790_000_000), agent_spans("t2", conversation, 1_790_000_030)]
+    batches: list[dict[str, object]] = [
+        {"resourceSpans": [{"scopeSpans": [{"spans": spans[::-1]}]}]} for spans in turns
+    ]
+    file = lines(tmp_path / "spans.jsonl", batches)
+    trace = file.read()
+    assert trace.input_tokens.tolist() == [100, 150, 160] * 2
+    assert "4 spans of agents, workflows and tools are left out: their tokens are those of the calls" in (
+        file.problems.notes
+    )
+    if conversation:
+        assert waits(trace) == [[], [0], [0], [1, 2], [3], [3]]
+        assert sessions_and_pauses(trace) == ([0] * 6, [0, 3, 4, 22, 3, 4])
+    else:
+        assert waits(trace) == [[], [0], [0], [], [3], [3]]
+        assert sessions_and_pauses(trace) == ([0] * 3 + [1] * 3, [0, 3, 4, 0, 3, 4])

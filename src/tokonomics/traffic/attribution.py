@@ -16,6 +16,7 @@ from typing import Any
 
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.traffic.formats import BY_SIZE, UNNAMED, LogLayout, spelling
+from tokonomics.traffic.sources import Unusable
 
 BETWEEN = " / "  # separates the values of several labels in the name of one tenant
 MOST_LABELS = 4
@@ -173,20 +174,26 @@ class Unfolding:
 
     attribution: Attribution | None = None
     left_out: Counter[str] = field(default_factory=Counter)  # reasons why rows are no requests
+    remarks: Counter[str] = field(default_factory=Counter)  # what was assumed, by the number of its cases
     spread: int = 0  # requests that totals were spread over
+    sessions: int = 0  # sessions of agents so far, whole or spoilt
+    clock_s: float = 0.0  # when the latest of them ended
+    block_tokens: int | None = None  # of the blocks that they list
     parents: dict[int, int] = field(default_factory=dict)
     """The parent of each span, filled in a separate pass because a child is often written first."""
     counting: set[int] = field(default_factory=set)  # spans that count tokens
+    conversations: dict[str, Any] = field(default_factory=dict)  # by trace: that of its spans that name none
 
     def restart(self) -> None:
         """Forget what was found, before another pass over the same log."""
-        self.spread = 0
-        for found in (self.left_out, self.parents, self.counting):
+        self.spread = self.sessions = 0
+        self.clock_s = 0.0
+        for found in (self.left_out, self.remarks, self.parents, self.counting, self.conversations):
             found.clear()
 
     def notes(self, where: str) -> list[str]:
         """Return notes for the user after a pass."""
-        left = [f"{number:,} {what}" for what, number in self.left_out.items()]
+        left = [f"{number:,} {what}" for what, number in (self.left_out + self.remarks).items()]
         return left + (self.attribution.check(where) if self.attribution else [])
 
     def tenant(self, item: Item, *usual: Any) -> Any:
@@ -195,10 +202,10 @@ class Unfolding:
             return self.attribution.tenant(item)
         return next((value for value in usual if value not in (None, "")), None)
 
-    def requests(self, found: Iterable[Row | str]) -> Iterator[Row]:
+    def requests(self, found: Iterable[Row | str]) -> Iterator[Row | Unusable]:
         """Yield the requests, and count the reasons why others are left out."""
         for one in found:
-            if isinstance(one, str):
+            if isinstance(one, str) and not isinstance(one, Unusable):
                 self.left_out[one] += 1
             else:
                 yield one

@@ -23,6 +23,7 @@ from tokonomics.errors import BadInput
 from tokonomics.traffic import sources
 from tokonomics.traffic.attribution import Attribution, Row, Unfolding, layout_of_rows, row
 from tokonomics.traffic.formats import GUIDELLM, VLLM, LogLayout, paths_in
+from tokonomics.traffic.sources import Unusable
 
 _ISO = re.compile(
     r"^\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -102,7 +103,7 @@ class _Reading:
             return None
 
 
-def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Iterator[tuple[int, Row]]:
+def engine_rows(lines: Iterable[tuple[int, str]], unfolding: Unfolding) -> Iterator[tuple[int, Row | Unusable]]:
     """Yield the requests, each with the line on which it ended; skip those that never ended or have no counts."""
     reading = _Reading()
     for place, line in lines:

@@ -13,12 +13,13 @@ request to a model (a tool's span, an answer from a cache) is left out and count
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tokonomics.errors import BadInput, option
+from tokonomics.traffic.agent_traces import is_session, session_rows
 from tokonomics.traffic.attribution import Attribution, Item, Row, Unfolding, as_object, layout_of_rows, row
-from tokonomics.traffic.formats import REQUIRED, LogLayout
+from tokonomics.traffic.formats import AGENTS, REQUIRED, LogLayout
 
 SEMCONV = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 """The GenAI conventions by which spans are read; the names they replaced (up to 1.26.0) are understood too."""
@@ -42,9 +43,12 @@ class Export:
     """The columns of each field of a request, for exports that may be tables of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The columns that say whether a row is a request, and whose; with the keys that matter if one holds objects."""
+    rows: LogLayout | None = None
+    """The rows that it is unfolded into, if they have other fields than those of the other tools."""
 
     def layout(self, attribution: Attribution | None) -> LogLayout:
-        return layout_of_rows(self.name, attribution, self.tenants, self.note)
+        usual = layout_of_rows(self.name, attribution, self.tenants, self.note)
+        return usual if self.rows is None else replace(self.rows, note=usual.note)
 
     def layout_of_table(self, columns: Collection[str], known: LogLayout) -> LogLayout | None:
         """Return where a table has the fields of a request; None if one is missing or in several columns."""
@@ -195,9 +199,19 @@ def _key(span: Item, *names: str) -> int | None:
     return hash((trace, own)) if isinstance(trace, str) and isinstance(own, str) else None
 
 
+def _conversation(stated: Item) -> Any:
+    return _first(stated, "gen_ai.conversation.id", "session.id")
+
+
 def _look_over_spans(item: Item, unfolding: Unfolding) -> None:
-    """Note which spans count tokens, and the parent of each; above an agent or a tool begin other calls."""
+    """Note which spans count tokens, and the parent of each; above an agent or a tool begin other calls.
+
+    Also the conversation of each trace, which may stand on the span of an agent alone.
+    """
     for span, stated, _ in _spans(item):
+        trace, named = _first(span, "traceId", "trace_id"), _conversation(stated)
+        if isinstance(trace, str) and named is not None:
+            unfolding.conversations.setdefault(trace, named)
         own, above = _key(span, "spanId", "span_id"), _key(span, "parentSpanId", "parent_span_id")
         if own is None or stated.get("gen_ai.operation.name") in _WRAPPERS:
             continue
@@ -242,9 +256,17 @@ def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
                 output=0 if answer is None else answer,
                 usd=stated.get("gen_ai.usage.cost"),  # not in any convention, but OpenLIT and Langfuse write it
                 tenant=unfolding.tenant({**shared, **stated}, user, shared.get("service.name")),
-                session=_first({**span, **stated}, "gen_ai.conversation.id", "session.id", "traceId", "trace_id"),
+                session=_session_of(span, stated, unfolding),
                 ended=_first(span, "endTimeUnixNano", "end_time_unix_nano"),
             )
+
+
+def _session_of(span: Item, stated: Item, unfolding: Unfolding) -> Any:
+    """Return the conversation of a span, else that of its trace, else the trace."""
+    trace = _first(span, "traceId", "trace_id")
+    known = unfolding.conversations.get(trace, trace) if isinstance(trace, str) else trace
+    own = _conversation(stated)
+    return known if own is None else own
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
@@ -325,6 +347,7 @@ def _count(value: Any) -> int | None:
 
 
 EXPORTS = (
+    Export(AGENTS.name, is_session, session_rows, "the values of model", rows=AGENTS),
     Export(
         "OpenTelemetry GenAI spans",
         lambda item: "resourceSpans" in item or "resource_spans" in item,

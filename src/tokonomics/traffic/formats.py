@@ -117,6 +117,7 @@ COLUMNS_HELP = option(
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage and batches (JSON lines); "
     "vLLM bench --save-detailed, guidellm, OpenAI usage pages (JSON); Langfuse, LiteLLM, OpenTelemetry GenAI spans; "
+    "the agent traces of Weka, AIPerf and AgentX; "
     "the request logs of vLLM and SGLang"
 )
 UNNAMED = "(none)"  # the tenant of a request that names none
@@ -244,6 +245,13 @@ GUIDELLM = layout(
         "output": "output_metrics.total_tokens|output_tokens",
     },
 )
+AGENTS = layout(
+    "Weka agent traces",
+    {"arrival": "t", "input": "in", "output": "out", "tenant": "model", "prefix": "hash_ids", "session": "session",
+     "request": "request", "parent": "parents", "pause": "think_time", "took": "api_time"},
+    unanswered="requests without an answer (out is 0), kept as prompts",
+)  # fmt: skip
+"""The rows that a session of ``agent_traces`` is unfolded into."""
 TABLES = (_AZURE, _BURSTGPT, OWN)
 OBJECTS = (_BAILIAN, _MOONCAKE, OWN, _OPENAI_BATCH, _OPENAI, _OPENAI_MODELS)
 

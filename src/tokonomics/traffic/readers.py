@@ -205,7 +205,12 @@ def _with_blocks(file: TraceFile) -> TraceFile:
         return file
     else:
         first = next(iter(log.raw()), None)
-        found = None if first is None else _block_size(clean(first.head(1000), layout)[0])
+        found = log.unfolding.block_tokens if log.unfolding else None
+        if found is None:
+            usable = None if first is None else clean(first.head(1000), layout)[0]
+            if usable is None or not len(usable):
+                return file  # reading it says why
+            found = _block_size(usable)
         if found is None:
             what = f"cannot tell how many tokens a block of {layout.label('prefix')} has"
             raise BadInput(what, where=named(file.path), fix=f"Say so: {option('columns', '…,block=16')}")

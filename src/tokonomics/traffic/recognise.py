@@ -10,7 +10,7 @@ generators.
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,8 @@ class DescribesClients(BadInput):
 def recognise(file: Path, columns: str | None, by: tuple[str, ...] = ()) -> Log:
     """Return the log that a file holds; if it is no known one, refuse it and say what was found."""
     asked = _LogFile(file, columns, Attribution(by) if by else None)
+    if columns is None and (folder := asked.folder()):
+        return folder
     if first_bytes(file).startswith(sources.PARQUET):
         return asked.table(TableFile(file))
     lines = text_lines(file)
@@ -146,8 +148,9 @@ class _LogFile:
         def batches() -> "Iterator[pl.DataFrame]":
             unfolding.restart()
             left, read = rows(), 0
+            most = sources.BATCH_LISTS if layout.paths("prefix") else sources.BATCH_LINES
             try:
-                while part := list(islice(left, sources.BATCH_LINES)):
+                while part := list(islice(left, most)):
                     read += len(part)
                     sources.check_rows(read, self.file)
                     yield sources.objects_frame(part, layout)
@@ -173,6 +176,14 @@ class _LogFile:
                     yield from ((number, row) for row in found)
 
         return self.one_by_one(export.layout(self.by), rows, place, unfolding)
+
+    def folder(self) -> Log | None:
+        """Return the log of a folder of a tool's JSON documents, such as one for each session; None if it is none."""
+        documents = sorted(self.file.glob("*.json")) if self.file.is_dir() else []
+        export = export_of([sources.document(documents[0])]) if documents else None
+        if export is None:
+            return None
+        return self.exported(export, lambda: enumerate(map(sources.document, documents), 1), "file")
 
     def table(self, table: TableFile) -> Log:
         """Return the log of a table, in batches unless the columns that identify the tenant hold objects."""
@@ -281,7 +292,8 @@ def first_bytes(file: Path) -> bytes:
 
 def _json(asked: _LogFile, lines: list[str]) -> Log:
     file = asked.file
-    items = [sources.load(line) for line in lines]
+    read_before = accumulate(map(len, lines), initial=0)
+    items = [sources.load(line) for line, size in zip(lines, read_before, strict=False) if size < sources.BATCH_BYTES]
     objects = [item for item in items if isinstance(item, dict)]
     if lines[0].lstrip().startswith("[") or 2 * len(objects) < len(items):
         return _document(asked)

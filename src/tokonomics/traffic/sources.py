@@ -32,6 +32,7 @@ SLICE_ROWS = 1_000_000
 """Rows of a parquet file read at once: given the whole, polars decodes far ahead of its reader (its issue 28569; 40
 million rows took 840 MB, in slices 150)."""
 BATCH_BYTES = 32_000_000  # of JSON lines: one may be long (a whole conversation, ids of a thousand blocks)
+BATCH_LISTS = 1_000  # rows that are made one by one and may list thousands of blocks each
 HEAD_LINES = 500
 LARGEST_DOCUMENT = 1_000_000_000  # bytes of a JSON document, which is read whole (JSON lines have no limit)
 UNPACKED_BYTES, UNPACKED_TIMES = 64_000_000, 50
@@ -174,8 +175,14 @@ def head(path: Path) -> list[str]:
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield every line that is not blank, with its number."""
-    for batch in _filled_lines(path):
+    for batch in _filled_lines(path, _lines_at_once(path)):
         yield from batch.select(ROW, "line").iter_rows()
+
+
+def _lines_at_once(path: Path) -> int:
+    """Return how many lines fit into a batch, by the length of the first."""
+    first = head(path)
+    return min(BATCH_LINES, BATCH_BYTES // (sum(map(len, first)) // max(len(first), 1) + 1) + 1)
 
 
 def held_lines(path: Path) -> list[str]:
@@ -195,7 +202,7 @@ def held_lines(path: Path) -> list[str]:
 def document(path: Path) -> Any:
     """Return a whole JSON document; None if the file is not one."""
     value = load("\n".join(held_lines(path)))
-    return None if isinstance(value, NotJson) else value
+    return None if isinstance(value, Unusable) else value
 
 
 @dataclass(frozen=True)
@@ -303,9 +310,7 @@ def _native(column: "pl.Expr", dtype: "pl.DataType", field: str, layout: LogLayo
 
 def line_batches(path: Path, layout: LogLayout) -> "Iterator[pl.DataFrame]":
     """Yield the fields of JSON lines, in batches; blank lines are no rows."""
-    first = head(path)
-    mean_bytes = sum(map(len, first)) // max(len(first), 1) + 1
-    for batch in _filled_lines(path, min(BATCH_LINES, BATCH_BYTES // mean_bytes + 1)):
+    for batch in _filled_lines(path, _lines_at_once(path)):
         if len(batch):
             yield _parsed(batch, layout)
 
@@ -332,8 +337,8 @@ def _parsed(batch: "pl.DataFrame", layout: LogLayout) -> "pl.DataFrame":
     return parsed.select(batch[ROW], **{field: pl.coalesce(map(at, layout.paths(field))) for field in known})
 
 
-class NotJson(str):
-    """The reason why a line is not an object."""
+class Unusable(str):
+    """Why a line, or a request in it, cannot be used."""
 
 
 def load(line: str) -> Any:
@@ -341,7 +346,7 @@ def load(line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        return NotJson(f"not JSON ({shorten(str(error), 60)}): {shorten(line, 40)}")
+        return Unusable(f"not JSON ({shorten(str(error), 60)}): {shorten(line, 40)}")
 
 
 def _schema(layout: LogLayout) -> "dict[str, pl.DataType]":
@@ -370,7 +375,7 @@ def objects_frame(items: Iterable[tuple[int, Any]], layout: LogLayout) -> "pl.Da
     fields = [field for field in FIELDS if layout.paths(field)]
     columns: dict[str, list[Any]] = {name: [] for name in (ROW, "trouble", *fields)}
     for place, item in items:
-        trouble = str(item) if isinstance(item, NotJson) else None if isinstance(item, dict) else "not a JSON object"
+        trouble = str(item) if isinstance(item, Unusable) else None if isinstance(item, dict) else "not a JSON object"
         columns[ROW].append(place)
         for field in fields:
             value = value_at(item, layout.paths(field)) if trouble is None else None
