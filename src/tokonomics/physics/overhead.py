@@ -153,9 +153,9 @@ class Overhead(Noun):
         return self.request_s + self.token_s * input_tokens + self.reach_s + self.answer_s
 
 
-CAPTURED_PER_SEQUENCE = 2
-"""vLLM captures steps of as many tokens for each sequence that it may hold and for each of its drafts (0.26, the same
-function; 0.9 to 0.13 as well, ``SchedulerConfig``)."""
+CAPTURED_PER_SEQUENCE, CAPTURED = 2, 512
+"""vLLM captures steps of as many tokens for each sequence that it may hold and for each of its drafts, up to so many
+in all unless larger ones are named (0.26, the same function; 0.9 to 0.13 as well, ``SchedulerConfig``)."""
 
 
 @cache

@@ -36,7 +36,7 @@ from tokonomics.physics.operations import (
     RankKernels,
     layer_share,
 )
-from tokonomics.physics.overhead import CAPTURED_PER_SEQUENCE, Layers, Overhead, layers, overhead
+from tokonomics.physics.overhead import CAPTURED, CAPTURED_PER_SEQUENCE, Layers, Overhead, layers, overhead
 from tokonomics.types import Noun
 
 _TOKENS = np.unique(
@@ -179,7 +179,8 @@ class StepModel:
         deployment = self.deployment
         each = CAPTURED_PER_SEQUENCE * (1 + (deployment.speculation.tokens if deployment.speculation else 0))
         most = each * -(-sequences // deployment.dp)
-        return self if self.engine is None or self.engine.graph_tokens <= most else _capturing(self, most)
+        own = 0 if self.engine is None else self.engine.graph_tokens
+        return _capturing(self, most) if most < own <= CAPTURED else self
 
     def decode(self, batch: ArrayLike, context: ArrayLike) -> Array:
         """Return the seconds of a step that adds one token to each of ``batch`` sequences of ``context`` tokens.

@@ -102,14 +102,14 @@ def _one_slo(one: OneSlo, report: ClassReport, replicas: int | None, rate: float
 # --- conversations and jobs ------------------------------------------------------------------------------------------
 
 
-def job_facts(made: SessionOutcome, usd_per_job: float | None) -> Iterable[blocks.Fact]:
-    """Show what all sessions together cost and took."""
+def job_facts(made: SessionOutcome, usd_per_job: float | None, *, at_once: bool = True) -> Iterable[blocks.Fact]:
+    """Show what all sessions together cost and took, and unless told otherwise how many were under way at once."""
     if usd_per_job is not None:
         requests = f"{made.requests_per_job:.3g} requests each, the paid time over the finished ones"
         yield blocks.fact("per job", usd(usd_per_job), requests, number=usd_per_job)
     rate = f"{made.jobs_per_s:.3g}/s" if made.jobs_per_s >= 0.01 else f"{made.jobs_per_s * 3600:.3g}/h"
     yield blocks.fact("jobs", rate, f"{made.finished:,} of {plural(made.jobs, 'session')} finished")
-    if made.at_once:
+    if at_once and made.at_once:
         said = "jobs under way at a time, on average: waiting for the server, a tool or a person"
         yield blocks.fact("at once", f"{made.at_once:,.3g}", said, number=made.at_once)
     if made.job_s.p99 is not None:

@@ -257,6 +257,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
         blocks.fact("holds", f"{best.rate:,.{digits}g}/s", output, number=best.rate, less="worse"),
         ("fails at", f"{best.at_most:,.{digits}g}/s", best.breaks),
         ("batch", f"{made.batch:,.1f}", "sequences in a step at that rate"),
+        _at_once(result),
         ("batch limit", f"{best.max_sequences:,}", f"{option('max_sequences')}: with more at once an SLO is missed")
         if best.max_sequences
         else None,
@@ -265,13 +266,10 @@ def _capacity(result: CapacityResult) -> blocks.View:
     )
     judged = needed.outcome if needed else made
     if judged.sessions:
-        yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job))
-    if found := result.at_once:
-        node = result.placed.gpu.gpus_per_node
-        machine = None if found.machine is None or node == 1 else f"{found.machine:,.3g} on a machine of {node}"
-        dollar = None if found.usd_per_hour is None else f"{found.usd_per_hour:,.3g} for each dollar an hour"
-        each = "; ".join(said for said in (machine, dollar) if said)
-        yield blocks.facts(blocks.fact("sessions", f"{found.gpu:,.3g}", f"under way at once on each GPU; {each}"))
+        if needed:
+            replicas = plural(needed.replicas, "replica")
+            yield blocks.line(f"The log at its own rate, {requests_a_second(f'{log.rate:.3g}')}, on {replicas}:")
+        yield blocks.facts(*job_facts(judged.sessions, result.usd_per_job, at_once=needed is not None))
     yield short_run(judged, needed is None)
     limited, limits = any(trial.max_sequences for trial in best.trials), result.placed.limits
     yield blocks.listed(
@@ -294,6 +292,19 @@ def _capacity(result: CapacityResult) -> blocks.View:
         "`tokonomics plan` may need fewer.",
         _price_text(cost, True) if cost else "",
     )
+
+
+def _at_once(result: CapacityResult) -> blocks.Fact | None:
+    """Show how many jobs are under way at a time, on average: on a replica, and by GPU, machine and dollar."""
+    found, gpu = result.at_once, result.placed.gpu
+    if found is None:
+        return None
+    each = [f"under way at that rate, on average: {found.gpu:,.3g} on each GPU"]
+    if found.machine is not None and gpu.gpus_per_node > 1:
+        each.append(f"{found.machine:,.3g} on a machine of {gpu.gpus_per_node}")
+    if found.usd_per_hour is not None:
+        each.append(f"{found.usd_per_hour:,.3g} for each dollar an hour")
+    return blocks.fact("at once", f"{found.replica:,.3g} jobs", "; ".join(each), number=found.replica)
 
 
 def _of_trial(place: int, trial: "Trial") -> blocks.Span:

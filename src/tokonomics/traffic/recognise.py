@@ -8,6 +8,7 @@ generators.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice
@@ -179,7 +180,9 @@ class _LogFile:
 
     def folder(self) -> Log | None:
         """Return the log of a folder of a tool's JSON documents, such as one for each session; None if it is none."""
-        documents = sorted(self.file.glob("*.json")) if self.file.is_dir() else []
+        documents: list[Path] = []
+        with suppress(OSError):  # of a name too long for a file: who opens it says so
+            documents = sorted(self.file.glob("*.json")) if self.file.is_dir() else []
         export = export_of([sources.document(documents[0])]) if documents else None
         if export is None:
             return None
