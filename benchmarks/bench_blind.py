@@ -26,6 +26,7 @@ from benchmarks.bench_headroom import _requests, errors_of, highest_rate
 import tokonomics
 from tokonomics.catalog.layers import Scales
 from tokonomics.measure.stated_setup import stated_deployment
+from tokonomics.physics.intervals import interval
 from tokonomics.types import today
 
 HERE = Path(__file__).parent
@@ -205,12 +206,20 @@ def served_loads() -> Iterator[tuple[str, Load, dict[str, float]]]:
                 yield case["slo"], _load(case["name"], case, load, measured), load["predicted"]
 
 
+def _is_inside(load: Load, figure: str, predicted_s: float) -> bool:
+    """Decide whether what was measured lies in today's interval around a prediction."""
+    found = interval(predicted_s, "ttft" if figure.startswith("TTFT") else "tpot", load.deployment)
+    return found.low <= load.measured[figure] <= found.high
+
+
 def compare() -> None:
     """Print predictions of before the run and of today against what was measured, and record them."""
     rows = []
     for slo, load, before in served_loads():
         errors = {figure: before[figure] / value - 1 for figure, value in load.measured.items()}
         rows.append(score(load) | {"slo": slo, "before": before, "errors_before": errors})
+        for side, predicted in (("inside", rows[-1]["predicted"]), ("inside_before", before)):
+            rows[-1][side] = {figure: _is_inside(load, figure, predicted[figure]) for figure in FIGURES}
         shown = "  ".join(
             f"{figure} {load.measured[figure] * 1e3:7.1f} {errors[figure]:+5.0%} ({rows[-1]['errors'][figure]:+4.0%})"
             for figure in FIGURES
@@ -226,6 +235,10 @@ def compare() -> None:
                 for figure, found in sums[f"{kind}, {side}"].items()
             )
             print(f"{kind:9}{side:14}{told}")
+    sums["all, errors"] = {figure: errors_of([row["errors"][figure] for row in rows]) for figure in FIGURES}
+    for side in ("inside_before", "inside"):
+        sums[side] = {figure: sum(row[side][figure] for row in rows) for figure in FIGURES}
+        print(f"of {len(rows)} loads, inside the 80 % interval of today, {side}: {sums[side]}")
     limits = []
     for series in dict.fromkeys(row["series"] for row in rows):
         at_rates = [row for row in rows if row["series"] == series and row["rate"]]
