@@ -40,7 +40,7 @@ from tokonomics.serving.state import (
     unit_ends,
 )
 from tokonomics.serving.steady import context_spread
-from tokonomics.serving.step_table import StepTable, compile_steps
+from tokonomics.serving.step_table import StepTable, compile_steps, of_fewer
 from tokonomics.traffic.trace import Floats, PrefixBlocks, Trace, take_lists
 from tokonomics.traffic.workload import LoadStretch, session_starts_s, stretch_of
 from tokonomics.types import Same
@@ -409,8 +409,10 @@ def table_for(steps: StepModel, trace: Trace, rules: Rules) -> StepTable:
     at_once = min(rules.max_sequences, len(trace), rules.kv_blocks // (rules.fixed_blocks + 1))
     sequences, context = (1 << math.ceil(math.log2(max(most, 2))) for most in (at_once, longest))
     lengths = trace.input_tokens.astype(np.float64), trace.output_tokens.astype(np.float64)
-    steps = steps.holding(rules.max_sequences).with_spread(context_spread(*lengths))
-    return compile_steps(steps, sequences, tokens, context)
+    steps = steps.with_spread(context_spread(*lengths))
+    table, few = compile_steps(steps, sequences, tokens, context), steps.holding(rules.max_sequences)
+    # Steps without prompts have at most half the tokens that are captured: they are the same.
+    return table if few is steps else of_fewer(table, few, sequences, tokens)
 
 
 def _units(trace: Trace, rules: Rules) -> Parts:

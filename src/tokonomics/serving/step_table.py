@@ -76,12 +76,8 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     passing = steps.passing(np.maximum(batches, 1))
     on_gpu = np.where(batches > 0, _attention(steps, passing, contexts), 0.0)
     sequences = np.arange(2 * most_sequences + 2, dtype=np.float64)
-    tokens = np.arange(most_tokens + most_sequences + 2, dtype=np.float64)
     gpu_s = steps.tokens_s(passing) + steps.shared_s(steps.together(np.maximum(batches, 1))) + on_gpu
     gpu_s = gpu_s + steps.head_s(passing) + steps.adapters_s(passing)
-    # A step that counts as its share of an aligned one has the tokens of that one.
-    wide = steps.deployment.dp if steps.aligned else 1
-    everything = np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64)
     prompts, chunks, past = prompt_axes(most_sequences, most_tokens, most_context)
     axes = chunks[:, None], past, prompts[:, None, None]
     host = steps.engine
@@ -96,15 +92,12 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
     running = on_gpu + sum((share * _attention(model, passing, contexts) for share, model in both[1:]), np.zeros(1))
     beside = sum((share * model.beside_prompts_s(passing[:, 0]) for share, model in both), np.zeros(1))
     return StepTable(
-        tokens_s=sum((share * model.tokens_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
-        shared_s=sum((share * model.shared_s(np.maximum(everything, 1.0)) for share, model in both), np.zeros(1)),
+        **_by_tokens(steps, most_sequences, most_tokens),
         head_s=steps.head_s(np.maximum(sequences, 1.0)) + steps.adapters_s(sequences),
         decode_s=np.where(batches > 0, decode_s, 0.0),
         attention_s=np.where(batches > 0, running, 0.0),
         beside_s=np.where(batches[:, 0] > 0, beside, 0.0),
-        cool_s=sum((share * model.cool_s(np.maximum(tokens, 1.0)) for share, model in both), np.zeros(1)),
         prompt_log_s=np.log(np.maximum(inside, _NOTHING_S)),
-        launch_s=steps.launch_s(tokens),
         launch_prompt_s=0.0,
         host_step_s=host.step_s if host else 0.0,
         host_sequence_s=host.sequence_s if host else 0.0,
@@ -118,6 +111,28 @@ def compile_steps(steps: StepModel, most_sequences: int, most_tokens: int, most_
         aligned=steps.aligned,
         round_tokens=drafts.tokens_per_round if drafts else 1.0,
     )
+
+
+def of_fewer(table: StepTable, steps: StepModel, most_sequences: int, most_tokens: int) -> StepTable:
+    """Return the table of the same steps on a server that may hold fewer sequences than it has (``holding``)."""
+    few = _by_tokens(steps, most_sequences, most_tokens)
+    return table._replace(tokens_s=few["tokens_s"], shared_s=few["shared_s"], launch_s=few["launch_s"])
+
+
+@lru_cache(maxsize=64)
+def _by_tokens(steps: StepModel, most_sequences: int, most_tokens: int) -> dict[str, Array]:
+    """Tabulate what depends on the tokens of a step with prompts: the columns that captured graphs decide, too."""
+    tokens = np.maximum(np.arange(most_tokens + most_sequences + 2, dtype=np.float64), 1.0)
+    # A step that counts as its share of an aligned one has the tokens of that one.
+    wide = steps.deployment.dp if steps.aligned else 1
+    everything = np.maximum(np.arange(wide * most_tokens + most_sequences + 2, dtype=np.float64), 1.0)
+    both = steps.prompt_steps()
+    return {
+        "tokens_s": sum((share * model.tokens_s(tokens) for share, model in both), np.zeros(1)),
+        "shared_s": sum((share * model.shared_s(everything) for share, model in both), np.zeros(1)),
+        "cool_s": sum((share * model.cool_s(tokens) for share, model in both), np.zeros(1)),
+        "launch_s": steps.launch_s(tokens),
+    }
 
 
 def _attention(steps: StepModel, passing: Array, contexts: Array) -> Array:
