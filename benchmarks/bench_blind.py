@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_experts import FIGURES, Load, _of_answers, _run, score
-from benchmarks.bench_headroom import _requests, errors_of, highest_rate
+from benchmarks.bench_headroom import _requests, errors_of, highest_rate, signed
 
 import tokonomics
 from tokonomics.catalog.layers import Scales
@@ -220,9 +220,10 @@ def compare() -> None:
         rows.append(score(load) | {"slo": slo, "before": before, "errors_before": errors})
         for side, predicted in (("inside", rows[-1]["predicted"]), ("inside_before", before)):
             rows[-1][side] = {figure: _is_inside(load, figure, predicted[figure]) for figure in FIGURES}
+        now = rows[-1]["errors"]
         shown = "  ".join(
-            f"{figure} {load.measured[figure] * 1e3:7.1f} {errors[figure]:+5.0%} ({rows[-1]['errors'][figure]:+4.0%})"
-            for figure in FIGURES
+            f"{figure} {value * 1e3:7.1f} {signed(errors[figure]):>5} ({signed(now[figure]):>5})"
+            for figure, value in load.measured.items()
         )
         print(f"{load.series:24}{load.name:10}{shown}")
     sums = {}
@@ -231,7 +232,7 @@ def compare() -> None:
         for side in ("errors_before", "errors"):
             sums[f"{kind}, {side}"] = {figure: errors_of([row[side][figure] for row in alike]) for figure in FIGURES}
             told = "  ".join(
-                f"{figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+.1%})"
+                f"{figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+z.1%})"
                 for figure, found in sums[f"{kind}, {side}"].items()
             )
             print(f"{kind:9}{side:14}{told}")
@@ -247,7 +248,9 @@ def compare() -> None:
             for side in ("measured", "before", "predicted")
         }
         limits.append({"series": series, "slo": at_rates[0]["slo"], **found})
-        print(f"highest rate, {series}, {at_rates[0]['slo']}: {found}")
+        names = {"measured": "measured", "before": "before the run", "predicted": "today"}
+        told = ", ".join(f"{name} {_rate_text(found[side], found['measured'])}" for side, name in names.items())
+        print(f"highest rate, {series}, {at_rates[0]['slo']}: {told}")
     own = {figure: errors_of([row["on_own_host"][figure] for row in rows if row["on_own_host"]]) for figure in FIGURES}
     record = {
         "date": today().isoformat(), "machine": f"{platform.system()} {platform.machine()}",
@@ -256,6 +259,13 @@ def compare() -> None:
     }  # fmt: skip
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     (HERE / "results" / "blind.json").write_text(text, encoding="utf-8")
+
+
+def _rate_text(rate: float | None, measured: float | None) -> str:
+    """Return ``20.9/s (+13 %)``, against the measured rate where both are known."""
+    if rate is None:
+        return "not in reach"
+    return f"{rate:.1f}/s" + (f" ({signed(rate / measured - 1)})" if measured and rate != measured else "")
 
 
 if __name__ == "__main__":

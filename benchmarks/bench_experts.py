@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.bench_headroom import errors_of, highest_rate
+from benchmarks.bench_headroom import errors_of, highest_rate, signed
 
 from tokonomics.measure.calibrate import calibrate
 from tokonomics.measure.evidence import Evidence
@@ -77,10 +77,10 @@ def main() -> None:
     found_by_calibrate = list(calibrated())
     loads = [*rates(), *headroom(), *replays(), *closed_loops()]
     scored = [score(load) for load in loads]
-    print(f"\n{'loads':52}", "  ".join(f"{figure:>21}" for figure in FIGURES))
+    print(f"\n{'loads':52}", "  ".join(f"{figure:>22}" for figure in FIGURES))
     for row in scored:
         cells = (
-            f"{row['measured'][figure] * 1e3:8.1f} {error:+5.0%} {own}" if figure in row["errors"] else " " * 21
+            f"{row['measured'][figure] * 1e3:8.1f} {signed(error):>5} {own}" if figure in row["errors"] else " " * 22
             for figure in FIGURES
             for error, own in [(row["errors"].get(figure, 0.0), _or_nothing(row["on_own_host"].get(figure)))]
         )
@@ -93,14 +93,14 @@ def main() -> None:
     for source, found in groups.items():
         for where, figures in found.items():
             shown = "  ".join(
-                f"{figure} {value['median']:.1%} ({value['worst']:.0%}; {value['bias']:+.1%})"
+                f"{figure} {value['median']:.1%} ({value['worst']:.0%}; {value['bias']:+z.1%})"
                 for figure, value in figures.items()
             )
             print(f"{source:10}{'its own' if where == 'on_own_host' else 'default':9}{shown}")
     limits = list(highest_rates(scored))
     for row in limits:
         print(f"highest rate with a TPOT p99 of {row['slo_s'] * 1e3:.0f} ms, {row['series']}: measured "
-              f"{row['measured']:.2f}/s, predicted {row['predicted']:.2f}/s, {row['error']:+.0%}")  # fmt: skip
+              f"{row['measured']:.2f}/s, predicted {row['predicted']:.2f}/s, {signed(row['error'])}")  # fmt: skip
     record = {
         "date": today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def _or_nothing(error: float | None) -> str:
-    return "      " if error is None else f"({error:+4.0%})"
+    return "       " if error is None else f"({signed(error):>5})"
 
 
 def _table(name: str) -> list[dict[str, str]]:
@@ -161,7 +161,7 @@ def score_steps() -> Iterator[dict[str, Any]]:
                 errors["prompt"].append(float(steps.prefill(prompt)) / taken_s - 1)
         found = {kind: errors_of(errors[kind]) for kind in errors if errors[kind]}
         shown = "  ".join(
-            f"{kind} {value['median']:.1%} ({value['bias']:+.1%}) {value['n']}" for kind, value in found.items()
+            f"{kind} {value['median']:.1%} ({value['bias']:+z.1%}) {value['n']}" for kind, value in found.items()
         )
         print(f"    {server:28}{shown}")
         yield {"server": server, "machine": rows[0]["machine"], **found}

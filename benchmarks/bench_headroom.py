@@ -361,16 +361,16 @@ def score() -> None:
         )
         print(f"{load['model']:13} {load['rate']:4} × {load['times']} {load['requests']:8}  {targets}")
         figures = (
-            f"{figure} {load['predicted'][figure] * 1e3:.1f}, {load['measured'][figure] * 1e3:.1f} {error:+.0%}"
+            f"{figure} {load['predicted'][figure] * 1e3:.1f}, {load['measured'][figure] * 1e3:.1f} {signed(error)}"
             for figure, error in load["errors"].items()
         )
         print(f"{'':33}{'  '.join(figures)}")
     print("median error (worst; with its sign):")
     for figure, found in errors.items():
-        print(f"    {figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+.1%})")
+        print(f"    {figure} {found['median']:.1%} ({found['worst']:.0%}; {found['bias']:+z.1%})")
     print("today's model on the same requests, and on those of other runs:")
     for (asked, predicted), row in zip(today_s, of_today, strict=True):
-        told = "  ".join(f"{figure} {predicted[figure] / asked.measured[figure] - 1:+.0%}" for figure in FIGURES)
+        told = "  ".join(f"{figure} {signed(predicted[figure] / asked.measured[figure] - 1)}" for figure in FIGURES)
         print(f"    {row['kind']:36} {asked.rate:5.1f}  {told}")
     print("highest rate under the SLOs, measured and predicted:")
     for limit in limits:
@@ -414,6 +414,11 @@ def scored(data: dict[str, Any]) -> list[dict[str, Any]]:
                 }
             )  # fmt: skip
     return found
+
+
+def signed(error: float) -> str:
+    """Return an error in whole percent with its sign, such as +3 %."""
+    return f"{round(error * 100):+d} %"
 
 
 def errors_of(errors: Sequence[float]) -> dict[str, float]:

@@ -251,12 +251,15 @@ def report(name: str, found: Sequence[Case]) -> dict[str, Any]:
     print(f"  {name:20} {'cases':>5} {'median':>7} {'p90':>7}  as measured  target missed")
     summaries = {kind: summed(group) for kind, group in sets.items() if group}
     for kind, figures in summaries.items():
-        median, p90 = (f"{figures[part]:.0%}" for part in ("median", "p90"))
+        median, p90 = (
+            f"{figures[part]:.0%}" if math.isfinite(figures[part]) else "missed" for part in ("median", "p90")
+        )
         right = f"{figures['right']} ({figures['right'] / figures['cases']:.0%})"
         print(f"  {kind:20} {figures['cases']:>5} {median:>7} {p90:>7} {right:>12} {figures['missed']:>14}")
     worst = [case for case in sorted(sets["calibrate"], key=lambda case: -case.regret)[:LISTED] if case.regret > 0]
     for case in worst:
-        told = f"{case.picked} picked, {case.best} best: {case.regret:+.0%}"
+        told = f"{case.picked} picked, {case.best} best: "
+        told += f"{case.regret:+.0%}" if math.isfinite(case.regret) else "misses the target"
         target = f"{case.target_s * 1e3:.0f} ms" if case.target_s else "no target"
         print(f"    {case.name}, {target}: {told}")
     listed = [case._asdict() | {"regret": finite(case.regret)} for case in worst]

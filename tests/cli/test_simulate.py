@@ -203,3 +203,42 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
 def test_a_mistake_names_its_option(tokonomics: Call, flags: str) -> None:
     wrong = flags.split()[-1].partition("=")[0]
     assert wrong.strip("-")[:8] in refusal(tokonomics, *MADE_UP, *flags.split())
+
+
+LLAMA = ("llama-3.1-8b", "--gpu=L4", "--input=const:500")
+
+
+def test_a_percentile_that_does_not_exist_says_how_many_were_never_answered(tokonomics: Call) -> None:
+    asked = (
+        "simulate",
+        *LLAMA,
+        "--output=const:100",
+        "--rate=2.2",
+        "--requests=200",
+        "--timeout=8",
+        "--slo=ttft_p99=3",
+    )
+    made = answer(tokonomics, *asked)
+    lost = made["requests"] - made["completed"]
+    assert 2 < lost < 200
+    assert made["slo"][0]["delivered_s"] is None
+    told = f"MISSED  ttft_p99, SLO 3 s: {lost / 200 * 100:.0f} % of the requests are never answered"
+    assert told in tokonomics(*asked).stdout
+
+
+def test_a_capacity_names_arrivals_only_if_they_were_given(tokonomics: Call) -> None:
+    asked = ("simulate", "--capacity", *LLAMA, "--output=const:20", "--requests=300", "--slo=ttft_p99=3")
+    assert "poisson" not in tokonomics(*asked).stdout
+    assert "gamma:1,cv=2: " in tokonomics(*asked, "--arrivals=gamma:1,cv=2").stdout
+
+
+def test_only_made_up_sessions_can_end_earlier(tokonomics: Call, tmp_path: Path) -> None:
+    asked = ("simulate", "qwen3-30b-a3b", "--gpu=H100")
+    log = tmp_path / "sessions.csv"
+    turns = [(60 * turn, 12_000 * (turn + 1), 500, "one") for turn in range(5)]
+    pl.DataFrame(turns, ["t", "in", "out", "session"], orient="row").write_csv(log)
+    told = tokonomics(*asked, f"--trace={log}", "--columns=arrival=t,input=in,output=out,session=session").stdout
+    assert "Sessions grow longer than the model's 40,960 tokens of context: requests beyond it are refused" in told
+    assert "limit=" not in told
+    made_up = tokonomics(*asked, "--sessions=8,think=5", "--input=12000", "--output=500", "--rate=0.1").stdout
+    assert "limit=40960 in --sessions" in made_up

@@ -9,8 +9,10 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
+from tokonomics.measure.stated_setup import stated_deployment
 from tokonomics.money.own_hardware import Power, Purchase
 from tokonomics.physics.curves import power_of
+from tokonomics.physics.steptime import step_model
 from tokonomics.planner.can_run import CanRun, OwnMachine, RunnableModel, can_run
 from tokonomics.traffic.slo import parse_slos
 
@@ -181,3 +183,21 @@ def test_a_sequence_is_never_longer_than_the_model_accepts() -> None:
 def test_stages_are_for_gpus_without_a_fast_link_or_for_what_fits_no_other_way() -> None:
     assert {row.pp for row in asked("llama-3.1-8b", "llama-3.3-70b", gpu="H100", gpus=8).runs} == {1}
     assert row_of(asked("qwen2.5-72b", gpus=3), "int4").pp == 3  # 64 heads split by 2, and 2 × 24 GB are too few
+
+
+def test_the_end_of_the_captured_graphs_is_named_where_it_and_not_the_slo_ends_the_batch() -> None:
+    """vLLM captures steps of up to 512 sequences of an attention rank, and launches a longer one kernel by kernel."""
+    found = asked("gpt-oss-120b", gpu="H200", gpus=8)
+    ends = [row for row in found.runs if row.limited_by == "captured graphs end at 512 sequences"]
+    assert {(row.tp, row.pp, row.dp) for row in ends} >= {(4, 1, 1), (4, 1, 2), (1, 1, 8)}
+    for row in ends:
+        degrees = row.tp, row.pp, row.ep, row.dp
+        steps = step_model(stated_deployment(row.model, "H200", *degrees, row.weights, None, "vllm"))
+        most = 512 * row.pp * row.dp
+        assert row.users == most * row.replicas
+        full_s, beyond_s = steps.decode([most, most + 1], 4096).tolist()
+        assert full_s <= 0.05
+        assert beyond_s > min(0.05, full_s * (most + 1) / most)
+    by_slo = [row for row in found.runs if row.limited_by == "TPOT SLO"]
+    assert by_slo
+    assert all(0.049 < there(row.tpot_s) <= 0.05 for row in by_slo)

@@ -50,7 +50,7 @@ def test_sub_agents_branch_off_and_are_joined(tmp_path: Path) -> None:
     assert there(trace.prefix).block_tokens == 64
     assert blocks(trace) == [[0, 1], [0, 1, 2], [0], [0], [0, 4], [0, 1, 2, 3]]
     assert trace.tenants == ("large",)
-    assert not any("begin when" in note for note in file.problems.notes)
+    assert not any("recorded apart" in note for note in file.problems.notes)
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
@@ -63,7 +63,7 @@ def test_sessions_follow_one_another_and_share_blocks_only_if_their_ids_are_glob
     assert there(trace.turns).session.tolist() == [0] * 6 + [1] * 6
     assert (blocks(trace)[6:] == blocks(trace)[:6]) is (scope == "global")
     assert there(trace.prefix).distinct == (5 if scope == "global" else 10)
-    assert f"1 {APART}" in file.problems.notes
+    assert f"2 {APART}" in file.problems.notes
     faster = trace.faster(5)
     assert faster.arrival_s[there(faster.turns).roots].tolist() == pytest.approx([0, 25.25 / 5])
     save_trace(trace, tmp_path / "saved.parquet")
@@ -156,10 +156,10 @@ def test_requests_without_blocks_or_answers_are_kept_and_said(tmp_path: Path) ->
 
 GOOD = agent_request(0.0, 100, 5, 1.0, [1])
 SPOILT: dict[str, tuple[dict[str, Any], str]] = {
-    "t missing": ({"t": None}, "t is missing"),
-    "t negative": ({"t": -1}, "t is -1, not seconds in the session"),
-    "t text": ({"t": "soon"}, "t is 'soon', not seconds in the session"),
-    "t huge": ({"t": 1e300}, "t is 1e+300, not seconds in the session"),
+    "t missing": ({"t": None}, "request 2: t is missing"),
+    "t negative": ({"t": -1}, "request 2: t is -1, not seconds in the session"),
+    "t text": ({"t": "soon"}, "request 2: t is 'soon', not seconds in the session"),
+    "t huge": ({"t": 1e300}, "request 2: t is 1e+300, not seconds in the session"),
     "in zero": ({"in": 0}, "in is '0', must be 1 to 100,000,000"),
     "in huge": ({"in": 10**12}, "in is '1000000000000', must be 1 to 100,000,000"),
     "in missing": ({"in": None}, "in is missing"),
@@ -196,7 +196,7 @@ def test_a_spoilt_request_is_set_aside_and_those_around_it_stay_in_line(tmp_path
     [
         ({"requests": "none"}, "requests is 'none', not a list"),
         ({"requests": []}, "requests is empty"),
-        ({"requests": [7]}, "a request is 7, not an object"),
+        ({"requests": [7]}, "request 1 is 7, not an object"),
         ({"block_size": None}, "block_size is missing, not a number of tokens"),
         ({"block_size": 0}, "block_size is 0, not a number of tokens"),
         ({"block_size": True}, "block_size is True, not a number of tokens"),

@@ -207,6 +207,14 @@ def _deviation(kind: Kind, deployment: Deployment) -> float | None:
     return found.deviation if found else None
 
 
+def kind_of_prompts(deployment: Deployment) -> Kind:
+    """Return the kind of errors of an engine's prompt step, which is most of a first token.
+
+    The rows of kind ``prefill`` are bare steps on one GPU, so they speak of an engine only in a profile of its own.
+    """
+    return "ttft" if _deviation("prefill", deployment) is None else "prefill"
+
+
 def prior_deviation(kind: Kind, deployment: Deployment) -> float:
     """Return the standard deviation that the interval without a profile corresponds to."""
     with using(None):

@@ -18,7 +18,7 @@ from tokonomics.catalog.models import PromptImages
 from tokonomics.money.cost import cost
 from tokonomics.physics.calibration import Coverage, profiled
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.intervals import Interval, interval, known_speed
+from tokonomics.physics.intervals import Interval, interval, kind_of_prompts, known_speed
 from tokonomics.physics.memory import check_context, max_sequences, require_fit
 from tokonomics.physics.steptime import StepModel, StepParts, step_model
 from tokonomics.serving.fleet_settings import network_text
@@ -97,8 +97,9 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
     require_fit(deployment, context, batch)
     steps = step_model(deployment)
     prompt = _prompts(steps, context)
-    alone = interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
-    alone = alone.model_copy(update={"low": max(alone.low, prompt.low)})  # its class was measured on loaded servers
+    alone = _after(
+        prompt, interval(alone_s(steps, context, output_tokens=1 if model.is_encoder else 2), "ttft", deployment)
+    )
     if model.is_encoder:
         # A step holds whole prompts within its token budget; the rest of a larger batch goes into the next.
         at_once = min(batch, whole_prompts(deployment, context))
@@ -144,8 +145,15 @@ def predict(deployment: Deployment, batch: int, context: int, thinking: int | No
 def _prompts(steps: StepModel, context: int, prompts: int = 1) -> Interval:
     """Return the time of one step of whole prompts; its fast end is no faster than the datasheet allows."""
     asked = (prompts * context, 0, prompts)
-    found = interval(float(steps.prefill(*asked)), "prefill", steps.deployment)
+    found = interval(float(steps.prefill(*asked)), kind_of_prompts(steps.deployment), steps.deployment)
     return found.not_faster_than(float(steps.floor.prefill(*asked)))
+
+
+def _after(prompt: Interval, first: Interval) -> Interval:
+    """Return the interval of a first token: no end is earlier than its prompt's step and its wait can be."""
+    wait = (first.mid - prompt.mid) / first.mid
+    ends = {end: max(getattr(first, end), getattr(prompt, end) + wait * getattr(first, end)) for end in ("low", "high")}
+    return first.model_copy(update=ends)
 
 
 def _per_second(number: float, step: Interval) -> Interval:
@@ -214,7 +222,10 @@ def at_once(layout: Deployment, gpus: int, context: int, slos: Sequence[Slo]) ->
     if len(slow):
         batch, limit = int(slow[0]), "TPOT SLO"  # the last batch before the first slow one
     if batch > (most := int(np.argmax(batches[:batch] / step_s[:batch])) + 1 if batch else 0):
-        batch, limit = most, "larger batches write less"  # beyond the batch sizes that an engine captures as graphs
+        batch, limit = most, "larger batches write less"
+    captured = steps.engine.graph_tokens if steps.engine else 0
+    if captured and batch == captured * layout.dp * layout.pp and limit in ("TPOT SLO", "larger batches write less"):
+        limit = f"captured graphs end at {captured:,} sequences"  # a step with one more is launched kernel by kernel
     if batch > layout.dp:
         batch -= batch % layout.dp  # every attention rank has the same limit
     if alone_s(steps, context, output_tokens=2) > ttft_s:

@@ -129,7 +129,7 @@ def _layouts(result: CanRunResult) -> blocks.View:
     first = started[0]
     # Engines run copies of dense models behind one port; for others each replica is a separate server.
     apart = first.replicas > 1 and f"--data-parallel-size {first.replicas}" not in (first.command or "")
-    several = f" in {plural(first.replicas, 'process')}" if apart else ""
+    several = f" in {first.replicas} processes" if apart else ""
     yield blocks.line(f"{'The first' if len(started) > 1 else 'It'} starts{several} with: {started[0].command}")
     if result.longest_request:
         longest = f"the longest request of this traffic has {result.longest_request:,} tokens"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tokonomics.catalog.gpus import gpu_text
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import option
 from tokonomics.planner.disaggregation import RatioPoint
@@ -160,8 +161,9 @@ def flip_lines(plan: Plan, rival: Candidate | None, found: Flips) -> Iterable[bl
             "the same bill" if same else f"{how} everywhere",
         )
     yield from (blocks.line(f"  {_flip(flip)}") for flip in found.traffic)
-    if found.steady:
-        yield blocks.note(f"  no flip up to: {', '.join(found.steady)}")
+    if found.steady and plan.best:
+        stays = f"{gpu_text(plan.best.gpu)} stays the cheapest GPU, in whatever layout, up to"
+        yield blocks.note(f"  {stays}: {', '.join(found.steady)}")
 
 
 def _flip(flip: Flip) -> str:

@@ -17,7 +17,6 @@ from tokonomics.report.wording import (
     ENCODER_SPEED,
     NO_VALUE,
     TOWER_SPEED,
-    delivered_text,
     duration_text,
     marked_old,
     percent_text,
@@ -58,7 +57,9 @@ def capacity(result: CapacityResult, request: Request) -> Answer:
     points = [(trial.rate, trial.outcome) for trial in best.trials]
     chart = lambda: charts.traffic.capacity_chart(points, result.deployment, log.source, best.rate)  # noqa: E731
     title = f"What {result.deployment} holds"
-    return Answer(result, title, partial(_capacity, result), {"Latency as the rate grows": chart})
+    given = (getattr(request, name, None) for name in ("trace", "arrivals", "sessions"))
+    shown = f"{log.source}: " if any(value is not None for value in given) else ""
+    return Answer(result, title, partial(_capacity, result, shown), {"Latency as the rate grows": chart})
 
 
 def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
@@ -83,7 +84,7 @@ def _simulation(made: SimulateResult, made_up: bool) -> blocks.View:
         yield blocks.facts(*job_facts(made.sessions, made.usd_per_job))
         yield turn_table(made.sessions.turns_alike)
     yield short_run(made, made_up)
-    yield _hint(made)
+    yield _hint(made, made_up)
     yield blocks.note(
         f"Traffic: {simulation.trace.source}, {_offered(made)}: {made.lengths}.",
         _price_text(cost, simulation.fleet.prefill is None) if cost else "",
@@ -135,7 +136,9 @@ def _latencies(made: Outcome, encoder: bool) -> blocks.Table:
 def _slos(made: Outcome) -> Iterable[blocks.Block]:
     for slo in made.slo:
         mark = blocks.Span("met   ", "best") if slo.met else blocks.Span("MISSED", "worst")
-        yield blocks.line(mark, f"  {slo.slo} {delivered_text(slo)}, SLO {seconds(slo.objective_s)}")
+        delivered = "" if slo.delivered_s is None else f" {seconds(slo.delivered_s)}"
+        why = f": {made.never_answered(slo)}" if slo.delivered_s is None else ""
+        yield blocks.line(mark, f"  {slo.slo}{delivered}, SLO {seconds(slo.objective_s)}{why}")
     if made.slo:
         attained = percent(made.slo_attainment or 0.0)
         good = requests_a_second(f"{made.goodput_per_s:.3g}")
@@ -207,13 +210,15 @@ def _pools(made: SimulateResult) -> list[blocks.Fact]:
     ]
 
 
-def _hint(made: SimulateResult) -> blocks.Line | None:
+def _hint(made: SimulateResult, made_up: bool) -> blocks.Line | None:
     """Say what to do next if something stands out: the first hint that applies."""
     fleet, rules = made.simulation.fleet, made.simulation.rules
     waits, missed = (made.queue_s.p50 or 0.0) > 1.0, made.slo_met is False
     full = made.batch > 0.8 * rules.max_sequences * made.mean_replicas
     replicas, most, context = option("replicas"), option("max_sequences"), f"{rules.max_context:,} tokens of context"
-    limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
+    limit = "requests beyond it are refused, which ends their session"
+    if made_up:
+        limit = f"sessions end before that with limit={rules.max_context} in {option('sessions')}"
     bits, kv = f"{option('weights')}, {option('kv')}", option("kv", "fp8")
     hopeless = f"{made.hopeless.reason}. {made.hopeless.what_to_do}" if made.hopeless else ""
     advice = (
@@ -237,7 +242,7 @@ def _hint(made: SimulateResult) -> blocks.Line | None:
     return blocks.hint(said) if said else None
 
 
-def _capacity(result: CapacityResult) -> blocks.View:
+def _capacity(result: CapacityResult, source: str) -> blocks.View:
     best, log, needed, cost = result.highest_rate, result.log, result.replicas_needed, result.cost
     made = best.outcome
     old = marked_old(cost.price_from) if cost else ""
@@ -286,7 +291,7 @@ def _capacity(result: CapacityResult) -> blocks.View:
     requests = best.trials[0].outcome.requests
     again = f"the {len(log):,} requests again and again, " if len(log) < requests else ""
     yield blocks.note(
-        f"{log.source}: {result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
+        f"{source}{result.lengths}; {again}{requests:,} requests in each of {len(best.trials)} simulations; "
         "the two rates are 1 % apart.",
         "Replicas behind one router share their bursts: n of them hold more than n times this rate, so "
         "`tokonomics plan` may need fewer.",

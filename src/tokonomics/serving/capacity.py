@@ -35,20 +35,15 @@ def what_breaks(simulation: Simulation, result: Outcome) -> str | None:
     """Say what breaks in a simulation, a missed SLO first; None if it holds."""
     if result.completed == 0:
         return "no request can be answered: all are longer than the context or the memory, or were given up"
-    unanswered = (result.timed_out + result.unserved) / result.requests
     missed = [slo for slo in result.slo if not slo.met]
     if never := [slo for slo in missed if slo.delivered_s is None]:
-        if never[0].slo.startswith(Latency.job) and result.sessions:
-            return (
-                f"{never[0].slo} is missed: {percent(result.sessions.failed / result.sessions.jobs)} of the jobs fail"
-            )
-        return f"{never[0].slo} is missed: {percent(unanswered)} of the requests are never answered"
+        return f"{never[0].slo} is missed: {result.never_answered(never[0])}"
     if missed:
         worst = max(missed, key=lambda slo: (slo.delivered_s or 0.0) / slo.objective_s)
         late = seconds_apart(worst.delivered_s or 0.0, worst.objective_s)
         return f"{worst.slo} is {late}; the SLO is {seconds(worst.objective_s)}"
-    if result.timed_out + result.unserved > _UNANSWERED_SHARE * result.requests:
-        return f"{percent(unanswered)} of the requests are given up before they are answered"
+    if (unanswered := result.timed_out + result.unserved) > _UNANSWERED_SHARE * result.requests:
+        return f"{percent(unanswered / result.requests)} of the requests are given up before they are answered"
     if broken := class_breaks(simulation):
         return broken
     return BEHIND if falls_behind(simulation) else None

@@ -34,7 +34,7 @@ from tokonomics.traffic.slo import Latency, Slo
 from tokonomics.traffic.trace import Floats
 from tokonomics.traffic.workload import Spread, spread
 from tokonomics.types import Noun
-from tokonomics.units import SECONDS_PER_HOUR
+from tokonomics.units import SECONDS_PER_HOUR, percent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -125,6 +125,14 @@ class Outcome(Noun):
     goodput_per_s: float | None  # such requests a second
     sessions: SessionOutcome | None = None
     """Results by conversation or job, if the traffic says which requests wait for which answers."""
+
+    def never_answered(self, slo: SloOutcome) -> str:
+        """Say why an SLO has no latency to be judged by: too many requests, or jobs, have no answer."""
+        if not self.completed:
+            return "no request is answered"
+        if slo.slo.startswith(Latency.job) and self.sessions:
+            return f"{percent(self.sessions.failed / self.sessions.jobs)} of the jobs fail"
+        return f"{percent((self.timed_out + self.unserved) / self.requests)} of the requests are never answered"
 
 
 def outcome(simulation: Simulation, slos: Sequence[Slo] = (), with_load: bool = True) -> Outcome:

@@ -21,8 +21,8 @@ from tokonomics.traffic.formats import block_tokens_of
 from tokonomics.traffic.sources import Unusable
 
 APART = (
-    f"sessions begin when the one before them ended, because they were recorded apart: {option('speed', 50)} replays "
-    "fifty at once, on average"
+    "sessions follow one another without overlap, because they were recorded apart: "
+    f"{option('speed', 50)} replays fifty at once, on average"
 )
 WITHOUT_BLOCKS = "requests list no blocks (hash_ids): taken to share nothing"
 _DEEPEST = 5  # sub-agents of sub-agents: AIPerf's loader of plain sessions reads one level, its graphs any number
@@ -56,7 +56,8 @@ def session_rows(item: Item, unfolding: Unfolding) -> Iterator[Row | Unusable]:
         session = _Session(item, unfolding, _clock_step_s(listed))
         last = session.unfold(listed)
         if last is not None:
-            unfolding.remarks[APART] += unfolding.clock_s > 0
+            if unfolding.clock_s > 0:
+                unfolding.remarks[APART] += 1 if APART in unfolding.remarks else 2
             unfolding.clock_s += session.ended_s
         yield from session.rows
 
@@ -118,13 +119,13 @@ class _Session:
         request closer to the entry.
         """
         timed: list[tuple[float, dict[str, Any]]] = []
-        for entry in listed:
+        for place, entry in enumerate(listed, 1):
             at_s = _duration(entry.get("t")) if isinstance(entry, dict) else None
             if not isinstance(entry, dict):
-                self.rows.append(Unusable(f"a request is {_shown(entry)}, not an object"))
+                self.rows.append(Unusable(f"request {place} is {_shown(entry)}, not an object"))
             elif at_s is None:
                 said = "missing" if entry.get("t") is None else f"{_shown(entry['t'])}, not seconds in the session"
-                self.rows.append(Unusable(f"t is {said}"))
+                self.rows.append(Unusable(f"request {place}: t is {said}"))
             else:
                 timed.append((at_s, entry))
         timed.sort(key=lambda pair: pair[0])

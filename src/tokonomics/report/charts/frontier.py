@@ -403,7 +403,7 @@ def _marked(field: str, x: style.Settings, y: style.Settings) -> list[style.Sett
     pick, ink = f"datum.kind == 'pick' && isValid(datum.{field})", {"color": style.INK}
     outline = {**ink, "filled": False}
     place = {"x": x, "y": y}
-    bill = {"x": x, "y": {"field": "usd_low", "type": "quantitative", "title": None}, "y2": {"field": "usd_high"}}
+    bill = {"x": x, "y": {**y, "field": "usd_low"}, "y2": {"field": "usd_high"}}
     name = {**place, "text": {"field": "label", "type": "nominal"}}
     pinned = f"indexof({PINNED}, datum.deployment) >= 0 && isValid(datum.{field})"
     return [
@@ -431,6 +431,8 @@ def _api_lines(rows: Sequence[style.Row], y: style.Settings, shown: style.Settin
             strokeDash=style.DASHED,
             strokeWidth=1.1,
         ),
+        # Prices close to each other have lines across each other's names.
+        texts | _marks("text", None, encoding, **beside, stroke="white", strokeWidth=5, strokeJoin="round"),
         texts | _marks("text", None, encoding, **beside),
     ]
 

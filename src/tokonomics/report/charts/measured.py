@@ -210,6 +210,13 @@ def _point_row(point: AccuracyPoint, is_time: bool) -> style.Row:
 # --- predicted over measured, by metric ------------------------------------------------------------------------------
 
 
+_MEASURED = {
+    Metric.step_s: "step, seconds",
+    Metric.tpot_s: "TPOT, seconds",
+    Metric.ttft_s: "TTFT, seconds",
+    Metric.output_tok_s: "output tokens per second",
+    Metric.total_tok_s: "tokens per second, in and out",
+}
 _MOST = 5.0  # a point off by a larger factor is drawn at the edge
 
 
@@ -219,7 +226,7 @@ def validation_chart(predictions: Sequence[ScoredPrediction]) -> alt.TopLevelMix
         {
             "measured": prediction.measurement.value,
             "predicted ÷ measured": min(max(prediction.interval.mid / prediction.measurement.value, 1 / _MOST), _MOST),
-            "metric": prediction.measurement.metric.value,
+            "metric": _MEASURED[prediction.measurement.metric],
             "engine": prediction.measurement.engine or "bare",
             "what": f"{prediction.measurement.model} on {prediction.measurement.gpus}×{prediction.measurement.gpu}",
             "source": prediction.measurement.source,
@@ -229,7 +236,9 @@ def validation_chart(predictions: Sequence[ScoredPrediction]) -> alt.TopLevelMix
     base = style.plot(points)
     ratio = "predicted ÷ measured"
     marks = base.mark_circle(size=22, opacity=0.5).encode(
-        x=style.across("measured", "measured", alt.Scale(type="log", nice=False)),
+        x=style.across(
+            "measured", "measured", alt.Scale(type="log", nice=False), labelOverlap="greedy", labelSeparation=8
+        ),
         y=style.upwards(ratio, ratio, alt.Scale(type="log", domain=[1 / _MOST, _MOST], nice=False)),
         color=alt.Color("source:N", title="source", legend=alt.Legend(orient="bottom", columns=2, labelLimit=400)),
         tooltip=["what:N", "engine:N", "source:N", "measured:Q", f"{ratio}:Q"],

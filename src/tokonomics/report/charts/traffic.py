@@ -304,7 +304,8 @@ def curve_chart(curve: BatchCurve) -> alt.TopLevelMixin:
     line = style.plot(points).mark_line(point=True, color=style.BLUE).encode(x=x, tooltip=tooltip)
     dream = style.plot(points).mark_line(strokeDash=style.DOTTED, color=style.GREY).encode(x=x, y=alt.Y("linear:Q"))
     full = [{"batch": curve.max_sequences, "label": f"KV limit {curve.max_sequences:,}"}]
-    rule, name = style.limit(full, x)
+    height = 240
+    rule, name = style.limit(full, x, height - 8)  # below the curve and the ideal, which end high up
     speed = line.encode(y=style.upwards("tokens/s", "output tokens per second"))
     layers = [
         (dream, speed, rule, name),
@@ -313,7 +314,7 @@ def curve_chart(curve: BatchCurve) -> alt.TopLevelMixin:
     if curve.usd_per_hour:
         price = style.upwards("$/Mtok", "dollars per million output tokens", alt.Scale(type="log"))
         layers.append((line.encode(y=price), rule))
-    panels = (style.panel(*marks, width=260, height=240) for marks in layers)
+    panels = (style.panel(*marks, width=260, height=height) for marks in layers)
     return style.whole(
         alt.hconcat(*panels), curve.deployment, f"context {curve.context:,}; dashed grey: linear in the batch"
     )
