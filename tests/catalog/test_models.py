@@ -1,11 +1,13 @@
 """The catalogue's models: what they are made of, against what their authors publish and what one computes by hand."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.there import refused, there
 
+from tokonomics.catalog.checkpoints import checkpoint_for, fp8_scales
 from tokonomics.catalog.entries import spellings
 from tokonomics.catalog.layers import GroupedAttention, Precision, RecurrentMixer
 from tokonomics.catalog.load_models import all_models, find_model, find_models
@@ -230,11 +232,45 @@ def test_checkpoints_come_in_the_precision_they_are_published_in() -> None:
     assert {key: find_model(key).checkpoint.value for key in published} == published
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"])
-def test_a_quantised_checkpoint_says_which_model_it_is(name: str) -> None:
-    with pytest.raises(UnknownName) as caught:
+@pytest.mark.parametrize(
+    ("name", "key", "precision", "repository"),
+    [
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8", "Qwen/Qwen3-32B-FP8"),
+        ("qwen3-30b-a3b-fp8", "qwen3-30b-a3b", "fp8", "Qwen/Qwen3-30B-A3B-FP8"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b", "fp8", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8"),
+        ("glm-4.5-air-fp8", "glm-4.5-air", "fp8", "zai-org/GLM-4.5-Air-FP8"),
+        ("zai-org/GLM-5.3-FP8", "glm-5.2", "fp8", "zai-org/GLM-5.3-FP8"),
+        ("ernie-4.5-21b-a3b-fp8", "ernie-4.5-21b-a3b", "fp8", None),  # none is listed
+        ("llama-3.1-8b-awq", "llama-3.1-8b", "int4", "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"),
+        ("deepseek-v3-fp8", "deepseek-v3", "fp8", "deepseek-ai/DeepSeek-V3"),  # it is published in fp8
+    ],
+)
+def test_a_quantised_checkpoint_is_its_model_in_that_precision(
+    name: str, key: str, precision: str, repository: str | None
+) -> None:
+    quantised, model, weights = find_model(name), find_model(key), Precision(precision)
+    assert (quantised.key, quantised.served.value, quantised.repository) == (key, precision, repository)
+    assert quantised.weight_bytes(weights) == model.weight_bytes(weights)
+    assert fp8_scales(quantised) == fp8_scales(model) or weights is not Precision.fp8
+
+
+def test_a_quantised_checkpoint_whose_blocks_would_be_cut_gives_way_to_another() -> None:
+    model = find_model("qwen3-30b-a3b-fp8")
+    loaded = [there(checkpoint_for(model, Precision.fp8, tp, tp)).repository for tp in (1, 4)]  # 768 ÷ 4 is 1.5 × 128
+    assert loaded == ["Qwen/Qwen3-30B-A3B-FP8", "RedHatAI/Qwen3-30B-A3B-FP8-dynamic"]
+
+
+def test_no_alias_names_a_precision_that_its_model_is_not_served_in() -> None:
+    ending = re.compile(r"[-_.](fp8|awq|gptq|int4|int8|nvfp4|fp4|mxfp4)$", re.IGNORECASE)
+    found = {alias: (ends[1].lower(), model.served.value)
+             for model in all_models() for alias in model.aliases if (ends := ending.search(alias))}  # fmt: skip
+    assert {alias: pair for alias, pair in found.items() if pair[0] != pair[1]} == {}
+
+
+@pytest.mark.parametrize("name", ["-fp8", "fp8", "nothing-known-fp8"])
+def test_a_precision_alone_names_no_model(name: str) -> None:
+    with pytest.raises(UnknownName):
         find_model(name)
-    assert "qwen3-32b in fp8" in str(caught.value)
 
 
 def test_an_unknown_model_suggests_the_nearest() -> None:

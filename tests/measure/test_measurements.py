@@ -331,6 +331,11 @@ MLPERF = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("metric", "value"), [("tpot_ms", "-3"), ("output_tok_s", "0")])
+def test_a_figure_that_is_not_above_0_is_said_in_its_own_unit(metric: str, value: str, tmp_path: Path) -> None:
+    assert reason_of(tmp_path, metric=metric, value=value) == f"the value of {metric} must be above 0, got {value}"
+
+
 def test_a_row_of_mlperf_has_the_lengths_and_the_split_of_its_task(tmp_path: Path) -> None:
     offline = read_one(tmp_path, **MLPERF)
     assert (offline.input_tokens, offline.output_tokens, offline.run.spread) == (160, 290, 0.99)

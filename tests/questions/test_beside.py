@@ -82,3 +82,8 @@ def test_a_model_of_the_catalogue_gets_in() -> None:
     given = {"beside": [{"model": "Qwen3 8B", "rate": 0.1, "ttft_p99": 2}]}
     taken = checked_inputs(find_verb("plan").parameters, given, None)
     assert requests_of(asked(*taken["beside"])) == requests_of(asked("qwen3-8b,rate=0.1,ttft_p99=2"))
+
+
+def test_a_quantised_checkpoint_of_the_catalogue_gets_in_with_its_name() -> None:
+    taken = checked_inputs(find_verb("plan").parameters, {"model": ["qwen3-8b-fp8", "Qwen3 8B"]}, None)
+    assert taken["model"] == ["qwen3-8b-fp8", "qwen3-8b"]

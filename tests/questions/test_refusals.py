@@ -149,3 +149,10 @@ def test_wrong_input_is_refused_at_once(asked: dict[str, Any], field: str, monke
     with pytest.raises(BadInput) as refused:
         question.fleet(FleetRequest.model_validate({"model": "llama-3.1-8b", **day, **asked}))
     assert refused.value.field == field
+
+
+def test_a_misspelt_agent_is_refused_before_its_missing_lengths() -> None:
+    asked = {"model": "llama-3.1-8b", "gpu": "H100", "rate": "2", "sessions": "agnet"}
+    with pytest.raises(BadInput, match="did you mean agent") as caught:
+        simulate(SimulateRequest.checked(asked))
+    assert caught.value.field == "sessions"

@@ -94,11 +94,14 @@ def checkpoint_for(model: ModelSpec, weights: Precision, tp: int = 1, expert_par
     in blocks is passed over for another where a GPU's part of a feed-forward matrix is not whole blocks. So is a
     quantised base model where the published checkpoint is tuned to instructions: it would not answer as that one does.
     """
-    if weights is model.served:
+    listed = _listed(model, weights)
+    if weights is model.served and model.repository not in [row.repository for row in listed]:
         named = {"model": model.key, "precision": weights, "repository": model.repository}
-        return Checkpoint(**named, source=model.source, read=model.date) if model.repository else None
+        form = listed[0].format if listed else None  # of a quantised checkpoint: as others of it are
+        return Checkpoint(**named, format=form, source=model.source, read=model.date) if model.repository else None
+    listed.sort(key=lambda row: row.repository != model.repository)
     fits = _in_whole_blocks(model, tp, expert_parts)
-    tuned = [row for row in _listed(model, weights) if _is_tuned(row.repository) or not _is_tuned(model.repository)]
+    tuned = [row for row in listed if _is_tuned(row.repository) or not _is_tuned(model.repository)]
     return next((row for row in tuned if fits or "blocks" not in (row.format or "")), None)
 
 

@@ -3,6 +3,7 @@
 A name is looked up among the rows' spellings first, and only the row that was asked for becomes a ``ModelSpec``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tokonomics.catalog.entries import (
     user_path,
     user_tables,
 )
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec, Published, repository_in
 from tokonomics.errors import UnknownName, from_validation, option, shorten
 from tokonomics.types import Noun
@@ -108,32 +110,68 @@ def find_model(name_or_path: str) -> ModelSpec:
 
 
 def _known(name: str, reading: ConfigReading) -> ModelSpec:
-    """Return the model in the catalogue, else as it was fetched from the hub before."""
+    """Return the model in the catalogue, else as it was fetched from the hub before, else as its name says."""
     fix = ADD_YOUR_OWN.format(path=user_path())
     try:
         return resolve("model", name, model_rows(), fix=fix, listing="tokonomics models").spec()
     except UnknownName as error:
         from tokonomics.catalog.hub import cached, is_repository
 
-        if made_of := _quantised(name):
-            error.fix = f"It is {made_of[0]} in {made_of[1]}: name that model with {option('weights', made_of[1])}."
-            raise
-        if CONFIGS_IN.get() is not None or not is_repository(name):
-            raise
-        if kept := cached(name):
+        may_be_on_hub = CONFIGS_IN.get() is None and is_repository(name)
+        if may_be_on_hub and (kept := cached(name)):
             return _hub_spec(kept, reading)
+        if quantised := find_quantised(name):
+            return quantised
+        if not may_be_on_hub:
+            raise
         error.fix = f"Look it up on the Hugging Face hub with {option('hub')}.\n  {error.fix}"
         raise
 
 
-def _quantised(name: str) -> tuple[str, str] | None:
-    """Return the model and the precision of a quantised checkpoint, named with its maker or without."""
-    wanted = name.casefold()
-    rows = shipped_rows("checkpoints.csv")
-    named = (
-        row for row in rows if wanted in (row["repository"].casefold(), row["repository"].casefold().split("/")[-1])
-    )
-    return next(((row["model"], row["precision"]) for row in named), None)
+_ENDINGS = {
+    Precision.fp8: r"fp8([-_](dynamic|block))?",
+    Precision.nvfp4: r"nvfp4|fp4",
+    Precision.mxfp4: r"mxfp4",
+    Precision.int8: r"((awq|gptq)[-_])?int8|(quantized[-_.])?w8a8",
+    Precision.int4: r"(awq|gptq)([-_]int4)?|int4|(quantized[-_.])?w4a16",
+}
+"""How the names of quantised checkpoints end, as in ``checkpoints.csv``."""
+
+
+def find_quantised(name: str) -> ModelSpec | None:
+    """Return the model whose quantised checkpoint this names, with that precision as its own; None if it names none.
+
+    The name is that of a listed checkpoint, or a model's with a precision behind it: ``qwen3-32b-fp8``.
+    """
+    from tokonomics.catalog.hub import is_repository
+
+    wanted, listed = spelling(name), shipped_rows("checkpoints.csv")
+    named = next((row for row in listed if spelling(row["repository"]) == wanted), None)
+    precision, of = (Precision(named["precision"]), named["model"]) if named else _without_ending(name)
+    row = next((row for row in model_rows() if precision and spelling(of) in spellings(row)), None)
+    if precision is None or row is None:
+        return None
+    held = [named] if named else [one for one in listed if (one["model"], one["precision"]) == (row.key, precision)]
+    repository = name if is_repository(name) else next((one["repository"] for one in held), None)
+    return _quantised(row.spec(), precision, repository)
+
+
+def _without_ending(name: str) -> tuple[Precision | None, str]:
+    """Return the precision that a name ends with and what stands before it."""
+    for precision, ending in _ENDINGS.items():
+        if found := re.search(rf"[-_. ]({ending})$", name.strip(), re.IGNORECASE):
+            return precision, name.strip()[: found.start()]
+    return None, name
+
+
+def _quantised(model: ModelSpec, precision: Precision, repository: str | None) -> ModelSpec:
+    """Return a model as a checkpoint holds it whose matrices are all in a precision."""
+    if model.checkpoint is precision:
+        return model
+    parts = ("checkpoint_bytes", "mixer_checkpoint", "dense_checkpoint", "mixer_bytes", "dense_bytes", "fp8_scales")
+    others = tuple(alias for alias in model.aliases if "/" not in alias)
+    aliases = (*others, repository) if repository else others
+    return model.model_copy(update=dict.fromkeys(parts) | {"checkpoint": precision, "aliases": aliases})
 
 
 def _is_only_on_hub(name: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokonomics.catalog.entries import spelling, spellings, stamp, user_path
-from tokonomics.catalog.load_models import all_models
+from tokonomics.catalog.load_models import all_models, find_quantised
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.request import Kind, Parameter, Parameters, model_in, texts
 from tokonomics.traffic.formats import TRACES
@@ -81,6 +81,8 @@ def _model(text: str, where: str, find_upload: FindUpload | None) -> str:
         return file
     known = known_models(stamp(user_path()))
     found = known.get(spelling(text)) if _MODEL_NAME.fullmatch(text) else None
+    if found is None and _MODEL_NAME.fullmatch(text) and find_quantised(text):
+        return text
     if found is None:
         fix = "Or upload its config.json and give upload:ID." if find_upload else _NO_UPLOADS
         raise UnknownName("model", text, sorted(set(known.values())), fix=fix)

@@ -296,7 +296,9 @@ def _row(cells: Mapping[str, str | None], line: str) -> Measurement | Unread:
         metric, unit = _METRICS[name]
         gpus = _exact(row["num_gpus"], "num_gpus")
         outputs = _length(row, "output_len")
-        value = _in_our_terms(name, _number(row["value"], "value") * unit, outputs)
+        if (measured := _number(row["value"], "value")) <= 0:
+            raise ValueError(f"the value of {name} must be above 0, got {row['value']}")
+        value = _in_our_terms(name, measured * unit, outputs)
         tp, pp, mode = _exact(row["tp"] or row["num_gpus"], "tp"), _exact(row.get("pp") or "1", "pp"), Mode(row["mode"])
         if (per := row.get("per") or "system") not in _PER:
             raise ValueError(f"unknown per '{shorten(per, 30)}' (known: {', '.join(_PER)})")

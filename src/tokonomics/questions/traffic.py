@@ -209,9 +209,12 @@ def _made_at(rate: float, process: Arrivals, traffic: Traffic, inputs: Lengths, 
 
 def lengths_of(traffic: TrafficShape, least: int = 0) -> tuple[Lengths, Lengths]:
     """Return the lengths of prompts and of answers, which may come from the same sample."""
-    if agent := agent_in(getattr(traffic, "sessions", None)):
+    sessions = getattr(traffic, "sessions", None)
+    if agent := agent_in(sessions):
         inputs = agent.inputs if traffic.input is None else parse_lengths(traffic.input, "input")
         return inputs, agent.outputs if traffic.output is None else parse_lengths(traffic.output, "output")
+    if sessions is not None:
+        parse_sessions(sessions)  # a misspelt agent needs no lengths, so it is refused before they are missed
     if traffic.input is None:
         raise BadInput("is missing: how long are the prompts?", field="input", fix=f"Such as {option('input', 512)}.")
     inputs = parse_lengths(traffic.input, "input")

@@ -171,8 +171,8 @@ def _weights(deployment: Deployment) -> Weights:
     model, wanted = deployment.model, deployment.weights
     published = catalogue_repository(model)
     split = deployment.tp, deployment.expert_parts
-    listed = checkpoint_for(model, wanted, *split) if wanted.is_below(model.served) else None
-    if listed is not None:
+    listed = checkpoint_for(model, wanted, *split) if not model.served.is_below(wanted) else None
+    if listed is not None and _REPOSITORY.fullmatch(listed.repository):
         return Weights(listed.repository, to_fp8=False)
     unquantised = model.served is Precision.bf16
     as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)

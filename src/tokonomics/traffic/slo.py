@@ -19,7 +19,8 @@ from tokonomics.types import Noun
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = (*(f"p{percentile}" for percentile in PERCENTILES), "mean")
 
-_LONGEST_S = 120.0  # nobody waits two minutes for a first token: a larger number was meant as milliseconds
+_LONGEST_S = {"ttft": 120.0, "tpot": 1.0}
+"""Nobody waits two minutes for a first token, or a second for each further one: more was meant as milliseconds."""
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -65,7 +66,7 @@ def parse_slos(text: str) -> tuple[Slo, ...]:
         if seconds is None or not 0 < seconds <= 1e6:
             said = f"'{shorten(part.strip())}' has no time above 0"
             raise BadInput(said, field="slo", fix="Write such as 0.5 or 500ms.")
-        if latency not in (Latency.e2e, Latency.job) and seconds > _LONGEST_S:
+        if seconds > _LONGEST_S.get(latency, 1e6):
             said = f"'{shorten(part.strip())}' is {seconds:g} seconds"
             raise BadInput(said, field="slo", fix=f"Did you mean {seconds:g}ms?")
         slo = Slo(latency=Latency(latency), statistic=statistic, seconds=seconds)
