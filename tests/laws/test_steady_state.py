@@ -1,5 +1,6 @@
 """Rates and dollars are of the stretch with the whole load: a longer run leaves them as they are, and verbs agree."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,61 @@ def test_the_jobs_of_a_capacity_are_those_of_its_requests() -> None:
     assert best.sessions_per_s is not None
     assert best.sessions_per_s * best.outcome.sessions.requests_per_job == pytest.approx(best.rate)
     assert best.outcome.sessions.jobs_per_s == pytest.approx(best.sessions_per_s, rel=0.005)
+
+
+@pytest.fixture(scope="module")
+def short_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a log of sixty chats of twenty turns, one after the other: at a few requests a second, all run at once."""
+    plain = talks(np.arange(60) * 150.0, 20, 5.0)
+    log = tmp_path_factory.mktemp("logs") / "short.parquet"
+    prompts, answers = np.full(len(plain), 3000, np.int32), np.full(len(plain), 200, np.int32)
+    save_trace(replace(plain, input_tokens=prompts, output_tokens=answers), log)
+    return log
+
+
+SERVED = {"model": "llama-3.1-8b", "weights": "bf16", "slo": "ttft_p99=2,tpot_p99=50ms"}
+
+
+def _planned(log: Path, **asked: Any) -> PlanResult:
+    made = plan(PlanRequest.checked(SERVED | {"trace": str(log), "gpu": "H100"} | asked))
+    assert isinstance(made, PlanResult)
+    return made
+
+
+def test_a_short_log_of_sessions_has_the_room_that_capacity_finds(short_log: Path) -> None:
+    made = _planned(short_log, rate="3", gpus=1)
+    best, room = there(made.best), there(made.headroom)
+    assert (best.replicas, best.tp) == (1, 1)
+    alone = {"gpu": "H100", "trace": str(short_log), "usd_per_hour": best.instance_usd_per_hour}
+    found = capacity(CapacityRequest.checked(SERVED | alone)).highest_rate
+    assert there(room.at_most) == pytest.approx(found.at_most, rel=0.03)
+    assert room.rate == pytest.approx(found.rate, rel=0.03)
+
+
+def test_a_short_log_of_sessions_takes_the_fleet_and_the_cost_of_a_long_one(short_log: Path, tmp_path: Path) -> None:
+    """The log seventeen times over has enough requests for a stretch: its run tells the steady cost."""
+    log = tmp_path / "long.parquet"
+    save_trace(load_of(PlanRequest.checked(SERVED | {"trace": str(short_log)})).trace.repeated(17), log)
+    short, long = (there(_planned(one, rate="20").best) for one in (short_log, log))
+    fleet = ("gpu", "tp", "replicas", "instances", "usd_per_month")
+    assert [getattr(short, name) for name in fleet] == [getattr(long, name) for name in fleet]
+    how = {"gpu": "H100", "tp": short.tp, "replicas": short.replicas, "router": str(short.router), "rate": "20"}
+    how |= {"trace": str(log), "usd_per_hour": short.usd_per_month / 730 / short.replicas / short.tp}
+    made = simulate(SimulateRequest.checked(SERVED | how))
+    assert made.steady
+    assert made.usd_per_mtok == pytest.approx(short.usd_per_mtok.blended, rel=0.02)
+
+
+def test_a_log_at_its_own_pace_is_served_as_it_is_and_tells_no_room_without_a_stretch(tmp_path: Path) -> None:
+    trace = replace(talks(np.arange(60.0), 20, 5.0), output_tokens=np.full(1200, 200, np.int32))
+    log = tmp_path / "burst.parquet"
+    save_trace(trace, log)
+    assert stretch_of(trace).ramp_s is None
+    made = _planned(log, gpus=1)
+    assert made.best
+    assert made.headroom is None
+    assert len(load_of(PlanRequest.checked(SERVED | {"trace": str(log)})).trace) == 1200
+    assert len(load_of(PlanRequest.checked(SERVED | {"trace": str(log), "rate": "20"})).trace) >= 20_000
 
 
 # The stretch of a trace

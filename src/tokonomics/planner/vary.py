@@ -202,12 +202,15 @@ class Headroom(Noun):
 
 
 def headroom(study: Study) -> Headroom | None:
-    """Find how much the traffic may grow before the pick misses an SLO; None if there is no pick."""
-    if study.plan.best is None:
+    """Find how much the traffic may grow before the pick misses an SLO.
+
+    None if there is no pick, or if the requests are sessions that never offer their whole load: faster ones end sooner.
+    """
+    if study.plan.best is None or not study.question.load.is_steady:
         return None
     question, sized = study.question, study.ranked_as(study.plan.best).sized
-    # With the headroom that was asked for, the pick is known to hold.
-    grown = replace(question, load=question.load.grown)
+    # With the headroom that was asked for, the pick is known to hold. A short log is repeated for the search.
+    grown = replace(question, load=question.load.lasting.grown)
     held = highest_rate(grown, sized.screened, sized.replicas, trial=sized.trial)
     return Headroom(
         replicas=sized.replicas,

@@ -62,6 +62,7 @@ from tokonomics.traffic.lengths import Lengths
 from tokonomics.traffic.slo import Latency
 from tokonomics.traffic.tenants import classed
 from tokonomics.types import today
+from tokonomics.units import plural
 
 CASES = ("low", "mid", "high")
 _MADE_UP = {"input", "output", "arrivals", "system_prompts", "sessions"}
@@ -265,10 +266,28 @@ def blamed(request: PlanInputs, study: Study) -> Iterator[Blame]:
 
 
 def load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
-    """Return the requests to plan for, in their classes if there are any."""
+    """Return the requests to plan for; sessions of a log at another rate last long enough to offer it for a while."""
+    load = load_once(request, listener, writes_nothing)
+    if request.trace is None or (request.rate is None and request.tokens_per_month is None):
+        return load
+    return lasting(load, listener)
+
+
+def load_once(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:
+    """Return the requests to plan for, each of a log once, in their classes if there are any."""
     load = _load_of(request, listener, writes_nothing)
     trace = classed(load.trace, classes_of(request), request.seed)
     return replace(load, trace=trace, headroom=request.headroom or 0.0)
+
+
+def lasting(load: Load, listener: Listener) -> Load:
+    """Repeat a log's sessions until its whole load is offered for a while, and say so."""
+    made, turns = load.lasting, load.trace.turns
+    times = len(made.trace) // len(load.trace)
+    if times > 1 and turns is not None:
+        few = f"the log's {plural(turns.sessions, 'session')} are repeated {times:,} times"
+        listener.note(f"{few}, for a steady load of {load.workload.rate:.3g} requests a second")
+    return made
 
 
 def _load_of(request: PlanTraffic, listener: Listener = SILENT, writes_nothing: bool = False) -> Load:

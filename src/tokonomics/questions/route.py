@@ -20,7 +20,7 @@ from tokonomics.planner.route_models import OwnModel, RoutedModel, RouteReport, 
 from tokonomics.planner.route_ways import MOST_LABELS, Marks, Routing
 from tokonomics.questions.catalogue import every_offer
 from tokonomics.questions.deployment import require_writer, targets_of
-from tokonomics.questions.load import cases_of, load_of, question_of, say_not_tried
+from tokonomics.questions.load import cases_of, load_once, question_of, say_not_tried
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import RouteRequest
 from tokonomics.questions.result import Result
@@ -61,7 +61,7 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     columns = _columns(request, scores)
     listed_by = {"by": columns or None}
     longest = max(spec.max_context for spec in specs)
-    whole = load_of(request.model_copy(update=listed_by), listener)
+    whole = load_once(request.model_copy(update=listed_by), listener)
     load = whole.within(longest)
     say_left_out(load, longest, listener)
     tokens = load.trace.input_tokens.astype(np.int64) + load.trace.output_tokens
@@ -70,7 +70,7 @@ def route(request: RouteRequest, listener: Listener = SILENT) -> RouteResult:
     values = _values(load, columns)
     for column, (_, names_in_it) in values.items():
         if names_in_it == [UNNAMED]:  # if it is the only one, list the log's columns instead
-            load_of(request.model_copy(update={"by": (column,)}), SILENT)
+            load_once(request.model_copy(update={"by": (column,)}), SILENT)
     load = replace(load, trace=replace(load.trace, tenant=None, tenants=()))
     marks = _marks(request, len(load.trace), values, scores, len(keys), listener)
     marks = _long_apart(marks, tokens, min(spec.max_context for spec in specs))

@@ -28,6 +28,7 @@ from tokonomics.questions.deployment import (
     targets_of,
     trace_for,
 )
+from tokonomics.questions.load import lasting
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import CapacityRequest, SimulateRequest
 from tokonomics.questions.result import Result, beside
@@ -250,7 +251,10 @@ def capacity(request: CapacityRequest, listener: Listener = SILENT) -> CapacityR
     log = within_context(log, deployment, listener)
     check_pauses(targets, _as_planned(request, log, deployment.model.max_context) if made_up else log)
     log = classed(log, classes_of(request), request.seed)
-    setup = _setup(request, deployment, load_of_requests(log, request.headroom or 0.0), targets)
+    load = load_of_requests(log, request.headroom or 0.0)
+    if not made_up and (request.rate or request.tokens_per_month or request.speed):
+        load = lasting(load, listener)
+    setup = _setup(request, deployment, load, targets)
     guess = _guessed_rate(deployment, log)
     say_if_compiling(listener)
     listener.doing("searching the highest rate of one replica")

@@ -161,10 +161,13 @@ def _one(result: PlanResult, request: PlanRequest) -> blocks.View:
 
 def _firm(result: PlanResult, model: ModelSpec) -> Iterable[blocks.Fact]:
     """Show further facts of the pick: how firm it is, its other properties, and the cheapest API."""
-    if result.headroom and result.bill_range:
+    if result.headroom:
         yield _room(result.headroom, "" if result.swing is None else " in the mean")
-        if interval := _interval(result.bill_range):
-            yield interval
+    elif result.best:
+        few = f"the sessions only ramp up and end: too short a log to tell; {option('rate')} repeats them"
+        yield blocks.fact("room to grow", "not known", few)
+    if result.bill_range and (interval := _interval(result.bill_range)):
+        yield interval
     yield from (*quality_facts(result, model), *thinking_facts(result.thinking), *_reads(model, result))
     yield from (*(fleet_sale_facts(result.sale) if result.sale else ()), *upkeep_facts(result.upkeep))
     if beside := api_fact(result.api):

@@ -7,6 +7,9 @@ context, as a service would do; longer requests of a log or of conversations are
 replicas is simulated as sixteen of them under their share of the rate: the bursts of a part are those of the whole or
 milder. With a headroom, the same requests must also be held replayed faster by that share (``rules.pace``);
 latencies and bills are of the load itself.
+
+Sessions of a short log that are replayed at another rate all run at once and then end: the rate is never offered.
+They are repeated until it is, as for the highest rate of a replica.
 """
 
 import math
@@ -27,7 +30,7 @@ from tokonomics.traffic.prefix_reuse import reuse
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.tenants import by_class, most_shed
 from tokonomics.traffic.trace import Floats, Trace
-from tokonomics.traffic.workload import Workload, workload_of
+from tokonomics.traffic.workload import Workload, stretch_of, workload_of
 
 _MOST_REQUESTS = 500_000  # about a second of simulation
 _MOST_OF_A_CURVE = 2_000_000  # requests of a day or a week: a few seconds of simulation
@@ -282,17 +285,51 @@ class Load:
         return replace(self, trace=replace(self.trace, arrival_s=arrival_s))
 
     def at(self, rate: float) -> "Load":
-        """Replay the same requests at another rate; keep what is known about their lengths."""
+        """Replay the same requests at another rate; keep what is known about their lengths.
+
+        A load with a stretch in which all of it is offered keeps one: its sessions are repeated if they get too few.
+        """
         factor = rate / self.workload.rate
-        made = replace(self, trace=self.trace.faster(factor), workload=self.workload.model_copy(update={"rate": rate}))
+        trace = replayed(self.trace, factor) if self.is_steady else self.trace.faster(factor)
+        made = replace(self, trace=trace, workload=self.workload.model_copy(update={"rate": rate}))
+        if len(trace) != len(self.trace):
+            return made
         made.__dict__.update({name: self.__dict__[name] for name in _OF_LENGTHS if name in self.__dict__})
         if "rushes" in self.__dict__:
             made.__dict__["rushes"] = tuple(rush._replace(lasts_s=rush.lasts_s / factor) for rush in self.rushes)
         return made
 
+    @cached_property
+    def is_steady(self) -> bool:
+        """Return whether all of the load is offered for a while; sessions that are few or long only ramp up and end."""
+        return not is_linked(self.trace) or stretch_of(self.trace).ramp_s is not None
+
+    @property
+    def lasting(self) -> "Load":
+        """Return the load with its sessions repeated until all of it, its headroom included, is offered for a while.
+
+        There are then as many requests as if they were generated; one that has them all is returned as it is.
+        """
+        grown = 1 + self.headroom
+        trace = replayed(self.trace, grown, ENOUGH_REQUESTS)
+        return self if len(trace) == len(self.trace) else replace(self, trace=trace.faster(1 / grown))
+
     def is_drawn_alike_at(self, rate: float) -> bool:
         """Return whether generating requests at that rate would draw these same ones."""
         return self.is_stationary and len(self.trace) == _enough_at(rate, self.lasts_s)
+
+
+def is_linked(trace: Trace) -> bool:
+    """Return whether requests wait for the answers of others."""
+    return trace.turns is not None and trace.turns.linked
+
+
+def replayed(trace: Trace, times: float, least: int = 1) -> Trace:
+    """Replay requests that many times faster; repeat sessions until the full load is offered, of ``least`` requests."""
+    once = trace.faster(times)
+    longer = max(stretch_of(once).times_longer, least / len(trace)) if is_linked(trace) else 1.0
+    again = min(math.ceil(longer), _MOST_REQUESTS // len(trace))
+    return trace.repeated(again).faster(times) if again > 1 else once
 
 
 def _busiest_from(arrival_s: Floats, count: int) -> int:

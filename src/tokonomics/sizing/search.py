@@ -28,11 +28,11 @@ from tokonomics.sizing.attempt import Attempts, Sized, attempt, judged_attempt, 
 from tokonomics.sizing.buy import startup_seconds
 from tokonomics.sizing.disaggregation import Pair, cheapest_split, pair_of
 from tokonomics.sizing.layouts import NotServed, Reason, why_not
-from tokonomics.sizing.load import Load
+from tokonomics.sizing.load import Load, replayed
 from tokonomics.sizing.screen import closed_form_replicas, late_alone
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.generate import ENOUGH_REQUESTS
-from tokonomics.traffic.workload import stretch_of, workload_of
+from tokonomics.traffic.workload import workload_of
 from tokonomics.types import Noun, copied
 from tokonomics.units import SECONDS_PER_HOUR, seconds
 
@@ -234,7 +234,6 @@ def changes_over_time(load: Load) -> float:
 # --- the highest rate -----------------------------------------------------------------------------------------------
 
 CLOSE_ENOUGH = 1.01  # ratio of two rates: chance alone changes a capacity found with 20,000 requests by about as much
-_MOST_REQUESTS = 500_000  # of one simulation: a few seconds
 _FURTHEST = 2.0**20  # factor above or below the guess: beyond it the guess was meaningless
 
 
@@ -305,9 +304,7 @@ def highest_rate(setup: Setup, guess: float) -> HighestRate:
 
     def at(rate: float) -> Setup:
         """Repeat the trace until it has a stretch in which the full load is offered."""
-        sooner = trace.faster(rate / trace.rate)
-        again = min(math.ceil(stretch_of(sooner).times_longer), _MOST_REQUESTS // len(trace))
-        longer = trace.repeated(again).faster(rate / trace.rate) if again > 1 else sooner
+        longer = replayed(trace, rate / trace.rate)
         return replace(setup, load=replace(load, trace=longer, workload=workload_of(trace, rate)))
 
     def holds(rate: float) -> bool:
