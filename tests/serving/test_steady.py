@@ -377,3 +377,11 @@ def test_lengths_that_vary_slow_answers_in_the_closed_form_and_in_the_simulator(
     assert last_tpot_s([200, 3800] * 16) > 1.02 * last_tpot_s([2000] * 32)
     even, uneven = (ReplicaCurve(on(), 1500, 250, spread=spread) for spread in (0.0, 0.8))
     assert uneven.capacity().rate < even.capacity().rate
+
+
+def test_the_closed_form_captures_as_few_graphs_as_the_simulator_for_few_sequences() -> None:
+    deployment = deploy(find_model("llama-3.1-8b"), find_gpu("H200"), find_engine("vllm"))
+    own = overhead(deployment.engine)
+    few, many = (ReplicaCurve(deployment, 500, 100, most_sequences=limit).steps for limit in (16, 256))
+    assert float(few.launch_s(33)) == pytest.approx(own.step_s + 32 * own.layer_s)
+    assert float(many.launch_s(33)) == pytest.approx(own.step_s + 32 * own.piece_s)

@@ -138,10 +138,6 @@ class Overhead(Noun):
         inside = np.minimum(tokens, self.graph_tokens).astype(np.intp)
         return np.where(tokens <= self.graph_tokens, sizes[inside], tokens)
 
-    def capturing(self, tokens: int) -> Self:
-        """Return the same engine that captures no step of more tokens than these."""
-        return self.model_copy(update={"graph_tokens": min(self.graph_tokens, tokens)})
-
     def on_host(self, launch_s: float) -> Self:
         """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
         times = launch_s / host().launch_s

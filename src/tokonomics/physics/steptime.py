@@ -458,7 +458,7 @@ def _step_model(deployment: Deployment, profile: str | None) -> StepModel:
 
 @lru_cache(maxsize=1024)
 def _capturing(steps: StepModel, tokens: int) -> StepModel:
-    return steps.with_engine(steps.engine and steps.engine.capturing(tokens))
+    return steps.with_engine(steps.engine and steps.engine.model_copy(update={"graph_tokens": tokens}))
 
 
 @lru_cache(maxsize=1024)

@@ -160,7 +160,7 @@ class ReplicaCurve:
         in_memory = _in_memory(deployment, output_tokens, context if held_tokens is None else held_tokens)
         allowed = most_sequences or deployment.limits.max_sequences
         self.limited_by = "KV memory" if in_memory < allowed else "engine's max sequences"
-        self.steps = (steps or step_model(deployment)).with_spread(spread)
+        self.steps = (steps or step_model(deployment)).holding(allowed).with_spread(spread)
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         self.chunks = prompt_chunks(deployment, input_tokens)
         if deployment.model.is_encoder:
