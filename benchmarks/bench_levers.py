@@ -674,6 +674,41 @@ def read() -> Json:
     return found
 
 
+def keep(files: Sequence[Path]) -> None:
+    """Add the figures of what was measured, without touching what was predicted."""
+    data, by_name = read(), {load["name"]: load for load in loads()}
+    for file in files:
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            if "name" not in row or row.get("failed") or row.get("errors"):
+                continue
+            load = by_name[row["name"]]
+            if "slept" in row:
+                each = row["slept"]
+                found = {figure: statistics.median(one[f"{figure}_s"] for one in each) for figure in ("sleep", "wake")}
+            else:
+                turns = [load["sessions"][session]["turns"][number] for session, number, *_ in row["rows"]]
+                names = ("warm", "in", "out", "at", "first", "last")
+                rows = [dict(zip(names, each[2:], strict=True)) | {"kind": turn.get("kind")}
+                        for each, turn in zip(row["rows"], turns, strict=True)]  # fmt: skip
+                assert all(each["out"] == turn["out"] for each, turn in zip(rows, turns, strict=True)), row["name"]
+                found = figures_of(rows) | _counted(row["counters"], warm=any(each["warm"] for each in rows))
+            data["measured"][row["name"]] = found
+    _write(data | {"served": today().isoformat()})
+
+
+def _counted(counters: Json, warm: bool) -> Json:
+    """Return shares of prompt tokens found and tokens a round, as the server counted them over a whole load."""
+    said = {name.removeprefix("vllm:").removesuffix("_total"): value for name, value in counters.items()}
+    found: Json = {}
+    if asked := said.get("prefix_cache_queries"):
+        local, behind = said.get("prefix_cache_hits", 0.0), said.get("external_prefix_cache_hits", 0.0)
+        found |= {"found": (local + behind) / asked, "found behind": behind / asked, "with warm-up": warm}
+    if rounds := said.get("spec_decode_num_drafts"):
+        found["tokens a round"] = 1 + said["spec_decode_num_accepted_tokens"] / rounds
+    return found
+
+
 def saving(cell: Json, figures: Json) -> float | None:
     """Return the share of a figure that the lever saves, from predictions or measurements; None if one is missing."""
     there, without, figure = figures.get(cell["load"]), figures.get(cell["without"]), cell["figure"]
@@ -693,3 +728,5 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     if asked.what == "ask":
         ask(asked.files[0])
+    elif asked.what == "keep":
+        keep(asked.files)

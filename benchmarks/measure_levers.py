@@ -29,17 +29,18 @@ import urllib.request
 ROOT = pathlib.Path(os.environ.get("VL_ROOT", "~/vl")).expanduser()
 FIRST_PORT = 8200
 ACCEPTANCE = ROOT / "acceptance"
-LINE = "        assert metadata.max_spec_len <= MAX_SPEC_LEN\n"
-PATCH = (
-    LINE
-    + """        if self.synthetic_conditional_rates is not None:
+SAMPLERS = {
+    "vllm/v1/sample/rejection_sampler.py": "        assert metadata.max_spec_len <= MAX_SPEC_LEN\n",
+    "vllm/v1/worker/gpu/spec_decode/rejection_sampler.py": "        draft_sampled = input_batch.input_ids[input_batch.logits_indices]\n",
+}
+"""Of vLLM's two runners (it takes the newer one for most models), and a line of each before which the rate is read."""
+PATCH = """        if self.synthetic_conditional_rates is not None:
             import os as _os
             _at = _os.stat("{file}").st_mtime_ns
             if _at != getattr(self, "_read_at", None):
                 self._read_at = _at
                 self.synthetic_conditional_rates.fill_(float(open("{file}").read()))
 """
-)
 SERVED = ("--max-num-seqs", "1024"), ("--max-num-batched-tokens", "8192"), ("--max-model-len", "24576")
 KEPT = ("vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total",
         "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_queries_total",
@@ -51,11 +52,12 @@ PRECOMPUTED: dict = {}
 
 def patch_sampler():
     ACCEPTANCE.write_text("0.7")
-    path = ROOT / "vllm/v1/sample/rejection_sampler.py"
-    text = path.read_text()
-    if "_read_at" not in text:
-        assert text.count(LINE) == 1
-        path.write_text(text.replace(LINE, PATCH.replace("{file}", str(ACCEPTANCE))))
+    for name, line in SAMPLERS.items():
+        path = ROOT / name
+        text = path.read_text()
+        if "_read_at" not in text:
+            assert text.count(line) == 1
+            path.write_text(text.replace(line, PATCH.replace("{file}", str(ACCEPTANCE)) + line))
 
 
 def write_model(name, config):
