@@ -14,6 +14,9 @@ from tokonomics.errors import BadInput
 from tokonomics.levers.memory_sizes import MemoryAnswer, Tried, Worth, sizes_gb, try_sizes, verdict_on
 from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR, parse_tiers
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_sessions
+from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import PrefixBlocks, Trace, make_trace
 
@@ -155,6 +158,33 @@ def test_what_is_kept_follows_its_price(cycle: Trace) -> None:
     _, machine = asked(cycle, "dram=auto", machine_gb=1e4)
     assert machine.keep == answer.keep
     assert {size.usd_per_hour["dram"] for size in machine.sizes} == {0.0}
+
+
+def test_in_a_closed_loop_a_memory_without_limit_finds_all_that_was_said_before() -> None:
+    """On one replica the order in which sessions take turns changes nothing: each turn finds the turns before it."""
+    trace = generate(
+        parse_arrivals("poisson:0.5"),
+        parse_lengths("const:3000", "input"),
+        parse_lengths("const:100", "output", least=0),
+        requests=120,
+        seed=1,
+        sessions=parse_sessions("6,think=40,limit=32000"),
+    )
+    assert trace.turns
+    made, answer = asked(trace, "dram=auto")
+    assert made.rows[0].needs == 1
+    # Turn by turn the listed blocks are those of the turn before and new ones: all but a block's first use is found.
+    assert trace.prefix
+    seen: set[int] = set()
+    found = 0
+    for request, prompt in enumerate(trace.input_tokens.tolist()):
+        ids = trace.prefix.ids[trace.prefix.starts[request] : trace.prefix.starts[request + 1]].tolist()
+        whole = ids[: prompt // trace.prefix.block_tokens]
+        found += trace.prefix.block_tokens * len(list(itertools.takewhile(seen.__contains__, whole)))
+        seen.update(ids)
+    asked_tokens = int(trace.input_tokens.sum())
+    assert answer.sizes[-1].found_share == pytest.approx(found / asked_tokens)
+    assert answer.sizes[-1].size_bytes >= answer.working_set_bytes
 
 
 def test_the_machines_own_memory_comes_first_and_costs_nothing() -> None:

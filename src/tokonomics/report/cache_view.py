@@ -19,7 +19,7 @@ from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_NOTHING = 0.002  # share of a bill: a smaller change between two simulations is chance
+_NOTHING = 0.002  # of a bill or a replica: a smaller change between two simulations is chance
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
@@ -110,7 +110,7 @@ def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> blocks.View:
 
 def _verdict(verdict: MemoryVerdict) -> str:
     name = f"{gigabytes(verdict.size_bytes)} of {_MEMORIES[verdict.name]}"
-    if not (verdict.freed_replicas or verdict.pays):
+    if verdict.freed_replicas < _NOTHING and not verdict.pays:
         return f"{name} adds nothing that is quicker to fetch than to compute."
     price = f"for {usd(verdict.usd_per_hour)} an hour" if verdict.usd_per_hour else "at no cost"
     frees = f"{verdict.freed_replicas:.2g} replicas' time"
@@ -118,7 +118,7 @@ def _verdict(verdict: MemoryVerdict) -> str:
     if verdict.pays:
         return f"{name} {'pays' if verdict.usd_per_hour else 'helps'}: {does}."
     if verdict.pays_from_load:
-        load = f"{verdict.pays_from_load:.2g} times this load"
+        load = f"{verdict.pays_from_load:,.3g} times this load"
         return f"{name} saves no replica: {does}, a whole replica at {load} if as much is found."
     if verdict.pays_from_share is None:
         return f"{name} frees no whole replica without later answers: {does}."

@@ -146,7 +146,7 @@ class CapacityRequest(
     """
 
 
-class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
+class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled, TierInputs):
     """
     Shared prompt beginnings on the GPU and behind it, similar prompts, fixed templates.
 
@@ -157,11 +157,6 @@ class CacheRequest(SomeModel, SomeGpu, Layout, Traffic, Objectives, Priced, Prof
       tokonomics cache chat.toml --system-prompts 20,tokens=1000
     """
 
-    tiers: Text | None = declared(
-        "Memories behind the GPU, GB a replica (remote: for all), or auto: dram=auto,ssd=2000@0; @ is $/GB-hour.",
-        without="auto: the sizes that pay",
-        example="dram=200,ssd=2000",
-    )
     ttl: Text | None = declared(
         "The tiers, and the semantic cache, let go of what is older: 300, 5m, 1h.", example="1h", rare=True
     )
