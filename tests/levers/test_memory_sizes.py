@@ -171,7 +171,7 @@ def test_in_a_closed_loop_a_memory_without_limit_finds_all_that_was_said_before(
         sessions=parse_sessions("6,think=40,limit=32000"),
     )
     assert trace.turns
-    made, answer = asked(trace, "dram=auto")
+    made, answer = asked(trace, "dram=auto@0")
     assert made.rows[0].needs == 1
     # Turn by turn the listed blocks are those of the turn before and new ones: all but a block's first use is found.
     assert trace.prefix
@@ -185,6 +185,13 @@ def test_in_a_closed_loop_a_memory_without_limit_finds_all_that_was_said_before(
     asked_tokens = int(trace.input_tokens.sum())
     assert answer.sizes[-1].found_share == pytest.approx(found / asked_tokens)
     assert answer.sizes[-1].size_bytes >= answer.working_set_bytes
+    # What the replay says is freed is what the simulation of that size is busy with less.
+    base, largest = (next(row for row in made.rows if bool(row.setting.tiers) == has and row.setting.prefix_cache)
+                     for has in (False, True))  # fmt: skip
+    assert largest.needs == 1
+    assert largest.setting.tiers[0].tier.size_bytes >= answer.working_set_bytes
+    freed = answer.sizes[-1].freed_replicas["dram"]
+    assert freed == pytest.approx(base.prefill_replicas - largest.prefill_replicas, rel=0.1)
 
 
 def test_the_machines_own_memory_comes_first_and_costs_nothing() -> None:

@@ -19,7 +19,13 @@ from pydantic import NonNegativeFloat
 from tokonomics.levers.cache_settings import CacheComparison, CacheRow, cost_then_wait, costs_about
 from tokonomics.money.cache_tiers import TierPrice
 from tokonomics.serving.simulator import Simulation
-from tokonomics.serving.tiers import gpu_cache_bytes, kv_bytes_per_token, plan_fetches, tiers_of_every_size
+from tokonomics.serving.tiers import (
+    gpu_cache_bytes,
+    kv_bytes_per_token,
+    plan_fetches,
+    prompts_take_s,
+    tiers_of_every_size,
+)
 from tokonomics.sizing.attempt import serve
 from tokonomics.sizing.search import CLOSE_ENOUGH
 from tokonomics.traffic.prefix_reuse import FoundBySize
@@ -306,13 +312,19 @@ class MemorySearch:
         usd = price.sized(gigabytes).line(replicas, self.compared.machine_gb(replicas)).usd
         return Worth(gigabytes * BYTES_PER_GB, max(0.0, more[0] - less[0]), max(0.0, more[1] - less[1]), usd)
 
+    @cached_property
+    def _prompt_replicas(self) -> float:
+        """Return the replicas that would be busy with prompts if all of them were computed whole."""
+        whole_s, computed_s = prompts_take_s(self.simulation)
+        return self.base.prefill_replicas * whole_s / computed_s if computed_s else 0.0
+
     def _found(self, served: Simulation, memories: Memories) -> tuple[float, float]:
         """Return the share of the prompt tokens that memories find, and the replicas' time that they free."""
         if not memories:
             return 0.0, 0.0
         _, hits = plan_fetches(served, tuple(price.tier for price in memories))
         asked = int(served.trace.input_tokens.sum(dtype=np.int64))
-        freed = sum(hit.saved_share for hit in hits) * self.compared.rows[0].prefill_replicas
+        freed = sum(hit.saved_share for hit in hits) * self._prompt_replicas
         return sum(hit.tokens for hit in hits) / asked, freed
 
 

@@ -284,6 +284,7 @@ def _served(
         machine_gb=_memory_left(deployment, request),
         replicas=request.replicas,
         slos=targets,
+        say=listener.doing,
     )
     fixed = template_lever(deployment, requests, price(1), replicas=lever.rows[1].replicas)
     saved = None

@@ -96,7 +96,7 @@ def _headline(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
 _MEMORIES = {"dram": "DRAM", "ssd": "disk", "remote": "remote memory"}
 
 
-def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> blocks.View:
+def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> Iterable[blocks.Line]:
     """Say how much memory to keep behind the GPUs, and why."""
     keep = next(row for row in lever.rows if row.setting.name == memory.keep)
     kept = {price.tier.name: price.tier.size_bytes for price in keep.setting.tiers}
@@ -104,8 +104,11 @@ def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> blocks.View:
     none = " and ".join(f"no {_MEMORIES[verdict.name]}" for verdict in memory.verdicts if verdict.name not in kept)
     if memory.verdicts:
         whole = ", ".join(part for part in (f"{sizes} a replica" if kept else "", none) if part)
-        yield blocks.line(blocks.Span(f"Keep {whole} behind the GPUs", "best" if kept else ""), kind="heading")
-    yield blocks.note(*(_verdict(verdict) for verdict in memory.verdicts), _working_set(lever, memory))
+        is_late = lever.slower is not None and lever.slower.name == memory.keep.strip()
+        late = ", if answers may come later" if is_late else ""
+        yield blocks.line(blocks.Span(f"Keep {whole} behind the GPUs", "best" if kept else ""), late, kind="heading")
+    verdicts = memory.verdicts if memory.working_set_bytes else ()
+    yield blocks.note(*map(_verdict, verdicts), _working_set(lever, memory))
 
 
 def _verdict(verdict: MemoryVerdict) -> str:

@@ -111,6 +111,15 @@ def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 
     return int(between[np.argmax(compute_s(deployment, block_tokens, between) > fetched_s)])
 
 
+def prompts_take_s(simulation: Simulation) -> tuple[float, float]:
+    """Return the time of a trace's prompts in full chunks: computed whole, and without what the GPUs' caches found."""
+    served, tokens = simulation.served, simulation.trace.input_tokens.astype(np.int64)
+    found = np.minimum(served.cached_tokens.astype(np.int64), tokens)
+    ways = (compute_s(simulation.deployment, tokens - past, past) for past in (np.zeros_like(found), found))
+    whole, computed = (float(seconds[served.replica >= 0].sum()) for seconds in ways)
+    return whole, computed
+
+
 def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
     """Return what each request of a simulated trace fetches, fastest tier first."""
     trace, deployment = simulation.trace, simulation.deployment
@@ -120,7 +129,7 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
     block = simulation.rules.block_tokens
     most = (trace.input_tokens.astype(np.int64) - 1) // block * block
     found = np.minimum(served.cached_tokens.astype(np.int64), most)
-    prompts_s = float(compute_s(deployment, trace.input_tokens, 0)[served.replica >= 0].sum())
+    prompts_s, _ = prompts_take_s(simulation)
     delay = np.zeros(len(trace))
     hits = []
     for tier in sorted(tiers, key=lambda tier: -tier.bytes_per_s):
