@@ -289,7 +289,7 @@ def _caching_infrastructure() -> str:
         f"{gigabytes(memory.quantity * 1e9)}, {usd(memory.usd)} an hour, look-ups {cpu.quantity:.0f} vCPU, {usd(cpu.usd)}, embedding every prompt "
         f"with {ENCODER} on a full L4 {usd(own)}: {percent(total / gpu)} of the GPU. By an API at $0.02/Mtok it is {usd(bought)}, {percent(bought / gpu)}. "
         f"KV in rented memory: {percent(200 * DRAM_USD_PER_GB_HOUR / gpu)} for 200 GB, 5 % for {0.05 * gpu / DRAM_USD_PER_GB_HOUR:.0f} GB "
-        "(`tokonomics cache --model llama-3.1-8b --gpu H100 --trace LOG --prompts FILE --semantic MODEL --tiers dram=200`)"
+        "(`tokonomics cache --model llama-3.1-8b --gpu H100 --trace LOG --prompts FILE --semantic MODEL --tiers dram=200@0.00314`)"
     )
 
 

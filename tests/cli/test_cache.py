@@ -24,6 +24,19 @@ def test_a_trace_with_tiers_gives_every_setting_and_its_bill(tokonomics: Call, t
     assert "Fetch a block, or compute it?" in shown.stdout
 
 
+def test_without_sizes_the_answer_says_how_much_memory_to_keep(tokonomics: Call, tmp_path: Path) -> None:
+    made = answer(tokonomics, "cache", *TRACE, "--slo", "ttft_p99=10", "--chart", tmp_path / "c.svg")["prefix_cache"]
+    memory, names = made["memory"], [row["setting"]["name"] for row in made["rows"]]
+    assert {memory["keep"], memory["cheapest"]} <= set(names)
+    assert [verdict["name"] for verdict in memory["verdicts"]] == ["dram", "ssd"]
+    shares = [size["found_share"] for size in memory["sizes"]]
+    assert shares == sorted(shares)
+    assert memory["gpu_share"] == pytest.approx(made["gpu_cache_bytes"] / memory["working_set_bytes"])
+    said = tokonomics("cache", *TRACE, "--slo", "ttft_p99=10", "--tiers", "dram=auto").stdout
+    assert "\nKeep " in said
+    assert "of the working set" in said
+
+
 def test_on_the_same_replicas_every_memory_more_hits_more(tokonomics: Call) -> None:
     none, gpu, aware, dram, ssd, both = (
         row["cached_share"]
@@ -56,6 +69,7 @@ def test_prompts_alone_are_enough(tokonomics: Call, tmp_path: Path) -> None:
         (("--trace", "azure-conv", "--gpu", "H100", "--model", "llama-3.1-8b"), "which blocks"),
         (("--trace", "mooncake-conversation", "--model", "llama-3.1-8b"), "--gpu"),
         ((*TRACE, "--tiers", "tape=4"), "--tiers"),
+        ((*TRACE, "--tiers", "remote=auto"), "--tiers"),
         ((*TRACE, "--pairs", "x.csv"), "--pairs"),
         ((*TRACE, "--ttl", "soon"), "--ttl"),
     ],

@@ -38,7 +38,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
-from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.prefix_reuse import found_by_size, reuse_within
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Trace, make_trace
 
@@ -118,7 +118,9 @@ def test_a_time_to_live_counts_from_the_last_use() -> None:
 
 
 def test_the_curves_rise(conversations: Trace, deployment: Deployment) -> None:
-    sizes = [each.share for each in hits_by_size(conversations, 131_072)]
+    assert conversations.prefix
+    one = found_by_size((conversations.prefix, conversations.input_tokens))
+    sizes = [each.share for each in hits_by_size(one, 131_072)]
     ttls = [each.share for each in hits_by_ttl(conversations, 131_072, (10.0, 60.0, 300.0))]
     assert sizes == sorted(sizes)
     assert ttls == sorted(ttls)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.there import there
 
-from tokonomics.traffic.prefix_reuse import reuse
+from tokonomics.traffic.prefix_reuse import found_by_size, reuse
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks
 
@@ -89,6 +89,48 @@ def test_a_prompts_own_tokens_take_room() -> None:
     # finds all three whole blocks, 192 of the 200 tokens said.
     asked_twice = blocks_of([[0, 1, 2], [0, 1, 2], [0, 1, 2, 3]], 64)
     assert reuse(asked_twice, np.array([100, 100, 230], np.int32)).tolist() == [0, 64, 192]
+
+
+@settings(deadline=None, max_examples=60)
+@given(lists=chains(), own=st.lists(st.integers(-40, 40), min_size=31, max_size=31))
+def test_one_pass_finds_what_a_dictionary_of_every_size_finds(lists: list[list[int]], own: list[int]) -> None:
+    tokens = [max(8 * len(ids) - 3 + more, 1) for ids, more in zip(lists, own, strict=False)]
+    made = found_by_size((blocks_of(lists, 8), np.array(tokens, np.int32)))
+    assert made.input_tokens == sum(tokens)
+    for capacity in (*range(0, 40, 3), 10_000):
+        found = sum(by_dictionary(lists, tokens, 8, capacity))
+        assert made.found(capacity) == found
+        least = made.least_blocks(found)
+        if found < sum(by_dictionary(lists, tokens, 8, None)):
+            assert sum(by_dictionary(lists, tokens, 8, least - 1)) <= found
+            assert sum(by_dictionary(lists, tokens, 8, least)) > found
+
+
+def test_a_cycle_is_found_whole_or_not_at_all() -> None:
+    """Ten prompts of four blocks in turn: a cache of 39 blocks has always just let go of what comes next."""
+    lists = [[4 * (turn % 10) + place for place in range(4)] for turn in range(100)]
+    tokens = np.full(100, 64, np.int32)
+    made = found_by_size((blocks_of(lists, 16), tokens))
+    # A prompt's tail leaves before its head: of the first prompt that is let go, the head stays as long as it can.
+    assert made.share(36) == 0
+    assert made.share(39) == pytest.approx(90 * 3 / 400)
+    assert made.share(40) == made.share(10**9) == 90 / 100
+    assert made.most_blocks == 40
+
+
+def test_popular_prompts_are_found_as_by_a_slow_cache_and_apart_by_each_of_two() -> None:
+    chosen = np.random.default_rng(3).zipf(1.3, 3000) % 400
+    lists = [[int(3 * one + place) for place in range(3)] for one in chosen]
+    tokens = [16 * 3 + 5] * len(lists)
+    made = found_by_size((blocks_of(lists, 16), np.array(tokens, np.int32)))
+    parts = [(lists[half::2], tokens[half::2]) for half in (0, 1)]
+    apart = found_by_size(*((blocks_of(some, 16), np.array(of, np.int32)) for some, of in parts))
+    for capacity in (3, 30, 200, 900, 100_000):
+        assert made.found(capacity) == sum(by_dictionary(lists, tokens, 16, capacity))
+        of_each = sum(sum(by_dictionary(some, of, 16, capacity)) for some, of in parts)
+        assert apart.found(capacity) == of_each
+        assert apart.share(capacity) == pytest.approx(of_each / sum(tokens))
+    assert found_by_size().share(1) == 0
 
 
 def test_mooncakes_conversations_reuse_what_its_trace_says() -> None:

@@ -44,10 +44,20 @@ class TierPrice(Noun):
     price_from: str
     price_date: date | None  # when the price was quoted; None: unknown, or the user's own
     price_stale: bool  # too old to be shown without a mark, or of unknown date
+    in_machine: bool = False  # what the machine of a replica has left comes first and costs nothing
+    is_sized: bool = True  # otherwise the size is to be found
 
-    def line(self, replicas: float) -> CostLine:
-        times = 1 if self.tier.shared else replicas
-        gigabytes = self.tier.size_bytes / BYTES_PER_GB * times
+    def sized(self, gigabytes: float) -> "TierPrice":
+        """Return the tier with this many gigabytes."""
+        tier = self.tier.model_copy(update={"size_bytes": gigabytes * BYTES_PER_GB})
+        return self.model_copy(update={"tier": tier, "is_sized": True})
+
+    def line(self, replicas: float, machine_gb: float = 0.0) -> CostLine:
+        """Return what it costs for some replicas whose machines have this many GB left for each."""
+        each = self.tier.size_bytes / BYTES_PER_GB
+        if self.in_machine:
+            each = max(0.0, each - machine_gb)
+        gigabytes = each * (1 if self.tier.shared else replicas)
         return CostLine(name=self.tier.name, quantity=gigabytes, unit="GB-hour", usd_per_unit=self.usd_per_gb_hour)
 
 
@@ -90,31 +100,38 @@ def break_even(
 
 TIER_NAMES = ("dram", "ssd", "remote")
 TIERS_HELP = "Write such as dram=200,ssd=2000: GB for each replica (remote: for all); @ sets $/GB-hour: ssd=2000@0."
+AUTO = "auto"  # asks for the size that pays
+AUTO_TIERS = f"dram={AUTO},ssd={AUTO}"
 
 
 def parse_tiers(
-    text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None
+    text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None, *, auto: bool = False
 ) -> tuple[TierPrice, ...]:
     """Read ``dram=200,ssd=2000@0,remote=5000``: gigabytes and, if not ours, the price per gigabyte-hour.
 
-    Whether a price is old is judged on the given day, or today.
+    Where ``auto`` sizes are allowed, such tiers are returned unsized (``TierPrice.is_sized``). Whether a price is old
+    is judged on the given day, or today.
     """
     tiers: dict[str, TierPrice] = {}
+    if auto and text.strip() == AUTO:
+        text = AUTO_TIERS
     for part in text.split(","):
         name, _, size = (side.strip() for side in part.partition("="))
         if name not in TIER_NAMES:
             fix = f"{did_you_mean(name, TIER_NAMES, 1) or ''} {TIERS_HELP}".lstrip()
             raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=fix)
         gigabytes, at, price = size.partition("@")
+        open_size = auto and name != "remote" and gigabytes.strip() == AUTO
         try:
-            gb, usd = float(gigabytes), float(price) if at else None
+            gb, usd = 1.0 if open_size else float(gigabytes), float(price) if at else None
         except ValueError:
             gb, usd = -1.0, None
         if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
             raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
         if name in tiers:
             raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
-        tiers[name] = _tier(name, gb, usd, deployment, ttl_s, on or today())
+        memory = _tier(name, gb, usd, deployment, ttl_s, on or today())
+        tiers[name] = memory.model_copy(update={"is_sized": not open_size})
     return tuple(tiers[name] for name in TIER_NAMES if name in tiers)
 
 
@@ -136,4 +153,5 @@ def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s
         price_from=f"{price_from}, {quoted or 'no date'}" if usd is None else "as given",
         price_date=quoted if usd is None else None,
         price_stale=usd is None and (quoted is None or is_stale(quoted, on)),
+        in_machine=usd is None and name == "dram",
     )

@@ -523,6 +523,7 @@ class Drafting(Request, about=About.CHANGES):
 class TierInputs(Request, about=About.HARDWARE):
     tiers: Text | None = declared(
         "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000@0; @ is $/GB-hour.",
+        without="what machines have left; cache: dram=auto,ssd=auto, the sizes that pay",
         example="dram=200,ssd=2000",
     )
 

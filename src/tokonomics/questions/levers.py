@@ -1,6 +1,7 @@
 """Answer what to change first, what all changes save together, and what caches save."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tokonomics.levers.stack import Waterfall, order_from
 from tokonomics.levers.stack import stack as stacked
 from tokonomics.levers.templates import TemplateLever, TextTemplate, template_lever, text_templates
 from tokonomics.money.breakeven import Upkeep, upkeep
-from tokonomics.money.cache_tiers import parse_tiers
+from tokonomics.money.cache_tiers import AUTO, parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.money.trace_bills import ApiCost
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
@@ -40,6 +41,7 @@ from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import prices_of, say_if_compiling, say_left_out, within_context
 from tokonomics.questions.traffic import read_time, traffic_of
 from tokonomics.sizing.bill import Bills
+from tokonomics.sizing.hosts import cheapest_host, left_gb
 from tokonomics.sizing.layouts import FLOOR, NotServed
 from tokonomics.sizing.search import NeverHolds
 from tokonomics.sizing.setup import Setup
@@ -267,14 +269,23 @@ def _served(
     require_writer(deployment.model)
     priced = prices_of(deployment, request)
     price: Callable[[int], float] = lambda count: priced(count)[0]  # noqa: E731
-    memories = parse_tiers(request.tiers, deployment, ttl_s) if request.tiers is not None else ()
+    memories = parse_tiers(request.tiers or AUTO, deployment, ttl_s, auto=True)
     requests = traffic_of(request, listener, deployment.model.max_context)
     check_jobs(targets, requests)
     requests = within_context(requests, deployment, listener)
     check_pauses(targets, requests)
     say_if_compiling(listener)
     listener.doing("simulating with and without a cache")
-    lever = prefix_cache_lever(deployment, requests, price, tiers=memories, replicas=request.replicas, slos=targets)
+    lever = prefix_cache_lever(
+        deployment,
+        requests,
+        price,
+        tiers=memories,
+        machine_gb=_memory_left(deployment, request),
+        replicas=request.replicas,
+        slos=targets,
+        say=listener.doing,
+    )
     fixed = template_lever(deployment, requests, price(1), replicas=lever.rows[1].replicas)
     saved = None
     if texts and hits and hits.means and lever.rows[0].bill:
@@ -291,6 +302,19 @@ def _served(
             seed=request.seed,
         )
     return {"prefix_cache": lever, "templates": fixed, "semantic_bill": saved, "price_from": priced(1)[1]}
+
+
+def _memory_left(deployment: Deployment, request: CacheRequest) -> Callable[[int], float]:
+    """Return the GB of host memory that the machines of so many replicas have left for each; 0 if it is not known."""
+
+    def left(count: int) -> float:
+        offer, _ = cheapest_host(deployment, count, offers)
+        return max(0.0, left_gb(deployment, offer) or 0.0)
+
+    if request.usd_per_hour is not None:
+        return lambda count: 0.0
+    offers = offers_of(request)
+    return lru_cache(left)
 
 
 def _semantic_hits(request: CacheRequest, texts: Prompts, ttl_s: float | None) -> SemanticHits:

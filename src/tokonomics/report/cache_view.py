@@ -5,7 +5,9 @@ from functools import partial
 
 from tokonomics.catalog.offers import STALE_AFTER_DAYS
 from tokonomics.errors import option
-from tokonomics.levers.prefix_cache import CacheRow, PrefixCacheLever
+from tokonomics.levers.cache_settings import CacheRow
+from tokonomics.levers.memory_sizes import MemoryAnswer, MemoryVerdict
+from tokonomics.levers.prefix_cache import PrefixCacheLever
 from tokonomics.levers.semantic_cache import SemanticHits, SemanticLever
 from tokonomics.levers.templates import TemplateLever, TextTemplate
 from tokonomics.money.cache_tiers import TierBreakEven, TierPrice
@@ -17,7 +19,7 @@ from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
-_NOTHING = 0.002  # share of a bill: a smaller change between two simulations is chance
+_NOTHING = 0.002  # of a bill or a replica: a smaller change between two simulations is chance
 
 
 def cache(result: CacheResult, request: CacheRequest) -> Answer:
@@ -43,6 +45,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
     best = next((place for place, row in enumerate(rows) if row.setting.name == lever.best), None)
     yield blocks.section(
         _headline(lever, price_from),
+        *(_kept(lever, lever.memory) if lever.memory and lever.best else ()),
         _figures(rows[0], rows[-1 if best is None else best]),
         *(blocks.hint(f"{row.setting.name.strip(' +')}: {row.breaks}") for row in rows if row.breaks),
         _advice(lever, rows[0], rows[-1 if best is None else best]),
@@ -55,6 +58,8 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
         blocks.table([*heads, ">$/Mtok", *per_job], [_row(row) for row in rows], best=best),
         title=f"{fleet} that keep up",
     )
+    if lever.memory and lever.memory.sizes:
+        yield blocks.section(_sizes(lever.memory), title="Behind each replica, by replay")
     if held := [row for row in rows if row.sessions]:
         names = [row.setting.name for row in held]
         table = turns_side_by_side(names, [row.sessions for row in held if row.sessions])
@@ -86,6 +91,67 @@ def _headline(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
         slower = " without slower answers" if lever.slower else ""
         verdict, said = blocks.Span("No cache here saves a replica", "alert"), slower
     return blocks.line(verdict, f"{said}: {lever.deployment}{marked_old(price_from)}", kind="headline")
+
+
+_MEMORIES = {"dram": "DRAM", "ssd": "disk", "remote": "remote memory"}
+
+
+def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> Iterable[blocks.Line]:
+    """Say how much memory to keep behind the GPUs, and why."""
+    keep = next(row for row in lever.rows if row.setting.name == memory.keep)
+    kept = {price.tier.name: price.tier.size_bytes for price in keep.setting.tiers}
+    sizes = " and ".join(f"{gigabytes(size)} of {_MEMORIES[name]}" for name, size in kept.items())
+    none = " and ".join(f"no {_MEMORIES[verdict.name]}" for verdict in memory.verdicts if verdict.name not in kept)
+    if memory.verdicts:
+        whole = ", ".join(part for part in (f"{sizes} a replica" if kept else "", none) if part)
+        is_late = lever.slower is not None and lever.slower.name == memory.keep.strip()
+        late = ", if answers may come later" if is_late else ""
+        yield blocks.line(blocks.Span(f"Keep {whole} behind the GPUs", "best" if kept else ""), late, kind="heading")
+    verdicts = memory.verdicts if memory.working_set_bytes else ()
+    yield blocks.note(*map(_verdict, verdicts), _working_set(lever, memory))
+
+
+def _verdict(verdict: MemoryVerdict) -> str:
+    name = f"{gigabytes(verdict.size_bytes)} of {_MEMORIES[verdict.name]}"
+    if verdict.freed_replicas < _NOTHING and not verdict.pays:
+        return f"{name} adds nothing that is quicker to fetch than to compute."
+    price = f"for {usd(verdict.usd_per_hour)} an hour" if verdict.usd_per_hour else "at no cost"
+    frees = f"{verdict.freed_replicas:.2g} replicas' time"
+    does = f"it finds {percent(verdict.found_share)} of the prompt tokens and frees {frees} {price}"
+    if verdict.pays:
+        return f"{name} {'pays' if verdict.usd_per_hour else 'helps'}: {does}."
+    if verdict.pays_from_load:
+        load = f"{verdict.pays_from_load:,.3g} times this load"
+        return f"{name} saves no replica: {does}, a whole replica at {load} if as much is found."
+    if verdict.pays_from_share is None:
+        return f"{name} frees no whole replica without later answers: {does}."
+    least = f"find {percent(verdict.pays_from_share)}" if verdict.pays_from_share <= 1 else "find more than all of them"
+    return f"{name} does not pay: {does}; it would have to {least}."
+
+
+def _working_set(lever: PrefixCacheLever, memory: MemoryAnswer) -> str:
+    if not memory.working_set_bytes:
+        return "No prompt begins like an earlier one."
+    room, whole = gigabytes(lever.gpu_cache_bytes), gigabytes(memory.working_set_bytes)
+    own = f"The GPUs' own {room} hold {percent(memory.gpu_share)} of the working set, {whole} a replica"
+    if memory.gpu_share == 1:
+        return (
+            f"The GPUs' own {room} hold the whole working set, {whole} a replica, if running requests leave them room."
+        )
+    if memory.useless_bytes >= 2 * lever.gpu_cache_bytes:
+        useless = gigabytes(memory.useless_bytes)
+        return f"{own}; up to {useless} a memory finds nothing more: what it needs has just been evicted."
+    return f"{own}; half of what can be found takes {gigabytes(memory.half_bytes)}."
+
+
+def _sizes(memory: MemoryAnswer) -> blocks.Table:
+    names = list(memory.sizes[0].usd_per_hour)
+    heads = [f">{word}" for name in names for word in (f"{_MEMORIES[name]} frees", "$/hour")]
+    rows = []
+    for size in memory.sizes:
+        worth = [(f"{size.freed_replicas[name]:.2f}", usd(size.usd_per_hour[name])) for name in names]
+        rows.append([gigabytes(size.size_bytes), percent(size.found_share), *(cell for pair in worth for cell in pair)])
+    return blocks.table([">memory", ">prompt tokens found", *heads], rows)
 
 
 def _figures(none: CacheRow, best: CacheRow) -> blocks.Facts:
@@ -162,7 +228,9 @@ def _notes(lever: PrefixCacheLever, price_from: str | None) -> blocks.Line:
         else "",
         "found: share of prompt tokens not computed. prefill: replicas' worth of time.",
         f"needs: replicas that keep up and meet the SLOs ({option('slo')}); $/hour: the bill of those.",
-        f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included.",
+        f"The GPU's own memory for KV is {gigabytes(lever.gpu_cache_bytes)} a replica, running requests included."
+        if lever.memory is None
+        else "",
         "never: no number of replicas does; figures of the fewest that keep up."
         if any(row.needs is None for row in rows)
         else "",

@@ -25,7 +25,7 @@ from tokonomics.physics.memory import kv_budget_bytes, layer_kv_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches
-from tokonomics.traffic.prefix_reuse import reuse_within
+from tokonomics.traffic.prefix_reuse import FoundBySize, found_by_size, reuse_within
 from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
 from tokonomics.types import Noun
 
@@ -49,6 +49,8 @@ class TierHits(Noun):
     name: str
     tokens: int  # prompt tokens fetched from it
     available_tokens: int  # tokens it had and no faster memory did: the rest was quicker to compute
+    saved_share: float
+    """Of the time that prompts take without any cache, each in full chunks: what fetching these tokens saves."""
     busy_s: float  # busy time of its links, all replicas together
     held_bytes: float  # the most it ever held, of one replica, or of all if shared
 
@@ -109,6 +111,15 @@ def break_even_position(deployment: Deployment, tier: Tier, block_tokens: int = 
     return int(between[np.argmax(compute_s(deployment, block_tokens, between) > fetched_s)])
 
 
+def prompts_take_s(simulation: Simulation) -> tuple[float, float]:
+    """Return the time of a trace's prompts in full chunks: computed whole, and without what the GPUs' caches found."""
+    served, tokens = simulation.served, simulation.trace.input_tokens.astype(np.int64)
+    found = np.minimum(served.cached_tokens.astype(np.int64), tokens)
+    ways = (compute_s(simulation.deployment, tokens - past, past) for past in (np.zeros_like(found), found))
+    whole, computed = (float(seconds[served.replica >= 0].sum()) for seconds in ways)
+    return whole, computed
+
+
 def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
     """Return what each request of a simulated trace fetches, fastest tier first."""
     trace, deployment = simulation.trace, simulation.deployment
@@ -118,13 +129,15 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
     block = simulation.rules.block_tokens
     most = (trace.input_tokens.astype(np.int64) - 1) // block * block
     found = np.minimum(served.cached_tokens.astype(np.int64), most)
+    prompts_s, _ = prompts_take_s(simulation)
     delay = np.zeros(len(trace))
     hits = []
     for tier in sorted(tiers, key=lambda tier: -tier.bytes_per_s):
         there, held = _there(simulation, trace.prefix, tier)
         missing = np.where(served.replica >= 0, np.maximum(np.minimum(there, most) - found, 0), 0)
         takes = fetch_s(deployment, tier, missing)
-        fetched = (missing > 0) & (takes < compute_s(deployment, missing, found))
+        computing_s = compute_s(deployment, missing, found)
+        fetched = (missing > 0) & (takes < computing_s)
         takes = np.where(fetched, takes, 0.0)
         delay = np.maximum(delay, _delays(trace.arrival_s, takes, served.replica))
         found = np.where(fetched, found + missing, found)
@@ -133,6 +146,7 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
                 name=tier.name,
                 tokens=int(missing[fetched].sum()),
                 available_tokens=int(missing.sum()),
+                saved_share=float(computing_s[fetched].sum()) / prompts_s if prompts_s else 0.0,
                 busy_s=float(takes.sum()),
                 held_bytes=float(held * trace.prefix.block_tokens * kv_bytes_per_token(deployment)),
             )
@@ -143,6 +157,16 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
         as_given = np.argsort(simulation.sent)
         fetches = Fetches(fetches.tokens[as_given], fetches.delay_s[as_given])
     return fetches, tuple(hits)
+
+
+def tiers_of_every_size(simulation: Simulation, *, shared: bool = False) -> FoundBySize:
+    """Return what a tier finds for the requests of a simulation, by its size: for each replica, or one for all."""
+    trace, replica = simulation.trace, simulation.served.replica
+    if trace.prefix is None:
+        return found_by_size()
+    served = np.where(replica >= 0, 0, -1) if shared else replica
+    groups = [np.flatnonzero(served == place) for place in np.unique(served[served >= 0])]
+    return found_by_size(*((trace.prefix.take(own), trace.input_tokens[own]) for own in groups))
 
 
 def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Counts, int]:

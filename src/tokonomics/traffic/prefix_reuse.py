@@ -6,6 +6,9 @@ is within its capacity. Tokens after a request's listed blocks are its own: they
 blocks go on into the answer, only those that end within the prompt can be hit. The order of arrival is the order of
 service, and answers take no room unless they are listed. With a time to live, what was last touched longer ago than
 that is gone; being the least recently touched it leaves first anyway, so a longer time never hits less.
+
+What a cache of any size finds follows from one pass (Mattson et al., 1970): after each request a cache holds the most
+recently touched blocks up to its size, so a block is found by every cache that is larger than what was touched since.
 """
 
 import math
@@ -53,6 +56,63 @@ def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float |
     return float(hits.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64)), held
 
 
+class FoundBySize(NamedTuple):
+    """What LRU caches of every size find; ``blocks`` rise, and a cache of that size finds ``tokens`` in total."""
+
+    blocks: Offsets
+    tokens: Offsets
+    input_tokens: int
+
+    def found(self, capacity_blocks: float) -> int:
+        """Return the tokens that a cache of this size finds."""
+        below = int(np.searchsorted(self.blocks, capacity_blocks, side="right"))
+        return int(self.tokens[below - 1]) if below else 0
+
+    def share(self, capacity_blocks: float) -> float:
+        """Return the share of the prompt tokens that a cache of this size finds."""
+        return self.found(capacity_blocks) / self.input_tokens if self.input_tokens else 0.0
+
+    @property
+    def most_blocks(self) -> int:
+        """Return the size from which a cache finds all that can be found: the working set."""
+        return int(self.blocks[-1]) if len(self.blocks) else 0
+
+    def least_blocks(self, tokens: float) -> int:
+        """Return the smallest size that finds more than these tokens; the working set if none does."""
+        place = int(np.searchsorted(self.tokens, tokens, side="right"))
+        return int(self.blocks[place]) if place < len(self.blocks) else self.most_blocks
+
+
+def found_by_size(*caches: tuple[PrefixBlocks, Counts]) -> FoundBySize:
+    """Return what caches of each size find in one pass, each with its own requests' blocks and tokens."""
+    needed, tokens, asked = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    for prefix, input_tokens in caches:
+        own, block = _needed_blocks(prefix, input_tokens), prefix.block_tokens
+        counts = np.diff(prefix.starts)
+        place = np.arange(len(prefix.ids)) - np.repeat(prefix.starts[:-1], counts)
+        prompt = np.repeat(input_tokens.astype(np.int64), counts)
+        of_block = np.minimum((place + 1) * block, prompt) - np.minimum(place * block, prompt)
+        found = own > 0
+        needed.append(own[found])
+        tokens.append(of_block[found])
+        asked += int(input_tokens.sum(dtype=np.int64))
+    both = np.concatenate(needed), np.concatenate(tokens)
+    sizes, which = np.unique(both[0], return_inverse=True)
+    found_tokens = np.zeros(len(sizes), np.int64)
+    np.add.at(found_tokens, which, both[1])
+    return FoundBySize(sizes, np.cumsum(found_tokens), asked)
+
+
+def _needed_blocks(prefix: PrefixBlocks, input_tokens: Counts) -> Offsets:
+    """Return for each listed block the smallest cache that finds it and all before it; 0: none does."""
+    needed = np.zeros(len(prefix.ids), np.int64)
+    slots = np.zeros(prefix.distinct, np.int64)
+    tree = np.zeros(len(prefix.ids) + len(prefix.starts) + 1, np.int64)
+    listed = np.ascontiguousarray(prefix.ids), np.ascontiguousarray(prefix.starts)
+    _depths(*listed, np.ascontiguousarray(input_tokens), slots, tree, needed, prefix.block_tokens)
+    return needed
+
+
 def waiting_state(trace: Trace) -> tuple[float, float]:
     """Return the mean number of cached prompt tokens that will be used again, and of requests that will use them.
 
@@ -84,7 +144,10 @@ def waiting_state(trace: Trace) -> tuple[float, float]:
 def _example() -> dict[str, tuple[object, ...]]:
     counts, places, times = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(1)
     room = Room(counts, counts, places, places, times)
-    return {"_replay": (counts, places, counts, times, room, 1, 1, 1, 1.0)}
+    return {
+        "_replay": (counts, places, counts, times, room, 1, 1, 1, 1.0),
+        "_depths": (counts, places, counts, places, places, places, 1),
+    }
 
 
 REUSE = Unit("reuse", [Path(__file__)], _example)
@@ -170,3 +233,58 @@ def _replay(
             newer[node] = -1
         most = max(most, held)
     return most
+
+
+@REUSE.entry
+def _depths(
+    ids: Counts,
+    starts: Offsets,
+    input_tokens: Counts,
+    slots: Offsets,
+    tree: Offsets,
+    needed: Offsets,
+    block_tokens: int,
+) -> int:
+    """Set the smallest cache that finds each block with all before it; return the blocks of one that never evicts.
+
+    Every touch takes the next slot; ``tree`` sums the blocks whose last touch is in a slot (Fenwick, 1994), so that
+    those touched later than a block are counted in a logarithm of all touches.
+    """
+    slot = held = 0
+    for request in range(len(starts) - 1):
+        first, after = starts[request], starts[request + 1]
+        beyond = (after - first - 1) * block_tokens >= input_tokens[request]
+        last = first + input_tokens[request] // block_tokens if beyond else after
+        size = 0
+        for place in range(first, last):
+            at = slots[ids[place]]
+            if at == 0:
+                break
+            later = held
+            while at > 0:
+                later -= tree[at]
+                at -= at & -at
+            size = max(size, later + 1)
+            needed[place] = size
+        own = -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens)
+        if own > 0:
+            slot += 1
+            held += own
+            at = slot
+            while at < len(tree):
+                tree[at] += own
+                at += at & -at
+        for place in range(after - 1, first - 1, -1):
+            at = slots[ids[place]]
+            if at == 0:
+                held += 1
+            while 0 < at < len(tree):
+                tree[at] -= 1
+                at += at & -at
+            slot += 1
+            slots[ids[place]] = slot
+            at = slot
+            while at < len(tree):
+                tree[at] += 1
+                at += at & -at
+    return held

@@ -173,12 +173,21 @@ def _shares() -> alt.Y:
 
 def _sizes(lever: PrefixCacheLever) -> style.Marks:
     points = [{"GB": size.size_bytes / 1e9, "share": size.share} for size in lever.sizes]
-    known = {price.tier.name: price.tier.size_bytes / 1e9 for row in lever.rows for price in row.setting.tiers}
-    known = {"GPU": lever.gpu_cache_bytes / 1e9, **known}
-    low, high = min(points[0]["GB"], *known.values()), max(points[-1]["GB"], *known.values())
-    x = style.across("GB", "size of one cache (GB of KV)", style.log(low, high), format="~s", tickCount=5, grid=False)
+    marked = [row for row in lever.rows if lever.memory is None or row.setting.name == lever.memory.keep]
+    verb, colour = ("keep ", style.GREEN) if lever.memory else ("", style.RED)
+    memories = [price.tier for row in marked for price in row.setting.tiers if not price.tier.shared]
+    known = {f"{verb}{tier.name}": tier.size_bytes / 1e9 for tier in memories}
+    gpu = lever.gpu_cache_bytes / 1e9
+    sizes = gpu, *known.values(), *(point["GB"] for point in points)
+    x = style.across(
+        "GB", "size of each replica's cache (GB of KV)", style.log(min(sizes), max(sizes)), format="~s", tickCount=5,
+        grid=False,
+    )  # fmt: skip
     line = style.plot(points).mark_line(color=style.BLUE, point={"size": 18}).encode(x=x, y=_shares())
-    marks = style.limit([{"GB": size, "label": name} for name, size in known.items()], x, _HEIGHT - 8)
+    marks = style.limit([{"GB": gpu, "label": "GPU"}], x, _HEIGHT - 8)
+    if known:
+        rows = [{"GB": size, "label": name} for name, size in known.items()]
+        marks += style.limit(rows, x, _HEIGHT - 24, colour=colour)
     return style.panel(line, *marks, width=_WIDTH, height=_HEIGHT, title="Prompt tokens found, by size of the cache")
 
 

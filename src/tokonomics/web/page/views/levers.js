@@ -101,7 +101,7 @@ export default {
           label: "Memory for KV behind the GPU",
           kind: "text",
           fallback: "",
-          placeholder: "dram=200,ssd=2000",
+          placeholder: "auto, or dram=200,ssd=2000",
           when: is("cache"),
         },
         {
