@@ -1,4 +1,4 @@
-"""A real vLLM on one GPU, without a network: the loads of the lever grid, several servers at once, one loaded at a time.
+"""A real vLLM on one GPU, without a network: the loads of the lever grid, several servers, one loaded at a time.
 
     python benchmarks/measure_levers.py OUT JOBS.json GROUP [SECONDS]      # on a machine with a GPU and vLLM
 
@@ -11,7 +11,7 @@ one before and its answer. Drafts are accepted at random at the rate that a file
 sampler is made to read, so that one server measures every rate. Adapters are one file of zeros under many names.
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,import-not-found"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,import-not-found,type-arg"
 
 import asyncio
 import contextlib
@@ -31,7 +31,9 @@ FIRST_PORT = 8200
 ACCEPTANCE = ROOT / "acceptance"
 SAMPLERS = {
     "vllm/v1/sample/rejection_sampler.py": "        assert metadata.max_spec_len <= MAX_SPEC_LEN\n",
-    "vllm/v1/worker/gpu/spec_decode/rejection_sampler.py": "        draft_sampled = input_batch.input_ids[input_batch.logits_indices]\n",
+    "vllm/v1/worker/gpu/spec_decode/rejection_sampler.py": (
+        "        draft_sampled = input_batch.input_ids[input_batch.logits_indices]\n"
+    ),
 }
 """Of vLLM's two runners (it takes the newer one for most models), and a line of each before which the rate is read."""
 PATCH = """        if self.synthetic_conditional_rates is not None:
@@ -47,7 +49,7 @@ KEPT = ("vllm:prompt_tokens_cached_total", "vllm:prompt_tokens_total", "vllm:pre
         "vllm:external_prefix_cache_hits_total", "vllm:spec_decode_num_drafts_total",
         "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
         "vllm:num_preemptions_total")  # fmt: skip
-PRECOMPUTED: dict = {}
+PRECOMPUTED: dict[tuple[int, int], list[int]] = {}
 
 
 def patch_sampler():
@@ -114,9 +116,10 @@ def start(server, port):
         if flag not in flags:
             flags += [flag, value]
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--load-format", "dummy",
-               "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "m", "--seed", "0", *flags]  # fmt: skip
+               "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "m", "--seed", "0",
+               *flags]  # fmt: skip
     env = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_SERVER_DEV_MODE": "1"} | server.get("env", {})
-    with open(ROOT / f"{server['name']}.log", "w") as log:
+    with (ROOT / f"{server['name']}.log").open("w") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | env
         )
@@ -157,7 +160,9 @@ def body(prompt, turn, carries):
 
 async def ask(session, port, data, row, begun):
     row["at"] = time.perf_counter() - begun
-    times, answer, usage = [], [], None
+    times: list[float] = []
+    answer: list[int] = []
+    usage = None
     async with session.post(f"http://127.0.0.1:{port}/v1/completions", data=data,
                             headers={"Content-Type": "application/json"}) as reply:  # fmt: skip
         if reply.status != 200:
@@ -178,7 +183,7 @@ async def ask(session, port, data, row, begun):
 
 
 async def one_session(http, port, sessions, place, rows, words, begun):
-    said = []
+    said: list[int] = []
     given = sessions[place]
     for number, turn in enumerate(given["turns"]):
         new = [token for seed, count in turn["new"] for token in segment(seed, count, words)]
@@ -202,7 +207,7 @@ async def play(load, port, words, beside=None):
             for turn in given["turns"]:
                 for seed, count in turn["new"]:
                     segment(seed, count, words)
-    found = [[] for _ in both]
+    found: list[list[dict]] = [[] for _ in both]
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as http:
         begun = time.perf_counter()
@@ -278,7 +283,7 @@ def main():
         if name not in ready:
             (out / f"{name}.failed.txt").write_text(text[-6000:])
             print(name, "did not come up:", text[-1500:], flush=True)
-    sink = open(out / f"{group}.jsonl", "a")  # noqa: SIM115
+    sink = (out / f"{group}.jsonl").open("a")
     sink.write(json.dumps({"servers": facts}) + "\n")
     for load in job["loads"]:
         if load["server"] not in ready or load.get("beside", load["server"]) not in ready:
