@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks import lever_scores
 from benchmarks.lever_grid import BLOCK, GROUP_OF, SERVER, SERVERS, Json, cells, loads, seed_of
 from benchmarks.lever_scores import NOTHING, SIDES, saving
+from benchmarks.measure_levers import adapter_flags, with_limits
 
 from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.gpus import find_gpu
@@ -341,7 +342,7 @@ def score() -> None:
     data, made = read(), list(loads())
     by_name, measured = {load["name"]: load for load in made}, data["measured"]
     predicted = {"before": data["predicted"], "today": {name: predict(by_name[name], by_name) for name in measured}}
-    rows = lever_scores.scored_cells(measured, predicted)
+    rows = [row | {"sent": _sent(by_name[row["load"]])} for row in lever_scores.scored_cells(measured, predicted)]
     sums, turns = lever_scores.by_lever(rows), lever_scores.boundaries(rows)
     drafts = lever_scores.draft_errors(rows, measured, predicted)
     hits = lever_scores.hit_shares(rows, measured, predicted)
@@ -357,12 +358,40 @@ def score() -> None:
         **{name: data[name] for name in ("engine", "gpu", "asked", "commit", "served")}, "nothing": NOTHING,
         "sums": sums, "boundary_sums": lever_scores.sums_of_boundaries(turns),
         "draft_sums": lever_scores.sums_of_drafts(drafts), "hit_sums": lever_scores.sums_of_hits(hits),
+        "servers": [_said(server) for server in SERVER.values()],
         "seconds": seconds, "not_served": [cell["load"] for cell in unscored if cell["without"]],
         "boundaries": turns, "drafts": drafts, "hits": hits, "cells": rows,
     }  # fmt: skip
     _print(record)
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    RECORD.write_text(text, encoding="utf-8")
+    lines = [f"{json.dumps(name)}: {_rows(value)}" for name, value in record.items()]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _rows(value: Any) -> str:
+    """Return JSON with a line for each row of a list."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in value) + "\n]"
+
+
+def _sent(load: Json) -> Json:
+    """Return how many sessions and requests a load has, and the least and most tokens of prompts and answers."""
+    turns = [turn for session in load["sessions"] for turn in session["turns"] if not turn.get("warm")]
+    trace, rows = trace_of(load["sessions"])
+    lengths = trace.input_tokens.tolist()
+    prompts = [length for length, (*_, turn) in zip(lengths, rows, strict=True) if not turn.get("warm")]
+    answers = [turn["out"] for turn in turns]
+    return {"sessions": sum(any(not turn.get("warm") for turn in each["turns"]) for each in load["sessions"]),
+            "requests": len(turns), "in": [min(prompts), max(prompts)], "out": [min(answers), max(answers)]}  # fmt: skip
+
+
+def _said(server: Json) -> Json:
+    """Return what a server is started with."""
+    adapters = server.get("adapters")
+    flags = [*server["flags"], *(adapter_flags(**adapters, folder="{adapter}") if adapters else [])]
+    named = "ernie-4.5-21b-a3b" if server["name"].startswith("ernie") else "llama-3.1-8b"
+    return {"name": server["name"], "group": GROUP_OF[server["name"]], "model": named, "env": server.get("env", {}),
+            "quantised": "quantization_config" in server["config"], "flags": with_limits(flags)}  # fmt: skip
 
 
 def _print(record: Json) -> None:

@@ -385,10 +385,10 @@ def cells() -> Iterator[Json]:
             yield _cell(name, at, f"{server}: flags {users} × {prompt}", f"plain: flags {users} × {prompt}")
         for figure in ("TTFT", "TPOT"):
             yield _cell(name, {"flag": server, "rate": 12}, f"{server}: flags at 12/s", "plain: flags at 12/s", figure)
-    for rate in PAIRS:
+    for pair in PAIRS:
         for figure in ("TTFT p50", "TPOT p50"):
-            load, without = f"plain: beside another at {rate:g}/s", f"plain: alone at {rate:g}/s"
-            yield _cell("two models on a GPU", {"rate of each": rate}, load, without, figure)
+            load, without = f"plain: beside another at {pair:g}/s", f"plain: alone at {pair:g}/s"
+            yield _cell("two models on a GPU", {"rate of each": pair}, load, without, figure)
     for figure in ("sleep", "wake"):
         yield _cell("sleep and wake", {"figure": figure}, "chunk 2048: sleep and wake", None, figure)
 

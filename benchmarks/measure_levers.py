@@ -77,8 +77,8 @@ def write_model(name, config):
     return folder
 
 
-def write_adapter(config, rank, count):
-    """Write an adapter of zeros on every product of every layer, and return vLLM's flags that load it many times."""
+def write_adapter(config, rank):
+    """Write an adapter of zeros on every product of every layer."""
     import torch
     from safetensors.torch import save_file
 
@@ -100,9 +100,19 @@ def write_adapter(config, rank, count):
     (folder / "adapter_config.json").write_text(json.dumps({
         "r": rank, "lora_alpha": rank, "target_modules": modules, "peft_type": "LORA", "bias": "none",
         "task_type": "CAUSAL_LM"}))  # fmt: skip
+    return folder
+
+
+def adapter_flags(rank: int, count: int, folder: object) -> list[str]:
+    """Return vLLM's flags that load one adapter under many names."""
     named = [f"a{place}={folder}" for place in range(count)]
     return ["--enable-lora", "--max-loras", str(count), "--max-cpu-loras", str(count), "--max-lora-rank", str(rank),
             "--lora-modules", *named]  # fmt: skip
+
+
+def with_limits(flags: list[str]) -> list[str]:
+    """Return flags with the limits that every server has unless its own say otherwise."""
+    return [*flags, *(word for pair in SERVED if pair[0] not in flags for word in pair)]
 
 
 def start(server, port):
@@ -111,13 +121,10 @@ def start(server, port):
     if draft := server.get("draft"):
         flags = [word.replace("{draft}", str(write_model(server["name"] + "-draft", draft))) for word in flags]
     if adapters := server.get("adapters"):
-        flags += write_adapter(server["config"], adapters["rank"], adapters["count"])
-    for flag, value in SERVED:
-        if flag not in flags:
-            flags += [flag, value]
+        flags += adapter_flags(**adapters, folder=write_adapter(server["config"], adapters["rank"]))
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--load-format", "dummy",
                "--port", str(port), "--host", "127.0.0.1", "--served-model-name", "m", "--seed", "0",
-               *flags]  # fmt: skip
+               *with_limits(flags)]  # fmt: skip
     env = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_SERVER_DEV_MODE": "1"} | server.get("env", {})
     with (ROOT / f"{server['name']}.log").open("w") as log:
         return subprocess.Popen(
