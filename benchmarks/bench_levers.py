@@ -369,9 +369,10 @@ def score() -> None:
 
 def _rows(value: Any) -> str:
     """Return JSON with a line for each row of a list."""
-    if not isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in value) + "\n]"
+    short = json.loads(json.dumps(value), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+    if not isinstance(short, list):
+        return json.dumps(short, ensure_ascii=False)
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in short) + "\n]"
 
 
 def _sent(load: Json) -> Json:
@@ -381,8 +382,9 @@ def _sent(load: Json) -> Json:
     lengths = trace.input_tokens.tolist()
     prompts = [length for length, (*_, turn) in zip(lengths, rows, strict=True) if not turn.get("warm")]
     answers = [turn["out"] for turn in turns]
-    return {"sessions": sum(any(not turn.get("warm") for turn in each["turns"]) for each in load["sessions"]),
-            "requests": len(turns), "in": [min(prompts), max(prompts)], "out": [min(answers), max(answers)]}  # fmt: skip
+    sessions = [session for session in load["sessions"] if any(not turn.get("warm") for turn in session["turns"])]
+    return {"sessions": len(sessions), "requests": len(turns),
+            "in": [min(prompts), max(prompts)], "out": [min(answers), max(answers)]}  # fmt: skip
 
 
 def _said(server: Json) -> Json:

@@ -2,9 +2,10 @@
 
 A saving is a share of a figure (`lever_grid.cells`); within 2 % either way (NOTHING) it is none, as loads on two
 alike servers differed by about that. Its **sign is right** if both savings are none or have the same sign, or if one is
-none and the other within 2 points of it. A **boundary** is where along one axis, all others fixed, a lever first starts
-or stops to pay (to save NOTHING or more); in a series in which it pays nowhere, where it starts or stops to cost.
-Predicted and measured boundaries differ by steps of the grid: 0 is the same step.
+none and the other within 2 points of it. A **boundary** is where along one axis, all others fixed, a lever starts or
+stops to pay (to save NOTHING or more); in a series in which it pays nowhere, where it starts or stops to cost; of
+several turns, the one across which savings differ most. Predicted and measured boundaries differ by steps of the grid:
+0 is the same step.
 """
 
 import statistics
@@ -108,24 +109,33 @@ def series_of(rows: Iterable[Row]) -> Iterator[tuple[str, Row, list[Row]]]:
 
 
 def boundary(measured: Sequence[float], *predicted: Sequence[float]) -> Row:
-    """Return where measured savings of a series first turn, where each row of predicted ones does, and the steps off.
+    """Return where the measured savings of a series turn, where each row of predicted ones does, and the steps off.
 
     A place is the number of the first point beyond the turn: 0 if a lever that starts to pay does so from the first
     point on (or one that stops pays nowhere), and the number of points if it never turns.
     """
     rows = [measured, *predicted]
-    pays = [[share >= NOTHING for share in row] for row in rows]
-    what = "pays"
-    if not any(map(any, pays)):
-        what, pays = "costs", [[share <= -NOTHING for share in row] for row in rows]
-    turning = next((row for row in pays if any(row) and not all(row)), None)
-    starts = turning is not None and not turning[0]
-    places = [next((place for place, does in enumerate(row) if does == starts), len(row)) for row in pays]
-    turns = sum(before != after for before, after in zip(pays[0], pays[0][1:], strict=False))
+    what = "pays" if any(share >= NOTHING for row in rows for share in row) else "costs"
+    does = [[share >= NOTHING if what == "pays" else share <= -NOTHING for share in row] for row in rows]
+    turning = next((row for row in range(len(rows)) if _turns(does[row])), None)
+    starts = turning is not None and does[turning][_sharpest(rows[turning], _turns(does[turning]))]
+    places = []
+    for row, each in zip(rows, does, strict=True):
+        alike = [place for place in _turns(each) if each[place] == starts]
+        places.append(_sharpest(row, alike) if alike else 0 if each[0] == starts else len(row))
     return {
         "what": what, "turns": "starts" if starts else "stops", "points": len(measured), "measured": places[0],
-        "predicted": places[1:], "steps": [abs(place - places[0]) for place in places[1:]], "again": turns > 1,
+        "predicted": places[1:], "steps": [abs(place - places[0]) for place in places[1:]],
+        "again": len(_turns(does[0])) > 1,
     }  # fmt: skip
+
+
+def _turns(does: Sequence[bool]) -> list[int]:
+    return [place for place in range(1, len(does)) if does[place] != does[place - 1]]
+
+
+def _sharpest(shares: Sequence[float], places: Sequence[int]) -> int:
+    return max(places, key=lambda place: abs(shares[place] - shares[place - 1]))
 
 
 def place_text(found: Row, place: int, points: Sequence[Any]) -> str:
@@ -133,7 +143,7 @@ def place_text(found: Row, place: int, points: Sequence[Any]) -> str:
     starts = found["turns"] == "starts"
     if place in (0, len(points)):
         return "everywhere" if starts == (place == 0) else "nowhere"
-    return f"from {points[place]:g}" if starts else f"up to {points[place - 1]:g}"
+    return f"from {points[place]:,g}" if starts else f"up to {points[place - 1]:,g}"
 
 
 def boundaries(rows: Iterable[Row]) -> list[Row]:

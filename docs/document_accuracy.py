@@ -104,6 +104,11 @@ EXPERTS_TAIL = """What stands out: a faster host than the default (headroom) has
 its own number mends that. Medians of first tokens in a closed loop of 120 to 192 users are of two kinds, those that came
 first and those that waited, and fall between.
 """
+LEVERS = """### Levers, with and without
+
+vLLM 0.26.0 on one H200 served loads with and without a lever along one axis or two (`benchmarks/bench_levers.py`), each predicted before:
+what a lever saves, whether it pays, and where it starts to. Every cell, and what was left out: [levers, measured](levers-measured.md).
+"""
 TODAY = """### Near the limit, and the highest rate
 
 Today's model on the same requests, on others at Poisson rates, and on one trace near saturation under three sets of flags, each of the same
@@ -397,6 +402,22 @@ def headroom_table() -> str:
     return "\n".join([*lines, "", f"{said} Served on {result['served']}. {_made(result)}"])
 
 
+def levers_lines() -> str:
+    """Return how well savings of levers were predicted: before the run, and today."""
+    result = _result("levers")
+    cells, turns = result["sums"]["all"], result["boundary_sums"]
+    lines = [
+        "| predicted | right sign | off where it pays, median | off in all cells | turns at the same step | within one |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for side, name in (("before", "before the run"), ("today", "today")):
+        sums = cells[side]
+        off = [f"{sums[figure] * 100:.1f} points" for figure in ("off_where_saving", "off")]
+        beside = [f"{turns[side][figure]} of {turns['turning']}" for figure in ("same", "within_one")]
+        lines.append(f"| {name} | {sums['right']} of {cells['cells']} | {' | '.join((*off, *beside))} |")
+    return "\n".join(lines)
+
+
 def blind_table() -> str:
     """Return what was measured of each load, what had been predicted and what is today, their sums and the highest rates."""
     result = _result("blind")
@@ -544,6 +565,7 @@ def accuracy_page() -> str:
     parts += [TODAY, today_table(), "", HIGHEST, limits_table(), ""]
     parts += [BLIND, blind_table(), "", BLIND_TAIL]
     parts += [EXPERTS, experts_table(), "", EXPERTS_TAIL]
+    parts += [LEVERS, levers_lines(), ""]
     parts += [LATENCY, latency_table(), ""]
     parts += _left_out(result["left_out"])
     parts += ["## Published results", "", accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]

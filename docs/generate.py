@@ -56,6 +56,7 @@ PAGES = (
     "docs/fleet.md",
     "docs/commitments.md",
     "docs/levers.md",
+    "docs/levers-measured.md",
     "docs/physics.md",
     "docs/route.md",
     "docs/simulator.md",
@@ -353,9 +354,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _from(module: str, name: str) -> Callable[[], str]:
+def _from(module: str, name: str, *given: str) -> Callable[[], str]:
     """A table that another script here makes; loaded only when a page wants it."""
-    return lambda: str(getattr(import_module(module), name)())
+    return lambda: str(getattr(import_module(module), name)(*given))
+
+
+LEVER_PARTS = (
+    "prefix-cache", "dram", "disk", "weights", "kv", "eagle", "model", "mtp", "ngrams", "chunk", "sequences", "graphs",
+    "ahead", "lora", "priorities", "gaps", "pair",
+)  # fmt: skip
+"""Levers of docs/levers-measured.md, by their names in document_levers.py."""
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -384,6 +392,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "hosts": _from("document_physics", "hosts"),
     "real-engine": _from("document_accuracy", "real_engine_table"),
     "intervals": _from("document_physics", "intervals_table"),
+    "levers-short": _from("document_levers", "opening"),
+    "levers-made": _from("document_levers", "made"),
+    "levers-scores": _from("document_levers", "scores"),
+    "levers-turns": _from("document_levers", "turns"),
+    "levers-drafts": _from("document_levers", "drafts_and_hits"),
+    "levers-asleep": _from("document_levers", "asleep"),
+    "levers-servers": _from("document_levers", "servers"),
+    **{f"lever-{name}": _from("document_levers", "lever_part", name) for name in LEVER_PARTS},
 }
 """Blocks that are not the output of a command."""
 WHOLE: dict[str, Callable[[], str]] = {
