@@ -17,8 +17,9 @@ from benchmarks.lever_grid import Json, cells
 NOTHING = 0.02
 FEWEST = 3  # points of a series that can turn
 CLIENT = (
-    "256 users at once: a step of FP8 weights took longer (20.8 ms in the median) than one of 16-bit weights (18.9), "
-    "twice what 128 users took; no kernel compiled then, so one API process with the client beside it was the limit"
+    "256 users at once: a token took longer with FP8 weights (20.8 ms in the median) than with 16-bit weights (18.9), "
+    "three times and twice as long as with 128 users; vLLM's log has no kernel compiled then, so the one API process "
+    "with the client beside it was the limit"
 )
 COMPILED = (
     "the first wave waited 0.98 s for its first token and the second, of the same size, 0.10 s: "

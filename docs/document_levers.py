@@ -170,8 +170,8 @@ def turns() -> str:
     rows = [row for row in record()["boundaries"] if len(set(row["text"].values())) > 1 or _turned(row)]
     sums, n = record()["boundary_sums"], len(record()["boundaries"])
     lines = [
-        "| lever | along | it | measured | before the run (steps off) | today (steps off) |",
-        "|---|---|---|---|---|---|",
+        "| lever | along | it | measured | there, a Mtok | before the run (steps off) | today (steps off) |",
+        "|---|---|---|---|--:|---|---|",
     ]
     for row in rows:
         fixed = ", ".join([*_places(row["fixed"]), *([row["figure"]] if row["figure"] != TIME else [])])
@@ -179,7 +179,7 @@ def turns() -> str:
         said = [f"{row['text'][side]} ({steps})" for side, steps in zip(("before", "today"), row["steps"], strict=True)]
         again = ", and turns again" if row["again"] else ""
         lines.append(
-            f"| {_named(row['lever'])} | {along} | {row['what']} | {row['text']['measured']}{again} | {' | '.join(said)} |"
+            f"| {_named(row['lever'])} | {along} | {row['what']} | {row['text']['measured']}{again} | {_there(row)} | {' | '.join(said)} |"
         )
     told = ", ".join(
         f"{name} {sums[side]['same']} at the same step and {sums[side]['within_one']} within one step (worst "
@@ -190,6 +190,15 @@ def turns() -> str:
         *lines, "", f"Of {n} series {sums['turning']} turn, measured or predicted: {told}. The {n - len(rows)} series that are "
         "not listed turn nowhere, in either.",
     ])  # fmt: skip
+
+
+def _there(row: Row) -> str:
+    """Return the dollars of a million tokens without and with a lever at the last point measured on its side of a turn."""
+    if not _is_turn(row, row["measured"]) or row["figure"] != TIME:
+        return "–"
+    point = row["measured"] - (row["turns"] == "stops")
+    took = _series(row["lever"], row["axis"], row["fixed"], TIME)[point]["took"]
+    return f"{usd(dollars(took['without']))} → {usd(dollars(took['with']))}"
 
 
 def drafts_and_hits() -> str:
@@ -314,7 +323,11 @@ def _turn(lever: str, axis: str, figure: str = TIME, **fixed: Any) -> str:
 
 
 def _turned(row: Row) -> bool:
-    return any(0 < place < row["points"] for place in (row["measured"], *row["predicted"]))
+    return any(_is_turn(row, place) for place in (row["measured"], *row["predicted"]))
+
+
+def _is_turn(row: Row, place: int) -> bool:
+    return 0 < place < int(row["points"])
 
 
 def _places(at: Fixed) -> list[str]:
@@ -386,7 +399,7 @@ def draw() -> None:
             title = ", ".join([*_places(fixed), *([figure] if figure != TIME else [])])
             marks = [none, *([rules] if edges else []), lines, dots.encode(x=x, y=y)]
             panels.append(style.panel(*marks, width=210, height=190, title=title))
-        chart = style.whole(alt.hconcat(*panels, spacing=16), _heading(lever.name), UPRIGHT)
+        chart: Any = style.whole(alt.hconcat(*panels, spacing=16), _heading(lever.name), UPRIGHT)
         chart.config.aria = False
         path = PICTURES / f"levers-{key}.svg"
         save_chart(chart, path)
@@ -410,7 +423,7 @@ def _edges(lever: str, axis: str, fixed: Fixed, figure: str, sides: dict[str, st
             places = dict(zip(sides, (row["measured"], *row["predicted"]), strict=True))
             return [
                 (name, place, 0.05 * (number - 1))
-                for number, (name, place) in enumerate(places.items()) if 0 < place < row["points"]
+                for number, (name, place) in enumerate(places.items()) if _is_turn(row, place)
             ]  # fmt: skip
     return []
 
