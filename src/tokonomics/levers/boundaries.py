@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 
 from tokonomics.levers.batch_work import waiting
+from tokonomics.levers.lever_list import VARIES
 from tokonomics.physics.deployment import Deployment, acceptance_for
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.tiers import Tier, break_even_position
@@ -40,7 +41,8 @@ from tokonomics.types import Noun
 
 LOADS = (1 / 16, 4.0)  # times today's load: between them a boundary in dollars is looked for
 _CLOSE = 1.03  # ratio of a rate that does not hold and one that does; chance alone changes a capacity by about 1 %
-_FURTHEST = 16.0  # times today's load: a fleet that holds more is not searched further
+_FAR, _ROUGH = 2.0, 1.1  # so many times today's load and beyond, a tenth is close enough
+_STRIDE = 1.1  # the first step of a search; each next one is its square
 _MOST_REPLICAS = 512  # of which the steps of a bill are listed
 _PLACES = 200  # values of an axis at which a lever is tried, before the edge between two of them is found
 
@@ -264,28 +266,29 @@ def fleet_of(setup: Setup, bill: Bill, bills: Bills) -> Fleet | None:
 
 
 def _held_by(setup: Setup, sized: Sized, bills: Bills, replicas: int, guess: float) -> float:
-    """Return the highest rate, to 3 %, that so many replicas hold; today's hold at least their load.
+    """Return the highest rate, to 3 % if near today's, that so many replicas hold; today's hold at least their load.
 
     It is searched behind the router that holds today's load; behind others only what this one does not hold is tried.
     """
     rate = setup.load.workload.rate
-    least = rate if replicas >= sized.replicas else rate / _FURTHEST
+    least, most = (rate if replicas >= sized.replicas else LOADS[0] * rate), LOADS[1] * rate * replicas / sized.replicas
 
     def holds(routed: Setup, at: float) -> bool:
         bills.say(f"up to which load {replicas} hold")
         return bills.attempts.holds_at_once(replace(routed, load=setup.load.at(at)), replicas)
 
-    todays, low, high, step = partial(holds, replace(setup, router=sized.router)), least, guess, _CLOSE
+    todays, low, high = partial(holds, replace(setup, router=sized.router)), guess, guess
+    step = _STRIDE if sized.replicas > 1 else _STRIDE**4
     if guess > least and not todays(guess):
-        low = guess
-        while low > least and not todays(low := max(least, low / step)):
+        while high > least and not todays(low := max(least, high / step)):
             high, step = low, step**2
     else:
-        low = guess
-        while low < _FURTHEST * rate and todays(high := low * step):
+        while low < most and todays(high := min(most, low * step)):
             low, step = high, step**2
-    low, high = highest_between(todays, low, high, _CLOSE)
-    while setup.router is None and replicas > 1 and high < _FURTHEST * rate and holds(setup, high):
+    if low >= high:
+        return low
+    low, high = highest_between(todays, low, high, _CLOSE if high < _FAR * rate else _ROUGH)
+    while setup.router is None and replicas > 1 and high < most and holds(setup, high):
         low, high = high, high * _CLOSE
     return low
 
@@ -384,11 +387,12 @@ def boundaries(
     if fleet.cheaper is not None:
         fits, busiest = fleet.held_by(fleet.cheaper) / fleet.rate, changes_over_time(setup.load)
         if knob == "autoscale":
-            found.append(_boundary(Axis.busiest, (1 / fits, None), busiest))
+            found.append(_boundary(Axis.busiest, (max(VARIES, 1 / fits), None), busiest))
         if knob == "waiting" and 1 / busiest <= fits:  # else there is no quiet hour to move requests to
             waits = None if after is None else float(waiting(after.load.trace).mean())
             found.append(_boundary(Axis.waiting, (1 - fits, None), waits))
-    changed_fleet = fleet_of(after, bill, bills) if after and bill else None
+    is_routed = knob != "router" or fleet.replicas > 1  # one replica gets all requests behind any router
+    changed_fleet = fleet_of(after, bill, bills) if after and bill and is_routed else None
     if changed_fleet:
         frees = fleet.needs - changed_fleet.needs if _replicas_alike(setup.deployment, changed_fleet) else None
         loads = lower_bill(fleet, changed_fleet)

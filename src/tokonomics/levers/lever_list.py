@@ -41,7 +41,7 @@ _CHECKED = 3  # how many of the planner's best on demand are simulated with ever
 _NEAR = 1.25  # only those whose bill is at most this factor times the lowest
 _SMALLER = 4
 """A draft has at most a quarter of the weights that a token uses: a larger one costs more than it saves."""
-_VARIES = 1.2  # busiest hour ÷ mean from which autoscaling can save more than cold starts cost
+VARIES = 1.2  # busiest hour ÷ mean from which autoscaling can save more than cold starts cost
 
 NOTHING_SHARED = "the traffic does not say which prompts begin alike: a log with block hashes would"
 QUALITY_FP8 = (
@@ -315,7 +315,7 @@ def _not_autoscaled(setup: Setup) -> NotServed | None:
         return NotServed(Reason.not_simulated, "not simulated together with disaggregation or slower memories")
     busiest = changes_over_time(setup.load)
     little = f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean"
-    return _nothing(little) if busiest < _VARIES else None
+    return _nothing(little) if busiest < VARIES else None
 
 
 def _let_wait(share: float | None, setup: Setup) -> Setup | NotServed:

@@ -25,7 +25,7 @@ from tokonomics.report.wording import (
 )
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
-from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
+from tokonomics.units import count, fine_percent, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 5e-4  # a smaller share would show 0.0 %
 _LITTLE = 0.05  # of a replica: the search for what replicas hold is no finer
@@ -120,7 +120,7 @@ def _on_axis(axis: Axis, value: float) -> str:
         return percent(value)
     if axis is Axis.busiest:
         return f"{value:.2f} ×"
-    return f"{value:.3g}" if axis is Axis.rate else f"{value:,.0f}"
+    return count(value) if axis is Axis.rate else f"{value:,.0f}"
 
 
 def _yours(axis: Axis, value: float) -> str:
