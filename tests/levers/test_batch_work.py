@@ -10,6 +10,7 @@ from tests.planner.small_catalogue import TODAY, offer
 
 from tokonomics.levers.batch_work import LAST, deferred, levelled, waiting, with_waiting
 from tokonomics.levers.lever_list import Choices, Lever, all_levers
+from tokonomics.levers.ranking import Ranked, rank_levers
 from tokonomics.serving.class_outcome import class_outcomes
 from tokonomics.serving.fleet_settings import FleetSettings
 from tokonomics.serving.simulator import simulate
@@ -119,3 +120,15 @@ def test_classes_without_targets_can_wait() -> None:
     assert isinstance(changed, Setup)
     assert changed.load.trace.classes == classes
     assert waiting(changed.load.trace).sum() == service.sum()
+
+
+def test_levers_together_try_a_fleet_that_is_sized_for_fewer_requests() -> None:
+    """Half of the requests wait: fewer replicas, and the bill of all levers together is no higher than of this one."""
+    levers = [one for one in all_levers(Choices(batch_share=0.5)) if one.knob in ("waiting", "kv")]
+    made = rank_levers(setup(), levers)
+    assert isinstance(made, Ranked)
+    alone = next(one for one in made.ranking.levers if one.knob == "waiting")
+    assert alone.saved_usd_per_month > 0
+    assert alone.name in made.ranking.taken
+    assert made.ranking.together.usd_per_month <= made.ranking.now.usd_per_month - alone.saved_usd_per_month + 0.01
+    assert waiting(made.setup.load.trace).mean() == pytest.approx(0.5, abs=0.01)

@@ -279,8 +279,8 @@ def _together(
 ) -> tuple[Setup, Bill, list[str]]:
     """Apply levers on top of each other, largest saving first; also once with each way to quantise and the GPUs first.
 
-    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. A lever that makes no
-    difference in the end is removed.
+    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. If some requests can
+    wait, all of it is tried again with them moved first. A lever that makes no difference in the end is removed.
     """
     by_name = {lever.name: lever for lever in levers}
     paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= CENT]
@@ -289,8 +289,12 @@ def _together(
     cache = [lever for lever in possible if lever.knob == "kv"]
     # Another GPU may be sold on terms that today's is not.
     buying = [lever for lever in levers if lever.knob in _BUYING]
-    orders = [[*paying, *buying]]
-    orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
+    orders = [paying]
+    orders += [[lever, *cache, *hardware, *paying] for lever in possible if lever.knob == "weights"]
+    # A fleet that is sized for fewer requests may fit other machines.
+    waiting = [lever for lever in possible if lever.knob == "waiting"]
+    orders += [[*waiting, *order, *hardware] for order in orders] if waiting else []
+    orders = [[*order, *buying] for order in orders]
     ends = []
     for place, order in enumerate(orders, 1):
         bills.begin(f"levers together, order {place} of {len(orders)}")
